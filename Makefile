@@ -1,0 +1,71 @@
+# Sets up what each target needs, then runs it. `make` alone lists the targets.
+
+VENV := .venv
+PY := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+JAVA := $(VENV)/.java-home
+
+# The first of these that runs, is new enough and can make virtual environments is taken.
+PYTHON ?= python3.13 python3.12 python3.11 python3
+
+# Spark's workers must run the Python that has the package, on the Spark that came with it.
+export PYSPARK_PYTHON := $(CURDIR)/$(PY)
+export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
+unexport SPARK_HOME SPARK_CONF_DIR
+
+PYTEST = JAVA_HOME="$$(cat $(JAVA) 2>/dev/null)" $(PY) -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast soak lint format bench notebooks clean java
+
+help: ## List the targets
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-10s  %s\n", $$1, $$2 }' Makefile
+
+demo: java ## Write a year of flights into a Kafka log with Spark, read it back, check it
+	JAVA_HOME="$$(cat $(JAVA))" $(VENV)/bin/spark-submit --properties-file conf/spark-defaults.conf spark_kbatch/demo.py
+
+test: java ## Run every test that is not slow
+	$(PYTEST) -m 'not slow'
+
+test-fast: $(INSTALLED) ## Run the tests that need neither Spark nor patience
+	$(PYTEST) -m 'not spark and not slow'
+
+soak: java ## Run every test, the slow ones too
+	$(PYTEST)
+
+lint: $(INSTALLED) ## Check style and types
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy
+
+format: $(INSTALLED) ## Format the code and fix what can be fixed by itself
+	$(PY) -m ruff check --fix
+	$(PY) -m ruff format
+
+bench: java ## Measure the speed of encoding, decoding, writing and reading
+	$(PYTEST) tests/benchmarks -o python_files='bench_*.py' -o python_functions='bench_*'
+
+notebooks: java ## Execute every notebook
+	$(PYTEST) tests/test_notebooks.py
+
+clean: ## Remove what the other targets made, except the virtual environment
+	rm -rf build dist demo-data spark-warehouse *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find . -name $(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Asked anew by every run, because a runtime can go away; once per run, because it may install one.
+java: $(INSTALLED)
+	@sh conf/ensure-java.sh > $(JAVA)
+
+$(INSTALLED): pyproject.toml
+	@for python in $(PYTHON); do \
+	    $$python -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; \
+	    python=; \
+	done; \
+	if [ -z "$$python" ]; then \
+	    echo "Python 3.11 or newer with its venv module is needed; none of these is one: $(PYTHON)" >&2; \
+	    echo "Name yours with: make PYTHON=/path/to/python3   (Debian, Ubuntu: apt-get install python3-venv)" >&2; \
+	    exit 1; \
+	fi; \
+	$(PY) -c '' 2>/dev/null || $$python -m venv --clear $(VENV)
+	$(PY) -m pip install --disable-pip-version-check -e '.[dev]'
+	@touch $@

@@ -1,0 +1,360 @@
+"""Every option: its key, type, default and range. Strings are parsed once, into frozen dataclasses.
+
+Keys are Kafka's, or those of Spark's Kafka connector, and match in any case. A key of Kafka may
+carry the prefix `kafka.`, as Spark's connector wants it. Keys that only concern a remote broker are
+accepted with that prefix and ignored; keys that neither know are refused, with the nearest known.
+
+Source: Kafka clients/producer/ProducerConfig.java, storage/internals/log/LogConfig.java, Spark
+connector/kafka-0-10-sql/.../KafkaSourceProvider.scala.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from spark_kbatch.errors import ConfigError, InvalidTopicError
+from spark_kbatch.model import EARLIEST, LATEST, TopicPartition
+
+KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
+INT_MAX = 2**31 - 1
+
+COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
+INTERNAL_PREFIX = "__"
+
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+_TOPIC_NAME_LENGTH_MAX = 249
+
+
+def ensure_valid_topic(name: str) -> str:
+    """The name, if Kafka would accept it.
+
+    Raises:
+        InvalidTopicError: says which rule it breaks.
+    Source: Topic.validate.
+    """
+    if not name:
+        raise InvalidTopicError(name, "is empty")
+    if name in (".", ".."):
+        raise InvalidTopicError(name, "is a directory's name")
+    if len(name) > _TOPIC_NAME_LENGTH_MAX:
+        raise InvalidTopicError(name, f"has {len(name)} characters")
+    if not _TOPIC_NAME.fullmatch(name):
+        raise InvalidTopicError(name, "has a character that is not accepted")
+    return name
+
+
+@dataclass(frozen=True)
+class TopicConfig:
+    """A topic's own settings, fixed when it is created; stored with it."""
+
+    max_message_bytes: int = 1 * MiB + 12
+    segment_bytes: int = 1 * GiB
+    index_interval_bytes: int = 4096
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """What `df.write.format("kbatch")` was asked for."""
+
+    path: str
+    topic: str | None
+    compression_type: str
+    batch_size: int
+    buffer_memory: int
+    num_partitions: int | None
+    max_message_bytes: int | None
+    segment_bytes: int | None
+    adopt_min_bytes: int
+    flush: bool
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What `spark.read.format("kbatch")` was asked for; offsets of a partition by number."""
+
+    path: str
+    topics: tuple[str, ...]
+    assigned: tuple[TopicPartition, ...] | None
+    starting_offsets: int | Mapping[TopicPartition, int]
+    ending_offsets: int | Mapping[TopicPartition, int]
+    include_headers: bool
+
+
+@dataclass(frozen=True)
+class Option:
+    """One row of the options tables."""
+
+    key: str
+    parse: Callable[[str, str], Any]
+    accepts: str
+    default: str
+    text: str
+
+    def __call__(self, value: str) -> Any:
+        """The parsed value; `ConfigError` names key, value and what is accepted."""
+        return self.parse(self.key, value)
+
+
+def _refuse(key: str, value: str, accepts: str) -> NoReturn:
+    raise ConfigError(f"option {key!r} is {value!r}; accepted: {accepts}")
+
+
+def _number(low: int, high: int = INT_MAX) -> Callable[[str, str], int]:
+    def parse(key: str, value: str) -> int:
+        text = value.strip()
+        if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not low <= int(text) <= high:
+            _refuse(key, value, f"a whole number from {low} to {high}")
+        return int(text)
+
+    return parse
+
+
+def _boolean(key: str, value: str) -> bool:
+    text = value.strip().lower()
+    if text not in ("true", "false"):
+        _refuse(key, value, "true or false")
+    return text == "true"
+
+
+def _compression(key: str, value: str) -> str:
+    text = value.strip().lower()
+    if text not in COMPRESSION_TYPES:
+        _refuse(key, value, ", ".join(COMPRESSION_TYPES))
+    return text
+
+
+def _topic(_key: str, value: str) -> str:
+    return ensure_valid_topic(value.strip())
+
+
+def _topics(key: str, value: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+    if not names:
+        _refuse(key, value, "one or more topics, separated by commas")
+    return tuple(ensure_valid_topic(name) for name in names)
+
+
+def _json_object(key: str, value: str, accepts: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(value)
+    except json.JSONDecodeError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        _refuse(key, value, accepts)
+    return parsed
+
+
+def _partition_number(key: str, value: str, number: Any, accepts: str) -> int:
+    text = str(number)
+    if isinstance(number, bool) or not re.fullmatch(r"[0-9]{1,10}", text) or int(text) > INT_MAX:
+        _refuse(key, value, accepts)
+    return int(text)
+
+
+def _assign(key: str, value: str) -> tuple[TopicPartition, ...]:
+    accepts = 'partitions by topic as JSON, such as {"events":[0,1]}'
+    found = set()
+    for topic, partitions in _json_object(key, value, accepts).items():
+        if not isinstance(partitions, list):
+            _refuse(key, value, accepts)
+        for number in partitions:
+            partition = _partition_number(key, value, number, accepts)
+            found.add(TopicPartition(ensure_valid_topic(topic), partition))
+    return tuple(sorted(found))
+
+
+def _offsets(word: str, sentinel: int) -> Callable[[str, str], int | Mapping[TopicPartition, int]]:
+    """A bound of a batch read: `word`, or JSON in which only `sentinel` may stand for an offset."""
+    accepts = (
+        f"{word!r}, or offsets by topic and partition as JSON, such as "
+        f'{{"events":{{"0":23,"1":{sentinel}}}}}, where {sentinel} is {word}'
+    )
+
+    def parse(key: str, value: str) -> int | Mapping[TopicPartition, int]:
+        text = value.strip()
+        if text.lower() == word:
+            return sentinel
+        offsets: dict[TopicPartition, int] = {}
+        for topic, by_partition in _json_object(key, text, accepts).items():
+            if not isinstance(by_partition, dict):
+                _refuse(key, value, accepts)
+            for number, offset in by_partition.items():
+                partition = _partition_number(key, value, number, accepts)
+                whole = isinstance(offset, int) and not isinstance(offset, bool)
+                if not whole or not (offset == sentinel or 0 <= offset < 2**63):
+                    _refuse(key, value, accepts)
+                offsets[TopicPartition(ensure_valid_topic(topic), partition)] = offset
+        return offsets
+
+    return parse
+
+
+_PATH = Option("path", lambda _key, value: value, "a folder", "", "What `save` and `load` are given: the folder that holds the cluster. Absolute, or taken from the driver's working directory; `file:` is accepted. Driver and executors must share it.")  # fmt: skip
+_BOOTSTRAP = Option("kafka.bootstrap.servers", lambda _key, value: value, "a folder: `/...`, `./...` or `file:...`", "", "Stands for `path` where that is not given, so that a function written for `format(\"kafka\")` runs unchanged.")  # fmt: skip
+
+WRITE_OPTIONS = (
+    _PATH,
+    _BOOTSTRAP,
+    Option("topic", _topic, "a topic name", "the `topic` column", "The topic for all rows. Created when it does not exist."),  # fmt: skip
+    Option("compression.type", _compression, "none, gzip, snappy, lz4, zstd", "none", "Codec of the record batches."),  # fmt: skip
+    Option("batch.size", _number(1, 1 * GiB), "1 to 1073741824", "1048576", "Bytes at which a batch of a partition is full, before compression. Kafka's 16384 suits single sends; a job that writes whole columns has fewer, better compressed batches."),  # fmt: skip
+    Option("buffer.memory", _number(1 * MiB, 2**40), "1048576 to 2^40", "33554432", "Bytes a task holds in open batches; when they are in use, the fullest batch goes first."),  # fmt: skip
+    Option("num.partitions", _number(1, 100_000), "1 to 100000", "1", "Partitions of a topic that this write creates. An existing topic must have as many."),  # fmt: skip
+    Option("max.message.bytes", _number(1024, INT_MAX), "1024 to 2147483647", "1048588", "Largest batch, as stored, in a topic that this write creates. An existing topic must have the same."),  # fmt: skip
+    Option("segment.bytes", _number(1 * MiB, INT_MAX), "1048576 to 2147483647", "1073741824", "Largest segment file in a topic that this write creates. An existing topic must have the same."),  # fmt: skip
+    Option("adopt.min.bytes", _number(0, INT_MAX), "0 to 2147483647", "8388608", "From this size on, what a task wrote for a partition becomes a segment by renaming; smaller pieces are copied."),  # fmt: skip
+    Option("flush", _boolean, "true, false", "true", "Whether a commit is on disk before it is acknowledged. With false a killed process loses nothing, a power loss may lose the last commits."),  # fmt: skip
+)
+
+READ_OPTIONS = (
+    _PATH,
+    _BOOTSTRAP,
+    Option("subscribe", _topics, "topic names, separated by commas", "", "Topics to read. Either this or `assign`."),  # fmt: skip
+    Option("assign", _assign, 'JSON: `{"events":[0,1]}`', "", "Partitions to read. Those that do not exist are left out."),  # fmt: skip
+    Option("startingOffsets", _offsets("earliest", EARLIEST), 'earliest, or JSON: `{"events":{"0":23,"1":-2}}`', "earliest", "Where to begin, inclusive; -2 is earliest. JSON names every partition that is read."),  # fmt: skip
+    Option("endingOffsets", _offsets("latest", LATEST), 'latest, or JSON: `{"events":{"0":50,"1":-1}}`', "latest", "Where to end, exclusive; -1 is latest. JSON names every partition that is read."),  # fmt: skip
+    Option("includeHeaders", _boolean, "true, false", "false", "Whether rows have the column `headers`."),  # fmt: skip
+)
+
+# Options of Kafka's clients that only concern the way to a remote broker.
+IGNORED_KAFKA_KEYS = frozenset(
+    "acks client.dns.lookup client.id client.rack connections.max.idle.ms default.api.timeout.ms "
+    "enable.idempotence fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id "
+    "heartbeat.interval.ms linger.ms max.block.ms max.in.flight.requests.per.connection "
+    "max.partition.fetch.bytes max.poll.interval.ms max.poll.records max.request.size "
+    "metadata.max.age.ms receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms "
+    "request.timeout.ms retries retry.backoff.max.ms retry.backoff.ms delivery.timeout.ms "
+    "security.protocol send.buffer.bytes session.timeout.ms".split()
+)
+IGNORED_KAFKA_PREFIXES = ("sasl.", "ssl.")
+FORBIDDEN_KAFKA_KEYS = {
+    "auto.offset.reset": "give startingOffsets instead",
+    "key.deserializer": "keys are read as binary; cast the column",
+    "value.deserializer": "values are read as binary; cast the column",
+    "key.serializer": "keys are written as they are, string or binary",
+    "value.serializer": "values are written as they are, string or binary",
+    "enable.auto.commit": "offsets are given by options, nothing is committed",
+    "interceptor.classes": "there is no Java client to intercept",
+}
+
+
+def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Checks every option of a write.
+
+    Raises:
+        ConfigError: an unknown key, a bad value, no path; names the key and what is accepted.
+    """
+    given = _parse(options, WRITE_OPTIONS)
+    return WriteOptions(
+        path=_path(given),
+        topic=given.get("topic"),
+        compression_type=given.get("compression.type", "none"),
+        batch_size=given.get("batch.size", 1 * MiB),
+        buffer_memory=given.get("buffer.memory", 32 * MiB),
+        num_partitions=given.get("num.partitions"),
+        max_message_bytes=given.get("max.message.bytes"),
+        segment_bytes=given.get("segment.bytes"),
+        adopt_min_bytes=given.get("adopt.min.bytes", 8 * MiB),
+        flush=given.get("flush", True),
+    )
+
+
+def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
+    """Checks every option of a batch read.
+
+    Raises:
+        ConfigError: as `parse_write_options`; also for none or both of subscribe and assign, and
+            for starting and ending offsets that cannot belong together.
+    """
+    given = _parse(options, READ_OPTIONS)
+    strategies = [key for key in ("subscribe", "assign") if key in given]
+    if len(strategies) != 1:
+        found = "both were" if strategies else "neither was"
+        raise ConfigError(f"exactly one of the options 'subscribe' and 'assign' is needed; {found} given")
+    start: int | Mapping[TopicPartition, int] = given.get("startingOffsets", EARLIEST)
+    end: int | Mapping[TopicPartition, int] = given.get("endingOffsets", LATEST)
+    if isinstance(start, Mapping) and isinstance(end, Mapping):
+        _ensure_ordered(start, end)
+    return ReadOptions(
+        path=_path(given),
+        topics=given.get("subscribe", ()),
+        assigned=given.get("assign"),
+        starting_offsets=start,
+        ending_offsets=end,
+        include_headers=given.get("includeHeaders", False),
+    )
+
+
+def _ensure_ordered(
+    start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
+) -> None:
+    if start.keys() != end.keys():
+        one_sided = ", ".join(str(tp) for tp in sorted(start.keys() ^ end.keys()))
+        raise ConfigError(
+            "options 'startingOffsets' and 'endingOffsets' should have the same topic-partitions; "
+            f"only one of them names {one_sided}"
+        )
+    for topic_partition, offset in start.items():
+        if 0 <= end[topic_partition] < offset:
+            raise ConfigError(
+                f"option 'startingOffsets' of {topic_partition} is {offset}, greater than "
+                f"{end[topic_partition]} in 'endingOffsets'"
+            )
+
+
+def _parse(options: Mapping[str, str], known: tuple[Option, ...]) -> dict[str, Any]:
+    by_key = {option.key.lower(): option for option in known}
+    parsed: dict[str, Any] = {}
+    for given_key, value in options.items():
+        key = given_key.lower()
+        bare = key.removeprefix("kafka.")
+        option = by_key.get(key) or (by_key.get(bare) if "." in bare and bare != key else None)
+        if option is not None:
+            parsed[option.key] = option(value)
+        elif key != bare and bare in FORBIDDEN_KAFKA_KEYS:
+            raise ConfigError(f"option {given_key!r} is not supported: {FORBIDDEN_KAFKA_KEYS[bare]}")
+        elif key == bare or not (
+            bare in IGNORED_KAFKA_KEYS or bare.startswith(IGNORED_KAFKA_PREFIXES)
+        ):
+            _refuse_unknown(given_key, [option.key for option in known])
+    return parsed
+
+
+def _refuse_unknown(key: str, known: list[str]) -> NoReturn:
+    by_lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.0)
+    raise ConfigError(
+        f"unknown option {key!r}; the nearest known one is {by_lower[near[0]]!r}, "
+        f"known are: {', '.join(known)}"
+    )
+
+
+def _path(given: Mapping[str, Any]) -> str:
+    if given.get("path"):
+        return str(given["path"])
+    servers = str(given.get("kafka.bootstrap.servers", "")).strip()
+    if not servers:
+        raise ConfigError(
+            "no path is given: name the cluster's folder in save(PATH) or load(PATH), or in the "
+            "option 'kafka.bootstrap.servers'"
+        )
+    if not servers.startswith(("/", "./", "../", "file:")):
+        raise ConfigError(
+            f"option 'kafka.bootstrap.servers' is {servers!r}; kbatch has no servers, so this names "
+            "the cluster's folder and begins with '/', './' or 'file:'"
+        )
+    return servers
+
+
+def options_markdown(known: tuple[Option, ...]) -> str:
+    """The options as a Markdown table, as the README has it."""
+    lines = ["| option | accepted | default | meaning |", "|---|---|---|---|"]
+    for option in known:
+        accepts = option.accepts.replace("|", r"\|")
+        lines.append(f"| `{option.key}` | {accepts} | {option.default} | {option.text} |")
+    return "\n".join(lines)

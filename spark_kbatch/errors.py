@@ -1,0 +1,174 @@
+"""Every exception of spark_kbatch.
+
+KBatchError
+  ConfigError (also ValueError)     unknown key, bad value; names the nearest known key
+    InvalidTopicError
+  UnknownTopicOrPartitionError
+  OffsetOutOfRangeError             offset, log_start_offset, log_end_offset
+  DataLossError                     what was asked, what is left, why
+  CorruptRecordError                path, position, expected, found
+  RecordTooLargeError               size_in_bytes, limit
+  InvalidTimestampError
+  CommitError                       outcome: nothing is visible / committed / unknown
+  RetriableError                    repeating the same request is safe
+    KafkaStorageError               a log dir or a file in it failed
+    LogDirLockedError               a broker holds the log dir
+    BufferExhaustedError            buffer.memory is in use
+
+The names are Kafka's, `Error` for `Exception`. Fields go to `super().__init__` and the sentence to
+`__str__`: so an error survives pickling out of a Spark worker with its fields, and the sentence
+carries every number, because text is all that Spark shows.
+
+Source: Kafka clients/.../common/errors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class KBatchError(Exception):
+    """Root of everything that spark_kbatch raises on purpose."""
+
+
+class ConfigError(KBatchError, ValueError):
+    """An option or argument is unknown, missing, or has a value that is not accepted."""
+
+
+class InvalidTopicError(ConfigError):
+    """A topic name that Kafka would refuse."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(topic, reason)
+        self.topic, self.reason = topic, reason
+
+    def __str__(self) -> str:
+        return (
+            f"topic name {self.topic!r} {self.reason}; a topic name has 1 to 249 characters of "
+            "[a-zA-Z0-9._-] and is neither '.' nor '..'"
+        )
+
+
+class UnknownTopicOrPartitionError(KBatchError):
+    """A topic or partition that the cluster does not have."""
+
+
+class OffsetOutOfRangeError(KBatchError):
+    """A requested offset lies outside what the log holds."""
+
+    def __init__(
+        self, topic_partition: str, offset: int, log_start_offset: int, log_end_offset: int
+    ) -> None:
+        super().__init__(topic_partition, offset, log_start_offset, log_end_offset)
+        self.topic_partition, self.offset = topic_partition, offset
+        self.log_start_offset, self.log_end_offset = log_start_offset, log_end_offset
+
+    def __str__(self) -> str:
+        return (
+            f"offset {self.offset} of {self.topic_partition} is out of range: the log holds offsets "
+            f"{self.log_start_offset} to {self.log_end_offset} (exclusive)"
+        )
+
+
+class DataLossError(KBatchError):
+    """Records that were asked for are gone or never existed."""
+
+    def __init__(self, asked: str, left: str, why: str) -> None:
+        super().__init__(asked, left, why)
+        self.asked, self.left, self.why = asked, left, why
+
+    def __str__(self) -> str:
+        return f"{self.asked} cannot be read: {self.why}; available: {self.left}"
+
+
+class CorruptRecordError(KBatchError):
+    """Bytes that are not what the format says.
+
+    `position` is a byte position in `path`, or in the given buffer where `path` is empty.
+    """
+
+    def __init__(
+        self, what: str, *, path: str = "", position: int = -1, expected: Any = "", found: Any = ""
+    ) -> None:
+        super().__init__(what, path, position, expected, found)
+        self.what, self.path, self.position = what, path, position
+        self.expected, self.found = expected, found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_corrupt_record_error, self.args)
+
+    def __str__(self) -> str:
+        where = f" at position {self.position}" if self.position >= 0 else ""
+        where += f" of {self.path}" if self.path else ""
+        detail = f": expected {self.expected}, found {self.found}" if self.expected != "" else ""
+        return f"corrupt record batch{where}: {self.what}{detail}"
+
+    def at(self, path: str, base_position: int) -> CorruptRecordError:
+        """The same error, its position counted from `base_position` in the file `path`."""
+        position = base_position + max(self.position, 0)
+        return CorruptRecordError(
+            self.what, path=path, position=position, expected=self.expected, found=self.found
+        )
+
+
+def _corrupt_record_error(
+    what: str, path: str, position: int, expected: Any, found: Any
+) -> CorruptRecordError:
+    return CorruptRecordError(
+        what, path=path, position=position, expected=expected, found=found
+    )
+
+
+class RecordTooLargeError(KBatchError):
+    """A record whose batch is larger than a limit allows."""
+
+    def __init__(self, what: str, size_in_bytes: int, limit: int, option: str) -> None:
+        super().__init__(what, size_in_bytes, limit, option)
+        self.what, self.size_in_bytes, self.limit, self.option = what, size_in_bytes, limit, option
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} takes {self.size_in_bytes} bytes, more than {self.option}={self.limit}; "
+            f"raise {self.option} or write smaller values"
+        )
+
+
+class InvalidTimestampError(KBatchError):
+    """A record time that Kafka's format does not hold."""
+
+    def __init__(self, timestamp_ms: int) -> None:
+        super().__init__(timestamp_ms)
+        self.timestamp_ms = timestamp_ms
+
+    def __str__(self) -> str:
+        return (
+            f"column 'timestamp' holds {self.timestamp_ms} ms, a time before 1970-01-01T00:00:00Z; "
+            "a record's time is 0 or later, or -1 ms for none; a null takes the time of writing"
+        )
+
+
+class CommitError(KBatchError):
+    """A commit failed; `outcome` says what that means for the data."""
+
+    def __init__(self, outcome: str, reason: str) -> None:
+        super().__init__(outcome, reason)
+        self.outcome, self.reason = outcome, reason
+
+    def __str__(self) -> str:
+        return f"commit failed, {self.outcome}: {self.reason}"
+
+
+class RetriableError(KBatchError):
+    """Repeating the same request is safe and may succeed."""
+
+
+class KafkaStorageError(RetriableError):
+    """A log dir, or a file in it, cannot be used."""
+
+
+class LogDirLockedError(RetriableError):
+    """Another program, a Kafka broker most likely, holds a log dir."""
+
+
+class BufferExhaustedError(RetriableError):
+    """No memory within buffer.memory became free in time."""

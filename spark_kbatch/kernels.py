@@ -1,0 +1,634 @@
+"""All compiled code: flat arrays in, flat arrays out.
+
+    kernel          one call does, for n rows or records
+    assign_slots    each row's partition as Kafka's default partitioner picks it, as a slot number
+    group_rows      rows sorted by slot, order kept inside a slot
+    write_records   record bytes of batch format V2 into a buffer, as many rows as fit
+    scan_records    record bytes -> where keys, values and headers lie, offsets, timestamps
+    scan_headers    the same for the headers of those records
+    copy_spans      bytes from where they lie into one Arrow data buffer
+
+The loops look like the format that `record/__init__` tells. Kernels know no Arrow, objects or
+exceptions: they return a count, or a negative code that the caller turns into an error.
+
+What every caller keeps: `data` arrays are uint8, `bounds` int32 (Arrow's n+1 offsets), `valid`
+uint8 with one byte a row, timestamps and record offsets int64; inputs are read-only, outputs
+writable, all contiguous. One form each, since every other form would compile every kernel again.
+An absent column is an empty array; so is `valid` where nothing is null.
+
+Positions are uint64: with signed ones every access carries a test for negative indices. A uint64
+may only meet another one (with a signed one numba makes a float), hence the named constants.
+A helper that takes arrays has one way through it: numba keeps reference counts around any other.
+
+numba is imported by the first call of a kernel, by nothing else. Compiled code is cached beside
+this file, else in the user's cache directory, else in a private temporary one.
+
+Source: Kafka clients/.../common/utils/ByteUtils.java, Utils.murmur2, record/DefaultRecord.java,
+clients/producer/internals/BuiltInPartitioner.java.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock
+
+logger = logging.getLogger(__name__)
+
+# What scan_records and scan_headers answer instead of a count.
+TRUNCATED = -1  # a field reaches past the end of its record or of the batch
+BAD_VARINT = -2  # a varint with more bytes than its type allows
+BAD_LENGTH = -3  # a record's length differs from what its fields take
+BAD_HEADER_COUNT = -4  # a negative header count, or one that the record cannot hold
+BAD_HEADER_KEY = -5  # a header whose key is null
+TRAILING_BYTES = -6  # bytes behind the last record
+
+# `progress` of write_records.
+POSITION, LIMIT, BASE_TIMESTAMP, MAX_TIMESTAMP, OFFSET_DELTA = range(5)
+PROGRESS_SIZE = 5
+
+_Array = np.ndarray[Any, Any]
+
+_0, _1, _2, _3, _4 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
+_7, _13, _14, _15, _24 = np.uint64(7), np.uint64(13), np.uint64(14), np.uint64(15), np.uint64(24)
+_8, _16, _21, _63 = np.uint64(8), np.uint64(16), np.uint64(21), np.uint64(63)
+_MORE = np.uint64(0x80)
+_TWO_BYTES = np.uint64(1 << 14)
+_LOW_32 = np.uint64(0xFFFFFFFF)
+_MURMUR_SEED = np.uint64(0x9747B28C)
+_MURMUR_M = np.uint64(0x5BD1E995)
+
+
+# Helpers: compiled into the kernels that call them.
+
+
+def _copy(source: Any, start: Any, out: Any, position: Any, size: Any) -> Any:
+    """Copy `size` bytes; a call of memcpy once compiled."""
+    for i in range(size):
+        out[position + i] = source[start + i]
+    return position + size
+
+
+def _zigzag(value: Any) -> Any:
+    return np.uint64((value << np.int64(1)) ^ (value >> np.int64(63)))
+
+
+def _unzigzag(value: Any) -> Any:
+    return np.int64(value >> _1) ^ -np.int64(value & _1)
+
+
+def _varint_size(value: Any) -> Any:
+    if value < _MORE:
+        return _1
+    if value < _TWO_BYTES:
+        return _2
+    size = _3
+    value = value >> _21
+    while value > _0:
+        value = value >> _7
+        size = size + _1
+    return size
+
+
+def _write_varint(out: Any, position: Any, value: Any) -> Any:
+    while value >= _MORE:
+        out[position] = np.uint8((value & np.uint64(0x7F)) | _MORE)
+        value = value >> _7
+        position = position + _1
+    out[position] = np.uint8(value)
+    return position + _1
+
+
+def _murmur2(data: Any, start: Any, size: Any) -> Any:
+    """Kafka's 32-bit murmur2 of `size` bytes, in the low half of a uint64."""
+    h = _MURMUR_SEED ^ size
+    whole = size >> _2
+    for i in range(whole):
+        p = start + (i << _2)
+        k = (
+            np.uint64(data[p])
+            | (np.uint64(data[p + _1]) << _8)
+            | (np.uint64(data[p + _2]) << _16)
+            | (np.uint64(data[p + _3]) << _24)
+        )
+        k = (k * _MURMUR_M) & _LOW_32
+        k = k ^ (k >> _24)
+        k = (k * _MURMUR_M) & _LOW_32
+        h = ((h * _MURMUR_M) & _LOW_32) ^ k
+    p = start + (whole << _2)
+    left = size & _3
+    if left == _3:
+        h = h ^ (np.uint64(data[p + _2]) << _16)
+    if left >= _2:
+        h = h ^ (np.uint64(data[p + _1]) << _8)
+    if left >= _1:
+        h = ((h ^ np.uint64(data[p])) * _MURMUR_M) & _LOW_32
+    h = h ^ (h >> _13)
+    h = (h * _MURMUR_M) & _LOW_32
+    return h ^ (h >> _15)
+
+
+# Kernels.
+
+
+def assign_slots(
+    topics: Any,
+    partition_counts: Any,
+    first_slots: Any,
+    partitions: Any,
+    partitions_valid: Any,
+    key_data: Any,
+    key_bounds: Any,
+    key_valid: Any,
+    value_bounds: Any,
+    sticky: Any,
+    switch_bytes: Any,
+    slots: Any,
+) -> Any:
+    """Give every row the slot of its topic and partition.
+
+    inputs:  topics int32[n], index of the row's topic; partition_counts int32[topics];
+             first_slots int32[topics], slot of partition 0; partitions int32[n] or empty, the
+             row's own choice; key and value spans.
+    outputs: slots int32[n]; sticky int64[topics, 3] goes on from call to call: partition for
+             null keys, bytes given to it, state of the random sequence that picks the next one.
+    Returns n, or -(row + 1) where a row names a partition that its topic does not have.
+    """
+    for row in range(np.uint64(topics.shape[0])):
+        topic = np.uint64(topics[row])
+        count = np.int64(partition_counts[topic])
+        if partitions.shape[0] > 0 and (
+            partitions_valid.shape[0] == 0 or partitions_valid[row] != 0
+        ):
+            partition = np.int64(partitions[row])
+            if partition < 0 or partition >= count:
+                return -np.int64(row) - 1
+        elif key_bounds.shape[0] > 0 and (key_valid.shape[0] == 0 or key_valid[row] != 0):
+            start = np.uint64(key_bounds[row])
+            size = np.uint64(key_bounds[row + _1]) - start
+            # The mask is Kafka's toPositive, which is not abs().
+            partition = np.int64(_murmur2(key_data, start, size) & np.uint64(0x7FFFFFFF)) % count
+        else:
+            if sticky[topic, _1] >= switch_bytes:
+                state = (sticky[topic, _2] * 1103515245 + 12345) & 0x7FFFFFFF
+                sticky[topic, _2] = state
+                sticky[topic, _1] = 0
+                sticky[topic, _0] = (state >> 8) % count
+            partition = sticky[topic, _0]
+            sticky[topic, _1] += value_bounds[row + _1] - value_bounds[row] + 10
+        slots[row] = first_slots[topic] + partition
+    return np.int64(topics.shape[0])
+
+
+def group_rows(slots: Any, bounds: Any, rows: Any) -> Any:
+    """Sort row numbers by slot, keeping their order inside a slot.
+
+    inputs:  slots int32[n].
+    outputs: bounds int64[slot count + 1], zero on entry: rows of slot s are
+             rows[bounds[s] : bounds[s + 1]]; rows int32[n].
+    Returns n.
+    """
+    for i in range(np.uint64(slots.shape[0])):
+        bounds[np.uint64(slots[i]) + _1] += 1
+    for s in range(_1, np.uint64(bounds.shape[0])):
+        bounds[s] += bounds[s - _1]
+    for i in range(np.uint64(slots.shape[0])):
+        slot = np.uint64(slots[i])
+        rows[np.uint64(bounds[slot])] = i
+        bounds[slot] += 1
+    # Each bound has moved to the next slot's start; shift them back.
+    for s in range(np.uint64(bounds.shape[0]) - _1, _0, -1):
+        bounds[np.uint64(s)] = bounds[np.uint64(s) - _1]
+    bounds[_0] = 0
+    return np.int64(slots.shape[0])
+
+
+def write_records(
+    rows: Any,
+    timestamps: Any,
+    key_data: Any,
+    key_bounds: Any,
+    key_valid: Any,
+    value_data: Any,
+    value_bounds: Any,
+    value_valid: Any,
+    headers_bounds: Any,
+    headers_valid: Any,
+    header_key_data: Any,
+    header_key_bounds: Any,
+    header_value_data: Any,
+    header_value_bounds: Any,
+    header_value_valid: Any,
+    out: Any,
+    progress: Any,
+) -> Any:
+    """Append the given rows as V2 records until one does not fit below progress[LIMIT].
+
+    inputs:  rows int32[m], which rows to take, in order; timestamps int64[n]; key, value and
+             header spans.
+    outputs: out uint8, from progress[POSITION] on; progress int64[PROGRESS_SIZE] is moved on:
+             POSITION, MAX_TIMESTAMP, OFFSET_DELTA (of the next record).
+    Returns how many of the rows were written.
+    """
+    position = np.uint64(progress[0])
+    limit = np.uint64(progress[1])
+    base_timestamp = progress[2]
+    max_timestamp = progress[3]
+    offset_delta = np.uint64(progress[4])
+    written = _0
+    while written < np.uint64(rows.shape[0]):
+        row = np.uint64(rows[written])
+        timestamp = timestamps[row]
+        timestamp_delta = _zigzag(timestamp - base_timestamp)
+
+        key_size, key_length = _0, _1  # zigzag(-1): null
+        key_start = _0
+        if key_bounds.shape[0] > 0 and (key_valid.shape[0] == 0 or key_valid[row] != 0):
+            key_start = np.uint64(key_bounds[row])
+            key_size = np.uint64(key_bounds[row + _1]) - key_start
+            key_length = key_size << _1
+        value_size, value_length = _0, _1
+        value_start = _0
+        if value_bounds.shape[0] > 0 and (value_valid.shape[0] == 0 or value_valid[row] != 0):
+            value_start = np.uint64(value_bounds[row])
+            value_size = np.uint64(value_bounds[row + _1]) - value_start
+            value_length = value_size << _1
+
+        first_header, end_header = _0, _0
+        if headers_bounds.shape[0] > 0 and (headers_valid.shape[0] == 0 or headers_valid[row] != 0):
+            first_header = np.uint64(headers_bounds[row])
+            end_header = np.uint64(headers_bounds[row + _1])
+        header_count = (end_header - first_header) << _1
+
+        size = (
+            _1
+            + _varint_size(timestamp_delta)
+            + _varint_size(offset_delta << _1)
+            + _varint_size(key_length)
+            + key_size
+            + _varint_size(value_length)
+            + value_size
+            + _varint_size(header_count)
+        )
+        for header in range(first_header, end_header):
+            name_size = np.uint64(header_key_bounds[header + _1] - header_key_bounds[header])
+            size = size + _varint_size(name_size << _1) + name_size
+            if header_value_valid.shape[0] == 0 or header_value_valid[header] != 0:
+                content_size = np.uint64(
+                    header_value_bounds[header + _1] - header_value_bounds[header]
+                )
+                size = size + _varint_size(content_size << _1) + content_size
+            else:
+                size = size + _1
+        if position + _varint_size(size << _1) + size > limit:
+            break
+
+        position = _write_varint(out, position, size << _1)
+        out[position] = np.uint8(0)
+        position = _write_varint(out, position + _1, timestamp_delta)
+        position = _write_varint(out, position, offset_delta << _1)
+        position = _write_varint(out, position, key_length)
+        position = _copy(key_data, key_start, out, position, key_size)
+        position = _write_varint(out, position, value_length)
+        position = _copy(value_data, value_start, out, position, value_size)
+        position = _write_varint(out, position, header_count)
+        for header in range(first_header, end_header):
+            name_start = np.uint64(header_key_bounds[header])
+            name_size = np.uint64(header_key_bounds[header + _1]) - name_start
+            position = _write_varint(out, position, name_size << _1)
+            position = _copy(header_key_data, name_start, out, position, name_size)
+            if header_value_valid.shape[0] == 0 or header_value_valid[header] != 0:
+                content_start = np.uint64(header_value_bounds[header])
+                content_size = np.uint64(header_value_bounds[header + _1]) - content_start
+                position = _write_varint(out, position, content_size << _1)
+                position = _copy(header_value_data, content_start, out, position, content_size)
+            else:
+                position = _write_varint(out, position, _1)
+
+        max_timestamp = max(max_timestamp, timestamp)
+        offset_delta = offset_delta + _1
+        written = written + _1
+    progress[0] = np.int64(position)
+    progress[3] = max_timestamp
+    progress[4] = np.int64(offset_delta)
+    return np.int64(written)
+
+
+def scan_records(
+    data: Any,
+    start: Any,
+    count: Any,
+    base_offset: Any,
+    base_timestamp: Any,
+    first_row: Any,
+    offsets: Any,
+    timestamps: Any,
+    key_positions: Any,
+    key_bounds: Any,
+    key_valid: Any,
+    value_positions: Any,
+    value_bounds: Any,
+    value_valid: Any,
+    headers_positions: Any,
+    headers_bounds: Any,
+    record_ends: Any,
+    fault: Any,
+) -> Any:
+    """Find every field of `count` records, which must fill data[start:] exactly.
+
+    inputs:  data uint8, a whole uncompressed records section.
+    outputs: from index first_row on: offsets, timestamps int64[n]; *_positions int32[n], where
+             the bytes lie in data; *_bounds int32[n + 1], running sums of sizes, going on from
+             bounds[first_row]; *_valid uint8[n]; headers_positions int32[n], of the first
+             header; headers_bounds int32[n + 1], running count of headers; record_ends int32[n].
+             fault int64[1]: the position where a negative answer was found.
+    Returns count, or a negative code.
+    """
+    position = np.uint64(start)
+    end = np.uint64(data.shape[0])
+    first = np.uint64(first_row)
+    for i in range(np.uint64(count)):
+        row = first + i
+        fault[0] = np.int64(position)
+        # Six varints in a row: record length, timestamp and offset delta, key, value, headers.
+        record_end = end
+        for field in range(6):
+            if field == 1:
+                position = position + _1  # attributes, unused
+            shift, varint = _0, _0
+            while True:
+                if position >= record_end:
+                    return TRUNCATED
+                byte = np.uint64(data[position])
+                position = position + _1
+                if shift == _63 and byte > _1:
+                    return BAD_VARINT
+                varint = varint | ((byte & np.uint64(0x7F)) << shift)
+                if byte < _MORE:
+                    break
+                shift = shift + _7
+                if shift > _63 or (field != 1 and shift > np.uint64(28)):
+                    return BAD_VARINT
+            number = _unzigzag(varint)
+            if field == 0:
+                if number < 0 or np.uint64(number) > end - position:
+                    return TRUNCATED
+                record_end = position + np.uint64(number)
+            elif field == 1:
+                timestamps[row] = base_timestamp + number
+            elif field == 2:
+                offsets[row] = base_offset + number
+            elif field == 3:
+                key_positions[row] = np.int64(position)
+                key_valid[row] = number >= 0
+                number = max(number, np.int64(0))
+                if np.uint64(number) > record_end - position:
+                    return TRUNCATED
+                key_bounds[row + _1] = key_bounds[row] + number
+                position = position + np.uint64(number)
+            elif field == 4:
+                value_positions[row] = np.int64(position)
+                value_valid[row] = number >= 0
+                number = max(number, np.int64(0))
+                if np.uint64(number) > record_end - position:
+                    return TRUNCATED
+                value_bounds[row + _1] = value_bounds[row] + number
+                position = position + np.uint64(number)
+            else:
+                # A header takes two bytes or more.
+                if number < 0 or np.uint64(number) > record_end - position:
+                    return BAD_HEADER_COUNT
+                headers_positions[row] = np.int64(position)
+                headers_bounds[row + _1] = headers_bounds[row] + number
+                if number == 0 and position != record_end:
+                    return BAD_LENGTH
+                record_ends[row] = np.int64(record_end)
+                position = record_end
+    fault[0] = np.int64(position)
+    if position != end:
+        return TRAILING_BYTES
+    return np.int64(count)
+
+
+def scan_headers(
+    data: Any,
+    first_row: Any,
+    count: Any,
+    headers_positions: Any,
+    headers_bounds: Any,
+    record_ends: Any,
+    name_positions: Any,
+    name_bounds: Any,
+    content_positions: Any,
+    content_bounds: Any,
+    content_valid: Any,
+    fault: Any,
+) -> Any:
+    """Find the headers of `count` records that scan_records went over.
+
+    inputs:  headers_positions, headers_bounds and record_ends of scan_records.
+    outputs: name_* and content_* (header values) as the key and value columns of scan_records,
+             indexed by header; fault as there.
+    Returns the number of headers, or a negative code.
+    """
+    first = np.uint64(first_row)
+    for i in range(np.uint64(count)):
+        row = first + i
+        position = np.uint64(headers_positions[row])
+        record_end = np.uint64(record_ends[row])
+        for header in range(np.uint64(headers_bounds[row]), np.uint64(headers_bounds[row + _1])):
+            for field in range(2):
+                fault[0] = np.int64(position)
+                shift, varint = _0, _0
+                while True:
+                    if position >= record_end:
+                        return TRUNCATED
+                    byte = np.uint64(data[position])
+                    position = position + _1
+                    varint = varint | ((byte & np.uint64(0x7F)) << shift)
+                    if byte < _MORE:
+                        break
+                    shift = shift + _7
+                    if shift > np.uint64(28):
+                        return BAD_VARINT
+                number = _unzigzag(varint)
+                if field == 0 and number < 0:
+                    return BAD_HEADER_KEY
+                size = np.uint64(max(number, np.int64(0)))
+                if size > record_end - position:
+                    return TRUNCATED
+                if field == 0:
+                    name_positions[header] = np.int64(position)
+                    name_bounds[header + _1] = name_bounds[header] + number
+                else:
+                    content_positions[header] = np.int64(position)
+                    content_valid[header] = number >= 0
+                    content_bounds[header + _1] = content_bounds[header] + np.int64(size)
+                position = position + size
+        if headers_bounds[row + _1] > headers_bounds[row] and position != record_end:
+            fault[0] = np.int64(position)
+            return BAD_LENGTH
+    return np.int64(headers_bounds[first + np.uint64(count)] - headers_bounds[first])
+
+
+def copy_spans(data: Any, positions: Any, bounds: Any, first: Any, count: Any, out: Any) -> Any:
+    """Gather spans of bytes behind each other.
+
+    inputs:  data uint8; positions int32[n]; bounds int32[n + 1], running sums of their sizes.
+    outputs: out uint8: span i of data goes to out[bounds[i] : bounds[i + 1]], for i from `first`.
+    Returns count.
+    """
+    for i in range(np.uint64(first), np.uint64(first) + np.uint64(count)):
+        start = np.uint64(bounds[i])
+        size = np.uint64(bounds[i + _1]) - start
+        _copy(data, np.uint64(positions[i]), out, start, size)
+    return np.int64(count)
+
+
+# Compilation.
+
+_HELPERS = ("_zigzag", "_unzigzag", "_varint_size", "_write_varint", "_murmur2")
+_KERNELS = (
+    "assign_slots",
+    "group_rows",
+    "write_records",
+    "scan_records",
+    "scan_headers",
+    "copy_spans",
+)
+_load_lock = threading.Lock()  # guards the replacement of this module's functions by compiled ones
+_loaded = False
+
+
+def load() -> None:
+    """Make every kernel ready; the first time on a machine this compiles them.
+
+    Several workers that begin together would compile at the same time and take as many times as
+    long, so one compiles while the others wait for its result.
+    """
+    global _loaded
+    with _load_lock:
+        if _loaded:
+            return
+        cache_dir = _compile_lazily()
+        _loaded = True
+        ready = cache_dir / f"kernels-{_fingerprint()}.ready"
+        if ready.exists():
+            _warm_up()
+            return
+        with FileLock(cache_dir / "kernels.lock"):
+            if not ready.exists():
+                logger.info("compiling kernels into %s: once for this machine", cache_dir)
+            _warm_up()
+            ready.touch()
+
+
+def _compile_lazily() -> Path:
+    """Put numba's dispatchers in place of the Python functions; returns the cache's directory."""
+    import numba  # noqa: PLC0415  planners and committers must not pay for numba
+
+    module = globals()
+    functions = {name: _PYTHON[name] for name in (*_HELPERS, *_KERNELS)}
+    if numba.config.DISABLE_JIT:
+        module.update(functions)
+        return Path(tempfile.gettempdir())
+    try:
+        numba.njit(cache=True)(functions[_KERNELS[0]])
+    except RuntimeError:
+        # Neither this file's directory nor the home directory can be written.
+        numba.config.CACHE_DIR = tempfile.mkdtemp(prefix="spark_kbatch-kernels-")
+    module["_copy"] = _memcpy_intrinsic()
+    for name in _HELPERS:
+        module[name] = numba.njit(functions[name])
+    for name in _KERNELS:
+        module[name] = numba.njit(cache=True, nogil=True)(functions[name])
+    cache_dir = Path(module[_KERNELS[0]]._cache.cache_path)
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    return cache_dir
+
+
+def _memcpy_intrinsic() -> Any:
+    """`_copy` as LLVM's memcpy: for short spans twice as fast as the loop, on any processor."""
+    from numba.core import cgutils, types  # noqa: PLC0415
+    from numba.extending import intrinsic  # noqa: PLC0415
+
+    def memcpy(typing_context: Any, source: Any, start: Any, out: Any, position: Any, size: Any) -> Any:
+        del typing_context
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            def address(array: int, index: int) -> Any:
+                view = cgutils.create_struct_proxy(signature.args[array])
+                data = view(context, builder, value=arguments[array]).data
+                return builder.gep(data, [arguments[index]])
+
+            cgutils.raw_memcpy(builder, address(2, 3), address(0, 1), arguments[4], 1, align=1)
+            return builder.add(arguments[3], arguments[4])
+
+        return types.uint64(source, start, out, position, size), generate
+
+    return intrinsic(memcpy)
+
+
+def _fingerprint() -> str:
+    """Changes whenever numba would compile again."""
+    import numba  # noqa: PLC0415
+
+    source = Path(__file__).stat() if Path(__file__).exists() else None
+    facts = (
+        numba.__version__,
+        platform.python_version(),
+        platform.machine(),
+        platform.node(),
+        source and (source.st_mtime_ns, source.st_size),
+    )
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+def _warm_up() -> None:
+    """Call each kernel once with nothing to do, in the one form in which it is ever called."""
+
+    def array(dtype: str, size: int = 0, *, out: bool = False) -> _Array:
+        made = np.zeros(size, dtype)
+        made.setflags(write=out)
+        return made
+
+    module = globals()
+    u8, i32, i64 = array("u1"), array("i4"), array("i8")
+    out8, out32, out64 = array("u1", 1, out=True), array("i4", 2, out=True), array("i8", 8, out=True)
+    spans = (u8, i32, u8)
+    sticky = np.zeros((1, 3), np.int64)
+    module["assign_slots"](i32, i32, i32, i32, u8, *spans, i32, sticky, 1, out32[:0])
+    module["group_rows"](i32, out64[:2], out32[:0])
+    module["write_records"](
+        i32, i64, *spans, *spans, i32, u8, u8, i32, *spans, out8, out64[:PROGRESS_SIZE]
+    )
+    found = (out32[:1], out32, out8)
+    module["scan_records"](
+        u8, 0, 0, 0, 0, 0, out64, out64, *found, *found, out32[:1], out32, out32[:1], out64[:1]
+    )
+    module["scan_headers"](
+        u8, 0, 0, out32[:1], out32, out32[:1], out32[:1], out32, *found, out64[:1]
+    )
+    module["copy_spans"](u8, out32[:0], out32, 0, 0, out8)
+
+
+def _lazy(name: str) -> Callable[..., Any]:
+    def first_call(*arguments: Any) -> Any:
+        load()
+        return globals()[name](*arguments)
+
+    return first_call
+
+
+_PYTHON: dict[str, Any] = {name: globals()[name] for name in (*_HELPERS, *_KERNELS)}
+if os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0"):
+    globals().update({name: _lazy(name) for name in _KERNELS})

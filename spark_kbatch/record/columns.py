@@ -1,0 +1,221 @@
+"""Arrow buffers <-> the flat views that kernels take; the only code that opens Arrow buffers.
+
+Slices, nulls, large types and headers are where silent errors live, so they all end here:
+
+    Spans      data uint8, bounds int32[n + 1], valid uint8[n] or empty   (string, binary, large_*)
+    Headers    bounds int32[n + 1], valid, and the Spans of header keys and header values
+    Columns    what one batch encoder takes: timestamps int64[n], key, value, headers
+
+A view shares the array's memory wherever its layout allows that, and keeps the array alive.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kbatch.errors import ConfigError, InvalidTimestampError
+from spark_kbatch.record.header import NO_TIMESTAMP
+
+Array = np.ndarray[Any, Any]
+
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def _frozen(array: Array) -> Array:
+    """Read-only: kernels are compiled for one mutability."""
+    array.setflags(write=False)
+    return array
+
+
+EMPTY_U8 = _frozen(np.empty(0, np.uint8))
+EMPTY_I32 = _frozen(np.empty(0, np.int32))
+
+
+class Spans(NamedTuple):
+    """n byte strings. An empty `bounds` means a column that is absent: all null."""
+
+    data: Array
+    bounds: Array
+    valid: Array
+
+
+ABSENT = Spans(EMPTY_U8, EMPTY_I32, EMPTY_U8)
+
+
+class Headers(NamedTuple):
+    """The headers of n records. An empty `bounds` means that no record has any."""
+
+    bounds: Array
+    valid: Array
+    keys: Spans
+    values: Spans
+
+
+NO_HEADERS = Headers(EMPTY_I32, EMPTY_U8, ABSENT, ABSENT)
+
+
+class Columns(NamedTuple):
+    """The rows of one Arrow batch as a batch encoder takes them."""
+
+    rows_count: int
+    timestamps: Array
+    key: Spans
+    value: Spans
+    headers: Headers
+
+
+def columns(
+    rows_count: int,
+    *,
+    key: pa.Array | None,
+    value: pa.Array | None,
+    timestamps: Array,
+    headers: pa.Array | None,
+) -> Columns:
+    """Views of `rows_count` rows; an absent column is None, `timestamps` is int64[n], ms."""
+    return Columns(
+        rows_count,
+        timestamps,
+        ABSENT if key is None else spans(key),
+        ABSENT if value is None else spans(value),
+        NO_HEADERS if headers is None else headers_view(headers),
+    )
+
+
+def spans(array: pa.Array) -> Spans:
+    """A string or binary array (also large) as views.
+
+    Raises:
+        OverflowError: over 2 GiB of bytes in a large array; take fewer rows at a time.
+    """
+    if pa.types.is_null(array.type):
+        return ABSENT
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if not _is_bytes(array.type):
+        raise TypeError(f"a string or binary array is wanted, not {array.type}")
+    large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    bounds = _bounds(array, large)
+    data_buffer = array.buffers()[2]
+    data = EMPTY_U8 if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
+    if large and len(bounds):
+        first, last = int(bounds[0]), int(bounds[-1])
+        if last - first > np.iinfo(np.int32).max:
+            raise OverflowError("over 2 GiB in one array")
+        data = data[first:last]
+        bounds = (bounds - first).astype(np.int32)
+    return Spans(_frozen(data), _frozen(bounds), _valid(array))
+
+
+def headers_view(array: pa.Array) -> Headers:
+    """An array of list<struct<key, value>> (also large_list) as views.
+
+    Raises:
+        ConfigError: a header whose key is null.
+    """
+    if pa.types.is_null(array.type) or len(array) == 0:
+        return NO_HEADERS
+    large = pa.types.is_large_list(array.type)
+    bounds = _bounds(array, large)
+    first, last = int(bounds[0]), int(bounds[-1])
+    if first == last:
+        return NO_HEADERS
+    # `values` ignores the list's own offset; a struct's `field` ignores the struct's.
+    entries = array.values.slice(first, last - first)
+    keys, values = (pc.struct_field(entries, [i]) for i in (0, 1))
+    valid = _valid(array)
+    if keys.null_count:
+        raise ConfigError("column 'headers' holds a header whose key is null; every key is a string")
+    return Headers(
+        _frozen((bounds - first).astype(np.int32)), valid, spans(keys), spans(values)
+    )
+
+
+def timestamps_ms(array: pa.Array | None, rows_count: int, now_ms: int) -> Array:
+    """Record times in ms, int64[n]: floored, nulls and an absent column as `now_ms`.
+
+    Raises:
+        InvalidTimestampError: a time before 1970 other than -1 ms.
+    """
+    if array is None or pa.types.is_null(array.type):
+        return _frozen(np.full(rows_count, now_ms, np.int64))
+    divisor, factor = _to_ms(array.type)
+    numbers = array.cast(pa.int64()) if not pa.types.is_int64(array.type) else array
+    if numbers.null_count:
+        missing = pc.is_null(numbers).to_numpy(zero_copy_only=False)
+        numbers = numbers.fill_null(0)
+    else:
+        missing = None
+    times = numbers.to_numpy(zero_copy_only=False)
+    times = times // divisor if divisor > 1 else times * factor if factor > 1 else times
+    if missing is not None:
+        times = np.where(missing, now_ms, times)
+    if len(times) and times.min() < NO_TIMESTAMP:
+        raise InvalidTimestampError(int(times.min()))
+    return _frozen(np.ascontiguousarray(times))
+
+
+def _to_ms(arrow_type: pa.DataType) -> tuple[int, int]:
+    """(what to divide by, what to multiply with); an int64 column holds ms."""
+    if pa.types.is_timestamp(arrow_type):
+        per_second = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[arrow_type.unit]
+        return max(per_second // 1_000, 1), 1_000 if per_second == 1 else 1
+    return 1, 1
+
+
+def binary_array(data: Array, bounds: Array, valid: Array, *, string: bool = False) -> pa.Array:
+    """The views back as an Arrow array, which takes over their memory; `valid` is uint8[n]."""
+    arrow_type = pa.string() if string else pa.binary()
+    validity, null_count = _validity(valid)
+    buffers = [validity, pa.py_buffer(bounds), pa.py_buffer(data)]
+    return pa.Array.from_buffers(arrow_type, len(bounds) - 1, buffers, null_count)
+
+
+def headers_array(bounds: Array, keys: pa.Array, values: pa.Array) -> pa.Array:
+    """list<struct<key, value>>[n], null where a record has no headers."""
+    entries = pa.StructArray.from_arrays(
+        [keys, values], fields=list(HEADERS_TYPE.value_type)
+    )
+    validity, null_count = _validity((bounds[1:] > bounds[:-1]).view(np.uint8))
+    return pa.Array.from_buffers(
+        HEADERS_TYPE, len(bounds) - 1, [validity, pa.py_buffer(bounds)], null_count, children=[entries]
+    )
+
+
+def _validity(valid: Array) -> tuple[pa.Buffer | None, int]:
+    null_count = len(valid) - int(np.count_nonzero(valid))
+    if null_count == 0:
+        return None, 0
+    return pa.py_buffer(np.packbits(valid, bitorder="little")), null_count
+
+
+def _bounds(array: pa.Array, large: bool) -> Array:
+    """Arrow's n + 1 offsets of a list, string or binary array; an empty array may have none."""
+    dtype = np.int64 if large else np.int32
+    buffer = array.buffers()[1]
+    if buffer is None or len(array) == 0:
+        return np.zeros(len(array) + 1, dtype)
+    return np.frombuffer(buffer, dtype, len(array) + 1, array.offset * np.dtype(dtype).itemsize)
+
+
+def _valid(array: pa.Array) -> Array:
+    """One byte a row, or empty where nothing is null."""
+    if array.null_count == 0:
+        return EMPTY_U8
+    bitmap = np.frombuffer(array.buffers()[0], np.uint8)
+    first_byte, bit = divmod(array.offset, 8)
+    bits = np.unpackbits(bitmap[first_byte:], count=bit + len(array), bitorder="little")
+    return _frozen(np.ascontiguousarray(bits[bit:]))
+
+
+def _is_bytes(arrow_type: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(arrow_type)
+        or pa.types.is_binary(arrow_type)
+        or pa.types.is_large_string(arrow_type)
+        or pa.types.is_large_binary(arrow_type)
+    )

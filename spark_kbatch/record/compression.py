@@ -1,0 +1,359 @@
+"""Codec id <-> name <-> library, and the framing that Kafka gives each codec's output.
+
+    id  codec   bytes                               meaning
+     0  none    records                             as they are
+     1  gzip    1f 8b 08 .., deflate, crc32, size   one member; level -1, zlib's default
+     2  snappy  82 53 4e 41 50 50 59 00             magic of the xerial stream
+                00 00 00 01 00 00 00 01             version, oldest version that can read it
+                [int32 length, raw block] ..        big-endian; 32 KiB of input each; no end mark
+     3  lz4     04 22 4d 18 60 40 82                frame: independent 64 KiB blocks, no sizes or sums
+                [uint32 length, block] ..           little-endian; top bit: the block is stored raw
+                00 00 00 00                         end mark
+     4  zstd    28 b5 2f fd 00 58, blocks           frame: level 3, no content size, no checksum
+
+The lz4 header ends in a checksum of the two bytes before it. With magic 0 it is 1a, because the first
+clients took it over the frame's magic too, and their readers do not check it. zstd needs magic 2.
+
+Read, though never written: gzip of several members, and anything behind them that begins no member;
+snappy as one bare block, or with the header again between two blocks; lz4 with larger or linked
+blocks, checksums or a content size, and anything behind the end mark; zstd of several frames.
+
+Input is untrusted: a length is checked before it is used, output stays within a limit, and whatever
+is wrong raises CorruptRecordError with a position counted from the first compressed byte.
+
+Source: Kafka clients/.../common/compress; xerial SnappyOutputStream, SnappyInputStream; RFC 1952;
+RFC 8878; LZ4 frame format 1.6; KIP-57, KIP-110.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import lz4.frame
+import pyarrow as pa
+import zstandard
+
+from spark_kbatch.errors import ConfigError, CorruptRecordError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+CODECS: Mapping[str, int] = {"none": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
+_NAMES = {codec: name for name, codec in CODECS.items()}
+
+# A batch's length is an int32, but that bounds only what is compressed: 200 KB of zstd can stand for
+# 6 GB. 1 GiB is about what deflate, at its best of 1032 : 1, makes of the 1 MiB that message.max.bytes
+# allows by default; snappy (21 : 1) and lz4 (255 : 1) make less. Producers count the bytes of a batch
+# before compression in an int32 as well, and half of its range keeps every column decoded from one
+# batch within the int32 bounds of Arrow's binary type.
+MAX_DECOMPRESSED_SIZE = 1 << 30
+
+# Decoders give this much at a time, so a stream has cost at most this much more than its limit when it
+# is refused. zlib also takes its input in steps: it copies what lies behind a member's end, which for
+# a stream of many small members would be quadratic.
+_STEP_SIZE = 1 << 20
+_GZIP_INPUT_STEP_SIZE = 1 << 16
+
+# These constants are part of the wire format and do not change.
+_GZIP_WINDOW_BITS = 31  # 15, and 16 for the gzip header and trailer
+_GZIP_MEMBER_MAGIC = b"\x1f\x8b\x08"
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_SIZE = 32 * 1024
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_HEADER_OF_MAGIC_0 = _LZ4_MAGIC + b"\x60\x40\x1a"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_HEADER_SIZE_MAX = 18
+_ZSTD_RLE_BLOCK = 1
+
+
+class _ZstdContexts(threading.local):
+    """A thread's own zstd contexts: making one takes longer than compressing a small batch."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(
+            level=3, write_content_size=False, write_checksum=False
+        )
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_zstd = _ZstdContexts()
+_snappy = pa.Codec("snappy")  # has no state, so all threads share it
+
+
+def codec_name(codec: int) -> str:
+    """Give a codec id's name, or raise CorruptRecordError: ids come out of batches."""
+    if codec not in _NAMES:
+        raise _corrupt("unknown compression codec", -1, f"one of {[*_NAMES]}", codec)
+    return _NAMES[codec]
+
+
+def compress(codec: int, data: Buffer, *, magic: int = 2) -> bytes:
+    """Compress and frame `data` for a batch of format `magic`.
+
+    Args:
+        codec: a value of CODECS.
+        data: contiguous bytes, possibly none. Only read; the result is a copy even for NONE.
+        magic: 0, 1 or 2.
+
+    Raises:
+        ConfigError: unknown codec, or zstd where magic is below 2.
+    """
+    view = _bytes_view(data)
+    if codec == NONE:
+        return bytes(view)
+    if codec == GZIP:
+        return zlib.compress(view, wbits=_GZIP_WINDOW_BITS)
+    if codec == SNAPPY:
+        return _snappy_stream(view)
+    if codec == LZ4:
+        return _lz4_frame(view, magic)
+    if codec == ZSTD and magic == 2:
+        # Streamed, because then the frame has the window that Kafka's writer asks for; as fast.
+        stream = _zstd.compressor.compressobj()
+        return stream.compress(view) + stream.flush()
+    raise ConfigError(f"no batch of magic {magic} is compressed with {_NAMES.get(codec, codec)}")
+
+
+def decompress(
+    codec: int, data: Buffer, *, magic: int = 2, limit: int = MAX_DECOMPRESSED_SIZE
+) -> bytes | memoryview:
+    """Decompress what `compress` or another Kafka client wrote.
+
+    Args:
+        codec: the codec id in the batch's attributes.
+        data: one whole compressed stream. Only read.
+        magic: 0, 1 or 2, of the batch.
+        limit: the most bytes to return, inclusive. NONE does not look at it.
+
+    Returns:
+        Bytes of its own; for NONE a view of `data`.
+
+    Raises:
+        CorruptRecordError: unknown codec, broken or short stream, more than `limit` bytes.
+    """
+    view, name = _bytes_view(data), codec_name(codec)
+    if codec == NONE:
+        return view
+    if codec == GZIP:
+        pieces = _gunzip(view)
+    elif codec == SNAPPY:
+        pieces = _unsnappy(view, limit)
+    elif codec == LZ4:
+        pieces = _unlz4(_with_lz4_checksum(view) if magic == 0 else view)
+    elif magic == 2:
+        pieces = _unzstd(view)
+    else:
+        raise _corrupt("batch of an old format is compressed with zstd", -1, "magic 2", magic)
+    kept, size = [], 0
+    for piece in pieces:
+        size += len(piece)
+        if size > limit:
+            raise _too_large(name, limit, size)
+        kept.append(piece)
+    return kept[0] if len(kept) == 1 else b"".join(kept)
+
+
+def _bytes_view(data: Buffer) -> memoryview:
+    view = memoryview(data)
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def _corrupt(what: str, position: int, expected: Any, found: Any) -> CorruptRecordError:
+    return CorruptRecordError(what, position=position, expected=expected, found=found)
+
+
+def _undecodable(name: str, position: int, error: Exception) -> CorruptRecordError:
+    return _corrupt(f"{name} stream does not decode", position, "valid data", str(error))
+
+
+def _truncated(name: str, view: memoryview, end: int | None = None) -> CorruptRecordError:
+    expected = "more" if end is None else f"{end} bytes or more"
+    return _corrupt(f"{name} stream ends too early", len(view), expected, f"{len(view)} bytes")
+
+
+def _too_large(name: str, limit: int, size: int) -> CorruptRecordError:
+    return _corrupt(
+        f"{name} stream is too large when decompressed",
+        -1,
+        f"{limit} bytes or less",
+        f"{size} or more",
+    )
+
+
+def _gunzip(view: memoryview) -> Iterator[bytes]:
+    inflater = zlib.decompressobj(_GZIP_WINDOW_BITS)
+    position = 0
+    while position < len(view):
+        chunk = view[position : position + _GZIP_INPUT_STEP_SIZE]
+        try:
+            yield inflater.decompress(chunk, _STEP_SIZE)
+        except zlib.error as error:
+            raise _undecodable("gzip", position, error) from error
+        position += len(chunk) - len(inflater.unconsumed_tail) - len(inflater.unused_data)
+        if inflater.eof:
+            if view[position : position + 3].tobytes() != _GZIP_MEMBER_MAGIC:
+                return
+            inflater = zlib.decompressobj(_GZIP_WINDOW_BITS)
+    # Output that is held back cannot be lost here: the trailer is consumed after the last of it.
+    raise _truncated("gzip", view)
+
+
+def _snappy_stream(view: memoryview) -> bytes:
+    pieces = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK_SIZE):
+        block = _snappy.compress(view[start : start + _XERIAL_BLOCK_SIZE], asbytes=True)
+        pieces += len(block).to_bytes(4, "big"), block
+    return b"".join(pieces)
+
+
+def _unsnappy(view: memoryview, limit: int) -> Iterator[bytes]:
+    total_size = 0
+    for start, end in _snappy_blocks(view):
+        size = _snappy_size(view, start, end)
+        total_size += size
+        if total_size > limit:
+            raise _too_large("snappy", limit, total_size)
+        try:
+            yield _snappy.decompress(view[start:end], decompressed_size=size, asbytes=True)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise _undecodable("snappy", start, error) from error
+
+
+def _snappy_blocks(view: memoryview) -> Iterator[tuple[int, int]]:
+    """Where each raw block starts and ends."""
+    if len(view) < len(_XERIAL_HEADER) or view[:8].tobytes() != _XERIAL_MAGIC:
+        yield 0, len(view)
+        return
+    # The version is not checked: there are writers that write it little-endian.
+    position = len(_XERIAL_HEADER)
+    while position < len(view):
+        if view[position : position + 8].tobytes() == _XERIAL_MAGIC:
+            position += len(_XERIAL_HEADER)
+            continue
+        start = position + 4
+        length = int.from_bytes(view[position:start], "big", signed=True)
+        if length < 0:
+            raise _corrupt("snappy block length is negative", position, "0 or more", length)
+        position = max(start, start + length)
+        if position <= len(view):
+            yield start, position
+    if position > len(view):
+        raise _truncated("snappy", view, position)
+
+
+def _snappy_size(view: memoryview, start: int, end: int) -> int:
+    """The size, decompressed, that a raw block claims, if it is one that it can have."""
+    size = 0
+    for index, byte in enumerate(view[start : min(start + 5, end)]):
+        size |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            break
+    else:
+        raise _corrupt("snappy block has no size", start, "a varint", view[start:end][:5].hex())
+    size_max = (end - start) * 64 // 3  # the densest element is a copy of 64 bytes, in 3
+    if size > size_max:
+        raise _corrupt("snappy block claims too large a size", start, f"{size_max} or less", size)
+    return size
+
+
+def _lz4_frame(view: memoryview, magic: int) -> bytes:
+    frame: bytes = lz4.frame.compress(
+        view, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
+    )
+    return frame if magic > 0 else _LZ4_HEADER_OF_MAGIC_0 + frame[len(_LZ4_HEADER_OF_MAGIC_0) :]
+
+
+def _unlz4(view: memoryview) -> Iterator[bytes]:
+    if view[:4].tobytes() != _LZ4_MAGIC:  # the library also knows frames to be skipped
+        raise _corrupt("no lz4 frame", 0, _LZ4_MAGIC.hex(), view[:4].hex())
+    context = lz4.frame.create_decompression_context()
+    position, at_end = 0, False
+    while not at_end:
+        try:
+            piece, consumed, at_end = lz4.frame.decompress_chunk(
+                context, view[position:], max_length=_STEP_SIZE
+            )
+        except RuntimeError as error:
+            raise _undecodable("lz4", position, error) from error
+        if not (piece or consumed or at_end):
+            raise _truncated("lz4", view)
+        yield piece
+        position += consumed
+
+
+def _with_lz4_checksum(view: memoryview) -> memoryview:
+    """A copy of the frame with the header checksum that the library expects."""
+    flags = view[4] if len(view) > 4 else 0
+    content_size, dictionary_id = 8 * (flags >> 3 & 1), 4 * (flags & 1)
+    end = 6 + content_size + dictionary_id
+    if end >= len(view):
+        raise _truncated("lz4", view, end + 1)
+    frame = bytearray(view)
+    frame[end] = _lz4_checksum(frame[4:end])
+    return memoryview(frame)
+
+
+def _lz4_checksum(descriptor: bytes | bytearray) -> int:
+    """Second byte of the descriptor's XXH32, seed 0; below 16 bytes it has no rounds in parallel."""
+    words_end = len(descriptor) & ~3
+    h = 374761393 + len(descriptor)
+    for (word,) in struct.iter_unpack("<I", descriptor[:words_end]):
+        h = h + word * 3266489917 & 0xFFFFFFFF
+        h = (h << 17 | h >> 15) * 668265263 & 0xFFFFFFFF
+    for byte in descriptor[words_end:]:
+        h = h + byte * 374761393 & 0xFFFFFFFF
+        h = (h << 11 | h >> 21) * 2654435761 & 0xFFFFFFFF
+    h = (h ^ h >> 15) * 2246822519 & 0xFFFFFFFF
+    h = (h ^ h >> 13) * 3266489917 & 0xFFFFFFFF
+    return (h ^ h >> 16) >> 8 & 0xFF
+
+
+assert _lz4_checksum(b"\x60\x40") == 0x82
+assert _lz4_checksum(_LZ4_HEADER_OF_MAGIC_0[:-1]) == _LZ4_HEADER_OF_MAGIC_0[-1]
+
+
+def _unzstd(view: memoryview) -> Iterator[bytes]:
+    start = 0
+    while start < len(view) or start == 0:
+        end = _zstd_frame_end(view, start)
+        try:
+            with _zstd.decompressor.stream_reader(view[start:end]) as reader:
+                while piece := reader.read(_STEP_SIZE):
+                    yield piece
+        except zstandard.ZstdError as error:
+            raise _undecodable("zstd", start, error) from error
+        start = end
+
+
+def _zstd_frame_end(view: memoryview, start: int) -> int:
+    """Follow the block headers from `start` to the frame's end.
+
+    The library's reader takes the end of its input for the end of the frame, without a word. A frame
+    that is whole by its block headers is read to its last byte or refused.
+    """
+    header = view[start : start + _ZSTD_HEADER_SIZE_MAX]
+    if header[:4].tobytes() != _ZSTD_MAGIC:
+        raise _corrupt("no zstd frame", start, _ZSTD_MAGIC.hex(), header[:4].hex())
+    try:
+        position = start + zstandard.frame_header_size(header)
+        has_checksum = zstandard.get_frame_parameters(header).has_checksum
+    except zstandard.ZstdError as error:
+        raise _undecodable("zstd", start, error) from error
+    is_last = False
+    while not is_last:
+        # Bits: 0 is last, 1-2 type, 3-23 size. A size past the end cannot be read by the next turn.
+        block = int.from_bytes(view[position : position + 3], "little")
+        is_last = bool(block & 1)
+        position += 3 + (1 if block >> 1 & 3 == _ZSTD_RLE_BLOCK else block >> 3)
+        if position > len(view):
+            raise _truncated("zstd", view, position)
+    position += 4 if has_checksum else 0
+    if position > len(view):
+        raise _truncated("zstd", view, position)
+    return position

@@ -1,0 +1,310 @@
+"""Record batches of format V2, encoded and decoded once more: plainly, from the format alone.
+
+    position  bytes  field
+           0      8  base offset
+           8      4  length of what follows
+          12      4  partition leader epoch
+          16      1  magic, 2
+          17      4  CRC-32C of everything from the attributes on
+          21      2  attributes: bits 0-2 codec, 3 log append time
+          23      4  last offset delta
+          27      8  base timestamp
+          35      8  max timestamp
+          43      8  producer id
+          51      2  producer epoch
+          53      4  base sequence
+          57      4  records count
+          61         records, compressed together
+
+    record = length, attributes (one byte, 0), timestamp delta, offset delta,
+             key length (-1: null), key, value length (-1: null), value,
+             headers count, [key length, key, value length (-1: null), value] ..
+
+Every number of a record is a zigzag varint. Nothing here imports what it is there to check, and
+nothing is faster than it is plain. Whatever does not hold is an AssertionError.
+
+Source: Kafka clients/.../record/DefaultRecordBatch.java, DefaultRecord.java, ByteUtils.java.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import cramjam
+import lz4.frame
+import zstandard
+
+GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
+CODECS = {"none": 0, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+
+LOG_OVERHEAD = 12
+CRC_START = 21
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_SIZE = 61
+assert HEADER.size == HEADER_SIZE
+
+XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+
+
+class Record(NamedTuple):
+    """One record as a consumer sees it."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes, in their order."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records_count: int
+
+
+def encode_batch(
+    records: Sequence[Record],
+    *,
+    base_offset: int = 0,
+    codec: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    attributes_extra: int = 0,
+) -> bytes:
+    """One batch; `attributes_extra` is or-ed to the codec. No records make Kafka's empty batch."""
+    if not records:
+        codec = 0
+    base_timestamp = records[0].timestamp if records else -1
+    body = b"".join(
+        encode_record(record, base_offset=base_offset, base_timestamp=base_timestamp)
+        for record in records
+    )
+    return frame_batch(
+        compress(codec, body),
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        attributes=codec | attributes_extra,
+        last_offset_delta=records[-1].offset - base_offset if records else 0,
+        base_timestamp=base_timestamp,
+        max_timestamp=max((record.timestamp for record in records), default=-1),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        records_count=len(records),
+    )
+
+
+def frame_batch(
+    body: bytes,
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    attributes: int = 0,
+    last_offset_delta: int = 0,
+    base_timestamp: int = 0,
+    max_timestamp: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    records_count: int = 1,
+) -> bytes:
+    """A header with the right length and CRC in front of `body`, whatever that holds."""
+    after_crc = (
+        struct.pack(
+            ">hiqqqhii",
+            attributes,
+            last_offset_delta,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            records_count,
+        )
+        + body
+    )
+    after_length = struct.pack(">ibI", leader_epoch, 2, crc32c(after_crc)) + after_crc
+    return struct.pack(">qi", base_offset, len(after_length)) + after_length
+
+
+def with_crc(batch: bytes) -> bytes:
+    """The same batch, its CRC made right: for batches that were changed on purpose."""
+    return batch[:17] + struct.pack(">I", crc32c(batch[CRC_START:])) + batch[CRC_START:]
+
+
+def encode_record(record: Record, *, base_offset: int, base_timestamp: int) -> bytes:
+    """One record with its length in front."""
+    body = b"\x00"
+    body += encode_varint(record.timestamp - base_timestamp)
+    body += encode_varint(record.offset - base_offset)
+    body += encode_bytes(record.key) + encode_bytes(record.value)
+    body += encode_varint(len(record.headers))
+    for key, value in record.headers:
+        body += encode_bytes(key.encode()) + encode_bytes(value)
+    return encode_varint(len(body)) + body
+
+
+def encode_bytes(value: bytes | None) -> bytes:
+    """A length and the bytes, or -1 for null."""
+    return encode_varint(-1) if value is None else encode_varint(len(value)) + value
+
+
+def encode_varint(value: int) -> bytes:
+    """Zigzag, then seven bits a byte, the low ones first."""
+    rest = value * 2 if value >= 0 else -value * 2 - 1
+    encoded = bytearray()
+    while rest > 0x7F:
+        encoded.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    encoded.append(rest)
+    return bytes(encoded)
+
+
+def decode_batches(data: bytes) -> list[Record]:
+    """Every record of whole batches back to back; checks CRC, lengths and counts."""
+    return [record for batch in split_batches(data) for record in _decode_batch(batch)]
+
+
+def split_batches(data: bytes) -> Iterator[bytes]:
+    """Cut `data` into batches."""
+    position = 0
+    while position < len(data):
+        (length,) = struct.unpack_from(">i", data, position + 8)
+        end = position + LOG_OVERHEAD + length
+        assert HEADER_SIZE <= end - position <= len(data) - position, "batch length"
+        yield data[position:end]
+        position = end
+
+
+def read_header(batch: bytes) -> BatchHeader:
+    """The fields of the first batch in `batch`."""
+    return BatchHeader(*HEADER.unpack_from(batch))
+
+
+def _decode_batch(batch: bytes) -> list[Record]:
+    header = read_header(batch)
+    assert header.magic == 2, "magic"
+    assert header.crc == crc32c(batch[CRC_START:]), "CRC"
+    if header.records_count == 0:
+        return []
+    body = _Body(decompress(header.attributes & CODEC_MASK, batch[HEADER_SIZE:]))
+    records = [_decode_record(body, header) for _ in range(header.records_count)]
+    assert body.position == len(body.data), "bytes after the last record"
+    return records
+
+
+def _decode_record(body: _Body, header: BatchHeader) -> Record:
+    length = body.varint()
+    end = body.position + length
+    assert body.take(1) == b"\x00", "record attributes"
+    timestamp = header.base_timestamp + body.varint()
+    if header.attributes & LOG_APPEND_TIME:
+        timestamp = header.max_timestamp
+    offset = header.base_offset + body.varint()
+    key, value = body.nullable_bytes(), body.nullable_bytes()
+    headers = tuple(
+        (body.take(body.varint()).decode(), body.nullable_bytes()) for _ in range(body.varint())
+    )
+    assert body.position == end, "record length"
+    return Record(offset, timestamp, key, value, headers)
+
+
+class _Body:
+    """Decompressed records and a position in them."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.position = data, 0
+
+    def take(self, size: int) -> bytes:
+        assert 0 <= size <= len(self.data) - self.position, "size"
+        self.position += size
+        return self.data[self.position - size : self.position]
+
+    def varint(self) -> int:
+        value = shift = 0
+        while True:
+            (byte,) = self.take(1)
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value // 2 if value % 2 == 0 else -(value // 2) - 1
+
+    def nullable_bytes(self) -> bytes | None:
+        size = self.varint()
+        return None if size < 0 else self.take(size)
+
+
+def compress(codec: int, data: bytes) -> bytes:
+    """Compress in a framing that Kafka reads, if not always the one that it writes."""
+    compressed: Any = data
+    if codec == GZIP:
+        compressed = gzip.compress(data)
+    if codec == SNAPPY:
+        compressed = XERIAL_HEADER
+        for start in range(0, len(data), 32 * 1024):
+            block = bytes(cramjam.snappy.compress_raw(data[start : start + 32 * 1024]))
+            compressed += struct.pack(">i", len(block)) + block
+    if codec == LZ4:
+        compressed = lz4.frame.compress(data, block_linked=False, store_size=False)
+    if codec == ZSTD:
+        compressed = zstandard.ZstdCompressor().compress(data)
+    return bytes(compressed)
+
+
+def decompress(codec: int, data: bytes) -> bytes:
+    """Undo `compress`, and whatever Kafka's own framing is."""
+    decompressed: Any = data
+    if codec == GZIP:
+        decompressed = gzip.decompress(data)
+    if codec == SNAPPY:
+        assert data.startswith(XERIAL_HEADER), "snappy header"
+        decompressed, position = b"", len(XERIAL_HEADER)
+        while position < len(data):
+            (length,) = struct.unpack_from(">i", data, position)
+            block = data[position + 4 : position + 4 + length]
+            decompressed += bytes(cramjam.snappy.decompress_raw(block))
+            position += 4 + length
+    if codec == LZ4:
+        decompressed = lz4.frame.decompress(data)
+    if codec == ZSTD:
+        decompressed = cramjam.zstd.decompress(data)
+    return bytes(decompressed)
+
+
+def _crc32c_table() -> list[int]:
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)  # noqa: PLW2901
+        table.append(value)
+    return table
+
+
+_CRC32C_TABLE = _crc32c_table()
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C (Castagnoli), a byte at a time."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ _CRC32C_TABLE[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
