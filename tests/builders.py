@@ -36,7 +36,7 @@ def rows(
     Args:
         n: how many.
         key_bytes: size of every key.
-        value_bytes: size of every value; hexadecimal digits, so that each codec makes it smaller.
+        value_bytes: size of every value; its second half repeats the first, for codecs to find.
         nulls: share of null keys, and of null values, and of null header values.
         headers: headers per row; with none the column is null.
         seed: other seeds give other bytes, times and nulls, of the same sizes.
@@ -51,7 +51,9 @@ def rows(
         timestamps.append(timestamps[-1] + rng.randint(0, 2))
     columns: dict[str, list[Any]] = {
         "key": [maybe_null(_digits(rng, key_bytes)) for _ in range(n)],
-        "value": [maybe_null(_digits(rng, value_bytes)) for _ in range(n)],
+        "value": [
+            maybe_null((2 * _digits(rng, (value_bytes + 1) // 2))[:value_bytes]) for _ in range(n)
+        ],
         "timestamp": timestamps[:n],
         "headers": [
             [{"key": f"h{i}", "value": maybe_null(_digits(rng, 4))} for i in range(headers)] or None

@@ -294,7 +294,7 @@ def _crc32c_table() -> list[int]:
     table = []
     for value in range(256):
         for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)  # noqa: PLW2901
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
         table.append(value)
     return table
 

@@ -25,14 +25,14 @@ Array = np.ndarray[Any, Any]
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-def _frozen(array: Array) -> Array:
+def frozen(array: Array) -> Array:
     """Read-only: kernels are compiled for one mutability."""
     array.setflags(write=False)
     return array
 
 
-EMPTY_U8 = _frozen(np.empty(0, np.uint8))
-EMPTY_I32 = _frozen(np.empty(0, np.int32))
+EMPTY_U8 = frozen(np.empty(0, np.uint8))
+EMPTY_I32 = frozen(np.empty(0, np.int32))
 
 
 class Spans(NamedTuple):
@@ -108,7 +108,7 @@ def spans(array: pa.Array) -> Spans:
             raise OverflowError("over 2 GiB in one array")
         data = data[first:last]
         bounds = (bounds - first).astype(np.int32)
-    return Spans(_frozen(data), _frozen(bounds), _valid(array))
+    return Spans(frozen(data), frozen(bounds), _valid(array))
 
 
 def headers_view(array: pa.Array) -> Headers:
@@ -131,7 +131,7 @@ def headers_view(array: pa.Array) -> Headers:
     if keys.null_count:
         raise ConfigError("column 'headers' holds a header whose key is null; every key is a string")
     return Headers(
-        _frozen((bounds - first).astype(np.int32)), valid, spans(keys), spans(values)
+        frozen((bounds - first).astype(np.int32)), valid, spans(keys), spans(values)
     )
 
 
@@ -142,7 +142,7 @@ def timestamps_ms(array: pa.Array | None, rows_count: int, now_ms: int) -> Array
         InvalidTimestampError: a time before 1970 other than -1 ms.
     """
     if array is None or pa.types.is_null(array.type):
-        return _frozen(np.full(rows_count, now_ms, np.int64))
+        return frozen(np.full(rows_count, now_ms, np.int64))
     divisor, factor = _to_ms(array.type)
     numbers = array.cast(pa.int64()) if not pa.types.is_int64(array.type) else array
     if numbers.null_count:
@@ -156,7 +156,7 @@ def timestamps_ms(array: pa.Array | None, rows_count: int, now_ms: int) -> Array
         times = np.where(missing, now_ms, times)
     if len(times) and times.min() < NO_TIMESTAMP:
         raise InvalidTimestampError(int(times.min()))
-    return _frozen(np.ascontiguousarray(times))
+    return frozen(np.ascontiguousarray(times))
 
 
 def _to_ms(arrow_type: pa.DataType) -> tuple[int, int]:
@@ -165,6 +165,28 @@ def _to_ms(arrow_type: pa.DataType) -> tuple[int, int]:
         per_second = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[arrow_type.unit]
         return max(per_second // 1_000, 1), 1_000 if per_second == 1 else 1
     return 1, 1
+
+
+def integers(array: pa.Array) -> tuple[Array, Array]:
+    """An integer array as (int32[n], valid); what null rows hold does not matter.
+
+    Raises:
+        ConfigError: a number that int32 does not hold.
+    """
+    if pa.types.is_null(array.type):
+        return EMPTY_I32, EMPTY_U8
+    try:
+        numbers = array.cast(pa.int32())
+    except pa.ArrowInvalid as error:
+        raise ConfigError(f"column 'partition' holds a number that is no partition: {error}") from None
+    values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
+    return frozen(np.ascontiguousarray(values)), _valid(numbers)
+
+
+def dictionary(array: pa.Array) -> tuple[list[str], Array]:
+    """The distinct strings of an array without nulls, and each row's index among them."""
+    encoded = array.dictionary_encode()
+    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False)
 
 
 def binary_array(data: Array, bounds: Array, valid: Array, *, string: bool = False) -> pa.Array:
@@ -209,7 +231,7 @@ def _valid(array: pa.Array) -> Array:
     bitmap = np.frombuffer(array.buffers()[0], np.uint8)
     first_byte, bit = divmod(array.offset, 8)
     bits = np.unpackbits(bitmap[first_byte:], count=bit + len(array), bitorder="little")
-    return _frozen(np.ascontiguousarray(bits[bit:]))
+    return frozen(np.ascontiguousarray(bits[bit:]))
 
 
 def _is_bytes(arrow_type: pa.DataType) -> bool:

@@ -19,7 +19,8 @@ snappy as one bare block, or with the header again between two blocks; lz4 with 
 blocks, checksums or a content size, and anything behind the end mark; zstd of several frames.
 
 Input is untrusted: a length is checked before it is used, output stays within a limit, and whatever
-is wrong raises CorruptRecordError with a position counted from the first compressed byte.
+is wrong raises CorruptRecordError. Its position, where it has one, counts from the first compressed
+byte.
 
 Source: Kafka clients/.../common/compress; xerial SnappyOutputStream, SnappyInputStream; RFC 1952;
 RFC 8878; LZ4 frame format 1.6; KIP-57, KIP-110.

@@ -38,7 +38,7 @@ RECORD_BATCH_OVERHEAD = 61
 CRC_POSITION = 17
 CRC_COVERS_FROM = 21
 MAGIC = 2
-MIN_RECORD_SIZE = 7
+MIN_RECORD_SIZE = 7  # null key, null value, no headers
 
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
@@ -106,26 +106,33 @@ class BatchHeader(NamedTuple):
         """Whether it holds a control record, which consumers never see."""
         return bool(self.attributes & CONTROL)
 
-    def ensure_sane(self, position: int) -> None:
+    def ensure_sane(self, position: int, room: int) -> None:
         """Check what can be checked without the records.
 
+        Args:
+            position: where the batch begins; errors count from it.
+            room: how many bytes there are from there on.
+
         Raises:
-            CorruptRecordError: counted from `position`, where the batch begins.
+            CorruptRecordError: a magic, size or count that cannot be.
         """
+        if self.magic != MAGIC:
+            raise CorruptRecordError(
+                "magic byte", position=position + 16, expected=MAGIC, found=self.magic
+            )
+        if not RECORD_BATCH_OVERHEAD <= self.size_in_bytes <= room:
+            raise CorruptRecordError(
+                "batch length",
+                position=position + 8,
+                expected=f"{RECORD_BATCH_OVERHEAD - LOG_OVERHEAD} to {room - LOG_OVERHEAD}",
+                found=self.batch_length,
+            )
         if self.records_count < 0 or self.last_offset_delta < 0:
             raise CorruptRecordError(
                 "records count or last offset delta",
                 position=position,
                 expected="0 or more",
                 found=f"{self.records_count} and {self.last_offset_delta}",
-            )
-        section = self.size_in_bytes - RECORD_BATCH_OVERHEAD
-        if self.codec == 0 and self.records_count * MIN_RECORD_SIZE > section:
-            raise CorruptRecordError(
-                "records count for the bytes there are",
-                position=position + 57,
-                expected=f"at most {section // MIN_RECORD_SIZE}",
-                found=self.records_count,
             )
 
 
@@ -187,18 +194,7 @@ def walk(data: Buffer, position: int = 0, end: int | None = None) -> Iterator[tu
                 found=end - position,
             )
         header = unpack(data, position)
-        if header.magic != MAGIC:
-            raise CorruptRecordError(
-                "magic byte", position=position + 16, expected=MAGIC, found=header.magic
-            )
-        if not RECORD_BATCH_OVERHEAD <= header.size_in_bytes <= end - position:
-            raise CorruptRecordError(
-                "batch length",
-                position=position + 8,
-                expected=f"{RECORD_BATCH_OVERHEAD - LOG_OVERHEAD} to {end - position - LOG_OVERHEAD}",
-                found=header.batch_length,
-            )
-        header.ensure_sane(position)
+        header.ensure_sane(position, end - position)
         yield position, header
         position += header.size_in_bytes
 

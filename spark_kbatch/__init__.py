@@ -1,0 +1,89 @@
+"""Kafka logs for PySpark, with no broker to run and no JAR to add.
+
+    write:  spark/writer -> producer/partitioner -> accumulator -> record/codec -> sender
+            -> transaction/staging                                           in every task, invisible
+            -> transaction/coordinator: place, prepare, flip, complete       on the driver, atomic
+    read:   spark/reader -> consumer (plan) -> replica/manager (fetch) -> log -> record/codec -> Arrow
+
+    errors       every exception, as a tree
+    config       every option: key, type, default, range
+    model        values that cross modules
+    kernels      all compiled code
+    record       bytes <-> Arrow: the record batch, once
+    producer     rows -> batches
+    log          one replica of one partition on disk
+    replica      the partitions of a cluster, and the locks
+    transaction  a Spark job's data, all or nothing
+    consumer     offset ranges: planned, fetched, decoded
+    cluster      wires the above
+    spark        the data source `kbatch`
+    cli          the `kbatch` command
+    demo         the pipeline that `make demo` runs
+
+Imports go one way, from the last of these to the first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.config import TopicConfig
+from spark_kbatch.errors import (
+    BufferExhaustedError,
+    CommitError,
+    ConfigError,
+    CorruptRecordError,
+    DataLossError,
+    InvalidTimestampError,
+    InvalidTopicError,
+    KafkaStorageError,
+    KBatchError,
+    LogDirLockedError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    RetriableError,
+    UnknownTopicOrPartitionError,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BufferExhaustedError",
+    "Cluster",
+    "CommitError",
+    "ConfigError",
+    "CorruptRecordError",
+    "DataLossError",
+    "InvalidTimestampError",
+    "InvalidTopicError",
+    "KBatchError",
+    "KafkaStorageError",
+    "LogDirLockedError",
+    "OffsetOutOfRangeError",
+    "RecordTooLargeError",
+    "RetriableError",
+    "TopicConfig",
+    "UnknownTopicOrPartitionError",
+    "open",
+    "register",
+]
+
+
+def open(path: str, *, create: bool = False) -> Cluster:
+    """The cluster at `path`, made with `create` where there is none.
+
+    Raises:
+        ConfigError: says what is there instead.
+    """
+    return Cluster(path, create=create)
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("kbatch")` known to a session that does not find it by itself."""
+    from spark_kbatch.spark.source import register as register_source  # noqa: PLC0415  no pyspark before
+
+    register_source(spark)

@@ -1,0 +1,142 @@
+"""Offset ranges: planned from what was asked, fetched, decoded.
+
+The bounds EARLIEST and LATEST stay in a plan as they are and are looked up when the range is read,
+so that a plan which is used again sees what was written since. Offsets that the user gave are
+checked against the log when they are planned.
+
+Source: Spark connector/kafka-0-10-sql/.../KafkaOffsetReaderAdmin.scala, KafkaDataConsumer.scala.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from spark_kbatch.config import ReadOptions
+from spark_kbatch.errors import ConfigError, CorruptRecordError, DataLossError, OffsetOutOfRangeError
+from spark_kbatch.log.partition_log import LogRead
+from spark_kbatch.model import EARLIEST, LATEST, LogOffsets, OffsetRange, TopicPartition
+from spark_kbatch.record import codec
+
+FETCH_BYTES = 4 * 1024 * 1024
+PIECE_BYTES = 4 * 1024 * 1024
+
+
+class Fetcher(Protocol):
+    """Where batches come from."""
+
+    def fetch(
+        self, topic_partition: TopicPartition, offset: int, *, max_bytes: int, buffer: bytearray | None
+    ) -> tuple[LogRead, LogOffsets]:
+        """Whole batches from the one that holds `offset` on; nothing at the high watermark."""
+
+
+def plan(
+    options: ReadOptions,
+    partitions_of: Callable[[str], Sequence[TopicPartition] | None],
+    edges_of: Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, LogOffsets]],
+) -> list[OffsetRange]:
+    """The ranges of a read, in order of topic and partition; empty ones left out.
+
+    Args:
+        partitions_of: a topic's partitions; raises for an unknown topic.
+        edges_of: the logs' edges, for checking numbers.
+    Raises:
+        ConfigError: offsets that do not name exactly the partitions that are read.
+        OffsetOutOfRangeError: a number outside the log.
+    """
+    wanted = sorted(_wanted(options, partitions_of))
+    start = _by_partition("startingOffsets", options.starting_offsets, wanted)
+    end = _by_partition("endingOffsets", options.ending_offsets, wanted)
+    ranges = [OffsetRange(tp, start[tp], end[tp]) for tp in wanted]
+    given = [r.topic_partition for r in ranges if r.start >= 0 or r.end >= 0]
+    if given:
+        edges = edges_of(given)
+        for topic_partition in given:
+            log_start, high_watermark = edges[topic_partition][:2]
+            for offset in (start[topic_partition], end[topic_partition]):
+                if offset >= 0 and not log_start <= offset <= high_watermark:
+                    raise OffsetOutOfRangeError(
+                        str(topic_partition), offset, log_start, high_watermark
+                    )
+    return [r for r in ranges if r.start < 0 or r.end < 0 or r.start < r.end]
+
+
+def _wanted(
+    options: ReadOptions, partitions_of: Callable[[str], Sequence[TopicPartition] | None]
+) -> Iterator[TopicPartition]:
+    if options.assigned is None:
+        for topic in options.topics:
+            yield from partitions_of(topic) or ()
+        return
+    for topic in sorted({tp.topic for tp in options.assigned}):
+        existing = set(partitions_of(topic) or ())
+        yield from (tp for tp in options.assigned if tp.topic == topic and tp in existing)
+
+
+def _by_partition(
+    key: str, offsets: int | Mapping[TopicPartition, int], wanted: Sequence[TopicPartition]
+) -> Mapping[TopicPartition, int]:
+    if isinstance(offsets, int):
+        return dict.fromkeys(wanted, offsets)
+    if offsets.keys() != set(wanted):
+        named, read = (", ".join(map(str, sorted(tps))) or "none" for tps in (offsets, wanted))
+        raise ConfigError(
+            f"option {key!r} must name exactly the partitions that are read; it names: {named}; "
+            f"read are: {read}; use {EARLIEST} for earliest and {LATEST} for latest"
+        )
+    return offsets
+
+
+def resolve(
+    ranges: Iterable[OffsetRange], edges: Mapping[TopicPartition, LogOffsets]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Numbers in place of EARLIEST and LATEST.
+
+    Raises:
+        DataLossError: a range that begins past the end.
+    """
+    resolved = {}
+    for topic_partition, start, end in ranges:
+        log_start, high_watermark = edges[topic_partition][:2]
+        first = log_start if start == EARLIEST else start
+        last = high_watermark if end == LATEST else end
+        if first > last:
+            raise DataLossError(
+                f"{topic_partition} from offset {first} to {last}",
+                f"offsets {log_start} to {high_watermark}",
+                "it begins past its end, so records that it named are gone",
+            )
+        resolved[topic_partition] = (first, last)
+    return resolved
+
+
+def read_range(
+    fetcher: Fetcher, wanted: OffsetRange, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The records of a range whose bounds are numbers, in offset order, in bounded pieces.
+
+    Args:
+        columns: names of `codec.RECORD_SCHEMA`; only those are decoded.
+    Raises:
+        OffsetOutOfRangeError: the log does not hold the range.
+        CorruptRecordError: with file and position.
+    """
+    topic_partition, offset, end = wanted
+    buffer = bytearray(FETCH_BYTES)
+    while offset < end:
+        read, edges = fetcher.fetch(topic_partition, offset, max_bytes=FETCH_BYTES, buffer=buffer)
+        if not read.batches:
+            raise OffsetOutOfRangeError(
+                str(topic_partition), end, edges.log_start_offset, edges.high_watermark
+            )
+        try:
+            yield from codec.decode_batches(
+                read.data, read.batches, columns=columns,
+                start_offset=offset, end_offset=end, max_bytes=PIECE_BYTES,
+            )  # fmt: skip
+        except CorruptRecordError as error:
+            raise error.at(read.path, read.position) from None
+        offset = read.batches[-1][1].next_offset

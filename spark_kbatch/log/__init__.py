@@ -1,0 +1,22 @@
+"""One replica of one partition on disk: Kafka's files, and one of ours that says what counts.
+
+    events-0/
+      00000000000000000000.log         record batches, back to back; the stem is the base offset
+      00000000000000000000.index       8 bytes an entry: last offset of a batch - base, its position
+      00000000000000000000.timeindex   12 bytes: largest timestamp so far, offset as in .index
+      leader-epoch-checkpoint          text: which leader epoch began at which offset
+      partition.metadata               text: the topic's id
+      kbatch.state                     ours: the authority on all of the above
+
+`kbatch.state` (`state.py`) records the offsets and the sizes of the active segment's files. Bytes
+past a recorded size, and segments past the active one, do not exist, whatever they look like: a
+writer that died left them, and the next writer cuts them. So new data is put where it will be read
+but past every recorded end, and one write of the state makes it visible. Segments before the active
+one are never written again; their sizes are those of their files.
+
+Module by module: `files` all I/O and file locks, `state` the two slots, `segment` index entries and
+lookups, `checkpoints` the small text files, `partition_log` segments in order: read, append, adopt,
+roll, cut.
+
+Source: Kafka storage/.../log/LogSegment.java, OffsetIndex.java, TimeIndex.java, LocalLog.java.
+"""

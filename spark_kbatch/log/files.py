@@ -1,0 +1,249 @@
+"""All file I/O of logs, metadata and staging, and all file locks.
+
+One object, given at construction, is the only door to the disk: tests pass one that fails, tears or
+kills at the n-th call. Paths go in and nothing stays open between calls, except for `AppendFile` and
+locks: so a file that was renamed or replaced is seen at once.
+
+Writes loop until every byte is written. No method retries, and OSError passes through: who calls
+knows what a failure means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class AppendFile:
+    """A new file that is written from front to back. Not thread-safe."""
+
+    def __init__(self, files: Files, path: Path) -> None:
+        self.path = path
+        self.size_in_bytes = 0
+        self._files = files
+        self._descriptor = files.create(path)
+
+    def append(self, data: Buffer) -> int:
+        """Write `data` at the end; returns the position at which it begins."""
+        position = self.size_in_bytes
+        self._files.write_at(self._descriptor, position, data)
+        self.size_in_bytes += len(data)
+        return position
+
+    def close(self, *, flush: bool) -> None:
+        """No appends after this."""
+        try:
+            if flush:
+                self._files.flush_descriptor(self._descriptor)
+        finally:
+            os.close(self._descriptor)
+
+
+class Lock:
+    """A held file lock; released by `release`, by the end of a with block, or by the process's."""
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self._descriptor = descriptor
+        self.path = path
+
+    def release(self) -> None:
+        """Closing the only descriptor of this opening of the file drops the lock."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class Files:
+    """The disk. Every method that changes something is one step that a crash may cut off."""
+
+    # Reading.
+
+    def exists(self, path: Path) -> bool:
+        """Whether something is at `path`."""
+        return path.exists()
+
+    def list(self, directory: Path) -> list[str]:
+        """Names in `directory`, sorted."""
+        return sorted(os.listdir(directory))
+
+    def size(self, path: Path) -> int:
+        """In bytes."""
+        return path.stat().st_size
+
+    def modified_ms(self, path: Path) -> int:
+        """When the file was last written."""
+        return path.stat().st_mtime_ns // 1_000_000
+
+    def read(self, path: Path, position: int = 0, size: int | None = None) -> bytes:
+        """Up to `size` bytes from `position`; fewer at the end of the file."""
+        with self.opened(path) as descriptor:
+            if size is None:
+                size = max(os.fstat(descriptor).st_size - position, 0)
+            return os.pread(descriptor, size, position)
+
+    def read_into(self, path: Path, position: int, buffer: memoryview) -> int:
+        """Fill `buffer` from `position`; returns how many bytes there were."""
+        with self.opened(path) as descriptor:
+            return self.pread_into(descriptor, position, buffer)
+
+    def pread_into(self, descriptor: int, position: int, buffer: memoryview) -> int:
+        """As `read_into`, on an open descriptor."""
+        filled = 0
+        while filled < len(buffer):
+            count = os.preadv(descriptor, [buffer[filled:]], position + filled)
+            if count == 0:
+                break
+            filled += count
+        return filled
+
+    @contextlib.contextmanager
+    def opened(self, path: Path, *, write: bool = False) -> Iterator[int]:
+        """A descriptor for many small reads and writes."""
+        descriptor = os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    # Writing.
+
+    def create(self, path: Path) -> int:
+        """Make a new file, which must not exist; returns its descriptor."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+    def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
+        """Write all of `data` at `position`."""
+        view = memoryview(data)
+        while len(view):
+            count = os.pwrite(descriptor, view, position)
+            view, position = view[count:], position + count
+
+    def write(self, path: Path, position: int, data: Buffer) -> None:
+        """Write all of `data` at `position` of a file, which is made where it does not exist."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self.write_at(descriptor, position, data)
+        finally:
+            os.close(descriptor)
+
+    def truncate(self, path: Path, size: int) -> None:
+        """Cut the file at `size` bytes."""
+        os.truncate(path, size)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Atomic; replaces `target`."""
+        source.replace(target)
+
+    def link(self, source: Path, target: Path) -> bool:
+        """Give the file a second name; False where `target` exists."""
+        try:
+            target.hardlink_to(source)
+        except FileExistsError:
+            return False
+        return True
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, if it is there."""
+        path.unlink(missing_ok=True)
+
+    def make_dir(self, path: Path, *, exclusive: bool = False) -> None:
+        """Make a directory and its parents; with `exclusive` it must not exist."""
+        path.mkdir(parents=True, exist_ok=not exclusive)
+
+    def remove_dir(self, path: Path) -> None:
+        """Remove a directory and all it holds, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    # Flushing.
+
+    def flush_descriptor(self, descriptor: int) -> None:
+        """On return the file's bytes are on disk."""
+        os.fsync(descriptor)
+
+    def flush(self, paths: Iterable[Path]) -> None:
+        """On return these files and directories are on disk."""
+        for path in paths:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                self.flush_descriptor(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Atomically give `path` new content, on disk on return."""
+        aside = path.with_name(f"{path.name}.tmp")
+        self.remove(aside)
+        descriptor = self.create(aside)
+        try:
+            self.write_at(descriptor, 0, data)
+            self.flush_descriptor(descriptor)
+        finally:
+            os.close(descriptor)
+        self.rename(aside, path)
+        self.flush([path.parent])
+
+    # Locks.
+
+    def flock(self, path: Path) -> Lock:
+        """Wait for the exclusive flock on `path`.
+
+        The lock counts only while its file is the one at its path: one that was replaced while we
+        waited is taken again.
+        """
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                held, named = os.fstat(descriptor), self._stat(path)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            if named is not None and (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino):
+                return Lock(descriptor, path)
+            os.close(descriptor)
+
+    def _stat(self, path: Path) -> os.stat_result | None:
+        try:
+            return path.stat()
+        except FileNotFoundError:
+            return None
+
+    def open_for_locks(self, path: Path) -> int:
+        """A descriptor for `lock_bytes`. Closing any descriptor of the file drops all its locks."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def lock_byte(self, descriptor: int, position: int) -> None:
+        """Wait for the exclusive record lock on one byte; excludes other processes, not threads."""
+        fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, position)
+
+    def unlock_byte(self, descriptor: int, position: int) -> None:
+        """Release what `lock_byte` took."""
+        fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, position)
+
+    def share_lock(self, descriptor: int) -> bool:
+        """Take the shared record lock of a log dir's `.lock`; False where a broker holds it."""
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return False
+            raise
+        return True

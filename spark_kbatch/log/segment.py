@@ -1,0 +1,115 @@
+"""One segment: `.log`, `.index` and `.timeindex`, found by the base offset in their names.
+
+    .index      8 bytes an entry, big-endian: last offset of a batch - base offset, i32; position of
+                that batch in .log, i32. Strictly increasing.
+    .timeindex  12 bytes: largest timestamp up to that batch, i64; last offset of the batch that has
+                it - base offset, i32. Timestamps strictly increasing.
+
+An entry is due before a batch once more than index.interval.bytes were appended since the last one;
+the first batch of a segment never has one. A last .timeindex entry is due when the segment is
+rolled. Neither file has a checksum: both are made from the batches and can be made again.
+
+Source: Kafka storage/.../log/OffsetIndex.java, TimeIndex.java, LogSegment.append.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from spark_kbatch.log.files import Files
+from spark_kbatch.record.header import BatchHeader
+
+INDEX_ENTRY = struct.Struct(">ii")
+TIME_INDEX_ENTRY = struct.Struct(">qi")
+INDEX_SIZE_MAX = 10 * 1024 * 1024  # Kafka's segment.index.bytes
+RELATIVE_OFFSET_MAX = 2**31 - 1
+
+
+class SegmentPaths(NamedTuple):
+    """The files of a segment; `index` and `time_index` may be missing where it is empty."""
+
+    log: Path
+    index: Path
+    time_index: Path
+
+
+def segment_paths(directory: Path, base_offset: int) -> SegmentPaths:
+    """Kafka's names: 20 digits."""
+    stem = f"{base_offset:020d}"
+    return SegmentPaths(*(directory / f"{stem}.{end}" for end in ("log", "index", "timeindex")))
+
+
+def base_offset_of(name: str) -> int | None:
+    """The base offset in the name of a .log file; None for any other name."""
+    stem, dot, end = name.partition(".")
+    return int(stem) if dot and end == "log" and len(stem) == 20 and stem.isdigit() else None
+
+
+class SegmentIndexer:
+    """Collects the index entries of batches as they are appended to one segment."""
+
+    def __init__(
+        self,
+        base_offset: int,
+        *,
+        interval_bytes: int,
+        max_timestamp: int = -1,
+        max_timestamp_offset: int = -1,
+        bytes_since_entry: int = 0,
+        last_indexed_timestamp: int = -1,
+    ) -> None:
+        self.base_offset = base_offset
+        self.max_timestamp, self.max_timestamp_offset = max_timestamp, max_timestamp_offset
+        self.bytes_since_entry = bytes_since_entry
+        self.index, self.time_index = bytearray(), bytearray()
+        self._interval_bytes = interval_bytes
+        self._last_indexed_timestamp = last_indexed_timestamp
+
+    def add(self, header: BatchHeader, position: int) -> None:
+        """Account for the batch at `position`; its header has its final offsets."""
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
+        if self.bytes_since_entry > self._interval_bytes:
+            self.index += INDEX_ENTRY.pack(header.last_offset - self.base_offset, position)
+            self.add_time_entry()
+            self.bytes_since_entry = 0
+        self.bytes_since_entry += header.size_in_bytes
+
+    def add_time_entry(self) -> None:
+        """Append the largest timestamp so far, unless the last entry has it."""
+        if self.max_timestamp > self._last_indexed_timestamp:
+            relative = self.max_timestamp_offset - self.base_offset
+            self.time_index += TIME_INDEX_ENTRY.pack(self.max_timestamp, relative)
+            self._last_indexed_timestamp = self.max_timestamp
+
+
+def last_indexed_timestamp(files: Files, paths: SegmentPaths, time_index_size: int) -> int:
+    """Of the last entry below `time_index_size`; -1 where there is none."""
+    if time_index_size < TIME_INDEX_ENTRY.size:
+        return -1
+    entry = files.read(
+        paths.time_index, time_index_size - TIME_INDEX_ENTRY.size, TIME_INDEX_ENTRY.size
+    )
+    return int(TIME_INDEX_ENTRY.unpack(entry)[0])
+
+
+def lookup(
+    files: Files, paths: SegmentPaths, base_offset: int, offset: int, index_size: int | None
+) -> tuple[int, int]:
+    """Where to begin to look for `offset`: (last offset of a batch, its position).
+
+    The entry with the greatest offset that is not above `offset`; (-1, 0), the segment's begin,
+    where there is none. `index_size` bounds the active segment's file; None takes all of it.
+    """
+    if index_size == 0 or not files.exists(paths.index):
+        return -1, 0
+    data = files.read(paths.index, 0, index_size)
+    entries = np.frombuffer(data, ">i4", len(data) // INDEX_ENTRY.size * 2).reshape(-1, 2)
+    found = int(np.searchsorted(entries[:, 0], offset - base_offset, side="right")) - 1
+    if found < 0:
+        return -1, 0
+    return base_offset + int(entries[found, 0]), int(entries[found, 1])

@@ -1,0 +1,168 @@
+"""`kbatch.state`: the authority on one replica of a partition. Two slots, big-endian.
+
+    position  bytes  field
+           0      4  magic "KBST"
+           4      4  version                   1
+           8      8  sequence                  one higher with every write; the higher slot counts
+          16      8  log_start_offset
+          24      8  log_end_offset
+          32      8  high_watermark
+          40      8  last_stable_offset
+          48      4  leader_epoch
+          52      8  segment_base_offset       of the active segment, as are the next seven
+          60      8  segment_size
+          68      8  index_size
+          76      8  time_index_size
+          84      8  max_timestamp             largest so far, -1 for none
+          92      8  max_timestamp_offset      last offset of the batch that has it
+         100      8  bytes_since_index_entry
+         108      8  recovery_point            every offset below it is on disk
+         116      8  prepare_offset            of the last PrepareCommit; -1 in all other topics
+         124     16  boot_id                   of the machine that wrote the slot
+         140      4  CRC-32C of position 0 to 140
+
+Slot 0 lies at position 0 of the file, slot 1 at 4096; a state goes to slot sequence % 2, so the one
+before it stays whole. Writing in place is not atomic for a reader without a lock: it may find the
+slot half-written, reads again, and takes the other slot alone only where this one stays invalid.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import time
+import uuid
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import crc32c
+
+from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.log.files import Files
+
+STATE_FILE = "kbatch.state"
+
+_SLOT = struct.Struct(">4siqqqqqiqqqqqqqqq16s")
+_CRC = struct.Struct(">I")
+_MAGIC = b"KBST"
+_VERSION = 1
+_SLOT_DISTANCE = 4096
+_READ_SIZE = _SLOT_DISTANCE + _SLOT.size + _CRC.size
+_ATTEMPTS = 20
+_PAUSE_S = 0.001
+
+SLOT_SIZE = _SLOT.size + _CRC.size
+assert SLOT_SIZE == 144
+
+
+class LogState(NamedTuple):
+    """One slot; replaced whole, never edited."""
+
+    sequence: int
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    leader_epoch: int
+    segment_base_offset: int
+    segment_size: int
+    index_size: int
+    time_index_size: int
+    max_timestamp: int
+    max_timestamp_offset: int
+    bytes_since_index_entry: int
+    recovery_point: int
+    prepare_offset: int
+    boot_id: bytes
+
+    @property
+    def has_pending_commit(self) -> bool:
+        """Whether the last record is a PrepareCommit: the commit is decided, not yet complete."""
+        return self.prepare_offset >= 0 and self.prepare_offset + 1 == self.log_end_offset
+
+
+def empty_state(*, leader_epoch: int = 0) -> LogState:
+    """Of a log that was just made."""
+    return LogState(
+        sequence=0,
+        log_start_offset=0,
+        log_end_offset=0,
+        high_watermark=0,
+        last_stable_offset=0,
+        leader_epoch=leader_epoch,
+        segment_base_offset=0,
+        segment_size=0,
+        index_size=0,
+        time_index_size=0,
+        max_timestamp=-1,
+        max_timestamp_offset=-1,
+        bytes_since_index_entry=0,
+        recovery_point=0,
+        prepare_offset=-1,
+        boot_id=boot_id(),
+    )
+
+
+def pack(state: LogState) -> bytes:
+    """One slot's bytes."""
+    body = _SLOT.pack(_MAGIC, _VERSION, *state)
+    return body + _CRC.pack(crc32c.crc32c(body))
+
+
+def unpack(data: bytes) -> LogState | None:
+    """The state in a slot's bytes, or None where they are not one."""
+    if len(data) < SLOT_SIZE:
+        return None
+    body, (crc,) = data[: _SLOT.size], _CRC.unpack_from(data, _SLOT.size)
+    magic, version, *fields = _SLOT.unpack(body)
+    if magic != _MAGIC or version != _VERSION or crc != crc32c.crc32c(body):
+        return None
+    return LogState(*fields)
+
+
+def write_state(files: Files, directory: Path, state: LogState, *, flush: bool) -> None:
+    """Make `state` the one that counts. The caller holds the partition's lock.
+
+    Data that the state speaks of is flushed before; `flush` flushes the slot.
+    """
+    position = state.sequence % 2 * _SLOT_DISTANCE
+    with files.opened(directory / STATE_FILE, write=True) as descriptor:
+        files.write_at(descriptor, position, pack(state))
+        if flush:
+            files.flush_descriptor(descriptor)
+
+
+def create_state(files: Files, directory: Path, state: LogState) -> None:
+    """Make the file, with `state` in both slots: so both are valid from the beginning."""
+    first = pack(state).ljust(_SLOT_DISTANCE, b"\0")
+    files.replace(directory / STATE_FILE, first + pack(state._replace(sequence=state.sequence + 1)))
+
+
+def read_state(files: Files, directory: Path) -> LogState:
+    """The newest valid slot. Takes no lock.
+
+    Raises:
+        FileNotFoundError: there is no such log.
+        CorruptRecordError: neither slot is valid, also when read again.
+    """
+    path = directory / STATE_FILE
+    for attempt in range(_ATTEMPTS):
+        data = files.read(path, 0, _READ_SIZE)
+        slots = [unpack(data[:SLOT_SIZE]), unpack(data[_SLOT_DISTANCE:])]
+        valid = [slot for slot in slots if slot is not None]
+        if len(valid) == 2 or (valid and attempt == _ATTEMPTS - 1):
+            return max(valid)
+        time.sleep(_PAUSE_S)
+    raise CorruptRecordError(
+        "neither slot of the state is valid", path=str(path), position=0, expected="a CRC that holds"
+    )
+
+
+@cache
+def boot_id() -> bytes:
+    """Changes when the machine starts: what was not flushed by then may be gone."""
+    linux = Path("/proc/sys/kernel/random/boot_id")
+    if linux.exists():
+        return uuid.UUID(linux.read_text().strip()).bytes
+    return uuid.uuid5(uuid.NAMESPACE_OID, f"{sys.platform}-{uuid.getnode()}").bytes

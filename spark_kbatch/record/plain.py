@@ -1,0 +1,108 @@
+"""Batches of a few records in pure Python, for the cluster's own topics.
+
+Whoever commits or resolves offsets reads and writes a handful of records and must not load numba.
+Uncompressed, without headers; the format is told in `record/__init__`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.record.header import (
+    RECORD_BATCH_OVERHEAD,
+    BatchHeader,
+    Buffer,
+    ensure_valid,
+    seal,
+)
+
+
+class PlainRecord(NamedTuple):
+    """One record."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+def encode(records: Iterable[tuple[bytes | None, bytes | None]], timestamp_ms: int) -> bytearray:
+    """(key, value) of every record as one batch, all with the same time."""
+    out = bytearray(RECORD_BATCH_OVERHEAD)
+    count = 0
+    for delta, (key, value) in enumerate(records):
+        body = bytearray(b"\0\0") + varint(delta)
+        for part in (key, value):
+            body += varint(-1) if part is None else varint(len(part)) + part
+        body += varint(0)
+        out += varint(len(body)) + body
+        count += 1
+    seal(
+        out,
+        size_in_bytes=len(out),
+        records_count=count,
+        base_timestamp=timestamp_ms,
+        max_timestamp=timestamp_ms,
+    )
+    return out
+
+
+def decode(data: Buffer, position: int, header: BatchHeader) -> list[PlainRecord]:
+    """The records of the batch at `position`, which this module wrote.
+
+    Raises:
+        CorruptRecordError: CRC, or a batch that is not of this kind.
+    """
+    ensure_valid(data, position, header)
+    if header.codec:
+        raise CorruptRecordError(
+            "codec of an internal topic's batch", position=position, expected=0, found=header.codec
+        )
+    view = memoryview(data)[position + RECORD_BATCH_OVERHEAD : position + header.size_in_bytes]
+    records, at = [], 0
+    for _ in range(header.records_count):
+        _, at = read_varint(view, at)
+        _, at = read_varint(view, at + 1)
+        delta, at = read_varint(view, at)
+        parts: list[bytes | None] = []
+        for _ in ("key", "value"):
+            size, at = read_varint(view, at)
+            parts.append(bytes(view[at : at + size]) if size >= 0 else None)
+            at += max(size, 0)
+        _, at = read_varint(view, at)
+        records.append(PlainRecord(header.base_offset + delta, *parts))
+    return records
+
+
+def varint(number: int) -> bytes:
+    """Zigzag, of any size."""
+    return unsigned_varint((number << 1) ^ (number >> 63))
+
+
+def unsigned_varint(number: int) -> bytes:
+    """Groups of 7 bits, low first."""
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def read_varint(data: Buffer, position: int) -> tuple[int, int]:
+    """(number, position behind it)."""
+    number, position = read_unsigned_varint(data, position)
+    return (number >> 1) ^ -(number & 1), position
+
+
+def read_unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
+    """(number, position behind it)."""
+    number, shift = 0, 0
+    while True:
+        byte = data[position]
+        position += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, position
+        shift += 7

@@ -1,0 +1,270 @@
+"""cluster.json and topics/*.json: what the cluster is and which topics it has.
+
+Each file is replaced whole, so a reader sees an old or a new one and needs no lock. Writers hold the
+metadata lock.
+
+PATH is one POSIX file system that driver and executors share: `create` probes what we need of it,
+and `Probe` lets a task see that it looks at the driver's PATH.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+from spark_kbatch.config import INTERNAL_PREFIX, TopicConfig, ensure_valid_topic
+from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
+from spark_kbatch.log.checkpoints import random_id, write_meta_properties
+from spark_kbatch.log.files import Files
+from spark_kbatch.model import TopicPartition
+
+CLUSTER_FILE = "cluster.json"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic as topics/TOPIC.json has it."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    config: TopicConfig
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether it is the cluster's own."""
+        return self.name.startswith(INTERNAL_PREFIX)
+
+
+def absolute_path(text: str) -> Path:
+    """The folder that `text` names; `file:` is accepted.
+
+    Raises:
+        ConfigError: any other scheme, or an empty path.
+    """
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", text)
+    if scheme:
+        if scheme[1] != "file":
+            raise ConfigError(
+                f"path {text!r} has the scheme {scheme[1]!r}; a cluster lies on a POSIX file system "
+                "that driver and executors share: give a folder, such as /data/events or "
+                "file:/data/events"
+            )
+        parsed = urlparse(text)
+        if parsed.netloc not in ("", "localhost"):
+            raise ConfigError(f"path {text!r} names the host {parsed.netloc!r}; write file:/folder")
+        text = unquote(parsed.path)
+    if not text.strip():
+        raise ConfigError("the path is empty; it names the cluster's folder")
+    return Path(os.path.abspath(text))  # noqa: PTH100  resolve() would follow links that may move
+
+
+class Metadata:
+    """The JSON files of one cluster. Keeps nothing: each call reads anew."""
+
+    def __init__(self, files: Files, path: Path) -> None:
+        self.files = files
+        self.path = path
+        self.broker_dir = path / "broker-0"
+        self.staging_dir = path / "staging-0"
+        self.snapshots_dir = path / "snapshots"
+        self.locks_dir = path / "locks"
+        self._topics_dir = path / "topics"
+
+    def exists(self) -> bool:
+        """Whether PATH holds a cluster."""
+        return self.files.exists(self.path / CLUSTER_FILE)
+
+    def ensure_exists(self) -> None:
+        """Check that PATH holds a cluster of a version that we read.
+
+        Raises:
+            ConfigError: says what is there instead.
+        """
+        if not self.exists():
+            raise ConfigError(f"no kbatch cluster at {self.path}: {self._what_is_there()}")
+        version = self._read_json(self.path / CLUSTER_FILE).get("version")
+        if version != FORMAT_VERSION:
+            raise ConfigError(
+                f"the cluster at {self.path} has format version {version}; this release reads "
+                f"{FORMAT_VERSION}: upgrade spark-kbatch"
+            )
+
+    def _what_is_there(self) -> str:
+        if not self.path.exists():
+            return "there is no such folder; write to it first, or check the path"
+        if not self.path.is_dir():
+            return "it is a file, not a folder"
+        try:
+            names = [name for name in self.files.list(self.path) if not name.startswith(".")]
+        except PermissionError:
+            return "the folder cannot be read: permission denied"
+        if not names:
+            return "the folder is empty; write to it first"
+        return f"the folder holds something else ({', '.join(names[:3])}{', ...' if names[3:] else ''})"
+
+    def ensure_creatable(self) -> None:
+        """Check that a cluster can be made at PATH, before anything is written.
+
+        Raises:
+            ConfigError: a file, a folder that holds something else, or one that cannot be written.
+        """
+        if self.path.exists() and not (self.path.is_dir() and self._is_empty_or_unfinished()):
+            raise ConfigError(
+                f"no kbatch cluster can be made at {self.path}: {self._what_is_there()}; give a new "
+                "or an empty folder"
+            )
+        try:
+            self.files.make_dir(self.path)
+            self._probe()
+        except OSError as error:
+            raise ConfigError(
+                f"no kbatch cluster can be made at {self.path}: {error.strerror or error}; the folder "
+                "must be on a POSIX file system and writable, with locks, hard links and atomic rename"
+            ) from error
+
+    def _is_empty_or_unfinished(self) -> bool:
+        """Whether nothing lies here, or only what a creation that was cut off has made."""
+        names = set(self.files.list(self.path))
+        ours = (self.broker_dir, self.staging_dir, self.snapshots_dir, self.locks_dir, self._topics_dir)
+        return not names or (
+            self.locks_dir.name in names and names <= {directory.name for directory in ours}
+        )
+
+    def _probe(self) -> None:
+        """Use each thing once that the file system must be able to do."""
+        files = self.files
+        files.make_dir(self.locks_dir)
+        first, second = (self.locks_dir / f".probe-{uuid.uuid4().hex}{end}" for end in "ab")
+        try:
+            with files.flock(first), files.opened(first, write=True) as descriptor:
+                files.write_at(descriptor, 1, b"x")
+                files.lock_byte(descriptor, 0)
+            if not files.link(first, second) or files.read(second) != b"\0x":
+                raise OSError("hard links do not work")
+            files.rename(second, first)
+        finally:
+            files.remove(first)
+            files.remove(second)
+
+    def make_dirs(self) -> None:
+        """The first step of making a cluster. The caller holds the metadata lock."""
+        for directory in (self.broker_dir, self.staging_dir, self._topics_dir, self.snapshots_dir):
+            self.files.make_dir(directory)
+
+    def create(self) -> None:
+        """The last step: from here on the cluster exists. The caller holds the metadata lock."""
+        cluster_id, directory_id = random_id(), random_id()
+        write_meta_properties(
+            self.files, self.broker_dir, cluster_id=cluster_id, node_id=0, directory_id=directory_id
+        )
+        self._write_json(
+            self.path / CLUSTER_FILE,
+            {
+                "version": FORMAT_VERSION,
+                "cluster_id": cluster_id,
+                "log_dirs": [{"path": "broker-0", "node_id": 0, "directory_id": directory_id}],
+            },
+        )
+
+    def topic_names(self, *, internal: bool = False) -> list[str]:
+        """Sorted; internal topics where asked."""
+        names = (n.removesuffix(".json") for n in self.files.list(self._topics_dir) if n.endswith(".json"))
+        return [name for name in names if internal or not name.startswith(INTERNAL_PREFIX)]
+
+    def find_topic(self, name: str) -> Topic | None:
+        """The topic, or None where it does not exist."""
+        path = self._topic_file(name)
+        try:
+            found = self._read_json(path)
+        except FileNotFoundError:
+            return None
+        return Topic(name, found["topic_id"], found["partitions"], TopicConfig(**found["config"]))
+
+    def topic(self, name: str) -> Topic:
+        """The topic.
+
+        Raises:
+            UnknownTopicOrPartitionError: names those that exist.
+        """
+        topic = self.find_topic(name)
+        if topic is None:
+            known = ", ".join(self.topic_names()) or "none"
+            raise UnknownTopicOrPartitionError(
+                f"topic {name!r} does not exist in {self.path}; its topics: {known}"
+            )
+        return topic
+
+    def write_topic(self, topic: Topic) -> None:
+        """Make the topic exist. The caller holds the metadata lock and has made its logs."""
+        self._write_json(
+            self._topic_file(topic.name),
+            {
+                "topic_id": topic.topic_id,
+                "partitions": topic.partitions,
+                "config": asdict(topic.config),
+                "replicas": [[0]] * topic.partitions,
+            },
+        )
+
+    def log_directory(self, topic_partition: TopicPartition) -> Path:
+        """Of node 0's replica."""
+        return self.broker_dir / str(topic_partition)
+
+    def _topic_file(self, name: str) -> Path:
+        return self._topics_dir / f"{ensure_valid_topic(name)}.json"
+
+    def _write_json(self, path: Path, value: dict[str, Any]) -> None:
+        self.files.replace(path, (json.dumps(value, indent=1) + "\n").encode())
+
+    def _read_json(self, path: Path) -> dict[str, Any]:
+        text = self.files.read(path)
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise KafkaStorageError(f"{path} is damaged: it is not a JSON object")
+        return value
+
+
+class Probe:
+    """A file with which a task finds out that it sees the driver's PATH."""
+
+    NAME = "driver"
+
+    def __init__(self, transaction_dir: Path, mark: str) -> None:
+        self.transaction_dir, self.mark = transaction_dir, mark
+
+    @classmethod
+    def leave(cls, files: Files, transaction_dir: Path) -> Probe:
+        """On the driver, once per job."""
+        probe = cls(transaction_dir, uuid.uuid4().hex)
+        files.make_dir(transaction_dir)
+        files.write(transaction_dir / cls.NAME, 0, probe.mark.encode())
+        return probe
+
+    def ensure_seen(self, files: Files) -> None:
+        """In a task, before it writes.
+
+        Raises:
+            KafkaStorageError: the driver's file is not here.
+        """
+        path = self.transaction_dir / self.NAME
+        try:
+            seen = files.read(path).decode() == self.mark
+        except OSError:
+            seen = False
+        if not seen:
+            raise KafkaStorageError(
+                f"this executor does not see {path}, which the driver made: the folder is not shared "
+                "between driver and executors, or the job has ended; give a path on a file system "
+                "that all of them mount at the same place"
+            )

@@ -1,0 +1,106 @@
+"""`format("kbatch")`: options, schema, registration.
+
+Options are checked in `schema`, because an error raised there is what makes `load()` fail. Where the
+user gives a schema Spark does not call `schema`, so the reader checks again.
+
+Source: Spark connector/kafka-0-10-sql/.../KafkaSourceProvider.scala, KafkaRecordToRowConverter.scala.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.config import parse_read_options, parse_write_options
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.spark.reader import KBatchReader
+from spark_kbatch.spark.writer import KBatchWriter, ensure_writable
+
+HEADERS_TYPE = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+)
+
+ROW_SCHEMA = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+        StructField("headers", HEADERS_TYPE),
+    ]
+)
+
+
+class KBatchDataSource(DataSource):
+    """The data source. Options: the tables in the README, made from `config.py`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format()` takes."""
+        return "kbatch"
+
+    def schema(self) -> StructType:
+        """Spark's Kafka row, with headers where they are wanted; checks the options."""
+        options = parse_read_options(self.options)
+        Cluster(options.path).plan(options)
+        return ROW_SCHEMA if options.include_headers else StructType(ROW_SCHEMA.fields[:-1])
+
+    def reader(self, schema: StructType) -> KBatchReader:
+        """Of the columns that the user or `schema` named."""
+        options = parse_read_options(self.options)
+        _ensure_readable(schema)
+        return KBatchReader(options, Cluster(options.path).path, schema.fieldNames())
+
+    def writer(self, schema: StructType, overwrite: bool) -> KBatchWriter:
+        """Of one job; makes cluster and topic where they do not exist."""
+        options = parse_write_options(self.options)
+        ensure_writable(schema, options)
+        if overwrite:
+            raise ConfigError(
+                'save mode "overwrite" is not supported; kbatch appends: use .mode("append")'
+            )
+        return KBatchWriter.begin(options)
+
+
+def _ensure_readable(schema: StructType) -> None:
+    """Check a schema that the user gave: some of our columns, with their types."""
+    known = {field.name: field.dataType for field in ROW_SCHEMA}
+    for field in schema:
+        if field.name not in known:
+            raise ConfigError(
+                f"the schema names the column {field.name!r}; columns are: {', '.join(known)}"
+            )
+        if not _same(field.dataType, known[field.name]):
+            raise ConfigError(
+                f"the schema gives column {field.name!r} the type {field.dataType.simpleString()}; it "
+                f"is {known[field.name].simpleString()}"
+            )
+
+
+def _same(given: DataType, wanted: DataType) -> bool:
+    """Equal but for nullability inside arrays and structs."""
+    return given.simpleString() == wanted.simpleString()
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("kbatch")` known to one session.
+
+    Spark finds the source by itself where spark_kbatch is installed; this is for sessions whose
+    workers get it in another way, such as `--py-files`.
+    """
+    spark.dataSource.register(KBatchDataSource)

@@ -1,0 +1,29 @@
+"""A Spark job's data, all or nothing.
+
+Tasks prepare finished batches where nobody sees them; the driver's commit publishes all of them, in
+every partition and topic, with one write.
+
+    1 stage     task    batches -> staging-0/TRANSACTION/ATTEMPT/, extents -> commit message
+    2 place     driver  base offsets and leader epochs are set; batches go behind the recorded end of
+                        their logs, by copying, or by renaming a large file to be a segment
+    3 prepare   driver  PrepareCommit -> __transaction_state, with the new state of every partition;
+                        CompleteCommit's bytes behind it; then the slot that covers PrepareCommit:
+                        the COMMIT POINT
+    4 flip      driver  each partition's new state, over lower sequence numbers only
+    5 complete  driver  the slot of __transaction_state moves over CompleteCommit
+
+    a crash in   leaves                                        who repairs it, how
+    stage        files in staging                              nobody needs to; removed by age
+    place        bytes and files past the recorded ends        the next writer cuts them
+    prepare      the same, and a record past the end           the next writer overwrites them
+    flip         some partitions old, some new, PrepareCommit  readers overlay its states; the next
+                                                               committer rolls forward
+    complete     all partitions new, PrepareCommit pending     the same, with nothing left to do
+
+The commit lock is held from 2 to 5, the locks of all touched partitions from 2 to 4.
+
+Module by module: `staging` step 1, `messages` what is written to __transaction_state, `coordinator`
+steps 2 to 5 and rolling forward, `snapshot` the one consistent answer to where partitions end.
+"""
+
+TRANSACTION_STATE_TOPIC = "__transaction_state"

@@ -1,0 +1,197 @@
+"""Place, prepare, flip, complete; roll forward. `transaction/__init__` tells the protocol.
+
+One commit at a time: whoever commits holds the commit lock, and first rolls forward what a
+committer that died has left. The partition locks keep other writers away from the logs meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError
+from spark_kbatch.log.partition_log import LogAppender
+from spark_kbatch.log.state import LogState
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.record import plain
+from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.transaction.messages import (
+    COMPLETE_COMMIT,
+    NO_TRANSACTION_SEQUENCE,
+    PREPARE_COMMIT,
+    TransactionValue,
+    pack_key,
+    pack_value,
+)
+from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, transactions
+from spark_kbatch.transaction.staging import Extent
+
+logger = logging.getLogger(__name__)
+
+NOTHING_VISIBLE = "nothing is visible"
+COMMITTED = "the data is committed, the next writer finishes the work"
+UNKNOWN = "whether the data is committed is unknown: the deciding write failed; read the topic to see"
+
+
+class Prepared(NamedTuple):
+    """States of __transaction_state: with PrepareCommit, and with CompleteCommit."""
+
+    decided: LogState
+    completed: LogState
+
+
+class Coordinator:
+    """Publishes staged data. Thread-safe: the commit lock serialises."""
+
+    def __init__(
+        self, manager: ReplicaManager, now_ms: Callable[[], int], *, adopt_min_bytes: int, flush: bool
+    ) -> None:
+        self._manager, self._now_ms = manager, now_ms
+        self._adopt_min_bytes, self._flush = adopt_min_bytes, flush
+        self._staging_dir = manager.metadata.staging_dir
+
+    def commit(self, extents: Sequence[Extent], *, transactional_id: str) -> None:
+        """Make all extents visible, in their order within each partition, or none.
+
+        Raises:
+            CommitError: its outcome says whether the data is visible.
+        """
+        if not extents:
+            return
+        by_partition: dict[TopicPartition, list[Extent]] = {}
+        for extent in extents:
+            by_partition.setdefault(extent.topic_partition, []).append(extent)
+        with self._manager.locks.commit(), self._manager.writing():
+            self._roll_forward_locked()
+            with self._manager.locks.partitions(by_partition):
+                try:
+                    self._ensure_unchanged(by_partition)
+                    states = {
+                        topic_partition: self._place(topic_partition, pieces)
+                        for topic_partition, pieces in by_partition.items()
+                    }
+                    prepared = self._prepare(transactional_id, states)
+                except (OSError, KBatchError) as error:
+                    raise CommitError(NOTHING_VISIBLE, str(error)) from error
+                try:
+                    self._decide(prepared)
+                except OSError as error:
+                    raise CommitError(UNKNOWN, str(error)) from error
+                try:
+                    self._flip(states)
+                    self._complete(prepared)
+                except OSError as error:
+                    raise CommitError(COMMITTED, str(error)) from error
+
+    def roll_forward(self) -> None:
+        """Finish the commit that a dead committer decided, if there is one."""
+        with self._manager.locks.commit(), self._manager.writing():
+            self._roll_forward_locked()
+
+    def discard(self, extents: Sequence[Extent], transaction_dir: Path) -> None:
+        """Remove the attempts that staged these extents; the directory too, where nothing is left.
+
+        After a commit what they hold is placed; after an abort nobody wants it. Attempts that are
+        not named may still be writing, so they stay.
+        """
+        files = self._manager.files
+        for attempt in sorted({str(Path(extent.file).parent) for extent in extents}):
+            files.remove_dir(self._staging_dir / attempt)
+        if files.exists(transaction_dir) and len(files.list(transaction_dir)) <= 1:
+            files.remove_dir(transaction_dir)
+
+    def _ensure_unchanged(self, by_partition: Mapping[TopicPartition, list[Extent]]) -> None:
+        for topic_partition, extents in by_partition.items():
+            topic = self._manager.metadata.topic(topic_partition.topic)
+            for extent in extents:
+                if (extent.topic_id, extent.partition_count) != (topic.topic_id, topic.partitions):
+                    raise KafkaStorageError(
+                        f"topic {topic.name!r} was recreated or altered while the job ran: its id is "
+                        f"{topic.topic_id} with {topic.partitions} partitions, the job wrote for "
+                        f"{extent.topic_id} with {extent.partition_count}; run the job again"
+                    )
+
+    def _place(self, topic_partition: TopicPartition, extents: Sequence[Extent]) -> LogState:
+        """Put the extents behind the partition's recorded end; the state that would show them."""
+        log = self._manager.log(topic_partition)
+        state = log.state()
+        log.cut(state)
+        appender = LogAppender(log, state)
+        for extent in extents:
+            path = self._staging_dir / extent.file
+            first_offset = appender.next_offset
+            own_file = extent.position == 0 and path.name != "shared"
+            if own_file and extent.size_in_bytes >= self._adopt_min_bytes:
+                appender.adopt(path, extent.size_in_bytes)
+            else:
+                appender.append_extent(path, extent.position, extent.size_in_bytes)
+            placed = appender.next_offset - first_offset
+            if placed != extent.records_count:
+                raise KafkaStorageError(
+                    f"{path} holds {placed} records where the task wrote {extent.records_count}"
+                )
+        return appender.finish(flush=self._flush)
+
+    def _prepare(
+        self, transactional_id: str, states: Mapping[TopicPartition, LogState]
+    ) -> Prepared:
+        """Put PrepareCommit and CompleteCommit behind the end of __transaction_state."""
+        log = self._manager.log(TRANSACTION_STATE)
+        state = log.state()
+        log.cut(state)
+        now_ms = self._now_ms()
+        appender = LogAppender(log, state)
+        appender.append(self._message(transactional_id, PREPARE_COMMIT, states, now_ms))
+        decided = appender.finish(flush=False, prepare_offset=state.log_end_offset)
+        appender.append(self._message(transactional_id, COMPLETE_COMMIT, {}, now_ms))
+        completed = appender.finish(flush=self._flush)
+        if self._flush:
+            decided = decided._replace(recovery_point=decided.log_end_offset)
+        return Prepared(decided, completed)
+
+    def _message(
+        self,
+        transactional_id: str,
+        status: int,
+        states: Mapping[TopicPartition, LogState],
+        now_ms: int,
+    ) -> bytearray:
+        value = TransactionValue(status, NO_TRANSACTION_SEQUENCE, states, now_ms)
+        return plain.encode([(pack_key(transactional_id), pack_value(value))], now_ms)
+
+    def _decide(self, prepared: Prepared) -> None:
+        """The commit point: from this write on every reader sees the data."""
+        log = self._manager.log(TRANSACTION_STATE)
+        log.write_state(prepared.decided, flush=self._flush)
+
+    def _flip(self, states: Mapping[TopicPartition, LogState]) -> None:
+        """Write each state over a lower sequence number only, so that doing it again changes nothing."""
+        for topic_partition, state in sorted(states.items()):
+            log = self._manager.log(topic_partition)
+            if log.state().sequence < state.sequence:
+                log.write_state(state, flush=self._flush)
+
+    def _complete(self, prepared: Prepared) -> None:
+        log = self._manager.log(TRANSACTION_STATE)
+        log.write_state(prepared.completed, flush=self._flush)
+
+    def _roll_forward_locked(self) -> None:
+        log = self._manager.log(TRANSACTION_STATE)
+        state = log.state()
+        if not state.has_pending_commit:
+            return
+        pending = next(transactions(self._manager, state, state.prepare_offset))
+        states = pending.value.states
+        logger.warning(
+            "finishing the commit of %s, whose committer died", ", ".join(map(str, sorted(states)))
+        )
+        with self._manager.locks.partitions(states):
+            self._flip(states)
+        # CompleteCommit's bytes lie behind the end since before the commit point. They are written
+        # over in place, not cut first, so that a full disk cannot stop this.
+        appender = LogAppender(log, state)
+        now_ms = self._now_ms()
+        appender.append(self._message(pending.transactional_id, COMPLETE_COMMIT, {}, now_ms))
+        log.write_state(appender.finish(flush=self._flush), flush=self._flush)

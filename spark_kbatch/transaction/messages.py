@@ -1,0 +1,136 @@
+"""What is written to __transaction_state: Kafka's key and value, with two tagged fields of ours.
+
+    key     version i16 = 0, transactional id (i16 length, UTF-8)
+    value   version i16 = 1, producer id i64, producer epoch i16, timeout ms i32, status i8,
+            partitions by topic (compact array of: compact string, compact array of i32, tags),
+            last update ms i64, start ms i64, tags
+
+    tag 1000   sequence of the transaction within its id, i64; -1 for none
+    tag 1001   compact array of: topic (compact string), partition i32, node i32, the slot of
+               kbatch.state that the partition shall have
+
+Compact lengths are unsigned varints, one higher than what they count. A reader skips tags that it
+does not know, so Kafka's own tools read these records.
+
+Source: Kafka transaction-coordinator/.../TransactionLogKey.json, TransactionLogValue.json; KIP-482.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.log import state as log_state
+from spark_kbatch.log.state import SLOT_SIZE, LogState
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from spark_kbatch.record.plain import read_unsigned_varint, unsigned_varint
+
+PREPARE_COMMIT = 2
+COMPLETE_COMMIT = 4
+
+NO_TRANSACTION_SEQUENCE = -1
+
+_SEQUENCE_TAG, _STATES_TAG = 1000, 1001
+_KEY = struct.Struct(">hh")
+_VALUE = struct.Struct(">hqhib")
+_TIMES = struct.Struct(">qq")
+_PLACE = struct.Struct(">ii")
+_I32, _I64 = struct.Struct(">i"), struct.Struct(">q")
+
+
+class TransactionValue(NamedTuple):
+    """One record's value, as far as we use it."""
+
+    status: int
+    sequence: int
+    states: Mapping[TopicPartition, LogState]
+    last_update_ms: int
+
+
+def pack_key(transactional_id: str) -> bytes:
+    """The key of all records of a transactional id."""
+    text = transactional_id.encode()
+    return _KEY.pack(0, len(text)) + text
+
+
+def unpack_key(data: bytes) -> str:
+    """The transactional id."""
+    return data[_KEY.size :].decode()
+
+
+def pack_value(value: TransactionValue) -> bytes:
+    """The value."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(value.states):
+        by_topic.setdefault(topic, []).append(partition)
+    out = bytearray(_VALUE.pack(1, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, 0, value.status))
+    out += unsigned_varint(len(by_topic) + 1)
+    for topic, partitions in by_topic.items():
+        out += _compact(topic) + unsigned_varint(len(partitions) + 1)
+        out += b"".join(_I32.pack(partition) for partition in partitions) + b"\0"
+    out += _TIMES.pack(value.last_update_ms, value.last_update_ms)
+
+    states = bytearray(unsigned_varint(len(value.states) + 1))
+    for (topic, partition), state in sorted(value.states.items()):
+        states += _compact(topic) + _PLACE.pack(partition, 0) + log_state.pack(state)
+    tags = {_SEQUENCE_TAG: _I64.pack(value.sequence), _STATES_TAG: bytes(states)}
+    out += unsigned_varint(len(tags))
+    for tag, content in tags.items():
+        out += unsigned_varint(tag) + unsigned_varint(len(content)) + content
+    return bytes(out)
+
+
+def unpack_value(data: bytes) -> TransactionValue:
+    """The value.
+
+    Raises:
+        CorruptRecordError: not a value that this release writes.
+    """
+    version, _, _, _, status = _VALUE.unpack_from(data)
+    if version != 1:
+        raise CorruptRecordError("version of a transaction record", expected=1, found=version)
+    topics, at = read_unsigned_varint(data, _VALUE.size)
+    for _ in range(topics - 1):
+        _, at = _read_compact(data, at)
+        count, at = read_unsigned_varint(data, at)
+        at += _I32.size * (count - 1) + 1
+    last_update_ms, _ = _TIMES.unpack_from(data, at)
+    tags, at = read_unsigned_varint(data, at + _TIMES.size)
+    sequence, states = NO_TRANSACTION_SEQUENCE, {}
+    for _ in range(tags):
+        tag, at = read_unsigned_varint(data, at)
+        size, at = read_unsigned_varint(data, at)
+        content, at = data[at : at + size], at + size
+        if tag == _SEQUENCE_TAG:
+            (sequence,) = _I64.unpack(content)
+        elif tag == _STATES_TAG:
+            states = _unpack_states(content)
+    return TransactionValue(status, sequence, states, last_update_ms)
+
+
+def _unpack_states(data: bytes) -> dict[TopicPartition, LogState]:
+    states = {}
+    count, at = read_unsigned_varint(data, 0)
+    for _ in range(count - 1):
+        topic, at = _read_compact(data, at)
+        partition, _ = _PLACE.unpack_from(data, at)
+        at += _PLACE.size
+        state = log_state.unpack(data[at : at + SLOT_SIZE])
+        at += SLOT_SIZE
+        if state is None:
+            raise CorruptRecordError(f"state of {topic}-{partition} in a transaction record")
+        states[TopicPartition(topic, partition)] = state
+    return states
+
+
+def _compact(text: str) -> bytes:
+    data = text.encode()
+    return unsigned_varint(len(data) + 1) + data
+
+
+def _read_compact(data: bytes, position: int) -> tuple[str, int]:
+    size, position = read_unsigned_varint(data, position)
+    return data[position : position + size - 1].decode(), position + size - 1

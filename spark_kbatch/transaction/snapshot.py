@@ -1,0 +1,131 @@
+"""The one consistent answer to where partitions begin and end.
+
+    1. read the slot of __transaction_state       commit number: its high watermark
+    2. read the state of every partition
+    3. read the slot again
+    4. each state in a PrepareCommit between the two numbers, one that was pending at 1 included,
+       replaces a state of step 2 that has a lower sequence number
+
+A commit whose PrepareCommit is below the number of step 1, and was complete, has flipped every
+partition before step 2. One decided later is in step 4 as a whole; and none of its states can have
+been read in step 2 without its PrepareCommit being below the number of step 3. So a reader sees
+each commit in all partitions and topics or in none, also after a crash between two flips.
+
+Takes no lock and writes nothing, so it works on a read-only mount.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.log.state import LogState
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.record import plain
+from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC
+from spark_kbatch.transaction.messages import (
+    PREPARE_COMMIT,
+    TransactionValue,
+    unpack_key,
+    unpack_value,
+)
+
+logger = logging.getLogger(__name__)
+
+TRANSACTION_STATE = TopicPartition(TRANSACTION_STATE_TOPIC, 0)
+_FETCH_BYTES = 1 << 20
+_AGREEMENT_AGE_MAX_MS = 7 * 24 * 3600 * 1000
+
+
+class Transaction(NamedTuple):
+    """One record of __transaction_state."""
+
+    transactional_id: str
+    value: TransactionValue
+
+
+class Snapshots:
+    """Answers for the partitions of one cluster. Thread-safe."""
+
+    def __init__(self, manager: ReplicaManager, now_ms: Callable[[], int]) -> None:
+        self._manager, self._now_ms = manager, now_ms
+
+    def states(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogState]:
+        """The states that count, of one moment.
+
+        Raises:
+            UnknownTopicOrPartitionError: one of them does not exist.
+        """
+        log = self._manager.log(TRANSACTION_STATE)
+        before = log.state()
+        states = {tp: self._manager.log(tp).state() for tp in topic_partitions}
+        after = log.state()
+        first = before.prepare_offset if before.has_pending_commit else before.high_watermark
+        for transaction in transactions(self._manager, after, first):
+            if transaction.value.status == PREPARE_COMMIT:
+                for topic_partition, state in transaction.value.states.items():
+                    read = states.get(topic_partition)
+                    if read is not None and read.sequence < state.sequence:
+                        states[topic_partition] = state
+        return states
+
+    def agree(
+        self, name: str, resolve: Callable[[], Mapping[TopicPartition, tuple[int, int]]]
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """What the first caller under this name resolved; the same for all later ones.
+
+        Where PATH cannot be written each caller resolves for itself.
+        """
+        files, directory = self._manager.files, self._manager.metadata.snapshots_dir
+        path = directory / f"{name}.json"
+        if not files.exists(path):
+            resolved = resolve()
+            text = json.dumps([[*tp, *offsets] for tp, offsets in resolved.items()])
+            aside = directory / f".{uuid.uuid4().hex}"
+            try:
+                files.write(aside, 0, text.encode())
+                try:
+                    files.link(aside, path)
+                finally:
+                    files.remove(aside)
+                self._remove_old()
+            except OSError as error:
+                logger.info("each task resolves offsets for itself: %s", error)
+                return dict(resolved)
+        rows = json.loads(files.read(path))
+        return {TopicPartition(topic, p): (start, end) for topic, p, start, end in rows}
+
+    def _remove_old(self) -> None:
+        files, directory = self._manager.files, self._manager.metadata.snapshots_dir
+        oldest = self._now_ms() - _AGREEMENT_AGE_MAX_MS
+        for name in files.list(directory):
+            try:
+                if files.modified_ms(directory / name) < oldest:
+                    files.remove(directory / name)
+            except FileNotFoundError:
+                continue
+
+
+def transactions(
+    manager: ReplicaManager, state: LogState, first_offset: int
+) -> Iterator[Transaction]:
+    """The records of __transaction_state from `first_offset` to its high watermark."""
+    log = manager.log(TRANSACTION_STATE)
+    offset = max(first_offset, state.log_start_offset)
+    while offset < state.high_watermark:
+        read = log.read(state, offset, max_bytes=_FETCH_BYTES)
+        for position, header in read.batches:
+            try:
+                records = plain.decode(read.data, position, header)
+            except CorruptRecordError as error:
+                raise error.at(read.path, read.position) from None
+            for record in records:
+                if record.offset >= offset and record.key is not None and record.value is not None:
+                    yield Transaction(unpack_key(record.key), unpack_value(record.value))
+            offset = header.next_offset
+

@@ -1,0 +1,119 @@
+"""The transport of a task: finished batches become staged files that nobody reads yet.
+
+    staging-0/TRANSACTION/driver          how a task sees that PATH is shared
+    staging-0/TRANSACTION/ATTEMPT/shared  the first batches of every partition
+    staging-0/TRANSACTION/ATTEMPT/T-P.N   further batches of one partition, each file at most a segment
+
+A partition's batches go to the shared file until they pass adopt.min.bytes, so that many tasks times
+many partitions do not make as many files; what comes then lies in files of its own, which the commit
+renames instead of copying. ATTEMPT is a random id and its directory is made exclusively: attempt
+numbers of Spark repeat, and a late attempt may still write when another has been committed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import NamedTuple
+
+from spark_kbatch.log.files import AppendFile, Buffer, Files
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.replica.metadata import Topic
+
+
+class Extent(NamedTuple):
+    """Staged batches of one partition that lie back to back in one file, in the order written."""
+
+    topic: str
+    topic_id: str
+    partition_count: int
+    partition: int
+    file: str  # relative to staging-0
+    position: int
+    size_in_bytes: int
+    records_count: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Where they belong."""
+        return TopicPartition(self.topic, self.partition)
+
+
+class Staging:
+    """One task attempt's staged files. Not thread-safe."""
+
+    def __init__(
+        self, files: Files, staging_dir: Path, transaction: str, *, adopt_min_bytes: int
+    ) -> None:
+        self._files, self._staging_dir = files, staging_dir
+        self._attempt_dir = staging_dir / transaction / uuid.uuid4().hex
+        self._adopt_min_bytes = adopt_min_bytes
+        self._made = False
+        self._shared: AppendFile | None = None
+        self._own: dict[TopicPartition, AppendFile] = {}
+        self._shared_bytes: dict[TopicPartition, int] = {}
+        self._files_made: dict[TopicPartition, int] = {}
+        self._extents: list[Extent] = []
+        self._last: dict[TopicPartition, int] = {}  # index of the partition's last extent
+
+    def send(self, topic: Topic, partition: int, batch: Buffer, records_count: int) -> None:
+        """Stage one finished batch; the buffer may be used again on return."""
+        topic_partition = TopicPartition(topic.name, partition)
+        file = self._file_for(topic, topic_partition, len(batch))
+        position = file.append(batch)
+        name = str(file.path.relative_to(self._staging_dir))
+        last = self._last.get(topic_partition)
+        if last is not None:
+            extent = self._extents[last]
+            if extent.file == name and extent.position + extent.size_in_bytes == position:
+                self._extents[last] = extent._replace(
+                    size_in_bytes=extent.size_in_bytes + len(batch),
+                    records_count=extent.records_count + records_count,
+                )
+                return
+        self._last[topic_partition] = len(self._extents)
+        self._extents.append(
+            Extent(
+                topic.name, topic.topic_id, topic.partitions, partition,
+                name, position, len(batch), records_count,
+            )  # fmt: skip
+        )
+
+    def finish(self, *, flush: bool) -> list[Extent]:
+        """Close every file; nothing may be sent after this."""
+        for file in self._open_files():
+            file.close(flush=flush)
+        if flush and self._made:
+            self._files.flush([self._attempt_dir, self._attempt_dir.parent])
+        self._shared, self._own = None, {}
+        return self._extents
+
+    def abandon(self) -> None:
+        """Remove what was staged: the task failed."""
+        for file in self._open_files():
+            file.close(flush=False)
+        self._shared, self._own = None, {}
+        self._files.remove_dir(self._attempt_dir)
+
+    def _open_files(self) -> list[AppendFile]:
+        return [*self._own.values(), *([self._shared] if self._shared else [])]
+
+    def _file_for(self, topic: Topic, topic_partition: TopicPartition, size: int) -> AppendFile:
+        if not self._made:
+            self._files.make_dir(self._attempt_dir, exclusive=True)
+            self._made = True
+        shared_bytes = self._shared_bytes.get(topic_partition, 0)
+        if shared_bytes < self._adopt_min_bytes:
+            self._shared_bytes[topic_partition] = shared_bytes + size
+            if self._shared is None:
+                self._shared = AppendFile(self._files, self._attempt_dir / "shared")
+            return self._shared
+        own = self._own.get(topic_partition)
+        if own is None or own.size_in_bytes + size > topic.config.segment_bytes:
+            if own is not None:
+                own.close(flush=True)
+            number = self._files_made.get(topic_partition, 0)
+            self._files_made[topic_partition] = number + 1
+            path = self._attempt_dir / f"{topic_partition}.{number}"
+            own = self._own[topic_partition] = AppendFile(self._files, path)
+        return own
