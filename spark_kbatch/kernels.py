@@ -51,6 +51,7 @@ BAD_LENGTH = -3  # a record's length differs from what its fields take
 BAD_HEADER_COUNT = -4  # a negative header count, or one that the record cannot hold
 BAD_HEADER_KEY = -5  # a header whose key is null
 TRAILING_BYTES = -6  # bytes behind the last record
+BAD_OFFSET = -7  # offset deltas that do not grow, or pass the batch's last
 
 # `progress` of write_records.
 POSITION, LIMIT, BASE_TIMESTAMP, MAX_TIMESTAMP, OFFSET_DELTA = range(5)
@@ -328,6 +329,7 @@ def scan_records(
     start: Any,
     count: Any,
     base_offset: Any,
+    last_offset_delta: Any,
     base_timestamp: Any,
     first_row: Any,
     offsets: Any,
@@ -356,6 +358,7 @@ def scan_records(
     position = np.uint64(start)
     end = np.uint64(data.shape[0])
     first = np.uint64(first_row)
+    previous = np.int64(-1)
     for i in range(np.uint64(count)):
         row = first + i
         fault[0] = np.int64(position)
@@ -386,6 +389,9 @@ def scan_records(
             elif field == 1:
                 timestamps[row] = base_timestamp + number
             elif field == 2:
+                if number <= previous or number > last_offset_delta:
+                    return BAD_OFFSET
+                previous = number
                 offsets[row] = base_offset + number
             elif field == 3:
                 key_positions[row] = np.int64(position)
@@ -613,7 +619,7 @@ def _warm_up() -> None:
     )
     found = (out32[:1], out32, out8)
     module["scan_records"](
-        u8, 0, 0, 0, 0, 0, out64, out64, *found, *found, out32[:1], out32, out32[:1], out64[:1]
+        u8, 0, 0, 0, 0, 0, 0, out64, out64, *found, *found, out32[:1], out32, out32[:1], out64[:1]
     )
     module["scan_headers"](
         u8, 0, 0, out32[:1], out32, out32[:1], out32[:1], out32, *found, out64[:1]

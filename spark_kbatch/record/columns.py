@@ -117,7 +117,11 @@ def headers_view(array: pa.Array) -> Headers:
     Raises:
         ConfigError: a header whose key is null.
     """
-    if pa.types.is_null(array.type) or len(array) == 0:
+    if pa.types.is_null(array.type):
+        return NO_HEADERS
+    if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
+        raise TypeError(f"headers are a list of structs, not {array.type}")
+    if len(array) == 0:
         return NO_HEADERS
     large = pa.types.is_large_list(array.type)
     bounds = _bounds(array, large)
@@ -195,6 +199,17 @@ def binary_array(data: Array, bounds: Array, valid: Array, *, string: bool = Fal
     validity, null_count = _validity(valid)
     buffers = [validity, pa.py_buffer(bounds), pa.py_buffer(data)]
     return pa.Array.from_buffers(arrow_type, len(bounds) - 1, buffers, null_count)
+
+
+def string_array(data: Array, bounds: Array) -> pa.Array:
+    """As `binary_array`, of strings without nulls; malformed UTF-8 is replaced, as Java does."""
+    array = binary_array(data, bounds, np.ones(len(bounds) - 1, np.uint8), string=True)
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        texts = (text.decode(errors="replace") for text in array.cast(pa.binary()).to_pylist())
+        return pa.array(texts, pa.string())
+    return array
 
 
 def headers_array(bounds: Array, keys: pa.Array, values: pa.Array) -> pa.Array:

@@ -40,6 +40,7 @@ CRC_COVERS_FROM = 21
 MAGIC = 2
 MIN_RECORD_SIZE = 7  # null key, null value, no headers
 
+MAX_OFFSET = 2**63 - 1
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
@@ -133,6 +134,21 @@ class BatchHeader(NamedTuple):
                 position=position,
                 expected="0 or more",
                 found=f"{self.records_count} and {self.last_offset_delta}",
+            )
+        if not 0 <= self.base_offset <= MAX_OFFSET - self.last_offset_delta:
+            raise CorruptRecordError(
+                "base offset",
+                position=position,
+                expected=f"0 to {MAX_OFFSET - self.last_offset_delta}",
+                found=self.base_offset,
+            )
+        section = self.size_in_bytes - RECORD_BATCH_OVERHEAD
+        if self.codec == 0 and self.records_count * MIN_RECORD_SIZE > section:
+            raise CorruptRecordError(
+                "records count for the bytes there are",
+                position=position + 57,
+                expected=f"at most {section // MIN_RECORD_SIZE}",
+                found=self.records_count,
             )
 
 

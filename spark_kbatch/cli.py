@@ -1,0 +1,197 @@
+"""The `kbatch` command.
+
+    kbatch topics PATH [TOPIC ...]     what a cluster holds
+    kbatch consume PATH TOPIC          records, one a line
+    kbatch demo [PATH]                 a year of flights, written, read and checked
+
+With --json each line is one JSON object and nothing else is printed on stdout. Exit codes: 0 done,
+1 it failed and stderr says why, 2 the call's words are off.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from spark_kbatch import __version__
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.errors import KBatchError
+
+_as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+
+
+class _Offset(click.ParamType):
+    """An offset, or one word that stands for one."""
+
+    name = "offset"
+
+    def __init__(self, word: str) -> None:
+        self._word = word
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        text = str(value)
+        if text == self._word:
+            return text
+        if text.isascii() and text.isdigit():
+            return int(text)
+        self.fail(f"{text!r} is neither an offset nor {self._word!r}", param, ctx)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="kbatch")
+def cli() -> None:
+    """Look at Kafka logs that Spark wrote, with no broker running."""
+
+
+@cli.command()
+@click.argument("path")
+@click.argument("names", metavar="[TOPIC]...", nargs=-1)
+@click.option("--internal", is_flag=True, help="Also the cluster's own topics.")
+@_as_json
+def topics(path: str, names: Sequence[str], internal: bool, as_json: bool) -> None:
+    """Show the topics of the cluster at PATH, with offsets and sizes by partition."""
+    cluster = Cluster(path)
+    chosen = list(names) or cluster.metadata.topic_names(internal=internal)
+    partitions = cluster.describe(chosen)
+    if as_json:
+        for name in chosen:
+            topic = cluster.metadata.topic(name)
+            rows = [
+                {
+                    "partition": row.topic_partition.partition,
+                    **row.offsets._asdict(),
+                    "size_in_bytes": row.size_in_bytes,
+                }
+                for row in partitions
+                if row.topic_partition.topic == name
+            ]
+            _print_json({"topic": name, "topic_id": topic.topic_id, "partitions": rows})
+        return
+    table = Table(title=f"Topics of {cluster.path}", title_justify="left")
+    table.add_column("topic", overflow="fold")
+    for heading in ("partition", "first offset", "next offset", "records", "bytes"):
+        table.add_column(heading, justify="right")
+    for row in partitions:
+        start, end = row.offsets.log_start_offset, row.offsets.high_watermark
+        numbers = (row.topic_partition.partition, start, end, end - start, row.size_in_bytes)
+        table.add_row(row.topic_partition.topic, *(f"{number:,}" for number in numbers))
+    Console().print(table if partitions else f"{cluster.path} has no topics yet.")
+
+
+@cli.command()
+@click.argument("path")
+@click.argument("topic")
+@click.option("--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; may be given again.")  # fmt: skip
+@click.option("--start", type=_Offset("earliest"), default="earliest", help="First offset. [default: earliest]")  # fmt: skip
+@click.option("--end", type=_Offset("latest"), default="latest", help="Offset to stop before. [default: latest]")  # fmt: skip
+@click.option("--max-records", "-n", type=click.IntRange(1), help="Stop after so many.")
+@_as_json
+def consume(
+    path: str,
+    topic: str,
+    partitions: Sequence[int],
+    start: int | str,
+    end: int | str,
+    max_records: int | None,
+    as_json: bool,
+) -> None:
+    """Print the records of TOPIC, partition by partition, in offset order.
+
+    A line has partition, offset, time, key, value and headers, separated by tabs. Bytes that are not
+    UTF-8 are shown with escapes; with --json as {"base64": "..."}.
+    """
+    cluster = Cluster(path)
+    records = _records(cluster, topic, partitions, start, end)
+    for number, record in enumerate(records, 1):
+        if as_json:
+            _print_json(record)
+        else:
+            click.echo("\t".join(_shown(record[name]) for name in _COLUMNS))
+        if number == max_records:
+            break
+
+
+@cli.command()
+@click.argument("path", required=False)
+def demo(path: str | None) -> None:
+    """Write a year of flights to a log at PATH with Spark, read it back, and check it."""
+    from spark_kbatch import demo as demo_module  # noqa: PLC0415  the other commands need no Spark
+
+    demo_module.main(path)
+
+
+def main() -> None:
+    """Entry point; turns our errors into one line and exit code 1."""
+    try:
+        cli.main(prog_name="kbatch", standalone_mode=True)
+    except (KBatchError, OSError) as error:
+        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(f"kbatch: {error}")
+        sys.exit(1)
+
+
+_COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
+
+
+def _records(
+    cluster: Cluster, topic: str, partitions: Sequence[int], start: int | str, end: int | str
+) -> Iterator[dict[str, Any]]:
+    for batch in cluster.read(
+        topic, partitions=partitions or None, start=start, end=end, columns=_COLUMNS[1:]
+    ):
+        for row in batch.to_pylist():
+            headers = row["headers"] or []
+            yield {
+                "partition": row["partition"],
+                "offset": row["offset"],
+                "timestamp": _time(row["timestamp"]),
+                "key": _text(row["key"]),
+                "value": _text(row["value"]),
+                "headers": [[header["key"], _text(header["value"])] for header in headers],
+            }
+
+
+def _time(timestamp_ms: int) -> str | None:
+    """ISO 8601 in UTC, to the millisecond; the number where no calendar has it; None for none."""
+    if timestamp_ms == -1:
+        return None
+    try:
+        moment = datetime.datetime.fromtimestamp(timestamp_ms / 1000, datetime.UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _text(data: bytes | None) -> str | dict[str, str] | None:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _shown(value: Any) -> str:
+    """One field of a line, which must not hold a tab or a line's end."""
+    match value:
+        case None:
+            return "-"
+        case {"base64": text}:
+            return repr(base64.b64decode(text))
+        case list():
+            return ", ".join(f"{key}={_shown(content)}" for key, content in value) or "-"
+        case _:
+            return str(value).replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    click.echo(json.dumps(value, ensure_ascii=False))
