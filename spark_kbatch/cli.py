@@ -14,7 +14,7 @@ import base64
 import datetime
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -28,23 +28,17 @@ from spark_kbatch.errors import KBatchError
 _as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 
 
-class _Offset(click.ParamType):
-    """An offset, or one word that stands for one."""
+def _offset_or(word: str) -> Callable[[click.Context, click.Parameter, str], int | str]:
+    """An option's callback: an offset, or one word that stands for one."""
 
-    name = "offset"
-
-    def __init__(self, word: str) -> None:
-        self._word = word
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str:
-        text = str(value)
-        if text == self._word:
+    def convert(_context: click.Context, _parameter: click.Parameter, text: str) -> int | str:
+        if text == word:
             return text
         if text.isascii() and text.isdigit():
             return int(text)
-        self.fail(f"{text!r} is neither an offset nor {self._word!r}", param, ctx)
+        raise click.BadParameter(f"{text!r} is neither an offset nor {word!r}")
+
+    return convert
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -92,9 +86,13 @@ def topics(path: str, names: Sequence[str], internal: bool, as_json: bool) -> No
 @click.argument("path")
 @click.argument("topic")
 @click.option("--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; may be given again.")  # fmt: skip
-@click.option("--start", type=_Offset("earliest"), default="earliest", help="First offset. [default: earliest]")  # fmt: skip
-@click.option("--end", type=_Offset("latest"), default="latest", help="Offset to stop before. [default: latest]")  # fmt: skip
-@click.option("--max-records", "-n", type=click.IntRange(1), help="Stop after so many.")
+@click.option(
+    "--start",
+    callback=_offset_or("earliest"),
+    default="earliest",
+    show_default=True,
+    help="First offset.",
+)
 @_as_json
 def consume(
     path: str,
@@ -135,7 +133,9 @@ def main() -> None:
     try:
         cli.main(prog_name="kbatch", standalone_mode=True)
     except (KBatchError, OSError) as error:
-        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(f"kbatch: {error}")
+        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
+            f"kbatch: {error}"
+        )
         sys.exit(1)
 
 

@@ -1,9 +1,9 @@
 """Wires the parts together; the one object that a face holds.
 
-    with spark_kbatch.open("PATH", create=True) as cluster:
-        cluster.create_topic("events", partitions=4)
-        for arrow_batch in cluster.read("events"):
-            ...
+with spark_kbatch.open("PATH", create=True) as cluster:
+cluster.create_topic("events", partitions=4)
+for arrow_batch in cluster.read("events"):
+...
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from spark_kbatch import consumer
 from spark_kbatch.config import ReadOptions, TopicConfig, WriteOptions
-from spark_kbatch.errors import ConfigError, KafkaStorageError
+from spark_kbatch.errors import ConfigError
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import LogRead
 from spark_kbatch.model import EARLIEST, LATEST, LogOffsets, OffsetRange, TopicPartition
@@ -86,7 +86,10 @@ class Cluster:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """Nothing is held between calls."""
 
@@ -96,7 +99,9 @@ class Cluster:
         """All topics but the cluster's own, by name."""
         return [self.metadata.topic(name) for name in self.metadata.topic_names()]
 
-    def create_topic(self, name: str, *, partitions: int = 1, config: TopicConfig | None = None) -> Topic:
+    def create_topic(
+        self, name: str, *, partitions: int = 1, config: TopicConfig | None = None
+    ) -> Topic:
         """Make a topic.
 
         Raises:
@@ -105,7 +110,9 @@ class Cluster:
         """
         if self.metadata.find_topic(name) is not None:
             raise ConfigError(f"topic {name!r} exists already")
-        return self.manager.create_topic(name, partitions=partitions, config=config or TopicConfig())
+        return self.manager.create_topic(
+            name, partitions=partitions, config=config or TopicConfig()
+        )
 
     def topic_for(self, name: str, options: WriteOptions) -> Topic:
         """The topic that a write goes to, made by its options where it does not exist.
@@ -166,7 +173,11 @@ class Cluster:
     ) -> tuple[LogRead, LogOffsets]:
         """The `Fetcher` of readers in this process."""
         return self.manager.fetch(
-            topic_partition, offset, max_bytes=max_bytes, states=self.snapshots.states, buffer=buffer
+            topic_partition,
+            offset,
+            max_bytes=max_bytes,
+            states=self.snapshots.states,
+            buffer=buffer,
         )
 
     def read_range(self, wanted: OffsetRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -188,14 +199,19 @@ class Cluster:
             partitions: which; all by default.
             start: offset, or "earliest"; inclusive.
             end: offset, or "latest"; exclusive.
+
         Returns:
             Batches of the given columns of `RECORD_SCHEMA`, behind int32 `partition`.
         """
         for word, bound, name in (("earliest", start, "start"), ("latest", end, "end")):
-            if isinstance(bound, str) and bound != word or isinstance(bound, int) and bound < 0:
-                raise ConfigError(f"{name} is {bound!r}; accepted: {word!r}, or an offset from 0 on")
+            if (isinstance(bound, str) and bound != word) or (isinstance(bound, int) and bound < 0):
+                raise ConfigError(
+                    f"{name} is {bound!r}; accepted: {word!r}, or an offset from 0 on"
+                )
         all_of_topic = self.manager.partitions(topic)
-        chosen = all_of_topic if partitions is None else [TopicPartition(topic, p) for p in partitions]
+        chosen = (
+            all_of_topic if partitions is None else [TopicPartition(topic, p) for p in partitions]
+        )
         ranges = [
             OffsetRange(
                 tp,
@@ -241,6 +257,3 @@ class TaskProducer:
             switch_bytes=options.batch_size,
             seed=uuid.uuid4().int,
         )
-
-
-__all__ = ["Cluster", "KafkaStorageError", "PartitionInfo", "TaskProducer", "now_ms"]

@@ -194,32 +194,36 @@ def _offsets(word: str, sentinel: int) -> Callable[[str, str], int | Mapping[Top
     return parse
 
 
-_PATH = Option("path", lambda _key, value: value, "a folder", "", "What `save` and `load` are given: the folder that holds the cluster. Absolute, or taken from the driver's working directory; `file:` is accepted. Driver and executors must share it.")  # fmt: skip
-_BOOTSTRAP = Option("kafka.bootstrap.servers", lambda _key, value: value, "a folder: `/...`, `./...` or `file:...`", "", "Stands for `path` where that is not given, so that a function written for `format(\"kafka\")` runs unchanged.")  # fmt: skip
+# One row a line: the tables read as tables.
+# fmt: off
+_PATH = Option("path", lambda _key, value: value, "a folder", "", "What `save` and `load` are given: the folder that holds the cluster. Absolute, or taken from the driver's working directory; `file:` is accepted. Driver and executors must share it.")
+_BOOTSTRAP = Option("kafka.bootstrap.servers", lambda _key, value: value, "a folder: `/...`, `./...` or `file:...`", "", "Stands for `path` where that is not given, so that a function written for `format(\"kafka\")` runs unchanged.")
 
 WRITE_OPTIONS = (
     _PATH,
     _BOOTSTRAP,
-    Option("topic", _topic, "a topic name", "the `topic` column", "The topic for all rows. Created when it does not exist."),  # fmt: skip
-    Option("compression.type", _compression, "none, gzip, snappy, lz4, zstd", "none", "Codec of the record batches."),  # fmt: skip
-    Option("batch.size", _number(1, 1 * GiB), "1 to 1073741824", "1048576", "Bytes at which a batch of a partition is full, before compression. Kafka's 16384 suits single sends; a job that writes whole columns has fewer, better compressed batches."),  # fmt: skip
-    Option("buffer.memory", _number(1 * MiB, 2**40), "1048576 to 2^40", "33554432", "Bytes a task holds in open batches; when they are in use, the fullest batch goes first."),  # fmt: skip
-    Option("num.partitions", _number(1, 100_000), "1 to 100000", "1", "Partitions of a topic that this write creates. An existing topic must have as many."),  # fmt: skip
-    Option("max.message.bytes", _number(1024, INT_MAX), "1024 to 2147483647", "1048588", "Largest batch, as stored, in a topic that this write creates. An existing topic must have the same."),  # fmt: skip
-    Option("segment.bytes", _number(1 * MiB, INT_MAX), "1048576 to 2147483647", "1073741824", "Largest segment file in a topic that this write creates. An existing topic must have the same."),  # fmt: skip
-    Option("adopt.min.bytes", _number(0, INT_MAX), "0 to 2147483647", "8388608", "From this size on, what a task wrote for a partition becomes a segment by renaming; smaller pieces are copied."),  # fmt: skip
-    Option("flush", _boolean, "true, false", "true", "Whether a commit is on disk before it is acknowledged. With false a killed process loses nothing, a power loss may lose the last commits."),  # fmt: skip
+    Option("topic", _topic, "a topic name", "the `topic` column", "The topic for all rows. Created when it does not exist."),
+    Option("compression.type", _compression, "none, gzip, snappy, lz4, zstd", "none", "Codec of the record batches."),
+    Option("batch.size", _number(1, 1 * GiB), "1 to 1073741824", "1048576", "Bytes at which a batch of a partition is full, before compression. Kafka's 16384 suits single sends; a job that writes whole columns has fewer, better compressed batches."),
+    Option("buffer.memory", _number(1 * MiB, 2**40), "1048576 to 2^40", "33554432", "Bytes a task holds in open batches; when they are in use, the fullest batch goes first."),
+    Option("num.partitions", _number(1, 100_000), "1 to 100000", "1", "Partitions of a topic that this write creates. An existing topic must have as many."),
+    Option("max.message.bytes", _number(1024, INT_MAX), "1024 to 2147483647", "1048588", "Largest batch, as stored, in a topic that this write creates. An existing topic must have the same."),
+    Option("segment.bytes", _number(1 * MiB, INT_MAX), "1048576 to 2147483647", "1073741824", "Largest segment file in a topic that this write creates. An existing topic must have the same."),
+    Option("adopt.min.bytes", _number(0, INT_MAX), "0 to 2147483647", "8388608", "From this size on, what a task wrote for a partition becomes a segment by renaming; smaller pieces are copied."),
+    Option("flush", _boolean, "true, false", "true", "Whether a commit is on disk before it is acknowledged. With false a killed process loses nothing, a power loss may lose the last commits."),
 )
 
 READ_OPTIONS = (
     _PATH,
     _BOOTSTRAP,
-    Option("subscribe", _topics, "topic names, separated by commas", "", "Topics to read. Either this or `assign`."),  # fmt: skip
-    Option("assign", _assign, 'JSON: `{"events":[0,1]}`', "", "Partitions to read. Those that do not exist are left out."),  # fmt: skip
-    Option("startingOffsets", _offsets("earliest", EARLIEST), 'earliest, or JSON: `{"events":{"0":23,"1":-2}}`', "earliest", "Where to begin, inclusive; -2 is earliest. JSON names every partition that is read."),  # fmt: skip
-    Option("endingOffsets", _offsets("latest", LATEST), 'latest, or JSON: `{"events":{"0":50,"1":-1}}`', "latest", "Where to end, exclusive; -1 is latest. JSON names every partition that is read."),  # fmt: skip
-    Option("includeHeaders", _boolean, "true, false", "false", "Whether rows have the column `headers`."),  # fmt: skip
+    Option("subscribe", _topics, "topic names, separated by commas", "", "Topics to read. Either this or `assign`."),
+    Option("assign", _assign, 'JSON: `{"events":[0,1]}`', "", "Partitions to read. Those that do not exist are left out."),
+    Option("startingOffsets", _offsets("earliest", EARLIEST), 'earliest, or JSON: `{"events":{"0":23,"1":-2}}`', "earliest", "Where to begin, inclusive; -2 is earliest. JSON names every partition that is read."),
+    Option("endingOffsets", _offsets("latest", LATEST), 'latest, or JSON: `{"events":{"0":50,"1":-1}}`', "latest", "Where to end, exclusive; -1 is latest. JSON names every partition that is read."),
+    Option("includeHeaders", _boolean, "true, false", "false", "Whether rows have the column `headers`."),
 )
+
+# fmt: on
 
 # Options of Kafka's clients that only concern the way to a remote broker.
 IGNORED_KAFKA_KEYS = frozenset(
@@ -275,7 +279,9 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     strategies = [key for key in ("subscribe", "assign") if key in given]
     if len(strategies) != 1:
         found = "both were" if strategies else "neither was"
-        raise ConfigError(f"exactly one of the options 'subscribe' and 'assign' is needed; {found} given")
+        raise ConfigError(
+            f"exactly one of the options 'subscribe' and 'assign' is needed; {found} given"
+        )
     start: int | Mapping[TopicPartition, int] = given.get("startingOffsets", EARLIEST)
     end: int | Mapping[TopicPartition, int] = given.get("endingOffsets", LATEST)
     if isinstance(start, Mapping) and isinstance(end, Mapping):
@@ -290,9 +296,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     )
 
 
-def _ensure_ordered(
-    start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
-) -> None:
+def _ensure_ordered(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> None:
     if start.keys() != end.keys():
         one_sided = ", ".join(str(tp) for tp in sorted(start.keys() ^ end.keys()))
         raise ConfigError(
@@ -317,7 +321,9 @@ def _parse(options: Mapping[str, str], known: tuple[Option, ...]) -> dict[str, A
         if option is not None:
             parsed[option.key] = option(value)
         elif key != bare and bare in FORBIDDEN_KAFKA_KEYS:
-            raise ConfigError(f"option {given_key!r} is not supported: {FORBIDDEN_KAFKA_KEYS[bare]}")
+            raise ConfigError(
+                f"option {given_key!r} is not supported: {FORBIDDEN_KAFKA_KEYS[bare]}"
+            )
         elif key == bare or not (
             bare in IGNORED_KAFKA_KEYS or bare.startswith(IGNORED_KAFKA_PREFIXES)
         ):

@@ -15,7 +15,12 @@ from typing import Protocol
 import pyarrow as pa
 
 from spark_kbatch.config import ReadOptions
-from spark_kbatch.errors import ConfigError, CorruptRecordError, DataLossError, OffsetOutOfRangeError
+from spark_kbatch.errors import (
+    ConfigError,
+    CorruptRecordError,
+    DataLossError,
+    OffsetOutOfRangeError,
+)
 from spark_kbatch.log.partition_log import LogRead
 from spark_kbatch.model import EARLIEST, LATEST, LogOffsets, OffsetRange, TopicPartition
 from spark_kbatch.record import codec
@@ -28,7 +33,12 @@ class Fetcher(Protocol):
     """Where batches come from."""
 
     def fetch(
-        self, topic_partition: TopicPartition, offset: int, *, max_bytes: int, buffer: bytearray | None
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        buffer: bytearray | None,
     ) -> tuple[LogRead, LogOffsets]:
         """Whole batches from the one that holds `offset` on; nothing at the high watermark."""
 
@@ -43,6 +53,7 @@ def plan(
     Args:
         partitions_of: a topic's partitions; raises for an unknown topic.
         edges_of: the logs' edges, for checking numbers.
+
     Raises:
         ConfigError: offsets that do not name exactly the partitions that are read.
         OffsetOutOfRangeError: a number outside the log.
@@ -120,6 +131,7 @@ def read_range(
 
     Args:
         columns: names of `codec.RECORD_SCHEMA`; only those are decoded.
+
     Raises:
         OffsetOutOfRangeError: the log does not hold the range.
         CorruptRecordError: with file and position.

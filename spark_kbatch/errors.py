@@ -114,9 +114,7 @@ class CorruptRecordError(KBatchError):
 def _corrupt_record_error(
     what: str, path: str, position: int, expected: Any, found: Any
 ) -> CorruptRecordError:
-    return CorruptRecordError(
-        what, path=path, position=position, expected=expected, found=found
-    )
+    return CorruptRecordError(what, path=path, position=position, expected=expected, found=found)
 
 
 class RecordTooLargeError(KBatchError):

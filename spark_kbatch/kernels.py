@@ -543,40 +543,45 @@ def _compile_lazily() -> Path:
     import numba  # noqa: PLC0415  planners and committers must not pay for numba
 
     module = globals()
+    settings: Any = numba.config
     functions = {name: _PYTHON[name] for name in (*_HELPERS, *_KERNELS)}
-    if numba.config.DISABLE_JIT:
+    if settings.DISABLE_JIT:
         module.update(functions)
         return Path(tempfile.gettempdir())
     try:
         numba.njit(cache=True)(functions[_KERNELS[0]])
     except RuntimeError:
         # Neither this file's directory nor the home directory can be written.
-        numba.config.CACHE_DIR = tempfile.mkdtemp(prefix="spark_kbatch-kernels-")
+        settings.CACHE_DIR = tempfile.mkdtemp(prefix="spark_kbatch-kernels-")
     module["_copy"] = _memcpy_intrinsic()
     for name in _HELPERS:
         module[name] = numba.njit(functions[name])
     for name in _KERNELS:
         module[name] = numba.njit(cache=True, nogil=True)(functions[name])
-    cache_dir = Path(module[_KERNELS[0]]._cache.cache_path)
+    cache_dir = Path(module[_KERNELS[0]].stats.cache_path)
     cache_dir.mkdir(parents=True, exist_ok=True)
     return cache_dir
 
 
 def _memcpy_intrinsic() -> Any:
     """`_copy` as LLVM's memcpy: for short spans twice as fast as the loop, on any processor."""
-    from numba.core import cgutils, types  # noqa: PLC0415
-    from numba.extending import intrinsic  # noqa: PLC0415
+    from numba.core import cgutils, types  # noqa: PLC0415  as above
+    from numba.extending import intrinsic  # noqa: PLC0415  as above
 
-    def memcpy(typing_context: Any, source: Any, start: Any, out: Any, position: Any, size: Any) -> Any:
+    code: Any = cgutils
+
+    def memcpy(
+        typing_context: Any, source: Any, start: Any, out: Any, position: Any, size: Any
+    ) -> Any:
         del typing_context
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             def address(array: int, index: int) -> Any:
-                view = cgutils.create_struct_proxy(signature.args[array])
+                view = code.create_struct_proxy(signature.args[array])
                 data = view(context, builder, value=arguments[array]).data
                 return builder.gep(data, [arguments[index]])
 
-            cgutils.raw_memcpy(builder, address(2, 3), address(0, 1), arguments[4], 1, align=1)
+            code.raw_memcpy(builder, address(2, 3), address(0, 1), arguments[4], 1, align=1)
             return builder.add(arguments[3], arguments[4])
 
         return types.uint64(source, start, out, position, size), generate
@@ -609,7 +614,11 @@ def _warm_up() -> None:
 
     module = globals()
     u8, i32, i64 = array("u1"), array("i4"), array("i8")
-    out8, out32, out64 = array("u1", 1, out=True), array("i4", 2, out=True), array("i8", 8, out=True)
+    out8, out32, out64 = (
+        array("u1", 1, out=True),
+        array("i4", 2, out=True),
+        array("i8", 8, out=True),
+    )
     spans = (u8, i32, u8)
     sticky = np.zeros((1, 3), np.int64)
     module["assign_slots"](i32, i32, i32, i32, u8, *spans, i32, sticky, 1, out32[:0])

@@ -65,7 +65,10 @@ class Lock:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.release()
 
@@ -81,7 +84,7 @@ class Files:
 
     def list(self, directory: Path) -> list[str]:
         """Names in `directory`, sorted."""
-        return sorted(os.listdir(directory))
+        return sorted(path.name for path in directory.iterdir())
 
     def size(self, path: Path) -> int:
         """In bytes."""

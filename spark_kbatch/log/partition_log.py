@@ -38,7 +38,6 @@ from spark_kbatch.log.segment import (
     INDEX_SIZE_MAX,
     RELATIVE_OFFSET_MAX,
     SegmentIndexer,
-    SegmentPaths,
     base_offset_of,
     last_indexed_timestamp,
     lookup,
@@ -129,8 +128,10 @@ class PartitionLog:
         Args:
             max_bytes: the first batch is returned even when it is larger.
             buffer: used for the result where it is large enough, which spares a new one.
+
         Returns:
             Batches of one segment. Nothing where `offset` is the high watermark.
+
         Raises:
             OffsetOutOfRangeError: below the log start or above the high watermark.
             CorruptRecordError: sizes, magic, offsets or epochs that cannot be. CRCs are not checked.
@@ -170,7 +171,11 @@ class PartitionLog:
                 position += header.size_in_bytes
                 expected = header.next_offset
         size = max(min(max_bytes, end_position - position), header.size_in_bytes)
-        view = memoryview(buffer)[:size] if buffer and len(buffer) >= size else memoryview(bytearray(size))
+        view = (
+            memoryview(buffer)[:size]
+            if buffer and len(buffer) >= size
+            else memoryview(bytearray(size))
+        )
         if self.files.read_into(paths.log, position, view) < size:
             raise self._too_short(paths.log, position + size)
         batches = self._whole_batches(paths.log, position, view, header.base_offset)
@@ -192,7 +197,11 @@ class PartitionLog:
         """
         for name in self.files.list(self.directory):
             base = base_offset_of(f"{name.partition('.')[0]}.log")
-            if base is not None and base > state.segment_base_offset and name.endswith(_SEGMENT_FILES):
+            if (
+                base is not None
+                and base > state.segment_base_offset
+                and name.endswith(_SEGMENT_FILES)
+            ):
                 self.files.remove(self.directory / name)
         recorded = (state.segment_size, state.index_size, state.time_index_size)
         for path, size in zip(
@@ -275,12 +284,11 @@ class PartitionLog:
 
 
 class LogAppender:
-    """Puts batches behind the end of a log, where nobody sees them, and builds the state that shows
-    them. The caller holds the partition's lock and has cut the log.
+    """Puts batches behind the end of a log, unseen, and builds the state that would show them.
 
-    Base offsets and leader epochs are written as absolute values found by walking the batches, so
+    The caller holds the partition's lock and has cut the log. Base offsets and leader epochs are written as absolute values found by walking the batches, so
     that a batch which an earlier attempt went over comes out the same.
-    """  # fmt: skip
+    """
 
     def __init__(self, log: PartitionLog, state: LogState) -> None:
         self.next_offset = state.log_end_offset
@@ -313,7 +321,9 @@ class LogAppender:
                 self._write_log(memoryview(data)[first:position])
                 self._roll()
                 first = position
-            assign(data, position, base_offset=self.next_offset, leader_epoch=self._state.leader_epoch)
+            assign(
+                data, position, base_offset=self.next_offset, leader_epoch=self._state.leader_epoch
+            )
             self._account(header, self._size + position - first)
         self._write_log(memoryview(data)[first:])
 
@@ -334,7 +344,9 @@ class LogAppender:
             position = 0
             while position < size:
                 if self._files.pread_into(descriptor, position, view) < RECORD_BATCH_OVERHEAD:
-                    raise CorruptRecordError("batch is cut off", path=str(source), position=position)
+                    raise CorruptRecordError(
+                        "batch is cut off", path=str(source), position=position
+                    )
                 header = unpack(view)
                 header.ensure_sane(position, size - position)
                 assign(view, 0, base_offset=self.next_offset, leader_epoch=self._state.leader_epoch)
@@ -416,9 +428,9 @@ class LogAppender:
     def _write_indexes(self) -> None:
         indexer = self._indexer
         if indexer.index:
-            self._files.write(self._paths.index, self._index_size, indexer.index)
+            self._files.write(self._paths.offset_index, self._index_size, indexer.index)
             self._index_size += len(indexer.index)
-            self._touched[self._paths.index] = None
+            self._touched[self._paths.offset_index] = None
             indexer.index = bytearray()
         if indexer.time_index:
             self._files.write(self._paths.time_index, self._time_index_size, indexer.time_index)
@@ -446,7 +458,9 @@ class LogAppender:
         while position < end:
             view = memoryview(bytearray(min(_COPY_BYTES, end - position)))
             if self._files.read_into(source, position, view) < len(view):
-                raise CorruptRecordError("staged file is cut off", path=str(source), position=position)
+                raise CorruptRecordError(
+                    "staged file is cut off", path=str(source), position=position
+                )
             whole = 0
             while len(view) - whole >= RECORD_BATCH_OVERHEAD:
                 batch_size = max(unpack(view, whole).size_in_bytes, RECORD_BATCH_OVERHEAD)
@@ -464,6 +478,3 @@ class LogAppender:
                 self._files.read_into(source, position, view)
             yield view[:whole]
             position += whole
-
-
-__all__ = ["LogAppender", "LogRead", "PartitionLog", "SegmentPaths"]

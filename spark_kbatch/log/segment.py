@@ -30,10 +30,10 @@ RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
 class SegmentPaths(NamedTuple):
-    """The files of a segment; `index` and `time_index` may be missing where it is empty."""
+    """The files of a segment; the indexes of an empty one may be missing."""
 
     log: Path
-    index: Path
+    offset_index: Path
     time_index: Path
 
 
@@ -105,9 +105,9 @@ def lookup(
     The entry with the greatest offset that is not above `offset`; (-1, 0), the segment's begin,
     where there is none. `index_size` bounds the active segment's file; None takes all of it.
     """
-    if index_size == 0 or not files.exists(paths.index):
+    if index_size == 0 or not files.exists(paths.offset_index):
         return -1, 0
-    data = files.read(paths.index, 0, index_size)
+    data = files.read(paths.offset_index, 0, index_size)
     entries = np.frombuffer(data, ">i4", len(data) // INDEX_ENTRY.size * 2).reshape(-1, 2)
     found = int(np.searchsorted(entries[:, 0], offset - base_offset, side="right")) - 1
     if found < 0:

@@ -155,7 +155,10 @@ def read_state(files: Files, directory: Path) -> LogState:
             return max(valid)
         time.sleep(_PAUSE_S)
     raise CorruptRecordError(
-        "neither slot of the state is valid", path=str(path), position=0, expected="a CRC that holds"
+        "neither slot of the state is valid",
+        path=str(path),
+        position=0,
+        expected="a CRC that holds",
     )
 
 

@@ -33,9 +33,7 @@ class BufferPool:
             RecordTooLargeError: more than the pool will ever have.
         """
         if size_in_bytes > self.total_memory:
-            raise RecordTooLargeError(
-                "a record", size_in_bytes, self.total_memory, "buffer.memory"
-            )
+            raise RecordTooLargeError("a record", size_in_bytes, self.total_memory, "buffer.memory")
         if self.in_use + size_in_bytes > self.total_memory:
             return None
         self.in_use += size_in_bytes

@@ -54,6 +54,7 @@ class Partitioner:
         Args:
             topics: one for all rows, or a string array without nulls.
             partitions: int32 array; a null leaves the choice to the key.
+
         Raises:
             ConfigError: a null topic, a partition that the topic does not have.
         """

@@ -98,18 +98,25 @@ def size_upper_bound(columns: Columns, row: int) -> int:
 
 
 def finish(
-    out: Array, progress: Array, *, codec: int, limit: int, base_offset: int = 0, leader_epoch: int = -1
+    out: Array,
+    progress: Array,
+    *,
+    codec: int,
+    limit: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
 ) -> memoryview:
     """Close the batch that `write_records` filled: compress, header, CRC.
 
     Args:
         out: the buffer that holds the records from position 61 on. Written to.
         limit: where the compressed batch would be larger than this, it stays uncompressed.
+
     Returns:
         The whole batch; a view of `out` unless it was compressed.
     """
     position = int(progress[kernels.POSITION])
-    batch = memoryview(out)
+    batch = out.data
     size = position
     # What is larger than any reader accepts uncompressed is not compressed.
     if codec and position - RECORD_BATCH_OVERHEAD <= compression.MAX_DECOMPRESSED_SIZE:
@@ -181,8 +188,10 @@ def decode(
     Args:
         data: whole batches, back to back. Only read; the result owns its memory.
         columns: which of RECORD_SCHEMA, in which order.
+
     Returns:
         n rows in offset order. Control records are left out.
+
     Raises:
         CorruptRecordError: CRC, length, count or varint does not hold; carries the position.
         OverflowError: over 2 GiB in one column.
@@ -232,7 +241,11 @@ def decode_batches(
         else:
             batch_header.ensure_valid(data, position, header)
             section = None
-        if header.is_control or header.last_offset < start_offset or header.base_offset >= end_offset:
+        if (
+            header.is_control
+            or header.last_offset < start_offset
+            or header.base_offset >= end_offset
+        ):
             continue
         if section is None:
             section = _open_section(data, bytes_array, position, header)
@@ -354,7 +367,9 @@ def _scan(sections: list[_Section]) -> _Found:
 def _corrupt(answer: int, fault: int, position: int, header: BatchHeader) -> CorruptRecordError:
     what = _WHAT[answer]
     if header.codec:
-        return CorruptRecordError(f"{what}, {fault} bytes into its decompressed records", position=position)
+        return CorruptRecordError(
+            f"{what}, {fault} bytes into its decompressed records", position=position
+        )
     return CorruptRecordError(what, position=position + RECORD_BATCH_OVERHEAD + fault)
 
 
@@ -384,12 +399,17 @@ def _headers(sections: list[_Section], found: _Found) -> pa.Array:
         if answer < 0:
             raise _corrupt(int(answer), int(fault[0]), section.position, section.header)
         row += records_count
-    keys, values = np.empty(int(inner.key[1][-1]), np.uint8), np.empty(int(inner.value[1][-1]), np.uint8)
+    keys, values = (
+        np.empty(int(inner.key[1][-1]), np.uint8),
+        np.empty(int(inner.value[1][-1]), np.uint8),
+    )
     row = 0
     for section in sections:
         first, end = int(bounds[row]), int(bounds[row + section.header.records_count])
         kernels.copy_spans(section.records, inner.key[0], inner.key[1], first, end - first, keys)
-        kernels.copy_spans(section.records, inner.value[0], inner.value[1], first, end - first, values)
+        kernels.copy_spans(
+            section.records, inner.value[0], inner.value[1], first, end - first, values
+        )
         row += section.header.records_count
     names = arrow.string_array(keys, inner.key[1])
     values_array = arrow.binary_array(values, inner.value[1], inner.value[2])

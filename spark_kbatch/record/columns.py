@@ -133,10 +133,10 @@ def headers_view(array: pa.Array) -> Headers:
     keys, values = (pc.struct_field(entries, [i]) for i in (0, 1))
     valid = _valid(array)
     if keys.null_count:
-        raise ConfigError("column 'headers' holds a header whose key is null; every key is a string")
-    return Headers(
-        frozen((bounds - first).astype(np.int32)), valid, spans(keys), spans(values)
-    )
+        raise ConfigError(
+            "column 'headers' holds a header whose key is null; every key is a string"
+        )
+    return Headers(frozen((bounds - first).astype(np.int32)), valid, spans(keys), spans(values))
 
 
 def timestamps_ms(array: pa.Array | None, rows_count: int, now_ms: int) -> Array:
@@ -182,7 +182,9 @@ def integers(array: pa.Array) -> tuple[Array, Array]:
     try:
         numbers = array.cast(pa.int32())
     except pa.ArrowInvalid as error:
-        raise ConfigError(f"column 'partition' holds a number that is no partition: {error}") from None
+        raise ConfigError(
+            f"column 'partition' holds a number that is no partition: {error}"
+        ) from None
     values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
     return frozen(np.ascontiguousarray(values)), _valid(numbers)
 
@@ -214,12 +216,14 @@ def string_array(data: Array, bounds: Array) -> pa.Array:
 
 def headers_array(bounds: Array, keys: pa.Array, values: pa.Array) -> pa.Array:
     """list<struct<key, value>>[n], null where a record has no headers."""
-    entries = pa.StructArray.from_arrays(
-        [keys, values], fields=list(HEADERS_TYPE.value_type)
-    )
+    entries = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS_TYPE.value_type))
     validity, null_count = _validity((bounds[1:] > bounds[:-1]).view(np.uint8))
     return pa.Array.from_buffers(
-        HEADERS_TYPE, len(bounds) - 1, [validity, pa.py_buffer(bounds)], null_count, children=[entries]
+        HEADERS_TYPE,
+        len(bounds) - 1,
+        [validity, pa.py_buffer(bounds)],
+        null_count,
+        children=[entries],
     )
 
 

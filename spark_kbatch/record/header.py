@@ -190,7 +190,9 @@ def assign(
     _BASE_OFFSET_TO_EPOCH.pack_into(data, position, base_offset, length, leader_epoch)
 
 
-def walk(data: Buffer, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+def walk(
+    data: Buffer, position: int = 0, end: int | None = None
+) -> Iterator[tuple[int, BatchHeader]]:
     """The batches that lie back to back in data[position:end], as (position, header).
 
     Checks sizes and magic before they are used, not the CRC. A partial batch at the end is an

@@ -86,6 +86,7 @@ class ReplicaManager:
             max_bytes: the first batch is returned even when it is larger.
             states: answers with the states that count, commits not yet flipped included.
             buffer: used for the result where it is large enough.
+
         Raises:
             As `PartitionLog.read`.
         """

@@ -133,7 +133,13 @@ class Metadata:
     def _is_empty_or_unfinished(self) -> bool:
         """Whether nothing lies here, or only what a creation that was cut off has made."""
         names = set(self.files.list(self.path))
-        ours = (self.broker_dir, self.staging_dir, self.snapshots_dir, self.locks_dir, self._topics_dir)
+        ours = (
+            self.broker_dir,
+            self.staging_dir,
+            self.snapshots_dir,
+            self.locks_dir,
+            self._topics_dir,
+        )
         return not names or (
             self.locks_dir.name in names and names <= {directory.name for directory in ours}
         )
@@ -176,7 +182,11 @@ class Metadata:
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
         """Sorted; internal topics where asked."""
-        names = (n.removesuffix(".json") for n in self.files.list(self._topics_dir) if n.endswith(".json"))
+        names = (
+            n.removesuffix(".json")
+            for n in self.files.list(self._topics_dir)
+            if n.endswith(".json")
+        )
         return [name for name in names if internal or not name.startswith(INTERNAL_PREFIX)]
 
     def find_topic(self, name: str) -> Topic | None:

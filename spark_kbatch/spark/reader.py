@@ -73,7 +73,9 @@ class KBatchReader(DataSourceReader):
         agreed = cluster.snapshots.agree(f"{partition.load}-{_action()}", resolve)
         return OffsetRange(topic_partition, *agreed.get(topic_partition, (0, 0)))
 
-    def _to_row_batch(self, batch: pa.RecordBatch, topic_partition: TopicPartition) -> pa.RecordBatch:
+    def _to_row_batch(
+        self, batch: pa.RecordBatch, topic_partition: TopicPartition
+    ) -> pa.RecordBatch:
         arrays = []
         for name in self._columns:
             if name == "topic":

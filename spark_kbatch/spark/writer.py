@@ -166,4 +166,6 @@ class KBatchWriter(DataSourceArrowWriter):
 
 
 def _extents(messages: list[WriterCommitMessage | None]) -> list[Extent]:
-    return [extent for message in messages if isinstance(message, Staged) for extent in message.extents]
+    return [
+        extent for message in messages if isinstance(message, Staged) for extent in message.extents
+    ]

@@ -32,7 +32,9 @@ logger = logging.getLogger(__name__)
 
 NOTHING_VISIBLE = "nothing is visible"
 COMMITTED = "the data is committed, the next writer finishes the work"
-UNKNOWN = "whether the data is committed is unknown: the deciding write failed; read the topic to see"
+UNKNOWN = (
+    "whether the data is committed is unknown: the deciding write failed; read the topic to see"
+)
 
 
 class Prepared(NamedTuple):
@@ -46,7 +48,12 @@ class Coordinator:
     """Publishes staged data. Thread-safe: the commit lock serialises."""
 
     def __init__(
-        self, manager: ReplicaManager, now_ms: Callable[[], int], *, adopt_min_bytes: int, flush: bool
+        self,
+        manager: ReplicaManager,
+        now_ms: Callable[[], int],
+        *,
+        adopt_min_bytes: int,
+        flush: bool,
     ) -> None:
         self._manager, self._now_ms = manager, now_ms
         self._adopt_min_bytes, self._flush = adopt_min_bytes, flush

@@ -128,4 +128,3 @@ def transactions(
                 if record.offset >= offset and record.key is not None and record.value is not None:
                     yield Transaction(unpack_key(record.key), unpack_value(record.value))
             offset = header.next_offset
-

@@ -74,9 +74,15 @@ class Staging:
         self._last[topic_partition] = len(self._extents)
         self._extents.append(
             Extent(
-                topic.name, topic.topic_id, topic.partitions, partition,
-                name, position, len(batch), records_count,
-            )  # fmt: skip
+                topic=topic.name,
+                topic_id=topic.topic_id,
+                partition_count=topic.partitions,
+                partition=partition,
+                file=name,
+                position=position,
+                size_in_bytes=len(batch),
+                records_count=records_count,
+            )
         )
 
     def finish(self, *, flush: bool) -> list[Extent]:
