@@ -93,6 +93,14 @@ def topics(path: str, names: Sequence[str], internal: bool, as_json: bool) -> No
     show_default=True,
     help="First offset.",
 )
+@click.option(
+    "--end",
+    callback=_offset_or("latest"),
+    default="latest",
+    show_default=True,
+    help="Offset to stop before.",
+)
+@click.option("--max-records", "-n", type=click.IntRange(1), help="Stop after so many.")
 @_as_json
 def consume(
     path: str,

@@ -20,8 +20,7 @@ Positions are uint64: with signed ones every access carries a test for negative 
 may only meet another one (with a signed one numba makes a float), hence the named constants.
 A helper that takes arrays has one way through it: numba keeps reference counts around any other.
 
-numba is imported by the first call of a kernel, by nothing else. Compiled code is cached beside
-this file, else in the user's cache directory, else in a private temporary one.
+The first call of a kernel compiles all of them (`jit.py`); nothing else does.
 
 Source: Kafka clients/.../common/utils/ByteUtils.java, Utils.murmur2, record/DefaultRecord.java,
 clients/producer/internals/BuiltInPartitioner.java.
@@ -29,20 +28,11 @@ clients/producer/internals/BuiltInPartitioner.java.
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import os
-import platform
-import tempfile
-import threading
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 
-logger = logging.getLogger(__name__)
+from spark_kbatch import jit
 
 # What scan_records and scan_headers answer instead of a count.
 TRUNCATED = -1  # a field reaches past the end of its record or of the batch
@@ -56,8 +46,6 @@ BAD_OFFSET = -7  # offset deltas that do not grow, or pass the batch's last
 # `progress` of write_records.
 POSITION, LIMIT, BASE_TIMESTAMP, MAX_TIMESTAMP, OFFSET_DELTA = range(5)
 PROGRESS_SIZE = 5
-
-_Array = np.ndarray[Any, Any]
 
 _0, _1, _2, _3, _4 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
 _7, _13, _14, _15, _24 = np.uint64(7), np.uint64(13), np.uint64(14), np.uint64(15), np.uint64(24)
@@ -500,10 +488,9 @@ def copy_spans(data: Any, positions: Any, bounds: Any, first: Any, count: Any, o
     return np.int64(count)
 
 
-# Compilation.
-
-_HELPERS = ("_zigzag", "_unzigzag", "_varint_size", "_write_varint", "_murmur2")
-_KERNELS = (
+# What `jit` compiles: helpers in the order in which they call each other, then kernels.
+HELPERS = ("_zigzag", "_unzigzag", "_varint_size", "_write_varint", "_murmur2")
+KERNELS = (
     "assign_slots",
     "group_rows",
     "write_records",
@@ -511,139 +498,30 @@ _KERNELS = (
     "scan_headers",
     "copy_spans",
 )
-_load_lock = threading.Lock()  # guards the replacement of this module's functions by compiled ones
-_loaded = False
 
 
-def load() -> None:
-    """Make every kernel ready; the first time on a machine this compiles them.
-
-    Several workers that begin together would compile at the same time and take as many times as
-    long, so one compiles while the others wait for its result.
-    """
-    global _loaded
-    with _load_lock:
-        if _loaded:
-            return
-        cache_dir = _compile_lazily()
-        _loaded = True
-        ready = cache_dir / f"kernels-{_fingerprint()}.ready"
-        if ready.exists():
-            _warm_up()
-            return
-        with FileLock(cache_dir / "kernels.lock"):
-            if not ready.exists():
-                logger.info("compiling kernels into %s: once for this machine", cache_dir)
-            _warm_up()
-            ready.touch()
-
-
-def _compile_lazily() -> Path:
-    """Put numba's dispatchers in place of the Python functions; returns the cache's directory."""
-    import numba  # noqa: PLC0415  planners and committers must not pay for numba
-
-    module = globals()
-    settings: Any = numba.config
-    functions = {name: _PYTHON[name] for name in (*_HELPERS, *_KERNELS)}
-    if settings.DISABLE_JIT:
-        module.update(functions)
-        return Path(tempfile.gettempdir())
-    try:
-        numba.njit(cache=True)(functions[_KERNELS[0]])
-    except RuntimeError:
-        # Neither this file's directory nor the home directory can be written.
-        settings.CACHE_DIR = tempfile.mkdtemp(prefix="spark_kbatch-kernels-")
-    module["_copy"] = _memcpy_intrinsic()
-    for name in _HELPERS:
-        module[name] = numba.njit(functions[name])
-    for name in _KERNELS:
-        module[name] = numba.njit(cache=True, nogil=True)(functions[name])
-    cache_dir = Path(module[_KERNELS[0]].stats.cache_path)
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    return cache_dir
-
-
-def _memcpy_intrinsic() -> Any:
-    """`_copy` as LLVM's memcpy: for short spans twice as fast as the loop, on any processor."""
-    from numba.core import cgutils, types  # noqa: PLC0415  as above
-    from numba.extending import intrinsic  # noqa: PLC0415  as above
-
-    code: Any = cgutils
-
-    def memcpy(
-        typing_context: Any, source: Any, start: Any, out: Any, position: Any, size: Any
-    ) -> Any:
-        del typing_context
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            def address(array: int, index: int) -> Any:
-                view = code.create_struct_proxy(signature.args[array])
-                data = view(context, builder, value=arguments[array]).data
-                return builder.gep(data, [arguments[index]])
-
-            code.raw_memcpy(builder, address(2, 3), address(0, 1), arguments[4], 1, align=1)
-            return builder.add(arguments[3], arguments[4])
-
-        return types.uint64(source, start, out, position, size), generate
-
-    return intrinsic(memcpy)
-
-
-def _fingerprint() -> str:
-    """Changes whenever numba would compile again."""
-    import numba  # noqa: PLC0415
-
-    source = Path(__file__).stat() if Path(__file__).exists() else None
-    facts = (
-        numba.__version__,
-        platform.python_version(),
-        platform.machine(),
-        platform.node(),
-        source and (source.st_mtime_ns, source.st_size),
-    )
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-
-
-def _warm_up() -> None:
+def warm_up() -> None:
     """Call each kernel once with nothing to do, in the one form in which it is ever called."""
 
-    def array(dtype: str, size: int = 0, *, out: bool = False) -> _Array:
+    def array(dtype: str, size: int = 0, *, out: bool = False) -> np.ndarray[Any, Any]:
         made = np.zeros(size, dtype)
         made.setflags(write=out)
         return made
 
-    module = globals()
     u8, i32, i64 = array("u1"), array("i4"), array("i8")
-    out8, out32, out64 = (
-        array("u1", 1, out=True),
-        array("i4", 2, out=True),
-        array("i8", 8, out=True),
-    )
+    out8, out32 = array("u1", 1, out=True), array("i4", 2, out=True)
+    out64 = array("i8", PROGRESS_SIZE, out=True)
     spans = (u8, i32, u8)
-    sticky = np.zeros((1, 3), np.int64)
-    module["assign_slots"](i32, i32, i32, i32, u8, *spans, i32, sticky, 1, out32[:0])
-    module["group_rows"](i32, out64[:2], out32[:0])
-    module["write_records"](
-        i32, i64, *spans, *spans, i32, u8, u8, i32, *spans, out8, out64[:PROGRESS_SIZE]
-    )
     found = (out32[:1], out32, out8)
-    module["scan_records"](
+    sticky = np.zeros((1, 3), np.int64)
+    assign_slots(i32, i32, i32, i32, u8, *spans, i32, sticky, 1, out32[:0])
+    group_rows(i32, out64[:2], out32[:0])
+    write_records(i32, i64, *spans, *spans, i32, u8, u8, i32, *spans, out8, out64)
+    scan_records(
         u8, 0, 0, 0, 0, 0, 0, out64, out64, *found, *found, out32[:1], out32, out32[:1], out64[:1]
-    )
-    module["scan_headers"](
-        u8, 0, 0, out32[:1], out32, out32[:1], out32[:1], out32, *found, out64[:1]
-    )
-    module["copy_spans"](u8, out32[:0], out32, 0, 0, out8)
+    )  # fmt: skip
+    scan_headers(u8, 0, 0, out32[:1], out32, out32[:1], out32[:1], out32, *found, out64[:1])
+    copy_spans(u8, out32[:0], out32, 0, 0, out8)
 
 
-def _lazy(name: str) -> Callable[..., Any]:
-    def first_call(*arguments: Any) -> Any:
-        load()
-        return globals()[name](*arguments)
-
-    return first_call
-
-
-_PYTHON: dict[str, Any] = {name: globals()[name] for name in (*_HELPERS, *_KERNELS)}
-if os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0"):
-    globals().update({name: _lazy(name) for name in _KERNELS})
+load = jit.compile_on_first_call(globals(), HELPERS, KERNELS, warm_up)

@@ -1,14 +1,24 @@
-"""Rows to test with: valid by default, keyword-only, the same for the same seed."""
+"""Rows, batches, logs and clusters to test with: valid by default, the same for the same seed."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from tests.reference import Record
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.config import TopicConfig
+from spark_kbatch.log.files import Files
+from spark_kbatch.log.partition_log import LogAppender, PartitionLog
+from spark_kbatch.log.state import LogState
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.record import codec
+from spark_kbatch.transaction.coordinator import Coordinator
+from spark_kbatch.transaction.staging import Extent, Staging
+from tests.reference import Record, decode, read_header
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 ROWS_SCHEMA = pa.schema(
@@ -100,3 +110,121 @@ def to_records(rows: pa.RecordBatch, base_offset: int = 0) -> list[Record]:
 
 def _as_bytes(value: bytes | str | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
+
+
+def batch(
+    *,
+    n: int = 3,
+    value_bytes: int = 100,
+    compression: str = "none",
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    seed: int = 0,
+) -> bytes:
+    """One finished batch of `n` rows, as a task stages it."""
+    return codec.encode(
+        rows(n=n, value_bytes=value_bytes, seed=seed),
+        compression=compression,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+    )
+
+
+def a_log(
+    tmp_path: Path,
+    *,
+    batches: int = 3,
+    n: int = 3,
+    config: TopicConfig | None = None,
+    files: Files | None = None,
+) -> PartitionLog:
+    """A log with `batches` batches of `n` records, appended one by one."""
+    tp = TopicPartition("events", 0)
+    log = PartitionLog(files or Files(), tmp_path / str(tp), tp, config or TopicConfig())
+    log.create("a-topic-id-of-22-chars")
+    for seed in range(batches):
+        append(log, batch(n=n, seed=seed))
+    return log
+
+
+def append(log: PartitionLog, *batches: bytes) -> LogState:
+    """Append batches and make them visible, not flushed."""
+    appender = LogAppender(log, log.state())
+    for data in batches:
+        appender.append(bytearray(data))
+    state = appender.finish(flush=False)
+    log.write_state(state, flush=False)
+    return state
+
+
+def a_cluster(
+    tmp_path: Path,
+    *,
+    topics: Mapping[str, int] | None = None,
+    config: TopicConfig | None = None,
+    files: Files | None = None,
+) -> Cluster:
+    """A cluster with these topics, by name and partition count; one of one partition by default."""
+    cluster = Cluster(str(tmp_path / "cluster"), create=True, files=files)
+    for name, partitions in (topics or {"events": 1}).items():
+        cluster.create_topic(name, partitions=partitions, config=config)
+    return cluster
+
+
+def staged(
+    cluster: Cluster,
+    batches: Mapping[tuple[str, int], Sequence[bytes]],
+    *,
+    transaction: str = "job",
+    adopt_min_bytes: int = 8 << 20,
+) -> list[Extent]:
+    """What one task stages when it writes these batches, one partition after the other."""
+    staging = Staging(
+        cluster.files, cluster.metadata.staging_dir, transaction, adopt_min_bytes=adopt_min_bytes
+    )
+    for (topic, partition), parts in batches.items():
+        for data in parts:
+            count = read_header(data).records_count
+            staging.send(cluster.metadata.topic(topic), partition, data, count)
+    return staging.finish(flush=False)
+
+
+def commit(
+    cluster: Cluster,
+    extents: Sequence[Extent],
+    *,
+    transaction: str = "job",
+    adopt_min_bytes: int = 8 << 20,
+    flush: bool = False,
+) -> None:
+    """Publish what was staged, and tidy up."""
+    coordinator = Coordinator(
+        cluster.manager, lambda: FIRST_TIMESTAMP_MS, adopt_min_bytes=adopt_min_bytes, flush=flush
+    )
+    coordinator.commit(extents, transactional_id=transaction)
+    coordinator.discard(extents, cluster.metadata.staging_dir / transaction)
+
+
+def write(cluster: Cluster, batches: Mapping[tuple[str, int], Sequence[bytes]]) -> None:
+    """One job of one task."""
+    commit(cluster, staged(cluster, batches))
+
+
+def contents(cluster: Cluster) -> dict[TopicPartition, list[Record]]:
+    """All records of all topics, each topic read as of one moment."""
+    found: dict[TopicPartition, list[Record]] = {}
+    for topic in cluster.topics():
+        for partition in range(topic.partitions):
+            found[TopicPartition(topic.name, partition)] = []
+        for arrow_batch in cluster.read(topic.name):
+            for row in arrow_batch.to_pylist():
+                headers = tuple((h["key"], h["value"]) for h in row["headers"] or ())
+                record = Record(row["offset"], row["timestamp"], row["key"], row["value"], headers)
+                found[TopicPartition(topic.name, row["partition"])].append(record)
+    return found
+
+
+def records_of(batches: Sequence[bytes]) -> list[Record]:
+    """What a log holds into which only these batches were written, from offset 0 on."""
+    decoded = [record for data in batches for record in decode(data)]
+    return [record._replace(offset=offset) for offset, record in enumerate(decoded)]

@@ -1,0 +1,173 @@
+"""A disk that fails at a chosen step, and processes that die there.
+
+    files = FaultyFiles()                                   # counts: files.steps
+    files = FaultyFiles(Fault(at=7, error=errno.ENOSPC))    # step 7 raises, later ones work
+    files = FaultyFiles(Fault(at=7, error=errno.EROFS, lasting=True))
+    files = FaultyFiles(Fault(at=7, torn=True))             # does part of step 7, then SIGKILL
+    died(lambda: work(files))                               # in a child process
+
+A step is one call that changes the disk, or would on another day: create, write, truncate, rename,
+link, remove, make_dir, remove_dir, flush, and opening a lock file. Methods of `Files` that are made
+of others count as those others. The fault comes before its step is done, so a kill at every step
+and one after the last is a kill everywhere; `torn` does part of it: some bytes of a write, some
+files of a directory.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_kbatch.log.files import Buffer, Files, Lock
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong at step `at`, counted from 0."""
+
+    at: int
+    error: int | None = None  # the errno to raise; None kills the process
+    torn: bool = False
+    lasting: bool = False  # every later step fails as well
+    seed: int = 0  # of where a torn step is torn
+
+
+class FaultyFiles(Files):
+    """The disk, with one fault; without one it only counts. `steps` says what was asked of it."""
+
+    def __init__(self, fault: Fault | None = None) -> None:
+        self.fault = fault
+        self.steps: list[str] = []
+
+    def _step(
+        self, name: str, where: Path | int, partly: Callable[[float], object] | None = None
+    ) -> None:
+        number = len(self.steps)
+        path = str(where) if isinstance(where, Path) else os.readlink(f"/proc/self/fd/{where}")
+        self.steps.append(f"{name} {path}")
+        fault = self.fault
+        if fault is None or number < fault.at or (number > fault.at and not fault.lasting):
+            return
+        if fault.torn and number == fault.at and partly is not None:
+            partly(random.Random(f"{fault.seed} {number}").random())
+        if fault.error is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise OSError(fault.error, os.strerror(fault.error or 0), path)
+
+    def create(self, path: Path) -> int:
+        self._step("create", path)
+        return super().create(path)
+
+    def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
+        def partly(share: float) -> None:
+            part = memoryview(data)[: int(share * len(data))]
+            super(FaultyFiles, self).write_at(descriptor, position, part)
+
+        self._step("write", descriptor, partly)
+        super().write_at(descriptor, position, data)
+
+    def write(self, path: Path, position: int, data: Buffer) -> None:
+        if not path.exists():
+            self._step("create", path)
+        super().write(path, position, data)
+
+    def opened(self, path: Path, *, write: bool = False):  # type: ignore[no-untyped-def]
+        # On a disk that is read-only opening for writing is what fails; it changes nothing.
+        fault = self.fault
+        if write and fault and fault.lasting and fault.error and len(self.steps) > fault.at:
+            raise OSError(fault.error, os.strerror(fault.error), str(path))
+        return super().opened(path, write=write)
+
+    def truncate(self, path: Path, size: int) -> None:
+        def partly(share: float) -> None:
+            os.truncate(path, size + int(share * (path.stat().st_size - size)))
+
+        self._step("truncate", path, partly)
+        super().truncate(path, size)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._step("rename", target)
+        super().rename(source, target)
+
+    def link(self, source: Path, target: Path) -> bool:
+        self._step("link", target)
+        return super().link(source, target)
+
+    def remove(self, path: Path) -> None:
+        self._step("remove", path)
+        super().remove(path)
+
+    def make_dir(self, path: Path, *, exclusive: bool = False) -> None:
+        self._step("make_dir", path, lambda _: path.parent.mkdir(parents=True, exist_ok=True))
+        super().make_dir(path, exclusive=exclusive)
+
+    def remove_dir(self, path: Path) -> None:
+        def partly(share: float) -> None:
+            entries = sorted(path.iterdir()) if path.exists() else []
+            for entry in entries[: int(share * len(entries)) + 1]:
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+        self._step("remove_dir", path, partly)
+        super().remove_dir(path)
+
+    def flush_descriptor(self, descriptor: int) -> None:
+        self._step("flush", descriptor)
+        # Nothing here looks at a disk without its cache, so nothing waits for one.
+
+    def flock(self, path: Path) -> Lock:
+        self._step("lock", path)
+        return super().flock(path)
+
+    def open_for_locks(self, path: Path) -> int:
+        self._step("lock", path)
+        return super().open_for_locks(path)
+
+
+class ReadOnlyFiles(Files):
+    """A mount on which nothing can be written; no lock file can be opened either."""
+
+    def _refuse(self, *arguments: object, **named: object) -> None:
+        raise OSError(30, "Read-only file system", str(arguments[0]))
+
+    create = write_at = write = truncate = rename = remove = _refuse  # type: ignore[assignment]
+    make_dir = remove_dir = flush_descriptor = _refuse  # type: ignore[assignment]
+    flock = open_for_locks = link = _refuse  # type: ignore[assignment]
+
+    def flush(self, paths: Iterable[Path]) -> None:
+        self._refuse(paths)
+
+
+def run_child(work: Callable[[], object]) -> int:
+    """Start a process that does `work`, with all that is loaded here; returns its id."""
+    with warnings.catch_warnings():
+        # Other tests leave threads; the child uses none of them.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        work()
+        code = 0
+    except BaseException:  # noqa: BLE001  the child must not go on as a second pytest
+        traceback.print_exc(file=sys.__stderr__)
+    finally:
+        os._exit(code)
+
+
+def died(work: Callable[[], object]) -> bool:
+    """Whether the process that does `work` was killed; anything but that and success fails."""
+    _, status = os.waitpid(run_child(work), 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return True
+    assert os.WEXITSTATUS(status) == 0, "the child failed; its traceback is on stderr"
+    return False
