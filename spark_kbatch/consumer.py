@@ -20,6 +20,7 @@ from spark_kbatch.errors import (
     CorruptRecordError,
     DataLossError,
     OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
 )
 from spark_kbatch.log.partition_log import LogRead
 from spark_kbatch.model import EARLIEST, LATEST, LogOffsets, OffsetRange, TopicPartition
@@ -67,10 +68,11 @@ def plan(
         edges = edges_of(given)
         for topic_partition in given:
             log_start, high_watermark = edges[topic_partition][:2]
-            for offset in (start[topic_partition], end[topic_partition]):
+            for option, offsets in (("startingOffsets", start), ("endingOffsets", end)):
+                offset = offsets[topic_partition]
                 if offset >= 0 and not log_start <= offset <= high_watermark:
                     raise OffsetOutOfRangeError(
-                        str(topic_partition), offset, log_start, high_watermark
+                        str(topic_partition), offset, log_start, high_watermark, option
                     )
     return [r for r in ranges if r.start < 0 or r.end < 0 or r.start < r.end]
 
@@ -78,13 +80,13 @@ def plan(
 def _wanted(
     options: ReadOptions, partitions_of: Callable[[str], Sequence[TopicPartition] | None]
 ) -> Iterator[TopicPartition]:
-    if options.assigned is None:
-        for topic in options.topics:
-            yield from partitions_of(topic) or ()
-        return
-    for topic in sorted({tp.topic for tp in options.assigned}):
-        existing = set(partitions_of(topic) or ())
-        yield from (tp for tp in options.assigned if tp.topic == topic and tp in existing)
+    option = "subscribe" if options.assigned is None else "assign"
+    for topic in sorted({*options.topics, *(tp.topic for tp in options.assigned or ())}):
+        try:
+            existing = partitions_of(topic) or ()
+        except UnknownTopicOrPartitionError as error:
+            raise UnknownTopicOrPartitionError(f"option {option!r}: {error}") from None
+        yield from (tp for tp in existing if options.assigned is None or tp in options.assigned)
 
 
 def _by_partition(

@@ -54,18 +54,24 @@ class UnknownTopicOrPartitionError(KBatchError):
 
 
 class OffsetOutOfRangeError(KBatchError):
-    """A requested offset lies outside what the log holds."""
+    """A requested offset lies outside what the log holds; `option` is what asked for it, if one did."""
 
     def __init__(
-        self, topic_partition: str, offset: int, log_start_offset: int, log_end_offset: int
+        self,
+        topic_partition: str,
+        offset: int,
+        log_start_offset: int,
+        log_end_offset: int,
+        option: str = "",
     ) -> None:
-        super().__init__(topic_partition, offset, log_start_offset, log_end_offset)
-        self.topic_partition, self.offset = topic_partition, offset
+        super().__init__(topic_partition, offset, log_start_offset, log_end_offset, option)
+        self.topic_partition, self.offset, self.option = topic_partition, offset, option
         self.log_start_offset, self.log_end_offset = log_start_offset, log_end_offset
 
     def __str__(self) -> str:
+        asked = f"option {self.option!r}: " if self.option else ""
         return (
-            f"offset {self.offset} of {self.topic_partition} is out of range: the log holds offsets "
+            f"{asked}offset {self.offset} of {self.topic_partition} is out of range: the log holds offsets "
             f"{self.log_start_offset} to {self.log_end_offset} (exclusive)"
         )
 

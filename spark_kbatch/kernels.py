@@ -3,6 +3,7 @@
     kernel          one call does, for n rows or records
     assign_slots    each row's partition as Kafka's default partitioner picks it, as a slot number
     group_rows      rows sorted by slot, order kept inside a slot
+    write_headers   the headers of each row as the bytes that end its record
     write_records   record bytes of batch format V2 into a buffer, as many rows as fit
     scan_records    record bytes -> where keys, values and headers lie, offsets, timestamps
     scan_headers    the same for the headers of those records
@@ -18,7 +19,7 @@ An absent column is an empty array; so is `valid` where nothing is null.
 
 Positions are uint64: with signed ones every access carries a test for negative indices. A uint64
 may only meet another one (with a signed one numba makes a float), hence the named constants.
-A helper that takes arrays has one way through it: numba keeps reference counts around any other.
+A call costs 0.2 us for each array, so outputs of one type share a two-dimensional one.
 
 The first call of a kernel compiles all of them (`jit.py`); nothing else does.
 
@@ -47,7 +48,9 @@ BAD_OFFSET = -7  # offset deltas that do not grow, or pass the batch's last
 POSITION, LIMIT, BASE_TIMESTAMP, MAX_TIMESTAMP, OFFSET_DELTA = range(5)
 PROGRESS_SIZE = 5
 
-_0, _1, _2, _3, _4 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
+_0, _1, _2, _3 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3)
+_4, _5, _28 = np.uint64(4), np.uint64(5), np.uint64(28)
+_CUT, _TOO_LONG = np.uint64(2**63), np.uint64(2**63 + 1)
 _7, _13, _14, _15, _24 = np.uint64(7), np.uint64(13), np.uint64(14), np.uint64(15), np.uint64(24)
 _8, _16, _21, _63 = np.uint64(8), np.uint64(16), np.uint64(21), np.uint64(63)
 _MORE = np.uint64(0x80)
@@ -89,12 +92,41 @@ def _varint_size(value: Any) -> Any:
 
 
 def _write_varint(out: Any, position: Any, value: Any) -> Any:
+    if value < _MORE:
+        out[position] = np.uint8(value)
+        return position + _1
+    if value < _TWO_BYTES:
+        out[position] = np.uint8((value & np.uint64(0x7F)) | _MORE)
+        out[position + _1] = np.uint8(value >> _7)
+        return position + _2
     while value >= _MORE:
         out[position] = np.uint8((value & np.uint64(0x7F)) | _MORE)
         value = value >> _7
         position = position + _1
     out[position] = np.uint8(value)
     return position + _1
+
+
+def _read_varint(data: Any, position: Any, end: Any) -> Any:
+    """(int32, position behind it) of a varint that lies before `end`.
+
+    The position is _CUT where the varint passes `end`, and _TOO_LONG where it has over five bytes:
+    both are larger than any end.
+    """
+    shift, number = _0, _0
+    while position < end and shift <= _28:
+        byte = np.uint64(data[position])
+        number = number | ((byte & np.uint64(0x7F)) << shift)
+        position = position + _1
+        if byte < _MORE:
+            return _unzigzag(number), position
+        shift = shift + _7
+    return np.int64(0), (_TOO_LONG if shift > _28 else _CUT)
+
+
+def _code(position: Any, otherwise: Any) -> Any:
+    """What a position that _read_varint has answered stands for."""
+    return BAD_VARINT if position == _TOO_LONG else otherwise
 
 
 def _murmur2(data: Any, start: Any, size: Any) -> Any:
@@ -201,6 +233,47 @@ def group_rows(slots: Any, bounds: Any, rows: Any) -> Any:
     return np.int64(slots.shape[0])
 
 
+def write_headers(
+    headers_bounds: Any,
+    headers_valid: Any,
+    key_data: Any,
+    key_bounds: Any,
+    value_data: Any,
+    value_bounds: Any,
+    value_valid: Any,
+    out: Any,
+    out_bounds: Any,
+) -> Any:
+    """Write each row's header count and headers, as they stand at the end of its record.
+
+    inputs:  headers_bounds int32[n + 1], headers_valid: which headers a row has; key and value
+             spans of all headers.
+    outputs: out uint8, large enough; out_bounds int32[n + 1], 0 at the first on entry.
+    Returns n.
+    """
+    position = _0
+    for row in range(np.uint64(out_bounds.shape[0]) - _1):
+        first, end = _0, _0
+        if headers_valid.shape[0] == 0 or headers_valid[row] != 0:
+            first = np.uint64(headers_bounds[row])
+            end = np.uint64(headers_bounds[row + _1])
+        position = _write_varint(out, position, (end - first) << _1)
+        for header in range(first, end):
+            start = np.uint64(key_bounds[header])
+            size = np.uint64(key_bounds[header + _1]) - start
+            position = _write_varint(out, position, size << _1)
+            position = _copy(key_data, start, out, position, size)
+            if value_valid.shape[0] == 0 or value_valid[header] != 0:
+                start = np.uint64(value_bounds[header])
+                size = np.uint64(value_bounds[header + _1]) - start
+                position = _write_varint(out, position, size << _1)
+                position = _copy(value_data, start, out, position, size)
+            else:
+                position = _write_varint(out, position, _1)
+        out_bounds[row + _1] = np.int64(position)
+    return np.int64(out_bounds.shape[0] - 1)
+
+
 def write_records(
     rows: Any,
     timestamps: Any,
@@ -210,20 +283,15 @@ def write_records(
     value_data: Any,
     value_bounds: Any,
     value_valid: Any,
+    headers_data: Any,
     headers_bounds: Any,
-    headers_valid: Any,
-    header_key_data: Any,
-    header_key_bounds: Any,
-    header_value_data: Any,
-    header_value_bounds: Any,
-    header_value_valid: Any,
     out: Any,
     progress: Any,
 ) -> Any:
     """Append the given rows as V2 records until one does not fit below progress[LIMIT].
 
-    inputs:  rows int32[m], which rows to take, in order; timestamps int64[n]; key, value and
-             header spans.
+    inputs:  rows int32[m], which rows to take, in order; timestamps int64[n]; key and value spans;
+             headers as write_headers leaves them, or empty where no row has any.
     outputs: out uint8, from progress[POSITION] on; progress int64[PROGRESS_SIZE] is moved on:
              POSITION, MAX_TIMESTAMP, OFFSET_DELTA (of the next record).
     Returns how many of the rows were written.
@@ -233,30 +301,29 @@ def write_records(
     base_timestamp = progress[2]
     max_timestamp = progress[3]
     offset_delta = np.uint64(progress[4])
+    has_key, has_value = key_bounds.shape[0] > 0, value_bounds.shape[0] > 0
+    has_headers = headers_bounds.shape[0] > 0
+    keys_valid, values_valid = key_valid.shape[0] == 0, value_valid.shape[0] == 0
     written = _0
     while written < np.uint64(rows.shape[0]):
         row = np.uint64(rows[written])
         timestamp = timestamps[row]
         timestamp_delta = _zigzag(timestamp - base_timestamp)
-
-        key_size, key_length = _0, _1  # zigzag(-1): null
-        key_start = _0
-        if key_bounds.shape[0] > 0 and (key_valid.shape[0] == 0 or key_valid[row] != 0):
+        # A length of 1 is zigzag for -1: null.
+        key_start, key_size, key_length = _0, _0, _1
+        if has_key and (keys_valid or key_valid[row] != 0):
             key_start = np.uint64(key_bounds[row])
             key_size = np.uint64(key_bounds[row + _1]) - key_start
             key_length = key_size << _1
-        value_size, value_length = _0, _1
-        value_start = _0
-        if value_bounds.shape[0] > 0 and (value_valid.shape[0] == 0 or value_valid[row] != 0):
+        value_start, value_size, value_length = _0, _0, _1
+        if has_value and (values_valid or value_valid[row] != 0):
             value_start = np.uint64(value_bounds[row])
             value_size = np.uint64(value_bounds[row + _1]) - value_start
             value_length = value_size << _1
-
-        first_header, end_header = _0, _0
-        if headers_bounds.shape[0] > 0 and (headers_valid.shape[0] == 0 or headers_valid[row] != 0):
-            first_header = np.uint64(headers_bounds[row])
-            end_header = np.uint64(headers_bounds[row + _1])
-        header_count = (end_header - first_header) << _1
+        headers_start, headers_size = _0, _1
+        if has_headers:
+            headers_start = np.uint64(headers_bounds[row])
+            headers_size = np.uint64(headers_bounds[row + _1]) - headers_start
 
         size = (
             _1
@@ -266,18 +333,8 @@ def write_records(
             + key_size
             + _varint_size(value_length)
             + value_size
-            + _varint_size(header_count)
+            + headers_size
         )
-        for header in range(first_header, end_header):
-            name_size = np.uint64(header_key_bounds[header + _1] - header_key_bounds[header])
-            size = size + _varint_size(name_size << _1) + name_size
-            if header_value_valid.shape[0] == 0 or header_value_valid[header] != 0:
-                content_size = np.uint64(
-                    header_value_bounds[header + _1] - header_value_bounds[header]
-                )
-                size = size + _varint_size(content_size << _1) + content_size
-            else:
-                size = size + _1
         if position + _varint_size(size << _1) + size > limit:
             break
 
@@ -289,19 +346,11 @@ def write_records(
         position = _copy(key_data, key_start, out, position, key_size)
         position = _write_varint(out, position, value_length)
         position = _copy(value_data, value_start, out, position, value_size)
-        position = _write_varint(out, position, header_count)
-        for header in range(first_header, end_header):
-            name_start = np.uint64(header_key_bounds[header])
-            name_size = np.uint64(header_key_bounds[header + _1]) - name_start
-            position = _write_varint(out, position, name_size << _1)
-            position = _copy(header_key_data, name_start, out, position, name_size)
-            if header_value_valid.shape[0] == 0 or header_value_valid[header] != 0:
-                content_start = np.uint64(header_value_bounds[header])
-                content_size = np.uint64(header_value_bounds[header + _1]) - content_start
-                position = _write_varint(out, position, content_size << _1)
-                position = _copy(header_value_data, content_start, out, position, content_size)
-            else:
-                position = _write_varint(out, position, _1)
+        if has_headers:
+            position = _copy(headers_data, headers_start, out, position, headers_size)
+        else:
+            out[position] = np.uint8(0)
+            position = position + _1
 
         max_timestamp = max(max_timestamp, timestamp)
         offset_delta = offset_delta + _1
@@ -313,186 +362,165 @@ def write_records(
 
 
 def scan_records(
-    data: Any,
-    start: Any,
-    count: Any,
-    base_offset: Any,
-    last_offset_delta: Any,
-    base_timestamp: Any,
-    first_row: Any,
-    offsets: Any,
-    timestamps: Any,
-    key_positions: Any,
-    key_bounds: Any,
-    key_valid: Any,
-    value_positions: Any,
-    value_bounds: Any,
-    value_valid: Any,
-    headers_positions: Any,
-    headers_bounds: Any,
-    record_ends: Any,
-    fault: Any,
+    data: Any, sections: Any, numbers: Any, positions: Any, bounds: Any, valid: Any, fault: Any
 ) -> Any:
-    """Find every field of `count` records, which must fill data[start:] exactly.
+    """Find every field of the records in some sections, each of which must be filled exactly.
 
-    inputs:  data uint8, a whole uncompressed records section.
-    outputs: from index first_row on: offsets, timestamps int64[n]; *_positions int32[n], where
-             the bytes lie in data; *_bounds int32[n + 1], running sums of sizes, going on from
-             bounds[first_row]; *_valid uint8[n]; headers_positions int32[n], of the first
-             header; headers_bounds int32[n + 1], running count of headers; record_ends int32[n].
-             fault int64[1]: the position where a negative answer was found.
-    Returns count, or a negative code.
+    inputs:  data uint8; sections int64[k, 6]: of each batch the begin and end of its uncompressed
+             records in data, records count, base offset, last offset delta, base timestamp.
+    outputs: for all records of all sections, n together:
+             numbers int64[2, n], offset and timestamp;
+             positions int32[4, n], where in data key, value, and first header begin, and the
+             record ends; bounds int32[3, n + 1], running sums of key sizes, value sizes, and
+             header counts, 0 at the first on entry; valid uint8[2, n], of key and value;
+             fault int64[2]: section and position in it where a negative answer was found.
+    Returns n, or a negative code.
     """
-    position = np.uint64(start)
-    end = np.uint64(data.shape[0])
-    first = np.uint64(first_row)
-    previous = np.int64(-1)
-    for i in range(np.uint64(count)):
-        row = first + i
-        fault[0] = np.int64(position)
-        # Six varints in a row: record length, timestamp and offset delta, key, value, headers.
-        record_end = end
-        for field in range(6):
-            if field == 1:
-                position = position + _1  # attributes, unused
-            shift, varint = _0, _0
-            while True:
+    row = _0
+    for section in range(np.uint64(sections.shape[0])):
+        start = np.uint64(sections[section, _0])
+        end = np.uint64(sections[section, _1])
+        base_offset = sections[section, _3]
+        last_offset_delta = sections[section, _4]
+        base_timestamp = sections[section, _5]
+        previous = np.int64(-1)
+        position = start
+        fault[0] = np.int64(section)
+        for _ in range(np.uint64(sections[section, _2])):
+            fault[1] = np.int64(position - start)
+            number, position = _read_varint(data, position, end)
+            if position > end or number < 0 or np.uint64(number) > end - position:
+                return _code(position, TRUNCATED)
+            record_end = position + np.uint64(number)
+            # Written out: numba keeps a reference count around a call with a loop of ten turns.
+            position = position + _1
+            shift, delta, byte = _0, _0, _MORE
+            while byte >= _MORE:
                 if position >= record_end:
                     return TRUNCATED
+                if shift > _63:
+                    return BAD_VARINT
                 byte = np.uint64(data[position])
-                position = position + _1
-                if shift == _63 and byte > _1:
-                    return BAD_VARINT
-                varint = varint | ((byte & np.uint64(0x7F)) << shift)
-                if byte < _MORE:
-                    break
+                delta = delta | ((byte & np.uint64(0x7F)) << shift)
                 shift = shift + _7
-                if shift > _63 or (field != 1 and shift > np.uint64(28)):
-                    return BAD_VARINT
-            number = _unzigzag(varint)
-            if field == 0:
-                if number < 0 or np.uint64(number) > end - position:
-                    return TRUNCATED
-                record_end = position + np.uint64(number)
-            elif field == 1:
-                timestamps[row] = base_timestamp + number
-            elif field == 2:
-                if number <= previous or number > last_offset_delta:
-                    return BAD_OFFSET
-                previous = number
-                offsets[row] = base_offset + number
-            elif field == 3:
-                key_positions[row] = np.int64(position)
-                key_valid[row] = number >= 0
-                number = max(number, np.int64(0))
-                if np.uint64(number) > record_end - position:
-                    return TRUNCATED
-                key_bounds[row + _1] = key_bounds[row] + number
-                position = position + np.uint64(number)
-            elif field == 4:
-                value_positions[row] = np.int64(position)
-                value_valid[row] = number >= 0
-                number = max(number, np.int64(0))
-                if np.uint64(number) > record_end - position:
-                    return TRUNCATED
-                value_bounds[row + _1] = value_bounds[row] + number
-                position = position + np.uint64(number)
-            else:
-                # A header takes two bytes or more.
-                if number < 0 or np.uint64(number) > record_end - position:
-                    return BAD_HEADER_COUNT
-                headers_positions[row] = np.int64(position)
-                headers_bounds[row + _1] = headers_bounds[row] + number
-                if number == 0 and position != record_end:
-                    return BAD_LENGTH
-                record_ends[row] = np.int64(record_end)
-                position = record_end
-    fault[0] = np.int64(position)
-    if position != end:
-        return TRAILING_BYTES
-    return np.int64(count)
+                position = position + _1
+            numbers[_1, row] = base_timestamp + _unzigzag(delta)
+            number, position = _read_varint(data, position, record_end)
+            if position > record_end:
+                return _code(position, TRUNCATED)
+            if number <= previous or number > last_offset_delta:
+                return BAD_OFFSET
+            previous = number
+            numbers[_0, row] = base_offset + number
+
+            number, position = _read_varint(data, position, record_end)
+            size = np.uint64(max(number, np.int64(0)))
+            if position > record_end or size > record_end - position:
+                return _code(position, TRUNCATED)
+            valid[_0, row] = number >= 0
+            positions[_0, row] = np.int64(position)
+            bounds[_0, row + _1] = bounds[_0, row] + np.int64(size)
+            number, position = _read_varint(data, position + size, record_end)
+            size = np.uint64(max(number, np.int64(0)))
+            if position > record_end or size > record_end - position:
+                return _code(position, TRUNCATED)
+            valid[_1, row] = number >= 0
+            positions[_1, row] = np.int64(position)
+            bounds[_1, row + _1] = bounds[_1, row] + np.int64(size)
+
+            # A header takes two bytes or more.
+            number, position = _read_varint(data, position + size, record_end)
+            if position > record_end:
+                return _code(position, TRUNCATED)
+            if number < 0 or np.uint64(number) > record_end - position:
+                return BAD_HEADER_COUNT
+            if number == 0 and position != record_end:
+                return BAD_LENGTH
+            positions[_2, row] = np.int64(position)
+            positions[_3, row] = np.int64(record_end)
+            bounds[_2, row + _1] = bounds[_2, row] + number
+            position = record_end
+            row = row + _1
+        if position != end:
+            fault[1] = np.int64(position - start)
+            return TRAILING_BYTES
+    return np.int64(row)
 
 
 def scan_headers(
     data: Any,
-    first_row: Any,
-    count: Any,
     headers_positions: Any,
-    headers_bounds: Any,
     record_ends: Any,
-    name_positions: Any,
-    name_bounds: Any,
-    content_positions: Any,
-    content_bounds: Any,
-    content_valid: Any,
+    headers_bounds: Any,
+    positions: Any,
+    bounds: Any,
+    valid: Any,
     fault: Any,
 ) -> Any:
-    """Find the headers of `count` records that scan_records went over.
+    """Find the headers of the records that scan_records went over.
 
-    inputs:  headers_positions, headers_bounds and record_ends of scan_records.
-    outputs: name_* and content_* (header values) as the key and value columns of scan_records,
-             indexed by header; fault as there.
-    Returns the number of headers, or a negative code.
+    inputs:  positions[2], positions[3] and bounds[2] of scan_records.
+    outputs: for all headers, m together: positions int32[2, m], of header key and header value;
+             bounds int32[2, m + 1], 0 at the first on entry; valid uint8[m], of the value;
+             fault int64[1]: the record where a negative answer was found.
+    Returns m, or a negative code.
     """
-    first = np.uint64(first_row)
-    for i in range(np.uint64(count)):
-        row = first + i
+    for row in range(np.uint64(headers_positions.shape[0])):
+        fault[0] = np.int64(row)
         position = np.uint64(headers_positions[row])
         record_end = np.uint64(record_ends[row])
         for header in range(np.uint64(headers_bounds[row]), np.uint64(headers_bounds[row + _1])):
-            for field in range(2):
-                fault[0] = np.int64(position)
-                shift, varint = _0, _0
-                while True:
-                    if position >= record_end:
-                        return TRUNCATED
-                    byte = np.uint64(data[position])
-                    position = position + _1
-                    varint = varint | ((byte & np.uint64(0x7F)) << shift)
-                    if byte < _MORE:
-                        break
-                    shift = shift + _7
-                    if shift > np.uint64(28):
-                        return BAD_VARINT
-                number = _unzigzag(varint)
-                if field == 0 and number < 0:
-                    return BAD_HEADER_KEY
-                size = np.uint64(max(number, np.int64(0)))
-                if size > record_end - position:
-                    return TRUNCATED
-                if field == 0:
-                    name_positions[header] = np.int64(position)
-                    name_bounds[header + _1] = name_bounds[header] + number
-                else:
-                    content_positions[header] = np.int64(position)
-                    content_valid[header] = number >= 0
-                    content_bounds[header + _1] = content_bounds[header] + np.int64(size)
-                position = position + size
+            number, position = _read_varint(data, position, record_end)
+            if position > record_end:
+                return _code(position, TRUNCATED)
+            if number < 0:
+                return BAD_HEADER_KEY
+            size = np.uint64(number)
+            if size > record_end - position:
+                return TRUNCATED
+            positions[_0, header] = np.int64(position)
+            bounds[_0, header + _1] = bounds[_0, header] + number
+            number, position = _read_varint(data, position + size, record_end)
+            size = np.uint64(max(number, np.int64(0)))
+            if position > record_end or size > record_end - position:
+                return _code(position, TRUNCATED)
+            positions[_1, header] = np.int64(position)
+            valid[header] = number >= 0
+            bounds[_1, header + _1] = bounds[_1, header] + np.int64(size)
+            position = position + size
         if headers_bounds[row + _1] > headers_bounds[row] and position != record_end:
-            fault[0] = np.int64(position)
             return BAD_LENGTH
-    return np.int64(headers_bounds[first + np.uint64(count)] - headers_bounds[first])
+    return np.int64(headers_bounds[np.uint64(headers_positions.shape[0])])
 
 
-def copy_spans(data: Any, positions: Any, bounds: Any, first: Any, count: Any, out: Any) -> Any:
+def copy_spans(data: Any, positions: Any, bounds: Any, out: Any) -> Any:
     """Gather spans of bytes behind each other.
 
     inputs:  data uint8; positions int32[n]; bounds int32[n + 1], running sums of their sizes.
-    outputs: out uint8: span i of data goes to out[bounds[i] : bounds[i + 1]], for i from `first`.
-    Returns count.
+    outputs: out uint8: span i of data goes to out[bounds[i] : bounds[i + 1]].
+    Returns n.
     """
-    for i in range(np.uint64(first), np.uint64(first) + np.uint64(count)):
+    for i in range(np.uint64(positions.shape[0])):
         start = np.uint64(bounds[i])
         size = np.uint64(bounds[i + _1]) - start
         _copy(data, np.uint64(positions[i]), out, start, size)
-    return np.int64(count)
+    return np.int64(positions.shape[0])
 
 
 # What `jit` compiles: helpers in the order in which they call each other, then kernels.
-HELPERS = ("_zigzag", "_unzigzag", "_varint_size", "_write_varint", "_murmur2")
+HELPERS = (
+    "_zigzag",
+    "_unzigzag",
+    "_varint_size",
+    "_write_varint",
+    "_read_varint",
+    "_code",
+    "_murmur2",
+)
 KERNELS = (
     "assign_slots",
     "group_rows",
+    "write_headers",
     "write_records",
     "scan_records",
     "scan_headers",
@@ -509,19 +537,20 @@ def warm_up() -> None:
         return made
 
     u8, i32, i64 = array("u1"), array("i4"), array("i8")
-    out8, out32 = array("u1", 1, out=True), array("i4", 2, out=True)
+    out8, out32 = array("u1", 1, out=True), array("i4", 1, out=True)
     out64 = array("i8", PROGRESS_SIZE, out=True)
-    spans = (u8, i32, u8)
-    found = (out32[:1], out32, out8)
+    found8, found32, found64 = (np.zeros((2, 0), t) for t in (np.uint8, np.int32, np.int64))
+    bounds = np.zeros((3, 1), np.int32)
+    sections = np.zeros((0, 6), np.int64)
     sticky = np.zeros((1, 3), np.int64)
+    spans = (u8, i32, u8)
     assign_slots(i32, i32, i32, i32, u8, *spans, i32, sticky, 1, out32[:0])
     group_rows(i32, out64[:2], out32[:0])
-    write_records(i32, i64, *spans, *spans, i32, u8, u8, i32, *spans, out8, out64)
-    scan_records(
-        u8, 0, 0, 0, 0, 0, 0, out64, out64, *found, *found, out32[:1], out32, out32[:1], out64[:1]
-    )  # fmt: skip
-    scan_headers(u8, 0, 0, out32[:1], out32, out32[:1], out32[:1], out32, *found, out64[:1])
-    copy_spans(u8, out32[:0], out32, 0, 0, out8)
+    write_headers(i32, u8, u8, i32, *spans, out8, out32)
+    write_records(i32, i64, *spans, *spans, u8, i32, out8, out64)
+    scan_records(u8, sections, found64, found32, bounds, found8, out64)
+    scan_headers(u8, out32[:0], out32[:0], out32, found32, bounds, out8, out64)
+    copy_spans(u8, out32[:0], out32, out8)
 
 
 load = jit.compile_on_first_call(globals(), HELPERS, KERNELS, warm_up)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import codec
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.staging import Extent, Staging
-from tests.reference import Record, decode, read_header
+from tests.reference import Record, decode_batches, read_header
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 ROWS_SCHEMA = pa.schema(
@@ -177,16 +178,21 @@ def staged(
     *,
     transaction: str = "job",
     adopt_min_bytes: int = 8 << 20,
+    flush: bool = False,
 ) -> list[Extent]:
     """What one task stages when it writes these batches, one partition after the other."""
     staging = Staging(
         cluster.files, cluster.metadata.staging_dir, transaction, adopt_min_bytes=adopt_min_bytes
     )
-    for (topic, partition), parts in batches.items():
-        for data in parts:
-            count = read_header(data).records_count
-            staging.send(cluster.metadata.topic(topic), partition, data, count)
-    return staging.finish(flush=False)
+    try:
+        for (topic, partition), parts in batches.items():
+            for data in parts:
+                count = read_header(data).records_count
+                staging.send(cluster.metadata.topic(topic), partition, data, count)
+        return staging.finish(flush=flush)
+    except OSError:
+        staging.abandon()
+        raise
 
 
 def commit(
@@ -224,7 +230,12 @@ def contents(cluster: Cluster) -> dict[TopicPartition, list[Record]]:
     return found
 
 
+@functools.cache
+def _decoded(data: bytes) -> list[Record]:
+    return decode_batches(data)
+
+
 def records_of(batches: Sequence[bytes]) -> list[Record]:
     """What a log holds into which only these batches were written, from offset 0 on."""
-    decoded = [record for data in batches for record in decode(data)]
+    decoded = [record for data in batches for record in _decoded(data)]
     return [record._replace(offset=offset) for offset, record in enumerate(decoded)]

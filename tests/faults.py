@@ -28,6 +28,8 @@ from pathlib import Path
 
 from spark_kbatch.log.files import Buffer, Files, Lock
 
+CAN_BE_TORN = frozenset({"write", "truncate", "make_dir", "remove_dir"})
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -51,7 +53,7 @@ class FaultyFiles(Files):
         self, name: str, where: Path | int, partly: Callable[[float], object] | None = None
     ) -> None:
         number = len(self.steps)
-        path = str(where) if isinstance(where, Path) else os.readlink(f"/proc/self/fd/{where}")
+        path = str(where if isinstance(where, Path) else Path(f"/proc/self/fd/{where}").readlink())
         self.steps.append(f"{name} {path}")
         fault = self.fault
         if fault is None or number < fault.at or (number > fault.at and not fault.lasting):

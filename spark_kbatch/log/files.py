@@ -40,12 +40,15 @@ class AppendFile:
         return position
 
     def close(self, *, flush: bool) -> None:
-        """No appends after this."""
+        """No appends after this; closing again does nothing."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor < 0:
+            return
         try:
             if flush:
-                self._files.flush_descriptor(self._descriptor)
+                self._files.flush_descriptor(descriptor)
         finally:
-            os.close(self._descriptor)
+            os.close(descriptor)
 
 
 class Lock:

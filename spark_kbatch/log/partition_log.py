@@ -56,6 +56,7 @@ from spark_kbatch.record.header import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
     assign,
+    ensure_valid,
     unpack,
     walk,
 )
@@ -248,7 +249,14 @@ class PartitionLog:
                 base_offset = header.next_offset
                 found.append((at, header))
         except CorruptRecordError as error:
-            raise error if error.path else error.at(str(path), position) from None
+            damaged = error
+            # It may be the batch before that is wrong about where it ends: its CRC tells.
+            try:
+                for at, header in found[-1:]:
+                    ensure_valid(view, at, header)
+            except CorruptRecordError as error_before:
+                damaged = error_before
+            raise damaged if damaged.path else damaged.at(str(path), position) from None
         return found
 
     def _ensure_fits(

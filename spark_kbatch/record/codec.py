@@ -12,7 +12,7 @@ Source: Kafka clients/.../record/MemoryRecordsBuilder.java, DefaultRecordBatch.j
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -47,9 +47,8 @@ RECORD_SCHEMA = pa.schema(
 
 MAX_SECTION_SIZE = 2**31 - 1  # positions in a records section are int32, as in Kafka
 
-# A record takes at most this many bytes beside its key, value and headers; a header this many.
-RECORD_OVERHEAD_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 5
-HEADER_OVERHEAD_MAX = 5 + 5
+# A record takes at most this many bytes beside its key, value and headers.
+RECORD_OVERHEAD_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 1
 
 _WHAT = {
     kernels.TRUNCATED: "a field reaches past the end of its record",
@@ -72,9 +71,7 @@ def write_records(columns: Columns, rows: Array, out: Array, progress: Array) ->
     return int(
         kernels.write_records(
             rows, columns.timestamps, *columns.key, *columns.value,
-            columns.headers.bounds, columns.headers.valid,
-            columns.headers.keys.data, columns.headers.keys.bounds, *columns.headers.values,
-            out, progress,
+            columns.headers.data, columns.headers.bounds, out, progress,
         )
     )  # fmt: skip
 
@@ -84,16 +81,10 @@ def size_upper_bound(columns: Columns, row: int) -> int:
 
     Source: AbstractRecords.estimateSizeInBytesUpperBound.
     """
-
-    def size(spans: arrow.Spans, first: int, last: int) -> int:
-        return int(spans.bounds[last]) - int(spans.bounds[first]) if len(spans.bounds) else 0
-
     total = RECORD_BATCH_OVERHEAD + RECORD_OVERHEAD_MAX
-    total += size(columns.key, row, row + 1) + size(columns.value, row, row + 1)
-    if len(columns.headers.bounds):
-        first, last = (int(b) for b in columns.headers.bounds[row : row + 2])
-        total += (last - first) * HEADER_OVERHEAD_MAX
-        total += size(columns.headers.keys, first, last) + size(columns.headers.values, first, last)
+    for spans in (columns.key, columns.value, columns.headers):
+        if len(spans.bounds):
+            total += int(spans.bounds[row + 1]) - int(spans.bounds[row])
     return total
 
 
@@ -161,9 +152,8 @@ def encode(
         timestamps=arrow.timestamps_ms(column("timestamp"), count, NO_TIMESTAMP),
         headers=column("headers"),
     )
-    spans = (columns.key, columns.value, columns.headers.keys, columns.headers.values)
+    spans = (columns.key, columns.value, columns.headers)
     size = RECORD_BATCH_OVERHEAD + count * RECORD_OVERHEAD_MAX + sum(len(s.data) for s in spans)
-    size += HEADER_OVERHEAD_MAX * len(columns.headers.keys.bounds)
     out = np.empty(size, np.uint8)
     progress = new_progress(size, int(columns.timestamps[0]) if count else NO_TIMESTAMP)
     written = write_records(columns, np.arange(count, dtype=np.int32), out, progress)
@@ -231,191 +221,221 @@ def decode_batches(
     offsets_alone = set(columns) <= {"offset"}
     bytes_array = np.frombuffer(data, np.uint8)
     bytes_array.setflags(write=False)
-    pending: list[_Section] = []
-    size = 0
+    piece = _Piece(data, bytes_array, columns, start_offset, end_offset)
     for position, header in batches:
         # Nothing of the header but its offsets is believed without the CRC; those are checked
         # against the neighbours by whoever has read the batches.
-        if offsets_alone and not header.is_control and has_every_offset(header):
-            section = _Section(position, header, arrow.EMPTY_U8)
-        else:
+        is_open = not offsets_alone or header.is_control or not _has_every_offset(header)
+        if is_open:
             batch_header.ensure_valid(data, position, header)
-            section = None
         if (
             header.is_control
             or header.last_offset < start_offset
             or header.base_offset >= end_offset
         ):
             continue
-        if section is None:
-            section = _open_section(data, bytes_array, position, header)
-        if pending and size + len(section.records) > MAX_SECTION_SIZE:
-            yield _to_arrow(pending, columns, start_offset, end_offset)
-            pending, size = [], 0
-        pending.append(section)
-        # 8 bytes a record stand for what is made of the header alone.
-        size += len(section.records) + 8 * header.records_count
-        if size >= max_bytes:
-            yield _to_arrow(pending, columns, start_offset, end_offset)
-            pending, size = [], 0
-    if pending:
-        yield _to_arrow(pending, columns, start_offset, end_offset)
+        section = _open_section(data, position, header, is_open)
+        if piece.sections and (
+            piece.sections[0].is_open != is_open or piece.size + section.size > MAX_SECTION_SIZE
+        ):
+            yield piece.to_arrow()
+        piece.add(section)
+        if piece.size >= max_bytes:
+            yield piece.to_arrow()
+    if piece.sections:
+        yield piece.to_arrow()
 
 
-def has_every_offset(header: BatchHeader) -> bool:
-    """Whether the batch has a record at each of its offsets, so that they follow from the header."""
+def _has_every_offset(header: BatchHeader) -> bool:
+    """Whether the batch has a record at each offset, so that they follow from its header."""
     return header.records_count == header.last_offset_delta + 1
 
 
 class _Section(NamedTuple):
-    """A batch and its uncompressed records; `records` is empty where they are not looked at."""
+    """A batch, and where its uncompressed records lie."""
 
     position: int
     header: BatchHeader
-    records: Array
+    is_open: bool  # whether its records are looked at
+    start: int  # in the data that was given, or in `plain`
+    end: int
+    plain: Buffer | None  # what was decompressed
+
+    @property
+    def size(self) -> int:
+        """Of what is made of it; 8 bytes a record stand for offsets made of the header alone."""
+        return max(self.end - self.start, 8 * self.header.records_count)
 
 
-def _open_section(data: Buffer, bytes_array: Array, position: int, header: BatchHeader) -> _Section:
-    first, end = position + RECORD_BATCH_OVERHEAD, position + header.size_in_bytes
-    if header.codec == 0 or header.records_count == 0:
-        records = bytes_array[first:end]
-    else:
+def _open_section(data: Buffer, position: int, header: BatchHeader, is_open: bool) -> _Section:
+    start, end, plain = position + RECORD_BATCH_OVERHEAD, position + header.size_in_bytes, None
+    if is_open and header.codec and header.records_count:
         try:
-            plain = compression.decompress(header.codec, memoryview(data)[first:end])
+            plain = compression.decompress(header.codec, memoryview(data)[start:end])
         except CorruptRecordError as error:
-            raise error.at("", first) from None
-        records = np.frombuffer(plain, np.uint8)
-        records.setflags(write=False)
-    if header.records_count * MIN_RECORD_SIZE > len(records):
+            raise error.at("", start) from None
+        start, end = 0, len(plain)
+    if is_open and header.records_count * MIN_RECORD_SIZE > end - start:
         raise CorruptRecordError(
             "records count for the bytes there are",
             position=position + 57,
-            expected=f"at most {len(records) // MIN_RECORD_SIZE}",
+            expected=f"at most {(end - start) // MIN_RECORD_SIZE}",
             found=header.records_count,
         )
-    return _Section(position, header, records)
+    return _Section(position, header, is_open, start, end, plain)
+
+
+class _Piece:
+    """Batches that become one Arrow batch; used again for the next one."""
+
+    def __init__(
+        self,
+        data: Buffer,
+        bytes_array: Array,
+        columns: Sequence[str],
+        start_offset: int,
+        end_offset: int,
+    ) -> None:
+        self._data, self._bytes_array = data, bytes_array
+        self._columns = columns
+        self._start_offset, self._end_offset = start_offset, end_offset
+        self.sections: list[_Section] = []
+        self.size = 0
+
+    def add(self, section: _Section) -> None:
+        self.sections.append(section)
+        self.size += section.size
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """The rows of all sections; none are left."""
+        sections, self.sections, self.size = self.sections, [], 0
+        batch, offsets = self._rows(sections)
+        first, end = 0, batch.num_rows
+        if sections[0].header.base_offset < self._start_offset:
+            first = int(np.searchsorted(offsets, self._start_offset))
+        if sections[-1].header.last_offset >= self._end_offset:
+            end = max(int(np.searchsorted(offsets, self._end_offset)), first)
+        return batch if end - first == batch.num_rows else batch.slice(first, end - first)
+
+    def _rows(self, sections: list[_Section]) -> tuple[pa.RecordBatch, Array]:
+        schema = pa.schema([RECORD_SCHEMA.field(name) for name in self._columns])
+        if sections[0].is_open:
+            found = _Found(*self._join(sections))
+            found.scan()
+            arrays, offsets = [found.column(name) for name in self._columns], found.offsets
+        else:
+            ranges = [np.arange(s.header.base_offset, s.header.next_offset) for s in sections]
+            offsets = np.concatenate(ranges)
+            arrays = [pa.array(offsets)] * len(self._columns)
+        if arrays:
+            return pa.RecordBatch.from_arrays(arrays, schema=schema), offsets
+        nothing = pa.array([{}] * len(offsets), pa.struct([]))
+        return pa.RecordBatch.from_struct_array(nothing), offsets
+
+    def _join(self, sections: list[_Section]) -> tuple[Array, list[_Section]]:
+        """One array in which all sections lie, and where they lie in it."""
+        if all(section.plain is None for section in sections):
+            return self._bytes_array, sections
+        parts, moved, end = [], [], 0
+        for section in sections:
+            source = section.plain if section.plain is not None else self._data
+            parts.append(memoryview(source)[section.start : section.end])
+            start, end = end, end + len(parts[-1])
+            moved.append(section._replace(start=start, end=end))
+        joined = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), np.uint8)
+        joined.setflags(write=False)
+        return joined, moved
 
 
 class _Found:
-    """Where kernels put what they find in the records of some batches."""
+    """What kernels find in the records of some sections of `data`."""
 
-    def __init__(self, count: int) -> None:
-        def positions() -> Array:
-            return np.empty(count, np.int32)
+    def __init__(self, data: Array, sections: list[_Section]) -> None:
+        self._data, self._sections = data, sections
+        count = sum(section.header.records_count for section in sections)
+        self._numbers = np.empty((2, count), np.int64)
+        self._positions = np.empty((4, count), np.int32)
+        self._bounds = np.empty((3, count + 1), np.int32)
+        self._bounds[:, 0] = 0
+        self._valid = np.empty((2, count), np.uint8)
+        self.offsets = self._numbers[0]
 
-        def bounds() -> Array:
-            made = np.empty(count + 1, np.int32)
-            made[0] = 0
-            return made
-
-        self.offsets, self.timestamps = np.empty(count, np.int64), np.empty(count, np.int64)
-        self.key = (positions(), bounds(), np.empty(count, np.uint8))
-        self.value = (positions(), bounds(), np.empty(count, np.uint8))
-        self.headers = (positions(), bounds())
-        self.record_ends = positions()
-
-
-def _to_arrow(
-    sections: list[_Section], columns: Sequence[str], start_offset: int, end_offset: int
-) -> pa.RecordBatch:
-    found = _scan(sections)
-    made: dict[str, Any] = {
-        "offset": lambda: pa.array(found.offsets),
-        "timestamp": lambda: pa.array(found.timestamps),
-        "timestamp_type": lambda: pa.array(_timestamp_types(sections)),
-        "key": lambda: _gather(sections, *found.key),
-        "value": lambda: _gather(sections, *found.value),
-        "headers": lambda: _headers(sections, found),
-    }
-    schema = pa.schema([RECORD_SCHEMA.field(name) for name in columns])
-    rows = len(found.offsets)
-    if schema.names:
-        batch = pa.RecordBatch.from_arrays([made[name]() for name in columns], schema=schema)
-    else:
-        batch = pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
-    first, end = 0, rows
-    if sections[0].header.base_offset < start_offset:
-        first = int(np.searchsorted(found.offsets, start_offset))
-    if sections[-1].header.last_offset >= end_offset:
-        end = max(int(np.searchsorted(found.offsets, end_offset)), first)
-    return batch if end - first == rows else batch.slice(first, end - first)
-
-
-def _scan(sections: list[_Section]) -> _Found:
-    found = _Found(sum(section.header.records_count for section in sections))
-    row = 0
-    for position, header, records in sections:
-        count = header.records_count
-        if len(records) == 0 and count:
-            found.offsets[row : row + count] = np.arange(header.base_offset, header.next_offset)
-            row += count
-            continue
-        fault = np.zeros(1, np.int64)
+    def scan(self) -> None:
+        table = np.array(
+            [
+                (
+                    s.start,
+                    s.end,
+                    h.records_count,
+                    h.base_offset,
+                    h.last_offset_delta,
+                    h.base_timestamp,
+                )
+                for s in self._sections
+                for h in (s.header,)
+            ],
+            np.int64,
+        )
+        fault = np.zeros(2, np.int64)
         answer = kernels.scan_records(
-            records, 0, count, header.base_offset, header.last_offset_delta, header.base_timestamp, row,
-            found.offsets, found.timestamps, *found.key, *found.value, *found.headers,
-            found.record_ends, fault,
-        )  # fmt: skip
-        if answer < 0:
-            raise _corrupt(int(answer), int(fault[0]), position, header)
-        if header.timestamp_type == LOG_APPEND_TIME_TYPE:
-            found.timestamps[row : row + count] = header.max_timestamp
-        row += count
-    return found
-
-
-def _corrupt(answer: int, fault: int, position: int, header: BatchHeader) -> CorruptRecordError:
-    what = _WHAT[answer]
-    if header.codec:
-        return CorruptRecordError(
-            f"{what}, {fault} bytes into its decompressed records", position=position
+            self._data, table, self._numbers, self._positions, self._bounds, self._valid, fault
         )
-    return CorruptRecordError(what, position=position + RECORD_BATCH_OVERHEAD + fault)
+        if answer < 0:
+            raise self._corrupt(int(answer), self._sections[int(fault[0])], int(fault[1]))
+        row = 0
+        for section in self._sections:
+            count = section.header.records_count
+            if section.header.timestamp_type == LOG_APPEND_TIME_TYPE:
+                self._numbers[1, row : row + count] = section.header.max_timestamp
+            row += count
 
+    def column(self, name: str) -> pa.Array:
+        """One column of RECORD_SCHEMA."""
+        match name:
+            case "offset":
+                return pa.array(self.offsets)
+            case "timestamp":
+                return pa.array(self._numbers[1])
+            case "key" | "value":
+                index = 0 if name == "key" else 1
+                positions, bounds = self._positions[index], self._bounds[index]
+                data = self._gather(positions, bounds)
+                return arrow.binary_array(data, bounds, self._valid[index])
+            case "timestamp_type":
+                types = [section.header.timestamp_type for section in self._sections]
+                counts = [section.header.records_count for section in self._sections]
+                return pa.array(np.repeat(np.array(types, np.int32), counts))
+            case _:
+                return self._headers()
 
-def _gather(sections: list[_Section], positions: Array, bounds: Array, valid: Array) -> pa.Array:
-    """The bytes that the scan found, as an Arrow array of its own."""
-    data = np.empty(int(bounds[-1]), np.uint8)
-    row = 0
-    for section in sections:
-        count = section.header.records_count
-        kernels.copy_spans(section.records, positions, bounds, row, count, data)
-        row += count
-    return arrow.binary_array(data, bounds, valid)
+    def _gather(self, positions: Array, bounds: Array) -> Array:
+        data = np.empty(int(bounds[-1]), np.uint8)
+        kernels.copy_spans(self._data, positions, bounds, data)
+        return data
 
-
-def _headers(sections: list[_Section], found: _Found) -> pa.Array:
-    positions, bounds = found.headers
-    count = int(bounds[-1])
-    inner = _Found(count)
-    row = 0
-    for section in sections:
-        fault = np.zeros(1, np.int64)
-        records_count = section.header.records_count
+    def _headers(self) -> pa.Array:
+        count = int(self._bounds[2, -1])
+        positions, bounds = np.empty((2, count), np.int32), np.empty((2, count + 1), np.int32)
+        bounds[:, 0] = 0
+        valid, fault = np.empty(count, np.uint8), np.zeros(1, np.int64)
         answer = kernels.scan_headers(
-            section.records, row, records_count, positions, bounds, found.record_ends,
-            inner.key[0], inner.key[1], *inner.value, fault,
+            self._data, self._positions[2], self._positions[3], self._bounds[2],
+            positions, bounds, valid, fault,
         )  # fmt: skip
         if answer < 0:
-            raise _corrupt(int(answer), int(fault[0]), section.position, section.header)
-        row += records_count
-    keys, values = (
-        np.empty(int(inner.key[1][-1]), np.uint8),
-        np.empty(int(inner.value[1][-1]), np.uint8),
-    )
-    row = 0
-    for section in sections:
-        first, end = int(bounds[row]), int(bounds[row + section.header.records_count])
-        kernels.copy_spans(section.records, inner.key[0], inner.key[1], first, end - first, keys)
-        kernels.copy_spans(
-            section.records, inner.value[0], inner.value[1], first, end - first, values
+            ends = np.cumsum([section.header.records_count for section in self._sections])
+            section = self._sections[int(np.searchsorted(ends, int(fault[0]), side="right"))]
+            position = int(self._positions[2, int(fault[0])]) - section.start
+            raise self._corrupt(int(answer), section, position)
+        keys = arrow.string_array(self._gather(positions[0], bounds[0]), bounds[0])
+        values = arrow.binary_array(self._gather(positions[1], bounds[1]), bounds[1], valid)
+        return arrow.headers_array(self._bounds[2], keys, values)
+
+    def _corrupt(self, answer: int, section: _Section, position: int) -> CorruptRecordError:
+        what = _WHAT[answer]
+        if section.plain is not None:
+            what = f"{what}, {position} bytes into its decompressed records"
+            return CorruptRecordError(what, position=section.position)
+        return CorruptRecordError(
+            what, position=section.position + RECORD_BATCH_OVERHEAD + position
         )
-        row += section.header.records_count
-    names = arrow.string_array(keys, inner.key[1])
-    values_array = arrow.binary_array(values, inner.value[1], inner.value[2])
-    return arrow.headers_array(bounds, names, values_array)
-
-
-def _timestamp_types(sections: list[_Section]) -> Array:
-    types = np.array([section.header.timestamp_type for section in sections], np.int32)
-    return np.repeat(types, [section.header.records_count for section in sections])

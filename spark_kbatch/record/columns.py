@@ -3,8 +3,8 @@
 Slices, nulls, large types and headers are where silent errors live, so they all end here:
 
     Spans      data uint8, bounds int32[n + 1], valid uint8[n] or empty   (string, binary, large_*)
-    Headers    bounds int32[n + 1], valid, and the Spans of header keys and header values
-    Columns    what one batch encoder takes: timestamps int64[n], key, value, headers
+    Columns    what one batch encoder takes: timestamps int64[n], key, value, and headers as the bytes
+               that they take in a record
 
 A view shares the array's memory wherever its layout allows that, and keeps the array alive.
 """
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_kbatch import kernels
 from spark_kbatch.errors import ConfigError, InvalidTimestampError
 from spark_kbatch.record.header import NO_TIMESTAMP
 
@@ -30,6 +31,8 @@ def frozen(array: Array) -> Array:
     array.setflags(write=False)
     return array
 
+
+HEADER_OVERHEAD_MAX = 5 + 5  # of a header, beside its key and value
 
 EMPTY_U8 = frozen(np.empty(0, np.uint8))
 EMPTY_I32 = frozen(np.empty(0, np.int32))
@@ -46,18 +49,6 @@ class Spans(NamedTuple):
 ABSENT = Spans(EMPTY_U8, EMPTY_I32, EMPTY_U8)
 
 
-class Headers(NamedTuple):
-    """The headers of n records. An empty `bounds` means that no record has any."""
-
-    bounds: Array
-    valid: Array
-    keys: Spans
-    values: Spans
-
-
-NO_HEADERS = Headers(EMPTY_I32, EMPTY_U8, ABSENT, ABSENT)
-
-
 class Columns(NamedTuple):
     """The rows of one Arrow batch as a batch encoder takes them."""
 
@@ -65,7 +56,7 @@ class Columns(NamedTuple):
     timestamps: Array
     key: Spans
     value: Spans
-    headers: Headers
+    headers: Spans  # each row's as written; absent where no row has any
 
 
 def columns(
@@ -82,7 +73,7 @@ def columns(
         timestamps,
         ABSENT if key is None else spans(key),
         ABSENT if value is None else spans(value),
-        NO_HEADERS if headers is None else headers_view(headers),
+        ABSENT if headers is None else headers_spans(headers),
     )
 
 
@@ -111,32 +102,46 @@ def spans(array: pa.Array) -> Spans:
     return Spans(frozen(data), frozen(bounds), _valid(array))
 
 
-def headers_view(array: pa.Array) -> Headers:
-    """An array of list<struct<key, value>> (also large_list) as views.
+def headers_spans(array: pa.Array) -> Spans:
+    """An array of list<struct<key, value>> (also large_list), as the bytes that records end with.
 
     Raises:
         ConfigError: a header whose key is null.
+        OverflowError: over 2 GiB of headers; take fewer rows at a time.
     """
     if pa.types.is_null(array.type):
-        return NO_HEADERS
+        return ABSENT
     if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
         raise TypeError(f"headers are a list of structs, not {array.type}")
     if len(array) == 0:
-        return NO_HEADERS
-    large = pa.types.is_large_list(array.type)
-    bounds = _bounds(array, large)
+        return ABSENT
+    bounds = _bounds(array, pa.types.is_large_list(array.type))
     first, last = int(bounds[0]), int(bounds[-1])
     if first == last:
-        return NO_HEADERS
+        return ABSENT
     # `values` ignores the list's own offset; a struct's `field` ignores the struct's.
     entries = array.values.slice(first, last - first)
     keys, values = (pc.struct_field(entries, [i]) for i in (0, 1))
-    valid = _valid(array)
+    if pa.types.is_null(values.type):
+        values = values.cast(pa.binary())
     if keys.null_count:
         raise ConfigError(
             "column 'headers' holds a header whose key is null; every key is a string"
         )
-    return Headers(frozen((bounds - first).astype(np.int32)), valid, spans(keys), spans(values))
+    key_spans, value_spans = spans(keys), spans(values)
+    size = len(array) * 5 + len(keys) * HEADER_OVERHEAD_MAX + _size(key_spans) + _size(value_spans)
+    if size > np.iinfo(np.int32).max:
+        raise OverflowError("over 2 GiB of headers in one array")
+    data, data_bounds = np.empty(size, np.uint8), np.zeros(len(array) + 1, np.int32)
+    kernels.write_headers(
+        frozen((bounds - first).astype(np.int32)), _valid(array),
+        key_spans.data, key_spans.bounds, *value_spans, data, data_bounds,
+    )  # fmt: skip
+    return Spans(frozen(data), frozen(data_bounds), EMPTY_U8)
+
+
+def _size(of: Spans) -> int:
+    return int(of.bounds[-1]) - int(of.bounds[0]) if len(of.bounds) else 0
 
 
 def timestamps_ms(array: pa.Array | None, rows_count: int, now_ms: int) -> Array:

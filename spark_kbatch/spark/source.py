@@ -85,16 +85,25 @@ def _ensure_readable(schema: StructType) -> None:
             raise ConfigError(
                 f"the schema names the column {field.name!r}; columns are: {', '.join(known)}"
             )
-        if not _same(field.dataType, known[field.name]):
+        if field.dataType.simpleString() != known[field.name].simpleString():
             raise ConfigError(
                 f"the schema gives column {field.name!r} the type {field.dataType.simpleString()}; it "
                 f"is {known[field.name].simpleString()}"
             )
+        if not field.nullable or _has_never_null(field.dataType):
+            raise ConfigError(
+                f"the schema says that column {field.name!r}, or something in it, is never null; every "
+                "column may be null, and so may what is in it: leave NOT NULL out"
+            )
 
 
-def _same(given: DataType, wanted: DataType) -> bool:
-    """Equal but for nullability inside arrays and structs."""
-    return given.simpleString() == wanted.simpleString()
+def _has_never_null(given: DataType) -> bool:
+    """Whether something in an array or struct is declared as never null: Spark would refuse our rows."""
+    if isinstance(given, ArrayType):
+        return not given.containsNull or _has_never_null(given.elementType)
+    if isinstance(given, StructType):
+        return any(not field.nullable or _has_never_null(field.dataType) for field in given)
+    return False
 
 
 def register(spark: SparkSession) -> None:

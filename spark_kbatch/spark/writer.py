@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 
 from spark_kbatch.cluster import Cluster, TaskProducer, now_ms
 from spark_kbatch.config import WriteOptions
-from spark_kbatch.errors import ConfigError, RecordTooLargeError
+from spark_kbatch.errors import ConfigError, KafkaStorageError, RecordTooLargeError
 from spark_kbatch.log.files import Files
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.replica.metadata import Probe
@@ -98,10 +98,15 @@ class KBatchWriter(DataSourceArrowWriter):
         """Make cluster and topic where they do not exist, and the job's staging directory."""
         cluster = Cluster(options.path, create=True)
         options = replace(options, path=str(cluster.path))
-        if options.topic is not None:
-            cluster.topic_for(options.topic, options)
         transaction = uuid.uuid4().hex
-        probe = Probe.leave(cluster.files, cluster.metadata.staging_dir / transaction)
+        try:
+            if options.topic is not None:
+                cluster.topic_for(options.topic, options)
+            probe = Probe.leave(cluster.files, cluster.metadata.staging_dir / transaction)
+        except OSError as error:
+            raise KafkaStorageError(
+                f"the cluster at {cluster.path} cannot be written: {error}"
+            ) from error
         return cls(options, transaction, probe)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:

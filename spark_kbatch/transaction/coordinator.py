@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError
+from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError, LogDirLockedError
 from spark_kbatch.log.partition_log import LogAppender
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
@@ -64,33 +64,33 @@ class Coordinator:
 
         Raises:
             CommitError: its outcome says whether the data is visible.
+            LogDirLockedError: a broker is in; nothing is visible.
         """
         if not extents:
             return
         by_partition: dict[TopicPartition, list[Extent]] = {}
         for extent in extents:
             by_partition.setdefault(extent.topic_partition, []).append(extent)
-        with self._manager.locks.commit(), self._manager.writing():
-            self._roll_forward_locked()
-            with self._manager.locks.partitions(by_partition):
-                try:
+        outcome = NOTHING_VISIBLE
+        try:
+            with self._manager.locks.commit(), self._manager.writing():
+                self._roll_forward_locked()
+                with self._manager.locks.partitions(by_partition):
                     self._ensure_unchanged(by_partition)
                     states = {
                         topic_partition: self._place(topic_partition, pieces)
                         for topic_partition, pieces in by_partition.items()
                     }
                     prepared = self._prepare(transactional_id, states)
-                except (OSError, KBatchError) as error:
-                    raise CommitError(NOTHING_VISIBLE, str(error)) from error
-                try:
+                    outcome = UNKNOWN
                     self._decide(prepared)
-                except OSError as error:
-                    raise CommitError(UNKNOWN, str(error)) from error
-                try:
+                    outcome = COMMITTED
                     self._flip(states)
                     self._complete(prepared)
-                except OSError as error:
-                    raise CommitError(COMMITTED, str(error)) from error
+        except LogDirLockedError:
+            raise
+        except (OSError, KBatchError) as error:
+            raise CommitError(outcome, str(error)) from error
 
     def roll_forward(self) -> None:
         """Finish the commit that a dead committer decided, if there is one."""
@@ -101,13 +101,17 @@ class Coordinator:
         """Remove the attempts that staged these extents; the directory too, where nothing is left.
 
         After a commit what they hold is placed; after an abort nobody wants it. Attempts that are
-        not named may still be writing, so they stay.
+        not named may still be writing, so they stay. What cannot be removed stays as well: the
+        commit has succeeded or failed before, whatever happens here.
         """
         files = self._manager.files
-        for attempt in sorted({str(Path(extent.file).parent) for extent in extents}):
-            files.remove_dir(self._staging_dir / attempt)
-        if files.exists(transaction_dir) and len(files.list(transaction_dir)) <= 1:
-            files.remove_dir(transaction_dir)
+        try:
+            for attempt in sorted({str(Path(extent.file).parent) for extent in extents}):
+                files.remove_dir(self._staging_dir / attempt)
+            if files.exists(transaction_dir) and len(files.list(transaction_dir)) <= 1:
+                files.remove_dir(transaction_dir)
+        except OSError as error:
+            logger.warning("staged files in %s are left behind: %s", transaction_dir, error)
 
     def _ensure_unchanged(self, by_partition: Mapping[TopicPartition, list[Extent]]) -> None:
         for topic_partition, extents in by_partition.items():

@@ -1,0 +1,115 @@
+"""How fast are rows encoded into batches, and batches decoded into Arrow, on one core?
+
+Unit: million records a second; 16-byte keys, 100-byte values, batches of 64 KiB, uncompressed, with
+CRC. Ceiling: memcpy of the encoded bytes between two arrays. Peer: aiokafka's Cython builder and
+reader. Before and after a change: `make bench`, then read the ratios, not the rates.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pyarrow as pa
+
+from spark_kbatch import kernels
+from spark_kbatch.kernels import OFFSET_DELTA, POSITION
+from spark_kbatch.record import codec
+from spark_kbatch.record import columns as arrow
+from spark_kbatch.record.header import walk
+from tests.benchmarks.interleaved import Candidate, bulk_rows, interleave
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+
+ROWS = 1_000_000
+PEER_ROWS = 50_000
+BATCH_SIZE = 64 * 1024
+PIECE_BYTES = 4 * 1024 * 1024
+
+
+def encode_all(rows: pa.RecordBatch, out: np.ndarray, keep: bool = False) -> list[bytes]:
+    """All rows as batches of BATCH_SIZE, each in the same buffer, as a producer's pool has it."""
+    times = arrow.timestamps_ms(rows.column("timestamp"), rows.num_rows, 0)
+    columns = arrow.columns(
+        rows.num_rows, key=rows.column("key"), value=rows.column("value"), timestamps=times, headers=None
+    )
+    order = arrow.frozen(np.arange(rows.num_rows, dtype=np.int32))
+    kept, written = [], 0
+    while written < rows.num_rows:
+        progress = codec.new_progress(len(out), int(times[written]))
+        written += codec.write_records(columns, order[written:], out, progress)
+        batch = codec.finish(out, progress, codec=0, limit=len(out), leader_epoch=0)
+        if keep:
+            batch[:8] = (written - int(progress[OFFSET_DELTA])).to_bytes(8, "big")
+            kept.append(bytes(batch))
+        assert len(batch) == int(progress[POSITION])
+    return kept
+
+
+def decode_all(data: memoryview, columns: list[str]) -> int:
+    batches = codec.decode_batches(data, walk(data), columns=columns, max_bytes=PIECE_BYTES)
+    return sum(batch.num_rows for batch in batches)
+
+
+def aiokafka_encode(rows: list[tuple[int, bytes, bytes]]) -> int:
+    batches = 0
+    builder = None
+    for timestamp, key, value in rows:
+        while builder is None or builder.append(delta, timestamp, key, value, []) is None:
+            if builder is not None:
+                builder.build()
+            builder, delta = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, BATCH_SIZE), 0
+            batches += 1
+        delta += 1
+    builder.build()
+    return batches
+
+
+def aiokafka_decode(batches: list[bytes]) -> int:
+    count = 0
+    for data in batches:
+        batch = DefaultRecordBatch(bytearray(data))
+        assert batch.validate_crc()
+        for record in batch:
+            record.key, record.value, record.timestamp  # noqa: B018  what a consumer looks at
+            count += 1
+    return count
+
+
+def bench_encode_and_decode() -> None:
+    kernels.load()
+    rows = bulk_rows(ROWS, key_bytes=16, value_bytes=100)
+    out = np.empty(BATCH_SIZE, np.uint8)
+    batches = encode_all(rows, out, keep=True)
+    encoded = b"".join(batches)
+    assert codec.decode(encoded, columns=["key", "value"]).equals(rows.select(["key", "value"]))
+
+    source, target = np.frombuffer(encoded, np.uint8), np.zeros(len(encoded), np.uint8)
+    peer_rows = list(
+        zip(*(rows.column(c)[:PEER_ROWS].to_pylist() for c in ("timestamp", "key", "value")), strict=True)
+    )
+    peer_batches = batches[: PEER_ROWS * len(batches) // ROWS]
+    peer_count = aiokafka_decode(peer_batches)
+    view = memoryview(encoded)
+    all_columns = ["key", "value", "offset", "timestamp"]
+    rates = interleave(
+        {
+            "memcpy": Candidate(lambda: np.copyto(target, source), ROWS / 1e6),
+            "encode": Candidate(lambda: encode_all(rows, out), ROWS / 1e6),
+            "decode": Candidate(lambda: decode_all(view, all_columns), ROWS / 1e6),
+            "decode key, value": Candidate(lambda: decode_all(view, ["key", "value"]), ROWS / 1e6),
+            "aiokafka encode": Candidate(lambda: aiokafka_encode(peer_rows), PEER_ROWS / 1e6),
+            "aiokafka decode": Candidate(lambda: aiokafka_decode(peer_batches), peer_count / 1e6),
+        },
+        rounds=15,
+    )
+    targets = {
+        ("encode", "memcpy"): 0.5,
+        ("encode", "aiokafka encode"): 8.0,
+        ("decode", "memcpy"): 0.35,
+        ("decode", "aiokafka decode"): 5.0,
+    }
+    rates.show("Batches of 64 KiB, 16-byte keys, 100-byte values, CRC, one core", "M records/s", targets)
+    rates.ensure(targets)

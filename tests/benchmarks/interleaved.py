@@ -1,0 +1,92 @@
+"""Ratios that hold on a noisy machine: candidates take turns, each round gives one ratio.
+
+A speed alone says more about the machine and its other users than about the code. So every number
+stands beside a ceiling, what the hardware can do with the same bytes, and a peer, what others make of
+the same task; all of them run in turn, and a ratio is the median over the rounds.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+
+
+class Candidate(NamedTuple):
+    """Something to time: `run` does `units` of work."""
+
+    run: Callable[[], object]
+    units: float
+
+
+class Rates:
+    """Units per second of every candidate in every round."""
+
+    def __init__(self, rates: Mapping[str, list[float]]) -> None:
+        self.rates = rates
+
+    def median(self, name: str) -> float:
+        return statistics.median(self.rates[name])
+
+    def ratio(self, name: str, other: str) -> float:
+        """The median over rounds of name / other."""
+        pairs = zip(self.rates[name], self.rates[other], strict=True)
+        return statistics.median(mine / theirs for mine, theirs in pairs)
+
+    def show(self, title: str, unit: str, ratios: Mapping[tuple[str, str], float]) -> None:
+        """Print a table; `ratios` has the targets: at least so many times the other."""
+        table = Table(title=title, title_justify="left")
+        for heading in ("", f"median {unit}", "slowest", "fastest"):
+            table.add_column(heading, justify="right" if heading else "left")
+        for name, rates in self.rates.items():
+            table.add_row(name, *(f"{r:,.3g}" for r in (self.median(name), min(rates), max(rates))))
+        console = Console(width=110)
+        console.print()
+        console.print(table)
+        for (name, other), target in ratios.items():
+            found = self.ratio(name, other)
+            verdict = "holds" if found >= target else "MISSED"
+            console.print(f"{name} / {other} = {found:.2f}, target {target:.2f}: {verdict}")
+
+    def ensure(self, ratios: Mapping[tuple[str, str], float]) -> None:
+        missed = {pair: self.ratio(*pair) for pair, target in ratios.items() if self.ratio(*pair) < target}
+        assert not missed, missed
+
+
+def interleave(candidates: Mapping[str, Candidate], *, rounds: int = 9) -> Rates:
+    """Time every candidate once a round, after one round that does not count."""
+    rates: dict[str, list[float]] = {name: [] for name in candidates}
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(rounds + 1):
+            for name, (run, units) in candidates.items():
+                started = time.perf_counter()
+                run()
+                seconds = time.perf_counter() - started
+                if number:
+                    rates[name].append(units / seconds)
+    finally:
+        gc.enable()
+    return Rates(rates)
+
+
+def bulk_rows(n: int, *, key_bytes: int, value_bytes: int, seed: int = 0) -> pa.RecordBatch:
+    """Many rows of one size, quickly: key, value, and a timestamp that grows."""
+    rng = np.random.default_rng(seed)
+
+    def column(size: int) -> pa.Array:
+        data = rng.integers(0, 256, n * size, dtype=np.uint8)
+        bounds = np.arange(0, n * size + 1, size, dtype=np.int32)
+        return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+
+    times = pa.array(np.arange(n) // 100 + 1_700_000_000_000)
+    arrays = [column(key_bytes), column(value_bytes), times]
+    return pa.RecordBatch.from_arrays(arrays, names=["key", "value", "timestamp"])

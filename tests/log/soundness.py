@@ -1,0 +1,75 @@
+"""What holds of every log, looked at from outside: with the reference, and as Kafka's tools look.
+
+`ensure_sound` checks, of a log that was just written:
+- the files are those that the state names, and as long as it says;
+- batches lie back to back, their offsets without a gap, CRCs good, epochs those of the checkpoint;
+- each .index entry is (last offset, position) of a batch: DumpLogSegments compares that;
+- .timeindex entries are strictly increasing, each has the offset of a batch whose largest record
+  time it names and which no batch before it surpasses; a rolled segment ends with its largest time.
+
+Source: Kafka tools/.../DumpLogSegments.java.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import crc32c
+
+from spark_kbatch.log.checkpoints import read_leader_epochs
+from spark_kbatch.log.files import Files
+from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.log.state import read_state
+from tests import reference
+from tests.reference import CRC_START, BatchHeader
+
+
+def ensure_sound(log: PartitionLog) -> None:
+    """AssertionError says what does not hold."""
+    state = read_state(Files(), log.directory)
+    epochs = dict(read_leader_epochs(Files(), log.directory))
+    stems = sorted({path.stem for path in log.directory.iterdir() if path.stem.isdigit()})
+    assert int(stems[-1]) == state.segment_base_offset
+    active = log.directory / stems[-1]
+    sizes = [active.with_suffix(end).stat().st_size for end in (".log", ".index", ".timeindex")]
+    assert sizes == [state.segment_size, state.index_size, state.time_index_size]
+
+    offset = int(stems[0])
+    assert offset <= state.log_start_offset
+    for stem in stems:
+        assert int(stem) == offset, "a segment is named after its first offset"
+        offset = _ensure_sound_segment(log.directory / stem, epochs, rolled=stem != stems[-1])
+    assert offset == state.log_end_offset == state.high_watermark == state.last_stable_offset
+
+
+def _ensure_sound_segment(stem: Path, epochs: dict[int, int], *, rolled: bool) -> int:
+    base = int(stem.name)
+    batches = _batches(stem, epochs)
+    for relative, position in struct.iter_unpack(">ii", stem.with_suffix(".index").read_bytes()):
+        assert batches[position][0] == base + relative, "an index entry names a batch's last offset"
+    by_last_offset = dict(batches.values())
+    largest = -1
+    for time, relative in struct.iter_unpack(">qi", stem.with_suffix(".timeindex").read_bytes()):
+        assert time > largest, "times grow"
+        largest = time
+        assert by_last_offset[base + relative] == time
+        before = [t for last, t in by_last_offset.items() if last < base + relative]
+        assert max(before, default=-1) < time, "the first batch with the largest time so far"
+    if rolled:
+        assert largest == max(by_last_offset.values())
+    return max(by_last_offset, default=base - 1) + 1
+
+
+def _batches(stem: Path, epochs: dict[int, int]) -> dict[int, tuple[int, int]]:
+    """(last offset, largest time) of the batches, by position."""
+    found, position, offset = {}, 0, int(stem.name)
+    for data in reference.split_batches(stem.with_suffix(".log").read_bytes()):
+        header: BatchHeader = reference.read_header(data)
+        assert header.base_offset == offset, "offsets have no gap"
+        assert header.crc == crc32c.crc32c(data[CRC_START:])
+        assert epochs[header.leader_epoch] <= offset
+        last_offset = offset + header.last_offset_delta
+        found[position] = last_offset, header.max_timestamp
+        position, offset = position + len(data), last_offset + 1
+    return found

@@ -1,0 +1,83 @@
+"""Rows in and out of topics through Spark."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
+from pyspark.sql.types import StructType
+
+from tests.reference import Record
+
+with warnings.catch_warnings():
+    # It reads its schemas with a function of importlib.resources that is to go.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.partitioner import murmur2  # type: ignore[import-untyped]
+
+
+def frame_of(spark: SparkSession, rows: pa.RecordBatch) -> DataFrame:
+    """The rows in their order, in two tasks; `timestamp` is in ms and becomes Spark's timestamp."""
+    columns = {
+        name: pc.multiply(rows[name], 1000).cast(pa.timestamp("us", tz="UTC"))
+        if name == "timestamp"
+        else rows[name]
+        for name in rows.schema.names
+    }
+    return spark.createDataFrame(pa.table(columns))
+
+
+def save(frame: DataFrame, path: Path | str, **options: Any) -> None:
+    """Append; an option's dots are written as underscores."""
+    dotted = {key.replace("_", "."): value for key, value in options.items()}
+    frame.write.format("kbatch").options(**dotted).mode("append").save(str(path))
+
+
+def load(
+    spark: SparkSession, path: Path | str, *, schema: StructType | str | None = None, **options: Any
+) -> DataFrame:
+    """As Spark's users write it, in one line."""
+    reader = spark.read.format("kbatch").options(**options)
+    if schema is not None:
+        reader = reader.schema(schema)
+    return reader.load(str(path))
+
+
+def records(
+    spark: SparkSession, path: Path | str, topic: str = "t", **options: Any
+) -> dict[int, list[Record]]:
+    """What a topic holds, by partition in offset order; partitions without records are left out."""
+    frame = load(spark, path, subscribe=topic, includeHeaders=True, **options)
+    found = frame.select(
+        "partition", "offset", F.unix_millis("timestamp"), "key", "value", "headers"
+    ).collect()
+    by_partition: dict[int, list[Record]] = {}
+    for partition, offset, timestamp, key, value, headers in sorted(found, key=lambda row: row[:2]):
+        pairs = tuple(
+            (name, None if header is None else bytes(header)) for name, header in headers or ()
+        )
+        by_partition.setdefault(partition, []).append(
+            Record(
+                offset,
+                timestamp,
+                None if key is None else bytes(key),
+                None if value is None else bytes(value),
+                pairs,
+            )
+        )
+    return by_partition
+
+
+def values(spark: SparkSession, path: Path | str, topic: str = "t", **options: Any) -> list[str]:
+    """The values of a topic as text, sorted."""
+    frame = load(spark, path, subscribe=topic, **options)
+    return sorted(row[0] for row in frame.select(F.col("value").cast("string")).collect())
+
+
+def kafkas_partition(key: bytes, partitions: int) -> int:
+    """Where Kafka's default partitioner puts a key, as kafka-python computes it."""
+    return int((murmur2(key) & 0x7FFFFFFF) % partitions)
