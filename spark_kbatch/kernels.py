@@ -5,8 +5,8 @@
     group_rows      rows sorted by slot, order kept inside a slot
     write_headers   the headers of each row as the bytes that end its record
     write_records   record bytes of batch format V2 into a buffer, as many rows as fit
-    scan_records    record bytes -> where keys, values and headers lie, offsets, timestamps
-    scan_headers    the same for the headers of those records
+    read_records    record bytes -> offsets, timestamps, keys, values; where headers lie
+    scan_headers    where the keys and values of those headers lie
     copy_spans      bytes from where they lie into one Arrow data buffer
 
 The loops look like the format that `record/__init__` tells. Kernels know no Arrow, objects or
@@ -35,7 +35,7 @@ import numpy as np
 
 from spark_kbatch import jit
 
-# What scan_records and scan_headers answer instead of a count.
+# What read_records and scan_headers answer instead of a count.
 TRUNCATED = -1  # a field reaches past the end of its record or of the batch
 BAD_VARINT = -2  # a varint with more bytes than its type allows
 BAD_LENGTH = -3  # a record's length differs from what its fields take
@@ -361,22 +361,32 @@ def write_records(
     return np.int64(written)
 
 
-def scan_records(
-    data: Any, sections: Any, numbers: Any, positions: Any, bounds: Any, valid: Any, fault: Any
+def read_records(
+    data: Any,
+    sections: Any,
+    numbers: Any,
+    headers: Any,
+    bounds: Any,
+    valid: Any,
+    keys: Any,
+    values: Any,
+    fault: Any,
 ) -> Any:
-    """Find every field of the records in some sections, each of which must be filled exactly.
+    """Read the records of some sections, each of which must be filled exactly.
 
     inputs:  data uint8; sections int64[k, 6]: of each batch the begin and end of its uncompressed
              records in data, records count, base offset, last offset delta, base timestamp.
     outputs: for all records of all sections, n together:
              numbers int64[2, n], offset and timestamp;
-             positions int32[4, n], where in data key, value, and first header begin, and the
-             record ends; bounds int32[3, n + 1], running sums of key sizes, value sizes, and
-             header counts, 0 at the first on entry; valid uint8[2, n], of key and value;
+             headers int32[2, n], where in data the first header begins and the record ends;
+             bounds int32[3, n + 1], running sums of key sizes, value sizes, and header counts,
+             0 at the first on entry; valid uint8[2, n], of key and value;
+             keys, values uint8, as large as all sections together, or empty where not wanted;
              fault int64[2]: section and position in it where a negative answer was found.
     Returns n, or a negative code.
     """
-    row = _0
+    row, keys_size, values_size = _0, _0, _0
+    with_keys, with_values = keys.shape[0] > 0, values.shape[0] > 0
     for section in range(np.uint64(sections.shape[0])):
         start = np.uint64(sections[section, _0])
         end = np.uint64(sections[section, _1])
@@ -418,15 +428,20 @@ def scan_records(
             if position > record_end or size > record_end - position:
                 return _code(position, TRUNCATED)
             valid[_0, row] = number >= 0
-            positions[_0, row] = np.int64(position)
-            bounds[_0, row + _1] = bounds[_0, row] + np.int64(size)
+            if with_keys:
+                _copy(data, position, keys, keys_size, size)
+            keys_size = keys_size + size
+            bounds[_0, row + _1] = np.int64(keys_size)
+
             number, position = _read_varint(data, position + size, record_end)
             size = np.uint64(max(number, np.int64(0)))
             if position > record_end or size > record_end - position:
                 return _code(position, TRUNCATED)
             valid[_1, row] = number >= 0
-            positions[_1, row] = np.int64(position)
-            bounds[_1, row + _1] = bounds[_1, row] + np.int64(size)
+            if with_values:
+                _copy(data, position, values, values_size, size)
+            values_size = values_size + size
+            bounds[_1, row + _1] = np.int64(values_size)
 
             # A header takes two bytes or more.
             number, position = _read_varint(data, position + size, record_end)
@@ -436,8 +451,8 @@ def scan_records(
                 return BAD_HEADER_COUNT
             if number == 0 and position != record_end:
                 return BAD_LENGTH
-            positions[_2, row] = np.int64(position)
-            positions[_3, row] = np.int64(record_end)
+            headers[_0, row] = np.int64(position)
+            headers[_1, row] = np.int64(record_end)
             bounds[_2, row + _1] = bounds[_2, row] + number
             position = record_end
             row = row + _1
@@ -449,26 +464,26 @@ def scan_records(
 
 def scan_headers(
     data: Any,
-    headers_positions: Any,
-    record_ends: Any,
+    headers: Any,
     headers_bounds: Any,
     positions: Any,
     bounds: Any,
     valid: Any,
     fault: Any,
 ) -> Any:
-    """Find the headers of the records that scan_records went over.
+    """Find the headers of the records that read_records went over.
 
-    inputs:  positions[2], positions[3] and bounds[2] of scan_records.
+    inputs:  headers and bounds[2] of read_records.
     outputs: for all headers, m together: positions int32[2, m], of header key and header value;
              bounds int32[2, m + 1], 0 at the first on entry; valid uint8[m], of the value;
              fault int64[1]: the record where a negative answer was found.
     Returns m, or a negative code.
     """
-    for row in range(np.uint64(headers_positions.shape[0])):
+    rows = np.uint64(headers.shape[1])
+    for row in range(rows):
         fault[0] = np.int64(row)
-        position = np.uint64(headers_positions[row])
-        record_end = np.uint64(record_ends[row])
+        position = np.uint64(headers[_0, row])
+        record_end = np.uint64(headers[_1, row])
         for header in range(np.uint64(headers_bounds[row]), np.uint64(headers_bounds[row + _1])):
             number, position = _read_varint(data, position, record_end)
             if position > record_end:
@@ -490,7 +505,7 @@ def scan_headers(
             position = position + size
         if headers_bounds[row + _1] > headers_bounds[row] and position != record_end:
             return BAD_LENGTH
-    return np.int64(headers_bounds[np.uint64(headers_positions.shape[0])])
+    return np.int64(headers_bounds[rows])
 
 
 def copy_spans(data: Any, positions: Any, bounds: Any, out: Any) -> Any:
@@ -522,7 +537,7 @@ KERNELS = (
     "group_rows",
     "write_headers",
     "write_records",
-    "scan_records",
+    "read_records",
     "scan_headers",
     "copy_spans",
 )
@@ -548,8 +563,8 @@ def warm_up() -> None:
     group_rows(i32, out64[:2], out32[:0])
     write_headers(i32, u8, u8, i32, *spans, out8, out32)
     write_records(i32, i64, *spans, *spans, u8, i32, out8, out64)
-    scan_records(u8, sections, found64, found32, bounds, found8, out64)
-    scan_headers(u8, out32[:0], out32[:0], out32, found32, bounds, out8, out64)
+    read_records(u8, sections, found64, found32, bounds, found8, out8, out8, out64)
+    scan_headers(u8, found32, out32, found32, bounds, out8, out64)
     copy_spans(u8, out32[:0], out32, out8)
 
 

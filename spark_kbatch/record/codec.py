@@ -1,7 +1,7 @@
 """One batch from rows, and rows from batches.
 
     Columns --write_records--> records section --compress--> header + CRC             `finish`
-    bytes --walk--> headers --CRC, decompress--> scan_records --copy_spans--> Arrow   `decode_batches`
+    bytes --walk--> headers --CRC, decompress--> read_records --> Arrow   `decode_batches`
 
 Python does a fixed amount of work per batch; what is done per record is in `kernels`, whose
 negative answers become errors with a position here.
@@ -320,8 +320,8 @@ class _Piece:
     def _rows(self, sections: list[_Section]) -> tuple[pa.RecordBatch, Array]:
         schema = pa.schema([RECORD_SCHEMA.field(name) for name in self._columns])
         if sections[0].is_open:
-            found = _Found(*self._join(sections))
-            found.scan()
+            found = _Found(*self._join(sections), self._columns)
+            found.read()
             arrays, offsets = [found.column(name) for name in self._columns], found.offsets
         else:
             ranges = [np.arange(s.header.base_offset, s.header.next_offset) for s in sections]
@@ -350,36 +350,38 @@ class _Piece:
 class _Found:
     """What kernels find in the records of some sections of `data`."""
 
-    def __init__(self, data: Array, sections: list[_Section]) -> None:
+    def __init__(self, data: Array, sections: list[_Section], columns: Sequence[str]) -> None:
         self._data, self._sections = data, sections
         count = sum(section.header.records_count for section in sections)
+        size = sum(section.end - section.start for section in sections)
         self._numbers = np.empty((2, count), np.int64)
-        self._positions = np.empty((4, count), np.int32)
+        self._headers = np.empty((2, count), np.int32)
         self._bounds = np.empty((3, count + 1), np.int32)
         self._bounds[:, 0] = 0
         self._valid = np.empty((2, count), np.uint8)
+        # Larger than needed; the pages that stay untouched cost nothing.
+        self._bytes = [np.empty(size if c in columns else 0, np.uint8) for c in ("key", "value")]
         self.offsets = self._numbers[0]
 
-    def scan(self) -> None:
+    def read(self) -> None:
+        """Go over all records.
+
+        Raises:
+            CorruptRecordError: bytes that are not what the format says.
+        """
         table = np.array(
             [
-                (
-                    s.start,
-                    s.end,
-                    h.records_count,
-                    h.base_offset,
-                    h.last_offset_delta,
-                    h.base_timestamp,
-                )
+                (s.start, s.end, s.header.records_count, s.header.base_offset,
+                 s.header.last_offset_delta, s.header.base_timestamp)
                 for s in self._sections
-                for h in (s.header,)
             ],
             np.int64,
-        )
+        )  # fmt: skip
         fault = np.zeros(2, np.int64)
-        answer = kernels.scan_records(
-            self._data, table, self._numbers, self._positions, self._bounds, self._valid, fault
-        )
+        answer = kernels.read_records(
+            self._data, table, self._numbers, self._headers, self._bounds, self._valid,
+            self._bytes[0], self._bytes[1], fault,
+        )  # fmt: skip
         if answer < 0:
             raise self._corrupt(int(answer), self._sections[int(fault[0])], int(fault[1]))
         row = 0
@@ -398,38 +400,41 @@ class _Found:
                 return pa.array(self._numbers[1])
             case "key" | "value":
                 index = 0 if name == "key" else 1
-                positions, bounds = self._positions[index], self._bounds[index]
-                data = self._gather(positions, bounds)
+                bounds = self._bounds[index]
+                data = self._bytes[index][: bounds[-1]]
                 return arrow.binary_array(data, bounds, self._valid[index])
             case "timestamp_type":
                 types = [section.header.timestamp_type for section in self._sections]
                 counts = [section.header.records_count for section in self._sections]
                 return pa.array(np.repeat(np.array(types, np.int32), counts))
             case _:
-                return self._headers()
+                return self._headers_column()
 
-    def _gather(self, positions: Array, bounds: Array) -> Array:
-        data = np.empty(int(bounds[-1]), np.uint8)
-        kernels.copy_spans(self._data, positions, bounds, data)
-        return data
-
-    def _headers(self) -> pa.Array:
+    def _headers_column(self) -> pa.Array:
         count = int(self._bounds[2, -1])
         positions, bounds = np.empty((2, count), np.int32), np.empty((2, count + 1), np.int32)
         bounds[:, 0] = 0
         valid, fault = np.empty(count, np.uint8), np.zeros(1, np.int64)
         answer = kernels.scan_headers(
-            self._data, self._positions[2], self._positions[3], self._bounds[2],
-            positions, bounds, valid, fault,
-        )  # fmt: skip
+            self._data, self._headers, self._bounds[2], positions, bounds, valid, fault
+        )
         if answer < 0:
+            row = int(fault[0])
             ends = np.cumsum([section.header.records_count for section in self._sections])
-            section = self._sections[int(np.searchsorted(ends, int(fault[0]), side="right"))]
-            position = int(self._positions[2, int(fault[0])]) - section.start
+            section = self._sections[int(np.searchsorted(ends, row, side="right"))]
+            position = int(self._headers[0, row]) - section.start
             raise self._corrupt(int(answer), section, position)
-        keys = arrow.string_array(self._gather(positions[0], bounds[0]), bounds[0])
-        values = arrow.binary_array(self._gather(positions[1], bounds[1]), bounds[1], valid)
-        return arrow.headers_array(self._bounds[2], keys, values)
+        keys, values = (self._gather(positions[i], bounds[i]) for i in (0, 1))
+        return arrow.headers_array(
+            self._bounds[2],
+            arrow.string_array(keys, bounds[0]),
+            arrow.binary_array(values, bounds[1], valid),
+        )
+
+    def _gather(self, positions: Array, bounds: Array) -> Array:
+        data = np.empty(int(bounds[-1]), np.uint8)
+        kernels.copy_spans(self._data, positions, bounds, data)
+        return data
 
     def _corrupt(self, answer: int, section: _Section, position: int) -> CorruptRecordError:
         what = _WHAT[answer]

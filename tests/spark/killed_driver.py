@@ -1,0 +1,161 @@
+"""A Spark driver to be killed: `python -m tests.spark.killed_driver FOLDER`.
+
+    FOLDER/STEP/           a cluster for each step, with what was committed before
+    FOLDER/STEP.reached    made when a job on that cluster has reached the step; holds the process group
+
+Every job stops at its step and waits there for SIGKILL. Spark commits in processes of its own, whose
+group is not the driver's.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
+
+import spark_kbatch
+from spark_kbatch.spark.source import KBatchDataSource
+from spark_kbatch.spark.writer import KBatchWriter, Staged
+from spark_kbatch.transaction.coordinator import Coordinator
+from tests.spark.frames import save
+
+TASKS, ROWS, PARTITIONS = 2, 60, 2
+
+
+def frame_of(spark: SparkSession, text: str) -> DataFrame:
+    """Rows for all partitions of the topics t0 and t1, from each of two tasks."""
+    return spark.range(0, ROWS, 1, TASKS).selectExpr(
+        "concat('t', id % 2) AS topic",
+        f"concat('{text}-', id) AS value",
+        f"CAST((id / 2) % {PARTITIONS} AS int) AS partition",
+    )
+
+
+def before(step: Callable[..., Any], stop: Callable[[], NoReturn]) -> Callable[..., Any]:
+    def stopping(*_args: Any) -> NoReturn:
+        stop()
+
+    return functools.update_wrapper(stopping, step)
+
+
+def after(step: Callable[..., Any], stop: Callable[[], NoReturn]) -> Callable[..., Any]:
+    def stopping(*args: Any) -> NoReturn:
+        step(*args)
+        stop()
+
+    return functools.update_wrapper(stopping, step)
+
+
+def after_one_state(step: Callable[..., Any], stop: Callable[[], NoReturn]) -> Callable[..., Any]:
+    def stopping(self: Coordinator, states: dict[Any, Any]) -> NoReturn:
+        assert len(states) == 2 * PARTITIONS
+        step(self, dict([sorted(states.items())[1]]))
+        stop()
+
+    return functools.update_wrapper(stopping, step)
+
+
+# The step of the commit at which a job stops. `_place` is called for one partition after the other.
+STEPS_OF_COMMIT = {
+    "before-anything-is-placed": ("_place", before),
+    "one-partition-placed": ("_place", after),
+    "all-placed": ("_prepare", before),
+    "prepared": ("_decide", before),
+    "decided": ("_decide", after),
+    "one-partition-flipped": ("_flip", after_one_state),
+    "all-flipped": ("_flip", after),
+    "complete": ("_complete", after),
+}
+ONE_TASK_STAGED = "one-task-staged"
+STEPS = [ONE_TASK_STAGED, *STEPS_OF_COMMIT]
+
+
+class StoppingWriter(KBatchWriter):
+    """Its cluster's folder is named after the step at which it stops."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        staged = super().write(iterator)
+        context = TaskContext.get()
+        if self._cluster_dir.name == ONE_TASK_STAGED and context and context.partitionId() == 1:
+            self._stop()
+        return staged
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        name, stopping = STEPS_OF_COMMIT[self._cluster_dir.name]
+        setattr(Coordinator, name, stopping(getattr(Coordinator, name), self._stop))
+        super().commit(messages)
+
+    @property
+    def _cluster_dir(self) -> Path:
+        return Path(self._options.path)
+
+    def _stop(self) -> NoReturn:
+        reached = self._cluster_dir.with_suffix(".reached")
+        aside = reached.with_suffix(".aside")
+        aside.write_text(str(os.getpgrp()))
+        aside.rename(reached)
+        while True:
+            signal.pause()
+
+
+class StoppingDataSource(KBatchDataSource):
+    def writer(self, schema: StructType, overwrite: bool) -> KBatchWriter:
+        writer = super().writer(schema, overwrite)
+        writer.__class__ = StoppingWriter
+        return writer
+
+
+def ensure_unknown(spark: SparkSession) -> None:
+    try:
+        spark.read.format("kbatch").load("nowhere")
+    except AnalysisException as error:
+        assert "DATA_SOURCE_NOT_FOUND" in str(error)
+        return
+    raise AssertionError("Spark found the format by itself")
+
+
+def main(folder: Path) -> None:
+    # More slots than the one that a task keeps until it is killed.
+    spark = (
+        SparkSession.builder.master("local[3]")
+        .config("spark.log.level", "ERROR")
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
+    ensure_unknown(spark)
+    spark_kbatch.register(spark)
+    save(frame_of(spark, "before"), folder / "original", num_partitions=PARTITIONS)
+    for step in STEPS:
+        shutil.copytree(folder / "original", folder / step)
+
+    # By name: what `python -m` runs is another module, which workers cannot import.
+    from tests.spark.killed_driver import StoppingDataSource as source  # noqa: N813, PLC0415
+
+    spark.dataSource.register(source)
+    frame = frame_of(spark, "killed")
+
+    def write(step: str) -> None:
+        # Spark finds registered sources through the thread's active session.
+        active = spark._jvm.org.apache.spark.sql.classic.SparkSession
+        active.setActiveSession(spark._jsparkSession)
+        save(frame, folder / step)
+
+    for step in STEPS:
+        threading.Thread(target=write, args=[step]).start()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

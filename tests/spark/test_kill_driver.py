@@ -1,0 +1,106 @@
+"""kill -9 of the driver at any step of a job leaves all of the job's data or none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.conftest import REPOSITORY
+from tests.spark.frames import load, records, save
+from tests.spark.killed_driver import ONE_TASK_STAGED, PARTITIONS, ROWS, STEPS, frame_of
+
+pytestmark = pytest.mark.spark
+
+TOPICS = ("t0", "t1")
+COMMITTED = STEPS[STEPS.index("decided") :]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a cluster for each step, whose writer has been killed at that step.
+
+    The driver's Spark does not find the format by itself: it needs `register`.
+    """
+    folder = tmp_path_factory.mktemp("killed")
+    (folder / "hiding" / "pyspark_kbatch").mkdir(parents=True)
+    (folder / "hiding" / "pyspark_kbatch" / "__init__.py").touch()
+    python_path = os.pathsep.join([str(folder / "hiding"), str(REPOSITORY)])
+    with (
+        (folder / "output").open("wb") as output,
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.killed_driver", str(folder)],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": python_path, "PYSPARK_PYTHON": sys.executable},
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        ) as driver,
+    ):
+        markers = [folder / f"{step}.reached" for step in STEPS]
+        try:
+            deadline = time.monotonic() + 180
+            while not all(marker.exists() for marker in markers):
+                assert driver.poll() is None, (folder / "output").read_text()
+                assert time.monotonic() < deadline, (folder / "output").read_text()
+                time.sleep(0.05)
+        finally:
+            # The driver first, with its JVM: nobody is left who could react to what follows.
+            groups = {int(marker.read_text()) for marker in markers if marker.exists()}
+            for group in (driver.pid, *groups):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(group, signal.SIGKILL)
+    assert driver.returncode == -signal.SIGKILL
+    return folder
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_driver_leaves_all_of_the_jobs_data_or_none(
+    spark: SparkSession, killed: Path, step: str
+) -> None:
+    path = killed / step
+    jobs = ["before", "killed"] if step in COMMITTED else ["before"]
+
+    assert values_by_topic(spark, path) == expected(jobs)
+
+    # The next writer cuts or finishes what the dead one left.
+    save(frame_of(spark, "next"), path)
+    assert values_by_topic(spark, path) == expected([*jobs, "next"])
+    for topic in TOPICS:
+        for held in records(spark, path, topic).values():
+            assert [r.offset for r in held] == list(range(len(held)))
+            # Jobs lie behind each other, not mixed.
+            found = [r.value.decode().partition("-")[0] for r in held]
+            assert list(dict.fromkeys(found)) == [*jobs, "next"]
+            assert found == sorted(found, key=[*jobs, "next"].index)
+
+
+def test_some_steps_leave_staged_data_and_some_a_commit_to_finish(killed: Path) -> None:
+    """Otherwise the kills came too late to prove anything."""
+    assert set(COMMITTED) < set(STEPS)
+    for step in (ONE_TASK_STAGED, "before-anything-is-placed", "complete"):
+        assert list((killed / step / "staging-0").glob("*/*/shared"))
+
+
+def values_by_topic(spark: SparkSession, path: Path) -> dict[str, list[str]]:
+    """Both topics in one read, each value in order of its text."""
+    found = load(spark, path, subscribe=",".join(TOPICS)).selectExpr("topic", "string(value)")
+    rows = found.collect()
+    return {topic: sorted(value for of, value in rows if of == topic) for topic in TOPICS}
+
+
+def expected(jobs: list[str]) -> dict[str, list[str]]:
+    return {
+        topic: sorted(f"{job}-{row}" for job in jobs for row in range(number, ROWS, 2))
+        for number, topic in enumerate(TOPICS)
+    }
+
+
+assert PARTITIONS * len(TOPICS) > 1
