@@ -1,0 +1,66 @@
+"""What Spark itself takes for a Python source: a writer that drops rows, a reader with rows ready made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from tests.benchmarks.interleaved import bulk_rows
+
+
+@dataclass
+class Rows(InputPartition):
+    count: int
+
+
+class DropWriter(DataSourceArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+
+class ReadyReader(DataSourceReader):
+    """`partitions` tasks yield `rows` rows in all, the same batch again and again."""
+
+    def __init__(self, rows: int, partitions: int, batch_rows: int) -> None:
+        self._rows, self._partitions, self._batch_rows = rows, partitions, batch_rows
+
+    def partitions(self) -> list[InputPartition]:
+        return [Rows(self._rows // self._partitions) for _ in range(self._partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        made = bulk_rows(self._batch_rows, key_bytes=16, value_bytes=100).select(["key", "value"])
+        left = partition.count
+        while left > 0:
+            yield made.slice(0, left)
+            left -= made.num_rows
+
+
+class BareSource(DataSource):
+    """Format `bare`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bare"
+
+    def schema(self) -> str:
+        return "key binary, value binary"
+
+    def reader(self, schema: StructType) -> ReadyReader:
+        del schema
+        return ReadyReader(*(int(self.options[k]) for k in ("rows", "partitions", "batchrows")))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DropWriter:
+        del schema, overwrite
+        return DropWriter()
