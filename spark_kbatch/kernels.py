@@ -1,6 +1,7 @@
 """All compiled code: flat arrays in, flat arrays out.
 
     kernel          one call does, for n rows or records
+    hash_keys       murmur2 of every key
     assign_slots    each row's partition as Kafka's default partitioner picks it, as a slot number
     group_rows      rows sorted by slot, order kept inside a slot
     write_headers   the headers of each row as the bytes that end its record
@@ -129,36 +130,41 @@ def _code(position: Any, otherwise: Any) -> Any:
     return BAD_VARINT if position == _TOO_LONG else otherwise
 
 
-def _murmur2(data: Any, start: Any, size: Any) -> Any:
-    """Kafka's 32-bit murmur2 of `size` bytes, in the low half of a uint64."""
-    h = _MURMUR_SEED ^ size
-    whole = size >> _2
-    for i in range(whole):
-        p = start + (i << _2)
-        k = (
-            np.uint64(data[p])
-            | (np.uint64(data[p + _1]) << _8)
-            | (np.uint64(data[p + _2]) << _16)
-            | (np.uint64(data[p + _3]) << _24)
-        )
-        k = (k * _MURMUR_M) & _LOW_32
-        k = k ^ (k >> _24)
-        k = (k * _MURMUR_M) & _LOW_32
-        h = ((h * _MURMUR_M) & _LOW_32) ^ k
-    p = start + (whole << _2)
-    left = size & _3
-    if left == _3:
-        h = h ^ (np.uint64(data[p + _2]) << _16)
-    if left >= _2:
-        h = h ^ (np.uint64(data[p + _1]) << _8)
-    if left >= _1:
-        h = ((h ^ np.uint64(data[p])) * _MURMUR_M) & _LOW_32
-    h = h ^ (h >> _13)
-    h = (h * _MURMUR_M) & _LOW_32
-    return h ^ (h >> _15)
-
-
 # Kernels.
+
+
+def hash_keys(data: Any, bounds: Any, hashes: Any) -> Any:
+    """Kafka's 32-bit murmur2 of every key, made positive as Kafka does, which is not abs().
+
+    inputs:  data uint8; bounds int32[n + 1].
+    outputs: hashes int32[n].
+    Returns n.
+    """
+    for row in range(np.uint64(hashes.shape[0])):
+        start = np.uint64(bounds[row])
+        size = np.uint64(bounds[row + _1]) - start
+        h = _MURMUR_SEED ^ size
+        tail = start + (size & ~_3)
+        for p in range(start, tail, _4):
+            k = (
+                np.uint64(data[p])
+                | (np.uint64(data[p + _1]) << _8)
+                | (np.uint64(data[p + _2]) << _16)
+                | (np.uint64(data[p + _3]) << _24)
+            )
+            k = (k * _MURMUR_M) & _LOW_32
+            k = ((k ^ (k >> _24)) * _MURMUR_M) & _LOW_32
+            h = ((h * _MURMUR_M) & _LOW_32) ^ k
+        left = size & _3
+        if left == _3:
+            h = h ^ (np.uint64(data[tail + _2]) << _16)
+        if left >= _2:
+            h = h ^ (np.uint64(data[tail + _1]) << _8)
+        if left >= _1:
+            h = ((h ^ np.uint64(data[tail])) * _MURMUR_M) & _LOW_32
+        h = ((h ^ (h >> _13)) * _MURMUR_M) & _LOW_32
+        hashes[row] = np.int64((h ^ (h >> _15)) & np.uint64(0x7FFFFFFF))
+    return np.int64(hashes.shape[0])
 
 
 def assign_slots(
@@ -167,9 +173,8 @@ def assign_slots(
     first_slots: Any,
     partitions: Any,
     partitions_valid: Any,
-    key_data: Any,
-    key_bounds: Any,
-    key_valid: Any,
+    hashes: Any,
+    keys_valid: Any,
     value_bounds: Any,
     sticky: Any,
     switch_bytes: Any,
@@ -179,7 +184,8 @@ def assign_slots(
 
     inputs:  topics int32[n], index of the row's topic; partition_counts int32[topics];
              first_slots int32[topics], slot of partition 0; partitions int32[n] or empty, the
-             row's own choice; key and value spans.
+             row's own choice; hashes int32[n] of the keys, or empty; value_bounds of their
+             values.
     outputs: slots int32[n]; sticky int64[topics, 3] goes on from call to call: partition for
              null keys, bytes given to it, state of the random sequence that picks the next one.
     Returns n, or -(row + 1) where a row names a partition that its topic does not have.
@@ -193,11 +199,8 @@ def assign_slots(
             partition = np.int64(partitions[row])
             if partition < 0 or partition >= count:
                 return -np.int64(row) - 1
-        elif key_bounds.shape[0] > 0 and (key_valid.shape[0] == 0 or key_valid[row] != 0):
-            start = np.uint64(key_bounds[row])
-            size = np.uint64(key_bounds[row + _1]) - start
-            # The mask is Kafka's toPositive, which is not abs().
-            partition = np.int64(_murmur2(key_data, start, size) & np.uint64(0x7FFFFFFF)) % count
+        elif hashes.shape[0] > 0 and (keys_valid.shape[0] == 0 or keys_valid[row] != 0):
+            partition = np.int64(hashes[row]) % count
         else:
             if sticky[topic, _1] >= switch_bytes:
                 state = (sticky[topic, _2] * 1103515245 + 12345) & 0x7FFFFFFF
@@ -205,7 +208,9 @@ def assign_slots(
                 sticky[topic, _1] = 0
                 sticky[topic, _0] = (state >> 8) % count
             partition = sticky[topic, _0]
-            sticky[topic, _1] += value_bounds[row + _1] - value_bounds[row] + 10
+            sticky[topic, _1] += 10
+            if value_bounds.shape[0] > 0:
+                sticky[topic, _1] += value_bounds[row + _1] - value_bounds[row]
         slots[row] = first_slots[topic] + partition
     return np.int64(topics.shape[0])
 
@@ -530,9 +535,9 @@ HELPERS = (
     "_write_varint",
     "_read_varint",
     "_code",
-    "_murmur2",
 )
 KERNELS = (
+    "hash_keys",
     "assign_slots",
     "group_rows",
     "write_headers",
@@ -559,7 +564,8 @@ def warm_up() -> None:
     sections = np.zeros((0, 6), np.int64)
     sticky = np.zeros((1, 3), np.int64)
     spans = (u8, i32, u8)
-    assign_slots(i32, i32, i32, i32, u8, *spans, i32, sticky, 1, out32[:0])
+    hash_keys(u8, i32, out32[:0])
+    assign_slots(i32, i32, i32, i32, u8, i32, u8, i32, sticky, 1, out32[:0])
     group_rows(i32, out64[:2], out32[:0])
     write_headers(i32, u8, u8, i32, *spans, out8, out32)
     write_records(i32, i64, *spans, *spans, u8, i32, out8, out64)

@@ -64,11 +64,13 @@ class Partitioner:
         chosen, chosen_valid = EMPTY_I32, EMPTY_U8
         if partitions is not None:
             chosen, chosen_valid = integers(partitions)
+        hashes = np.empty(columns.rows_count if len(columns.key.bounds) else 0, np.int32)
+        kernels.hash_keys(columns.key.data, columns.key.bounds, hashes)
         slots = np.empty(columns.rows_count, np.int32)
         answer = int(
             kernels.assign_slots(
                 topic_of, self._counts, self._first_slots, chosen, chosen_valid,
-                *columns.key, columns.value.bounds, self._sticky, self._switch_bytes, slots,
+                frozen(hashes), columns.key.valid, columns.value.bounds, self._sticky, self._switch_bytes, slots,
             )
         )  # fmt: skip
         if answer < 0:
