@@ -33,7 +33,11 @@ def encode_all(rows: pa.RecordBatch, out: np.ndarray, keep: bool = False) -> lis
     """All rows as batches of BATCH_SIZE, each in the same buffer, as a producer's pool has it."""
     times = arrow.timestamps_ms(rows.column("timestamp"), rows.num_rows, 0)
     columns = arrow.columns(
-        rows.num_rows, key=rows.column("key"), value=rows.column("value"), timestamps=times, headers=None
+        rows.num_rows,
+        key=rows.column("key"),
+        value=rows.column("value"),
+        timestamps=times,
+        headers=None,
     )
     order = arrow.frozen(np.arange(rows.num_rows, dtype=np.int32))
     kept, written = [], 0
@@ -88,7 +92,10 @@ def bench_encode_and_decode() -> None:
 
     source, target = np.frombuffer(encoded, np.uint8), np.zeros(len(encoded), np.uint8)
     peer_rows = list(
-        zip(*(rows.column(c)[:PEER_ROWS].to_pylist() for c in ("timestamp", "key", "value")), strict=True)
+        zip(
+            *(rows.column(c)[:PEER_ROWS].to_pylist() for c in ("timestamp", "key", "value")),
+            strict=True,
+        )
     )
     peer_batches = batches[: PEER_ROWS * len(batches) // ROWS]
     peer_count = aiokafka_decode(peer_batches)
@@ -111,5 +118,7 @@ def bench_encode_and_decode() -> None:
         ("decode", "memcpy"): 0.35,
         ("decode", "aiokafka decode"): 5.0,
     }
-    rates.show("Batches of 64 KiB, 16-byte keys, 100-byte values, CRC, one core", "M records/s", targets)
+    rates.show(
+        "Batches of 64 KiB, 16-byte keys, 100-byte values, CRC, one core", "M records/s", targets
+    )
     rates.ensure(targets)

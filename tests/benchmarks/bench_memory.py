@@ -66,13 +66,17 @@ def bench_memory_of_a_task(tmp_path: Path) -> None:
     python = peak_mib("python", tmp_path, 0)
     base = peak_mib("drop", tmp_path, LARGE)
     table.add_row("Python with pyspark and pyarrow", f"{python:.0f}", "", "")
-    table.add_row("no-op: and numba with the kernels", f"{base:.0f}", f"numba: {base - python:.0f}", "")
+    table.add_row(
+        "no-op: and numba with the kernels", f"{base:.0f}", f"numba: {base - python:.0f}", ""
+    )
     above = {}
     for what, limit in (("write", WRITE_LIMIT), ("read", READ_LIMIT)):
         for rows in (SMALL, LARGE):
             peak = peak_mib(what, tmp_path, rows)
             above[what, rows] = peak - base
-            table.add_row(f"{what} {rows:,} rows", f"{peak:.0f}", f"{peak - base:.0f}", f"{limit:.0f}")
+            table.add_row(
+                f"{what} {rows:,} rows", f"{peak:.0f}", f"{peak - base:.0f}", f"{limit:.0f}"
+            )
     console = Console(width=110)
     console.print()
     console.print(table)

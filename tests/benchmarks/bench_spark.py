@@ -33,7 +33,9 @@ def file_system(path: Path) -> str:
 def write(rows: DataFrame, source: str, path: Path) -> None:
     writer = rows.write.format(source).mode("append")
     if source == "kbatch":
-        writer = writer.option("topic", "t").option("num.partitions", PARTITIONS).option("flush", False)
+        writer = (
+            writer.option("topic", "t").option("num.partitions", PARTITIONS).option("flush", False)
+        )
     elif source == "parquet":
         writer = writer.option("compression", "none")
     writer.save(str(path))
@@ -62,7 +64,9 @@ def bench_write_and_read(spark: SparkSession, tmp_path: Path) -> None:
     log = reader.schema("key binary, value binary").load(str(tmp_path / "read"))
     assert log.count() == ROWS
     # As many rows a batch as a piece of the log has.
-    ready = spark.read.format("bare").options(rows=ROWS, partitions=PARTITIONS, batchrows=30_000).load()
+    ready = (
+        spark.read.format("bare").options(rows=ROWS, partitions=PARTITIONS, batchrows=30_000).load()
+    )
     numbers = itertools.count()
 
     def write_anew(source: str) -> None:

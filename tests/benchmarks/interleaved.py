@@ -56,7 +56,9 @@ class Rates:
             console.print(f"{name} / {other} = {found:.2f}, target {target:.2f}: {verdict}")
 
     def ensure(self, ratios: Mapping[tuple[str, str], float]) -> None:
-        missed = {pair: self.ratio(*pair) for pair, target in ratios.items() if self.ratio(*pair) < target}
+        missed = {
+            pair: self.ratio(*pair) for pair, target in ratios.items() if self.ratio(*pair) < target
+        }
         assert not missed, missed
 
 
@@ -85,7 +87,9 @@ def bulk_rows(n: int, *, key_bytes: int, value_bytes: int, seed: int = 0) -> pa.
     def column(size: int) -> pa.Array:
         data = rng.integers(0, 256, n * size, dtype=np.uint8)
         bounds = np.arange(0, n * size + 1, size, dtype=np.int32)
-        return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+        return pa.Array.from_buffers(
+            pa.binary(), n, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+        )
 
     times = pa.array(np.arange(n) // 100 + 1_700_000_000_000)
     arrays = [column(key_bytes), column(value_bytes), times]

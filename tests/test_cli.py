@@ -1,0 +1,142 @@
+"""The `kbatch` command, called as a shell calls it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.record import codec
+from tests import builders
+
+ROWS = pa.record_batch(
+    {
+        "key": [b"k", None, b"\xff"],
+        "value": [b"tab\there", b"two\nlines", None],
+        "timestamp": [0, -1, 1_700_000_000_123],
+        "headers": pa.array([[("h", b"x"), ("h", None)], None, None], builders.HEADERS_TYPE),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    cluster = builders.a_cluster(tmp_path_factory.mktemp("cli"), topics={"events": 2, "empty": 1})
+    batches = {("events", 0): [codec.encode(ROWS)], ("events", 1): [codec.encode(ROWS)]}
+    builders.write(cluster, batches)
+    return cluster.path
+
+
+def kbatch(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from spark_kbatch.cli import main; main()", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_topics_shows_offsets_and_sizes(path: Path) -> None:
+    done = kbatch("topics", path)
+
+    assert done.returncode == 0
+    rows = [line.replace("│", " ").split() for line in done.stdout.splitlines() if "│" in line]
+    size = f"{len(codec.encode(ROWS)):,}"
+    assert rows == [
+        ["empty", "0", "0", "0", "0", "0"],
+        ["events", "0", "0", "3", "3", size],
+        ["events", "1", "0", "3", "3", size],
+    ]
+
+
+def test_topics_as_json_is_one_object_a_topic(path: Path) -> None:
+    empty, events = map(json.loads, kbatch("topics", path, "--json").stdout.splitlines())
+
+    assert (empty["topic"], events["topic"]) == ("empty", "events")
+    assert [p["high_watermark"] for p in events["partitions"]] == [3, 3]
+    assert events["topic_id"] == Cluster(str(path)).metadata.topic("events").topic_id
+
+
+def test_topics_names_internal_topics_when_asked(path: Path) -> None:
+    shown = kbatch("topics", path, "--internal", "--json").stdout.splitlines()
+
+    assert [json.loads(line)["topic"] for line in shown] == [
+        "__transaction_state",
+        "empty",
+        "events",
+    ]
+
+
+def test_consume_prints_a_line_a_record(path: Path) -> None:
+    done = kbatch("consume", path, "events", "--partition", "0")
+
+    assert done.stdout.splitlines() == [
+        "0\t0\t1970-01-01T00:00:00.000Z\tk\ttab\\there\th=x, h=-",
+        "0\t1\t-\t-\ttwo\\nlines\t-",
+        "0\t2\t2023-11-14T22:13:20.123Z\tb'\\xff'\t-\t-",
+    ]
+
+
+def test_consume_as_json_keeps_bytes_that_are_no_text(path: Path) -> None:
+    lines = kbatch("consume", path, "events", "-p", "1", "--json").stdout.splitlines()
+
+    records = [json.loads(line) for line in lines]
+    assert [r["key"] for r in records] == ["k", None, {"base64": "/w=="}]
+    assert records[0]["headers"] == [["h", "x"], ["h", None]]
+    assert records[1] == {
+        "partition": 1, "offset": 1, "timestamp": None, "key": None, "value": "two\nlines", "headers": [],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "offsets"),
+    [
+        (["--start", "1"], [1, 2, 1, 2]),
+        (["--end", "1"], [0, 0]),
+        (["--start", "1", "--end", "2", "-p", "1"], [1]),
+        (["--max-records", "4"], [0, 1, 2, 0]),
+        (["--start", "3"], []),
+    ],
+    ids=["start", "end", "both", "max-records", "at the end"],
+)
+def test_consume_stops_where_it_is_told(path: Path, words: list[str], offsets: list[int]) -> None:
+    lines = kbatch("consume", path, "events", "--json", *words).stdout.splitlines()
+
+    assert [json.loads(line)["offset"] for line in lines] == offsets
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["consume", "{path}", "absent"], "topic 'absent' does not exist"),
+        (["consume", "{path}", "events", "-p", "7"], "events-7"),
+        (["consume", "{path}", "events", "--start", "9"], "9"),
+        (["topics", "{path}/nowhere"], "there is no such folder"),
+        (["topics", "s3://bucket/x"], "'s3'"),
+        (["demo", "{path}"], "already holds something"),
+    ],
+    ids=["topic", "partition", "offset", "folder", "scheme", "demo"],
+)
+def test_a_failure_is_one_line_and_exit_code_1(path: Path, words: list[str], reason: str) -> None:
+    done = kbatch(*(word.format(path=path) for word in words))
+
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("kbatch: ")
+    assert reason in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["consume", "x"],
+        ["consume", "x", "t", "--start", "-5"],
+        ["nonsense"],
+        ["topics", "x", "--bad"],
+    ],
+    ids=["missing", "offset", "command", "option"],
+)
+def test_wrong_words_are_exit_code_2(words: list[str]) -> None:
+    assert kbatch(*words).returncode == 2
