@@ -14,14 +14,13 @@ Source: Kafka core/.../server/ReplicaManager.scala.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import TypeAlias
 
 from spark_kbatch.config import TopicConfig, ensure_valid_topic
-from spark_kbatch.errors import LogDirLockedError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import UnknownTopicOrPartitionError
 from spark_kbatch.log.checkpoints import random_id
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import LogRead, PartitionLog
@@ -38,10 +37,8 @@ class ReplicaManager:
 
     def __init__(self, files: Files, metadata: Metadata, locks: Locks) -> None:
         self.files, self.metadata, self.locks = files, metadata, locks
-        self._mutex = threading.Lock()  # guards _logs, _broker_lock, _writers; innermost
+        self._mutex = threading.Lock()  # guards _logs; innermost
         self._logs: dict[TopicPartition, PartitionLog] = {}
-        self._broker_lock = -1
-        self._writers = 0
 
     def log(self, topic_partition: TopicPartition) -> PartitionLog:
         """The log of a partition.
@@ -111,32 +108,13 @@ class ReplicaManager:
         self.metadata.write_topic(topic)
         return topic
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> AbstractContextManager[None]:
         """Keeps brokers out of the log dir while this process writes into it.
 
         Raises:
             LogDirLockedError: a broker is in.
         """
-        with self._mutex:
-            if self._writers == 0:
-                path = self.metadata.broker_dir / ".lock"
-                descriptor = self.files.open_for_locks(path)
-                if not self.files.share_lock(descriptor):
-                    os.close(descriptor)
-                    raise LogDirLockedError(
-                        f"{path} is held by another program, a Kafka broker most likely: stop it, or "
-                        "write elsewhere"
-                    )
-                self._broker_lock = descriptor
-            self._writers += 1
-        try:
-            yield
-        finally:
-            with self._mutex:
-                self._writers -= 1
-                if self._writers == 0:
-                    os.close(self._broker_lock)
+        return self.locks.log_dir(self.metadata.broker_dir)
 
 
 def log_offsets(state: LogState) -> LogOffsets:

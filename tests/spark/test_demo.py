@@ -1,0 +1,38 @@
+"""The demo, as `kbatch demo` and spark-submit run it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from spark_kbatch import demo
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.errors import ConfigError
+
+pytestmark = pytest.mark.spark
+
+
+def test_demo_reports_what_the_log_holds(spark: SparkSession, tmp_path: Path) -> None:
+    shown = io.StringIO()
+
+    report = demo.main(str(tmp_path / "log"), console=Console(file=shown, width=100))
+
+    assert report.records == 336_776
+    assert sum(delay.flights for delay in report.delays.values()) == report.records
+    infos = Cluster(str(report.path)).describe(["flights"])
+    ends = {info.topic_partition.partition: info.offsets.high_watermark for info in infos}
+    assert ends == {partition: span.end for partition, span in report.spans.items()}
+    assert "336,776" in shown.getvalue()
+    assert f"kbatch topics {report.path}" in shown.getvalue()
+
+
+def test_demo_leaves_a_folder_alone_that_holds_something(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+
+    with pytest.raises(ConfigError, match="already holds something"):
+        demo.main(str(tmp_path))
+    assert (tmp_path / "mine").exists()
