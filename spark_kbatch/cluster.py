@@ -17,18 +17,18 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from spark_kbatch import consumer
-from spark_kbatch.config import ReadOptions, TopicConfig, WriteOptions
+from spark_kbatch.config import INTERNAL_PREFIX, ReadOptions, Topic, TopicConfig, WriteOptions
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.log.files import Files
-from spark_kbatch.log.partition_log import LogRead
 from spark_kbatch.model import EARLIEST, LATEST, LogOffsets, OffsetRange, TopicPartition
 from spark_kbatch.producer.accumulator import RecordAccumulator
 from spark_kbatch.producer.partitioner import Partitioner
 from spark_kbatch.producer.sender import Sender
 from spark_kbatch.record.codec import RECORD_SCHEMA
+from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.manager import ReplicaManager, log_offsets
-from spark_kbatch.replica.metadata import Metadata, Topic, absolute_path
+from spark_kbatch.replica.metadata import Metadata, absolute_path
 from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.snapshot import Snapshots
@@ -105,9 +105,12 @@ class Cluster:
         """Make a topic.
 
         Raises:
-            ConfigError: it exists already.
+            ConfigError: it exists already, is the cluster's own, or has no partitions.
             InvalidTopicError: Kafka would refuse the name.
         """
+        _ensure_not_internal(name)
+        if partitions < 1:
+            raise ConfigError(f"partitions is {partitions}; a topic has 1 or more")
         if self.metadata.find_topic(name) is not None:
             raise ConfigError(f"topic {name!r} exists already")
         return self.manager.create_topic(
@@ -121,6 +124,7 @@ class Cluster:
             ConfigError: it exists with other settings than the options name; also for a topic of
                 the cluster's own.
         """
+        _ensure_not_internal(name)
         found = self.metadata.find_topic(name)
         default = TopicConfig()
         wanted = TopicConfig(
@@ -130,8 +134,6 @@ class Cluster:
         topic = found or self.manager.create_topic(
             name, partitions=options.num_partitions or 1, config=wanted
         )
-        if topic.is_internal:
-            raise ConfigError(f"topic {name!r} is the cluster's own; write to another")
         for key, given, existing in (
             ("num.partitions", options.num_partitions, topic.partitions),
             ("max.message.bytes", options.max_message_bytes, topic.config.max_message_bytes),
@@ -236,6 +238,11 @@ class Cluster:
     def task_producer(self, transaction: str, options: WriteOptions) -> TaskProducer:
         """What one task of a job writes through."""
         return TaskProducer(self, transaction, options)
+
+
+def _ensure_not_internal(name: str) -> None:
+    if name.startswith(INTERNAL_PREFIX):
+        raise ConfigError(f"topic {name!r} is the cluster's own; write to another")
 
 
 class TaskProducer:

@@ -58,6 +58,16 @@ class TopicConfig:
 
 
 @dataclass(frozen=True)
+class Topic:
+    """A topic as the cluster knows it."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    config: TopicConfig
+
+
+@dataclass(frozen=True)
 class WriteOptions:
     """What `df.write.format("kbatch")` was asked for."""
 
@@ -141,17 +151,24 @@ def _topics(key: str, value: str) -> tuple[str, ...]:
 
 def _json_object(key: str, value: str, accepts: str) -> dict[str, Any]:
     try:
-        parsed = json.loads(value)
-    except json.JSONDecodeError:
+        parsed = json.loads(value, object_pairs_hook=_each_name_once)
+    except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict):
         _refuse(key, value, accepts)
     return parsed
 
 
+def _each_name_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError(pairs)
+    return dict(pairs)
+
+
 def _partition_number(key: str, value: str, number: Any, accepts: str) -> int:
-    text = str(number)
-    if isinstance(number, bool) or not re.fullmatch(r"[0-9]{1,10}", text) or int(text) > INT_MAX:
+    # One spelling each, or "0" and "00" would name one partition twice.
+    text = str(number) if isinstance(number, (int, str)) else ""
+    if not re.fullmatch(r"0|[1-9][0-9]{0,9}", text) or int(text) > INT_MAX:
         _refuse(key, value, accepts)
     return int(text)
 
@@ -160,11 +177,12 @@ def _assign(key: str, value: str) -> tuple[TopicPartition, ...]:
     accepts = 'partitions by topic as JSON, such as {"events":[0,1]}'
     found = set()
     for topic, partitions in _json_object(key, value, accepts).items():
+        ensure_valid_topic(topic)
         if not isinstance(partitions, list):
             _refuse(key, value, accepts)
         for number in partitions:
             partition = _partition_number(key, value, number, accepts)
-            found.add(TopicPartition(ensure_valid_topic(topic), partition))
+            found.add(TopicPartition(topic, partition))
     return tuple(sorted(found))
 
 
@@ -181,6 +199,7 @@ def _offsets(word: str, sentinel: int) -> Callable[[str, str], int | Mapping[Top
             return sentinel
         offsets: dict[TopicPartition, int] = {}
         for topic, by_partition in _json_object(key, text, accepts).items():
+            ensure_valid_topic(topic)
             if not isinstance(by_partition, dict):
                 _refuse(key, value, accepts)
             for number, offset in by_partition.items():
@@ -188,7 +207,7 @@ def _offsets(word: str, sentinel: int) -> Callable[[str, str], int | Mapping[Top
                 whole = isinstance(offset, int) and not isinstance(offset, bool)
                 if not whole or not (offset == sentinel or 0 <= offset < 2**63):
                     _refuse(key, value, accepts)
-                offsets[TopicPartition(ensure_valid_topic(topic), partition)] = offset
+                offsets[TopicPartition(topic, partition)] = offset
         return offsets
 
     return parse

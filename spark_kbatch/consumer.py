@@ -22,9 +22,9 @@ from spark_kbatch.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.log.partition_log import LogRead
 from spark_kbatch.model import EARLIEST, LATEST, LogOffsets, OffsetRange, TopicPartition
 from spark_kbatch.record import codec
+from spark_kbatch.record.header import LogRead
 
 FETCH_BYTES = 4 * 1024 * 1024
 PIECE_BYTES = 4 * 1024 * 1024

@@ -131,10 +131,13 @@ class RecordTooLargeError(KBatchError):
         self.what, self.size_in_bytes, self.limit, self.option = what, size_in_bytes, limit, option
 
     def __str__(self) -> str:
-        return (
-            f"{self.what} takes {self.size_in_bytes} bytes, more than {self.option}={self.limit}; "
-            f"raise {self.option} or write smaller values"
+        remedy = (
+            "a topic keeps the limit that it was created with: write to a new topic with a larger "
+            "max.message.bytes, or write smaller values"
+            if self.option == "max.message.bytes"
+            else f"raise {self.option}, or write smaller values"
         )
+        return f"{self.what} takes {self.size_in_bytes} bytes, more than {self.option}={self.limit}; {remedy}"
 
 
 class InvalidTimestampError(KBatchError):

@@ -223,11 +223,24 @@ def contents(cluster: Cluster) -> dict[TopicPartition, list[Record]]:
         for partition in range(topic.partitions):
             found[TopicPartition(topic.name, partition)] = []
         for arrow_batch in cluster.read(topic.name):
-            for row in arrow_batch.to_pylist():
-                headers = tuple((h["key"], h["value"]) for h in row["headers"] or ())
-                record = Record(row["offset"], row["timestamp"], row["key"], row["value"], headers)
-                found[TopicPartition(topic.name, row["partition"])].append(record)
+            numbers = arrow_batch.column("partition").to_pylist()
+            for partition, record in zip(numbers, as_read(arrow_batch), strict=True):
+                found[TopicPartition(topic.name, partition)].append(record)
     return found
+
+
+def as_read(arrow_batch: pa.RecordBatch) -> list[Record]:
+    """The records of a batch with all columns of `codec.RECORD_SCHEMA`."""
+    return [
+        Record(
+            row["offset"],
+            row["timestamp"],
+            row["key"],
+            row["value"],
+            tuple((header["key"], header["value"]) for header in row["headers"] or ()),
+        )
+        for row in arrow_batch.to_pylist()
+    ]
 
 
 @functools.cache

@@ -195,7 +195,8 @@ class Files:
 
     def replace(self, path: Path, data: bytes) -> None:
         """Atomically give `path` new content, on disk on return."""
-        aside = path.with_name(f"{path.name}.tmp")
+        # Not a longer name: a topic's may already be as long as names can be.
+        aside = path.with_suffix(".tmp")
         self.remove(aside)
         descriptor = self.create(aside)
         try:
@@ -218,19 +219,22 @@ class Files:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-                held, named = os.fstat(descriptor), self._stat(path)
+                counts = self.is_at(descriptor, path)
             except BaseException:
                 os.close(descriptor)
                 raise
-            if named is not None and (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino):
+            if counts:
                 return Lock(descriptor, path)
             os.close(descriptor)
 
-    def _stat(self, path: Path) -> os.stat_result | None:
+    def is_at(self, descriptor: int, path: Path) -> bool:
+        """Whether `descriptor` is of the file that is now at `path`."""
         try:
-            return path.stat()
+            named = path.stat()
         except FileNotFoundError:
-            return None
+            return False
+        held = os.fstat(descriptor)
+        return (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino)
 
     def open_for_locks(self, path: Path) -> int:
         """A descriptor for `lock_bytes`. Closing any descriptor of the file drops all its locks."""

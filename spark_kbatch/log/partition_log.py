@@ -23,7 +23,6 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
@@ -55,6 +54,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.record.header import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
+    LogRead,
     assign,
     ensure_valid,
     unpack,
@@ -63,15 +63,6 @@ from spark_kbatch.record.header import (
 
 _COPY_BYTES = 8 * 1024 * 1024
 _SEGMENT_FILES = (".log", ".index", ".timeindex")
-
-
-class LogRead(NamedTuple):
-    """Whole batches as they lie in a file. `data` may be a view of the reader's buffer."""
-
-    path: str
-    position: int
-    data: memoryview
-    batches: list[tuple[int, BatchHeader]]
 
 
 class PartitionLog:
@@ -147,8 +138,9 @@ class PartitionLog:
             return LogRead("", 0, memoryview(b""), [])
         bases = self.segments(state)
         at = bisect.bisect_right(bases, offset) - 1
-        if at < 0:
-            raise KafkaStorageError(f"{self.directory} has no segment that holds offset {offset}")
+        if at < 0 or bases[-1] != state.segment_base_offset:
+            wanted = offset if at < 0 else state.segment_base_offset
+            raise KafkaStorageError(f"{self.directory} has no segment that holds offset {wanted}")
         base = bases[at]
         active = base == state.segment_base_offset
         paths = segment_paths(self.directory, base)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from spark_kbatch.config import Topic
 from spark_kbatch.kernels import POSITION
 from spark_kbatch.producer.buffer_pool import BufferPool
 from spark_kbatch.producer.sender import Sender
 from spark_kbatch.record import codec
 from spark_kbatch.record.columns import Array, Columns
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
-from spark_kbatch.replica.metadata import Topic
 
 
 class _OpenBatch(NamedTuple):

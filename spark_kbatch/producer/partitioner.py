@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kbatch import kernels
+from spark_kbatch.config import Topic
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.record.columns import (
     EMPTY_I32,
@@ -24,7 +25,6 @@ from spark_kbatch.record.columns import (
     frozen,
     integers,
 )
-from spark_kbatch.replica.metadata import Topic
 
 
 class Partitioner:

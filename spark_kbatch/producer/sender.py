@@ -6,11 +6,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from spark_kbatch.config import Topic
 from spark_kbatch.errors import RecordTooLargeError
 from spark_kbatch.kernels import OFFSET_DELTA
 from spark_kbatch.record import codec
 from spark_kbatch.record.compression import CODECS
-from spark_kbatch.replica.metadata import Topic
 
 
 class Transport(Protocol):

@@ -152,6 +152,15 @@ class BatchHeader(NamedTuple):
             )
 
 
+class LogRead(NamedTuple):
+    """Whole batches as they lie in a file. `data` may be a view of the reader's buffer."""
+
+    path: str
+    position: int
+    data: memoryview
+    batches: list[tuple[int, BatchHeader]]
+
+
 def unpack(data: Buffer, position: int = 0) -> BatchHeader:
     """The header at `position`; the caller has checked that 61 bytes are there."""
     return BatchHeader._make(_HEADER.unpack_from(data, position))

@@ -4,7 +4,7 @@
                                               __transaction_state
     metadata     flock on locks/metadata      cluster.json, topics/*.json
     partition    record lock on byte N of     a partition's log
-                 locks/TOPIC.partitions
+                 locks/TOPIC.lock
 
 flock and record locks work between processes; a mutex beside each does the same between threads.
 The commit and metadata locks open their file anew each time, so a forked child never shares them.
@@ -14,7 +14,8 @@ The commit and metadata locks open their file anew each time, so a forked child 
 
 Record locks belong to a process and are dropped when *any* of its descriptors of the file is
 closed: so all `Locks` of one directory share one descriptor per file, which is closed only while no
-lock on it is held. A forked child begins with none.
+lock on it is held. A forked child begins with none. A lock counts only while its file is the one at
+its path: one that was replaced is left to those who hold locks on it, and opened anew by all others.
 """
 
 from __future__ import annotations
@@ -30,6 +31,13 @@ from spark_kbatch.log.files import Files
 from spark_kbatch.model import TopicPartition
 
 
+class _OpenFile:
+    """A descriptor, and how many use it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor, self.users = descriptor, 0
+
+
 class _Shared:
     """What all `Locks` of one directory in one process have in common."""
 
@@ -37,8 +45,8 @@ class _Shared:
         self.commit = threading.Lock()  # before the file's lock; so are the next two
         self.metadata = threading.Lock()
         self.partitions: dict[TopicPartition, threading.Lock] = {}
-        self.mutex = threading.Lock()  # guards partitions and descriptors; innermost
-        self.descriptors: dict[Path, tuple[int, int]] = {}  # file -> descriptor, users
+        self.mutex = threading.Lock()  # guards partitions and files; innermost
+        self.files: dict[Path, _OpenFile] = {}
 
 
 _shared: dict[tuple[int, Path], _Shared] = {}
@@ -96,29 +104,34 @@ class Locks:
         state = self._state
         with state.mutex:
             thread_lock = state.partitions.setdefault(topic_partition, threading.Lock())
-        file = self._dir / f"{topic_partition.topic}.partitions"
-        with thread_lock, self._descriptor(file) as descriptor:
-            self._files.lock_byte(descriptor, topic_partition.partition)
-            try:
-                yield
-            finally:
-                self._files.unlock_byte(descriptor, topic_partition.partition)
+        path = self._dir / f"{topic_partition.topic}.lock"
+        with thread_lock:
+            held = False
+            while not held:
+                with self._descriptor(path) as descriptor:
+                    self._files.lock_byte(descriptor, topic_partition.partition)
+                    try:
+                        held = self._files.is_at(descriptor, path)
+                        if held:
+                            yield
+                    finally:
+                        self._files.unlock_byte(descriptor, topic_partition.partition)
 
     @contextlib.contextmanager
     def _descriptor(self, path: Path) -> Iterator[int]:
-        """The one descriptor of a file in this process."""
+        """The one descriptor in this process of the file at `path`."""
         state = self._state
         with state.mutex:
-            descriptor, users = state.descriptors.get(path, (-1, 0))
-            if users == 0:
-                descriptor = self._files.open_for_locks(path)
-            state.descriptors[path] = (descriptor, users + 1)
+            file = state.files.get(path)
+            if file is None or not self._files.is_at(file.descriptor, path):
+                file = state.files[path] = _OpenFile(self._files.open_for_locks(path))
+            file.users += 1
         try:
-            yield descriptor
+            yield file.descriptor
         finally:
             with state.mutex:
-                descriptor, users = state.descriptors.pop(path)
-                if users > 1:
-                    state.descriptors[path] = (descriptor, users - 1)
-                else:
-                    os.close(descriptor)
+                file.users -= 1
+                if file.users == 0:
+                    os.close(file.descriptor)
+                    if state.files.get(path) is file:
+                        del state.files[path]

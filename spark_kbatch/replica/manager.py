@@ -19,15 +19,16 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TypeAlias
 
-from spark_kbatch.config import TopicConfig, ensure_valid_topic
+from spark_kbatch.config import Topic, TopicConfig, ensure_valid_topic
 from spark_kbatch.errors import UnknownTopicOrPartitionError
 from spark_kbatch.log.checkpoints import random_id
 from spark_kbatch.log.files import Files
-from spark_kbatch.log.partition_log import LogRead, PartitionLog
+from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import LogOffsets, TopicPartition
+from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica.locks import Locks
-from spark_kbatch.replica.metadata import Metadata, Topic
+from spark_kbatch.replica.metadata import Metadata
 
 States: TypeAlias = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, LogState]]
 

@@ -13,12 +13,12 @@ import json
 import os
 import re
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
-from spark_kbatch.config import INTERNAL_PREFIX, TopicConfig, ensure_valid_topic
+from spark_kbatch.config import INTERNAL_PREFIX, Topic, TopicConfig, ensure_valid_topic
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.log.checkpoints import random_id, write_meta_properties
 from spark_kbatch.log.files import Files
@@ -26,21 +26,6 @@ from spark_kbatch.model import TopicPartition
 
 CLUSTER_FILE = "cluster.json"
 FORMAT_VERSION = 1
-
-
-@dataclass(frozen=True)
-class Topic:
-    """A topic as topics/TOPIC.json has it."""
-
-    name: str
-    topic_id: str
-    partitions: int
-    config: TopicConfig
-
-    @property
-    def is_internal(self) -> bool:
-        """Whether it is the cluster's own."""
-        return self.name.startswith(INTERNAL_PREFIX)
 
 
 def absolute_path(text: str) -> Path:
@@ -79,8 +64,15 @@ class Metadata:
         self._topics_dir = path / "topics"
 
     def exists(self) -> bool:
-        """Whether PATH holds a cluster."""
-        return self.files.exists(self.path / CLUSTER_FILE)
+        """Whether PATH holds a cluster.
+
+        Raises:
+            ConfigError: this user may not look there.
+        """
+        try:
+            return self.files.exists(self.path / CLUSTER_FILE)
+        except OSError as error:
+            raise ConfigError(f"{self.path} cannot be read: {error.strerror or error}") from error
 
     def ensure_exists(self) -> None:
         """Check that PATH holds a cluster of a version that we read.
@@ -103,9 +95,9 @@ class Metadata:
         if not self.path.is_dir():
             return "it is a file, not a folder"
         try:
-            names = [name for name in self.files.list(self.path) if not name.startswith(".")]
-        except PermissionError:
-            return "the folder cannot be read: permission denied"
+            names = self.files.list(self.path)
+        except OSError as error:
+            return f"the folder cannot be read: {error.strerror or error}"
         if not names:
             return "the folder is empty; write to it first"
         return f"the folder holds something else ({', '.join(names[:3])}{', ...' if names[3:] else ''})"
@@ -116,12 +108,12 @@ class Metadata:
         Raises:
             ConfigError: a file, a folder that holds something else, or one that cannot be written.
         """
-        if self.path.exists() and not (self.path.is_dir() and self._is_empty_or_unfinished()):
-            raise ConfigError(
-                f"no kbatch cluster can be made at {self.path}: {self._what_is_there()}; give a new "
-                "or an empty folder"
-            )
         try:
+            if self.path.exists() and not (self.path.is_dir() and self._is_empty_or_unfinished()):
+                raise ConfigError(
+                    f"no kbatch cluster can be made at {self.path}: {self._what_is_there()}; give a "
+                    "new or an empty folder"
+                )
             self.files.make_dir(self.path)
             self._probe()
         except OSError as error:
@@ -131,18 +123,19 @@ class Metadata:
             ) from error
 
     def _is_empty_or_unfinished(self) -> bool:
-        """Whether nothing lies here, or only what a creation that was cut off has made."""
+        """Whether nothing lies here, or only what a creation makes: one cut off, or one under way."""
         names = set(self.files.list(self.path))
+        cluster_file = self.path / CLUSTER_FILE
         ours = (
             self.broker_dir,
             self.staging_dir,
             self.snapshots_dir,
             self.locks_dir,
             self._topics_dir,
+            cluster_file,
+            cluster_file.with_suffix(".tmp"),
         )
-        return not names or (
-            self.locks_dir.name in names and names <= {directory.name for directory in ours}
-        )
+        return not names or (self.locks_dir.name in names and names <= {path.name for path in ours})
 
     def _probe(self) -> None:
         """Use each thing once that the file system must be able to do."""

@@ -2,7 +2,9 @@
 
     staging-0/TRANSACTION/driver          how a task sees that PATH is shared
     staging-0/TRANSACTION/ATTEMPT/shared  the first batches of every partition
-    staging-0/TRANSACTION/ATTEMPT/T-P.N   further batches of one partition, each file at most a segment
+    staging-0/TRANSACTION/ATTEMPT/ID-P.N  further batches of one partition, each file at most a
+                                          segment; ID is the topic's, since its name may be as
+                                          long as a file's name can be
 
 A partition's batches go to the shared file until they pass adopt.min.bytes, so that many tasks times
 many partitions do not make as many files; what comes then lies in files of its own, which the commit
@@ -16,9 +18,9 @@ import uuid
 from pathlib import Path
 from typing import NamedTuple
 
+from spark_kbatch.config import Topic
 from spark_kbatch.log.files import AppendFile, Buffer, Files
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.replica.metadata import Topic
 
 
 class Extent(NamedTuple):
@@ -120,6 +122,6 @@ class Staging:
                 own.close(flush=True)
             number = self._files_made.get(topic_partition, 0)
             self._files_made[topic_partition] = number + 1
-            path = self._attempt_dir / f"{topic_partition}.{number}"
+            path = self._attempt_dir / f"{topic.topic_id}-{topic_partition.partition}.{number}"
             own = self._own[topic_partition] = AppendFile(self._files, path)
         return own

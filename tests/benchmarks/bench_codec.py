@@ -23,7 +23,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-ROWS = 1_000_000
+ROWS = 4_000_000  # more than any cache holds, as in a job
 PEER_ROWS = 50_000
 BATCH_SIZE = 64 * 1024
 PIECE_BYTES = 4 * 1024 * 1024

@@ -1,0 +1,516 @@
+"""Options: what is accepted, what it becomes, and what a refusal says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from spark_kbatch import config
+from spark_kbatch.config import (
+    FORBIDDEN_KAFKA_KEYS,
+    IGNORED_KAFKA_KEYS,
+    READ_OPTIONS,
+    WRITE_OPTIONS,
+    ReadOptions,
+    WriteOptions,
+    ensure_valid_topic,
+    parse_read_options,
+    parse_write_options,
+)
+from spark_kbatch.errors import ConfigError, InvalidTopicError
+from spark_kbatch.model import EARLIEST, LATEST, TopicPartition
+
+WRITE = {"path": "/data"}
+READ = {"path": "/data", "subscribe": "events"}
+EVENTS_0, EVENTS_1 = TopicPartition("events", 0), TopicPartition("events", 1)
+
+
+def write(key: str, value: str) -> WriteOptions:
+    return parse_write_options(WRITE | {key: value})
+
+
+def read(key: str, value: str) -> ReadOptions:
+    base = {"path": "/data"} if key in ("subscribe", "assign") else READ
+    return parse_read_options(base | {key: value})
+
+
+# Defaults, and values that are accepted.
+
+
+def test_a_write_needs_no_option_but_a_path() -> None:
+    assert parse_write_options(WRITE) == WriteOptions(
+        path="/data",
+        topic=None,
+        compression_type="none",
+        batch_size=1024 * 1024,
+        buffer_memory=32 * 1024 * 1024,
+        num_partitions=None,
+        max_message_bytes=None,
+        segment_bytes=None,
+        adopt_min_bytes=8 * 1024 * 1024,
+        flush=True,
+    )
+
+
+def test_a_read_needs_no_option_but_a_path_and_topics() -> None:
+    assert parse_read_options(READ) == ReadOptions(
+        path="/data",
+        topics=("events",),
+        assigned=None,
+        starting_offsets=EARLIEST,
+        ending_offsets=LATEST,
+        include_headers=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "option", [o for o in WRITE_OPTIONS if o.default.isalnum()], ids=lambda option: option.key
+)
+def test_the_default_that_the_table_names_is_the_one_that_counts(option: config.Option) -> None:
+    given = vars(parse_write_options(WRITE | {option.key: option.default}))
+    name = option.key.replace(".", "_")
+    unset = vars(parse_write_options(WRITE))[name]
+    topic_default = vars(config.TopicConfig()).get(name, 1)
+
+    assert given[name] == (topic_default if unset is None else unset)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "field", "parsed"),
+    [
+        pytest.param("topic", "clicks", "topic", "clicks", id="topic"),
+        pytest.param("topic", " clicks ", "topic", "clicks", id="topic in blanks"),
+        pytest.param("compression.type", "zstd", "compression_type", "zstd", id="codec"),
+        pytest.param("compression.type", " ZSTD ", "compression_type", "zstd", id="codec in capitals"),
+        pytest.param("COMPRESSION.Type", "lz4", "compression_type", "lz4", id="key in capitals"),
+        pytest.param("batch.size", "1", "batch_size", 1, id="smallest batch"),
+        pytest.param("batch.size", "1073741824", "batch_size", 1 << 30, id="largest batch"),
+        pytest.param("batch.size", " +16384 ", "batch_size", 16384, id="number with a sign"),
+        pytest.param("buffer.memory", "1048576", "buffer_memory", 1 << 20, id="least memory"),
+        pytest.param("buffer.memory", str(2**40), "buffer_memory", 2**40, id="most memory"),
+        pytest.param("num.partitions", "100000", "num_partitions", 100_000, id="most partitions"),
+        pytest.param("max.message.bytes", "1024", "max_message_bytes", 1024, id="least message"),
+        pytest.param("segment.bytes", "2147483647", "segment_bytes", 2**31 - 1, id="largest segment"),
+        pytest.param("adopt.min.bytes", "0", "adopt_min_bytes", 0, id="adopt all"),
+        pytest.param("flush", "false", "flush", False, id="no flush"),
+        pytest.param("flush", " True ", "flush", True, id="flush in capitals"),
+    ],
+)  # fmt: skip
+def test_write_option_is_parsed(key: str, value: str, field: str, parsed: object) -> None:
+    assert getattr(write(key, value), field) == parsed
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "field", "parsed"),
+    [
+        pytest.param("subscribe", "a, b ,a,", "topics", ("a", "b"), id="topics"),
+        pytest.param("assign", '{"events":[1,0,1]}', "assigned", (EVENTS_0, EVENTS_1), id="assign"),
+        pytest.param("assign", '{"events":[]}', "assigned", (), id="assign of nothing"),
+        pytest.param("startingOffsets", " Earliest ", "starting_offsets", EARLIEST, id="earliest"),
+        pytest.param("endingOffsets", "LATEST", "ending_offsets", LATEST, id="latest"),
+        pytest.param(
+            "startingOffsets", '{"events":{"0":0,"1":-2}}', "starting_offsets",
+            {EVENTS_0: 0, EVENTS_1: EARLIEST}, id="starting offsets",
+        ),
+        pytest.param(
+            "endingOffsets", '{"events":{"0":9223372036854775807,"1":-1}}', "ending_offsets",
+            {EVENTS_0: 2**63 - 1, EVENTS_1: LATEST}, id="ending offsets",
+        ),
+        pytest.param("includeHeaders", "true", "include_headers", True, id="headers"),
+        pytest.param("INCLUDEHEADERS", "true", "include_headers", True, id="key in capitals"),
+    ],
+)  # fmt: skip
+def test_read_option_is_parsed(key: str, value: str, field: str, parsed: object) -> None:
+    assert getattr(read(key, value), field) == parsed
+
+
+# Values that are refused.
+
+NUMBERS = {
+    "batch.size": (1, 1 << 30),
+    "buffer.memory": (1 << 20, 1 << 40),
+    "num.partitions": (1, 100_000),
+    "max.message.bytes": (1024, 2**31 - 1),
+    "segment.bytes": (1 << 20, 2**31 - 1),
+    "adopt.min.bytes": (0, 2**31 - 1),
+}
+NO_NUMBERS = {
+    "empty": "",
+    "a word": "many",
+    "a fraction": "1.5",
+    "a unit": "16k",
+    "an exponent": "1e6",
+    "an underscore": "1_000_000",
+    "hexadecimal": "0x1000000",
+    "a digit of another script": "\N{ARABIC-INDIC DIGIT THREE}",
+    "more digits than any number has": "9" * 5000,
+}
+BAD_NUMBERS = [
+    pytest.param(key, value, id=f"{key} {word}")
+    for key, (low, high) in NUMBERS.items()
+    for word, value in {
+        "below": str(low - 1),
+        "above": str(high + 1),
+        **(NO_NUMBERS if key == "batch.size" else {}),
+    }.items()
+]
+
+
+@pytest.mark.parametrize(("key", "value"), BAD_NUMBERS)
+def test_bad_number_is_refused(key: str, value: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        write(key, value)
+
+    low, high = NUMBERS[key]
+    assert str(error.value) == (
+        f"option {key!r} is {value!r}; accepted: a whole number from {low} to {high}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("parse", "key", "value", "accepted"),
+    [
+        pytest.param(write, "compression.type", "brotli", "none, gzip, snappy, lz4, zstd", id="codec"),
+        pytest.param(write, "compression.type", "", "none, gzip, snappy, lz4, zstd", id="no codec"),
+        pytest.param(write, "flush", "yes", "true or false", id="flush"),
+        pytest.param(read, "includeHeaders", "1", "true or false", id="headers"),
+        pytest.param(read, "subscribe", "", "one or more topics", id="no topic"),
+        pytest.param(read, "subscribe", " , ,", "one or more topics", id="commas only"),
+        pytest.param(read, "assign", "events", "partitions by topic as JSON", id="assign of a word"),
+        pytest.param(read, "assign", "[0]", "partitions by topic as JSON", id="assign of a list"),
+        pytest.param(read, "assign", '{"events":0}', "partitions by topic as JSON", id="assign of a number"),
+        pytest.param(read, "startingOffsets", "latest", "'earliest', or offsets", id="start at latest"),
+        pytest.param(read, "endingOffsets", "earliest", "'latest', or offsets", id="end at earliest"),
+        pytest.param(read, "startingOffsets", "23", "'earliest', or offsets", id="start at a number"),
+        pytest.param(read, "startingOffsets", "", "'earliest', or offsets", id="empty start"),
+        pytest.param(read, "endingOffsets", '{"events":[0]}', "'latest', or offsets", id="end with a list"),
+        pytest.param(read, "endingOffsets", '{"events":{"0":1}', "'latest', or offsets", id="JSON cut off"),
+    ],
+)  # fmt: skip
+def test_refusal_names_the_option_what_came_and_what_is_accepted(
+    parse: Any, key: str, value: str, accepted: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(key, value)
+
+    assert str(error.value).startswith(f"option {key!r} is {value!r}; accepted: {accepted}")
+
+
+OFFSETS = [
+    pytest.param("startingOffsets", LATEST, id="latest as a start"),
+    pytest.param("endingOffsets", EARLIEST, id="earliest as an end"),
+    pytest.param("startingOffsets", -3, id="start at minus three"),
+    pytest.param("endingOffsets", 2**63, id="end past 63 bits"),
+    pytest.param("startingOffsets", 10**40, id="start at a huge number"),
+    pytest.param("startingOffsets", True, id="true"),
+    pytest.param("endingOffsets", False, id="false"),
+    pytest.param("startingOffsets", 1.0, id="a fraction"),
+    pytest.param("startingOffsets", "1", id="a number in quotes"),
+    pytest.param("endingOffsets", None, id="null"),
+]
+
+
+@pytest.mark.parametrize(("key", "offset"), OFFSETS)
+def test_bad_offset_is_refused(key: str, offset: object) -> None:
+    value = json.dumps({"events": {"0": offset}})
+    with pytest.raises(ConfigError) as error:
+        read(key, value)
+
+    assert str(error.value).startswith(f"option {key!r} is {value!r}; accepted: ")
+
+
+PARTITIONS = [
+    pytest.param("-1", id="negative"),
+    pytest.param("first", id="a word"),
+    pytest.param("", id="empty"),
+    pytest.param(" 0", id="a blank"),
+    pytest.param("00", id="a zero in front"),
+    pytest.param("+0", id="a sign"),
+    pytest.param("0.0", id="a fraction"),
+    pytest.param("2147483648", id="past 31 bits"),
+    pytest.param("9" * 5000, id="huge"),
+    pytest.param("\N{ARABIC-INDIC DIGIT THREE}", id="a digit of another script"),
+    pytest.param("0\n", id="a line end"),
+]
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_bad_partition_of_an_offset_is_refused(partition: str) -> None:
+    value = json.dumps({"events": {partition: 1}})
+    with pytest.raises(ConfigError, match=r"option 'startingOffsets' is .*; accepted: 'earliest'"):
+        read("startingOffsets", value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param('{"events":{"0":1,"00":2}}', id="with a zero in front"),
+        pytest.param('{"events":{"0":1,"0":2}}', id="by its number"),
+        pytest.param('{"events":{"0":1},"events":{"0":2}}', id="by its topic"),
+    ],
+)
+def test_an_offset_given_twice_for_one_partition_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="option 'startingOffsets' is "):
+        read("startingOffsets", text)
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        pytest.param(-1, id="negative"),
+        pytest.param(True, id="true"),
+        pytest.param(0.0, id="a fraction"),
+        pytest.param(None, id="null"),
+        pytest.param([0], id="a list"),
+        pytest.param(2**31, id="past 31 bits"),
+    ],
+)
+def test_bad_partition_of_assign_is_refused(partition: object) -> None:
+    value = json.dumps({"events": [partition]})
+    with pytest.raises(ConfigError) as error:
+        read("assign", value)
+
+    assert str(error.value).startswith(
+        f"option 'assign' is {value!r}; accepted: partitions by topic"
+    )
+
+
+@pytest.mark.parametrize("key", ["assign", "startingOffsets", "endingOffsets"])
+def test_json_that_no_parser_can_hold_is_refused(key: str) -> None:
+    """Python's parser raises other errors than for a typo where numbers or nesting are excessive."""
+    for value in ('{"events":' * 200_000, '{"events":{"0":' + "9" * 10_000 + "}}"):
+        with pytest.raises(ConfigError, match=f"option '{key}' is "):
+            read(key, value)
+
+
+# Keys.
+
+
+@pytest.mark.parametrize(
+    ("parse", "key", "nearest"),
+    [
+        pytest.param(parse_write_options, "compresion.type", "compression.type", id="a typo"),
+        pytest.param(parse_write_options, "kafka.compresion.type", "compression.type", id="with prefix"),
+        pytest.param(parse_write_options, "batchSize", "batch.size", id="in another spelling"),
+        pytest.param(parse_write_options, "subscribe", None, id="of a read"),
+        pytest.param(parse_read_options, "startingOffset", "startingOffsets", id="one letter short"),
+        pytest.param(parse_read_options, "subscribePattern", "subscribe", id="not supported"),
+        pytest.param(parse_write_options, "acks", None, id="of a broker without prefix"),
+        pytest.param(parse_write_options, "kafka.topic", "topic", id="no key of Kafka"),
+        pytest.param(parse_read_options, "kafka.subscribe", "subscribe", id="of Spark with prefix"),
+        pytest.param(parse_write_options, "", None, id="empty"),
+        pytest.param(parse_write_options, "kafka.", None, id="prefix only"),
+        pytest.param(parse_write_options, "kafka.kafka.acks", None, id="prefix twice"),
+    ],
+)  # fmt: skip
+def test_unknown_option_is_refused_with_the_nearest_known(
+    parse: Any, key: str, nearest: str | None
+) -> None:
+    options = READ if parse is parse_read_options else WRITE
+    known = READ_OPTIONS if parse is parse_read_options else WRITE_OPTIONS
+    with pytest.raises(ConfigError) as error:
+        parse(options | {key: "x"})
+
+    begin = f"unknown option {key!r}; the nearest known one is "
+    assert str(error.value).startswith(begin + (repr(nearest) if nearest else "'"))
+    assert str(error.value).endswith(", ".join(option.key for option in known))
+
+
+@pytest.mark.parametrize("key", ["kafka.compression.type", "KAFKA.Compression.TYPE"])
+def test_key_of_kafka_may_have_a_prefix(key: str) -> None:
+    assert write(key, "gzip").compression_type == "gzip"
+
+
+def test_bad_value_of_a_prefixed_key_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"option 'compression\.type' is 'zip'; accepted: none"):
+        write("kafka.compression.type", "zip")
+
+
+@pytest.mark.parametrize("value", ["", "-1", "all"])
+@pytest.mark.parametrize("key", [*sorted(IGNORED_KAFKA_KEYS)[::7], "sasl.mechanism", "ssl.x.y"])
+def test_key_of_a_remote_broker_is_accepted_with_prefix_and_ignored(key: str, value: str) -> None:
+    assert write(f"kafka.{key}", value) == parse_write_options(WRITE)
+    assert read(f"Kafka.{key.upper()}", value) == parse_read_options(READ)
+
+
+@pytest.mark.parametrize("key", FORBIDDEN_KAFKA_KEYS)
+def test_key_that_would_change_the_result_is_forbidden_and_says_what_to_do(key: str) -> None:
+    for parse, options in ((parse_write_options, WRITE), (parse_read_options, READ)):
+        with pytest.raises(ConfigError) as error:
+            parse(options | {f"kafka.{key}": "x"})
+
+        assert (
+            str(error.value)
+            == f"option 'kafka.{key}' is not supported: {FORBIDDEN_KAFKA_KEYS[key]}"
+        )
+
+
+def test_no_key_is_both_known_and_ignored_or_forbidden() -> None:
+    known = {option.key.lower() for option in (*READ_OPTIONS, *WRITE_OPTIONS)}
+
+    assert not known & (IGNORED_KAFKA_KEYS | FORBIDDEN_KAFKA_KEYS.keys())
+    assert not IGNORED_KAFKA_KEYS & FORBIDDEN_KAFKA_KEYS.keys()
+
+
+# Where the cluster is.
+
+
+@pytest.mark.parametrize(
+    "servers",
+    ["/data", "./data", "../data", "file:/data", "file:///data", " /data "],
+    ids=["absolute", "relative", "of the parent", "file", "file with slashes", "in blanks"],
+)
+def test_bootstrap_servers_stand_for_the_path(servers: str) -> None:
+    for parse, rest in ((parse_write_options, {}), (parse_read_options, {"subscribe": "events"})):
+        assert parse({"kafka.bootstrap.servers": servers, **rest}).path == servers.strip()
+
+
+def test_path_goes_before_bootstrap_servers() -> None:
+    assert parse_write_options({"path": "/a", "kafka.bootstrap.servers": "/b"}).path == "/a"
+    assert parse_write_options({"path": "/a", "kafka.bootstrap.servers": "host:9092"}).path == "/a"
+
+
+@pytest.mark.parametrize(
+    "servers",
+    ["host:9092", "a:9092,b:9092", "data", "~/data", "s3://bucket/data"],
+    ids=["a broker", "brokers", "a word", "a home", "a bucket"],
+)
+def test_bootstrap_servers_that_are_no_folder_are_refused(servers: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_write_options({"kafka.bootstrap.servers": servers})
+
+    assert f"option 'kafka.bootstrap.servers' is {servers!r}" in str(error.value)
+    assert "begins with '/', './' or 'file:'" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"path": ""}, {"kafka.bootstrap.servers": ""}, {"kafka.bootstrap.servers": " "}],
+    ids=["none", "empty path", "empty servers", "blank servers"],
+)
+def test_a_path_is_needed(options: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"no path is given: name the cluster's folder in save"):
+        parse_write_options(options)
+
+
+# Options that belong together.
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        pytest.param({}, "neither was given", id="neither"),
+        pytest.param({"subscribe": "a", "assign": '{"a":[0]}'}, "both were given", id="both"),
+    ],
+)
+def test_exactly_one_of_subscribe_and_assign_is_needed(options: dict[str, str], found: str) -> None:
+    with pytest.raises(ConfigError, match=f"'subscribe' and 'assign' is needed; {found}"):
+        parse_read_options({"path": "/data", **options})
+
+
+def offsets(start: dict[str, int], end: dict[str, int]) -> dict[str, str]:
+    return {
+        "startingOffsets": json.dumps({"events": start}),
+        "endingOffsets": json.dumps({"events": end}),
+    }
+
+
+def test_both_offsets_name_the_same_partitions() -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_read_options(READ | offsets({"0": 1, "1": 1}, {"1": 2, "2": 2}))
+
+    assert str(error.value) == (
+        "options 'startingOffsets' and 'endingOffsets' should have the same topic-partitions; "
+        "only one of them names events-0, events-2"
+    )
+
+
+def test_start_past_end_is_refused() -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_read_options(READ | offsets({"0": 1, "1": 8}, {"0": 1, "1": 7}))
+
+    assert str(error.value) == (
+        "option 'startingOffsets' of events-1 is 8, greater than 7 in 'endingOffsets'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        pytest.param(7, 7, id="an empty range"),
+        pytest.param(7, LATEST, id="to latest"),
+        pytest.param(EARLIEST, 0, id="from earliest to the first"),
+        pytest.param(EARLIEST, LATEST, id="everything"),
+    ],
+)
+def test_start_before_end_is_accepted(start: int, end: int) -> None:
+    parsed = parse_read_options(READ | offsets({"0": start}, {"0": end}))
+
+    assert parsed.starting_offsets == {EVENTS_0: start}
+    assert parsed.ending_offsets == {EVENTS_0: end}
+
+
+# Topic names.
+
+BAD_TOPICS = [
+    pytest.param("", "is empty", id="empty"),
+    pytest.param(".", "is a directory's name", id="this folder"),
+    pytest.param("..", "is a directory's name", id="parent folder"),
+    pytest.param("a" * 250, "has 250 characters", id="too long"),
+    pytest.param("../x", "has a character that is not accepted", id="path to the parent"),
+    pytest.param("a/b", "has a character that is not accepted", id="slash"),
+    pytest.param("a\\b", "has a character that is not accepted", id="backslash"),
+    pytest.param("a b", "has a character that is not accepted", id="blank"),
+    pytest.param("a\n", "has a character that is not accepted", id="line end"),
+    pytest.param("a\0", "has a character that is not accepted", id="null byte"),
+    pytest.param("höhe", "has a character that is not accepted", id="umlaut"),
+    pytest.param("a:b", "has a character that is not accepted", id="colon"),
+    pytest.param("a,b", "has a character that is not accepted", id="comma"),
+]
+
+
+@pytest.mark.parametrize(("name", "reason"), BAD_TOPICS)
+def test_topic_name_that_kafka_refuses_is_refused(name: str, reason: str) -> None:
+    with pytest.raises(InvalidTopicError) as error:
+        ensure_valid_topic(name)
+
+    assert (error.value.topic, error.value.reason) == (name, reason)
+    assert str(error.value).startswith(f"topic name {name!r} {reason}; a topic name has 1 to 249")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a", "a" * 249, "A-z_0.9", "...", "-", "__internal", "events.v1"],
+    ids=["one", "longest", "every kind", "three dots", "a dash", "underscores", "a dot"],
+)
+def test_topic_name_that_kafka_accepts_is_accepted(name: str) -> None:
+    assert ensure_valid_topic(name) == name
+
+
+@pytest.mark.parametrize(
+    ("parse", "key", "value"),
+    [
+        pytest.param(write, "topic", "../x", id="topic"),
+        pytest.param(read, "subscribe", "events,../x", id="subscribe"),
+        pytest.param(read, "assign", '{"../x":[0]}', id="assign"),
+        pytest.param(read, "assign", '{"../x":[]}', id="assign of nothing"),
+        pytest.param(read, "startingOffsets", '{"../x":{"0":1}}', id="startingOffsets"),
+    ],
+)
+def test_every_option_with_a_topic_checks_its_name(parse: Any, key: str, value: str) -> None:
+    with pytest.raises(InvalidTopicError, match=r"topic name '\.\./x' has a character"):
+        parse(key, value)
+
+
+# The table in the README.
+
+
+@pytest.mark.parametrize("known", [WRITE_OPTIONS, READ_OPTIONS], ids=["write", "read"])
+def test_the_table_has_one_row_for_each_option(known: tuple[config.Option, ...]) -> None:
+    lines = config.options_markdown(known).splitlines()
+
+    assert lines[0] == "| option | accepted | default | meaning |"
+    assert [line.split("`")[1] for line in lines[2:]] == [option.key for option in known]
+    assert all(line.replace(r"\|", "").count("|") == 5 for line in lines)

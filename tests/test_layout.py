@@ -1,0 +1,202 @@
+"""The tree is the data flow: imports go one way, and what is delicate has one home."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import spark_kbatch
+
+PACKAGE = Path(spark_kbatch.__file__).parent
+ROOT = "__init__"
+
+# From the bottom up. Parts of one layer do not know each other.
+LAYERS = (
+    {"errors"},
+    {"model"},
+    {"config"},
+    {"jit"},
+    {"kernels"},
+    {"record"},
+    {"producer", "consumer", "log"},
+    {"replica"},
+    {"transaction"},
+    {"cluster"},
+    {"spark"},
+    {ROOT},
+    {"demo"},
+    {"cli"},
+)
+HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
+
+# Who may import what: parts of ours that only few may know, and modules with one home.
+PRODUCER_USERS = {"cluster", "spark"}
+HOMES = {
+    "pyspark": {"spark/reader.py", "spark/source.py", "spark/writer.py", "demo.py"},
+    "numba": {"jit.py"},
+    "fcntl": {"log/files.py"},
+    "mmap": set(),
+    "crc32c": {"record/header.py", "log/state.py"},
+}
+
+
+class Import(NamedTuple):
+    """One import statement's target."""
+
+    file: str  # in the package
+    module: str  # dotted
+    for_types: bool  # under TYPE_CHECKING
+
+    @property
+    def importer(self) -> str:
+        """The part of the package that imports: a module of its root, or a folder."""
+        return self.file.partition("/")[0].removesuffix(".py")
+
+    @property
+    def imported(self) -> str | None:
+        """The part of the package that is imported, None for other packages."""
+        names = self.module.split(".")
+        if names[0] != "spark_kbatch":
+            return None
+        return names[1] if len(names) > 1 and names[1] in HEIGHT else ROOT
+
+
+def imports() -> Iterator[Import]:
+    """Every import of the package, in functions too."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        file = path.relative_to(PACKAGE).as_posix()
+        tree = ast.parse(path.read_text())
+        for_types = {
+            id(node)
+            for test in ast.walk(tree)
+            if isinstance(test, ast.If) and ast.unparse(test.test) == "TYPE_CHECKING"
+            for node in ast.walk(test)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    yield Import(file, alias.name, id(node) in for_types)
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{file} has a relative import"
+                for alias in node.names:
+                    yield Import(file, f"{node.module}.{alias.name}", id(node) in for_types)
+
+
+IMPORTS = list(imports())
+
+
+def test_every_part_has_a_layer() -> None:
+    parts = {path.stem for path in PACKAGE.glob("*.py")}
+    parts |= {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+
+    assert parts == set(HEIGHT)
+
+
+def test_imports_go_one_way() -> None:
+    upward = [
+        f"{one.file} imports {one.module}"
+        for one in IMPORTS
+        if one.imported not in (None, one.importer)
+        and HEIGHT[one.imported or ""] >= HEIGHT[one.importer]
+    ]
+
+    assert upward == []
+
+
+def test_producer_and_consumer_are_wired_by_the_cluster_alone() -> None:
+    users = {one.importer for one in IMPORTS if one.imported in ("producer", "consumer")}
+
+    assert users - {"producer", "consumer"} == PRODUCER_USERS
+
+
+@pytest.mark.parametrize("module", HOMES)
+def test_module_is_imported_only_in_its_home(module: str) -> None:
+    found = {
+        one.file for one in IMPORTS if one.module.split(".")[0] == module and not one.for_types
+    }
+
+    assert found == HOMES[module]
+
+
+def test_the_package_names_pyspark_for_types_only() -> None:
+    found = [one for one in IMPORTS if one.file == "__init__.py" and "pyspark" in one.module]
+
+    assert found
+    assert all(one.for_types for one in found)
+
+
+def test_no_module_is_a_drawer() -> None:
+    """`utils` and `base` name what is in them no better than a drawer does."""
+    assert not {"utils", "util", "base", "helpers", "common"} & {p.stem for p in PACKAGE.rglob("*")}
+
+
+WITHOUT_KERNELS = """
+import sys
+from pathlib import Path
+
+import spark_kbatch
+from spark_kbatch import consumer
+from spark_kbatch.config import parse_read_options, parse_write_options
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.record import plain
+from tests import builders
+
+path = sys.argv[1]
+cluster = builders.a_cluster(Path(path), topics={"events": 2})
+batch = bytes(plain.encode([(b"key", b"value"), (None, b"value")], 0))
+builders.write(cluster, {("events", 0): [batch, batch], ("events", 1): [batch]})
+cluster.coordinator(parse_write_options({"path": path})).roll_forward()
+
+ranges = cluster.plan(parse_read_options({"path": path, "subscribe": "events"}))
+edges = cluster.edges(wanted.topic_partition for wanted in ranges)
+agreed = cluster.snapshots.agree("an-action", lambda: consumer.resolve(ranges, edges))
+assert agreed == {TopicPartition("events", 0): (0, 4), TopicPartition("events", 1): (0, 2)}
+assert [info.offsets.high_watermark for info in cluster.describe(["events"])] == [4, 2]
+
+print({"numba", "pyspark"} & sys.modules.keys())
+"""
+
+
+def test_planning_committing_and_snapshots_load_neither_numba_nor_pyspark(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_KERNELS, str(tmp_path)],
+        cwd=PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
+
+
+def test_public_names_are_these() -> None:
+    assert spark_kbatch.__all__ == [
+        "BufferExhaustedError",
+        "Cluster",
+        "CommitError",
+        "ConfigError",
+        "CorruptRecordError",
+        "DataLossError",
+        "InvalidTimestampError",
+        "InvalidTopicError",
+        "KBatchError",
+        "KafkaStorageError",
+        "LogDirLockedError",
+        "OffsetOutOfRangeError",
+        "RecordTooLargeError",
+        "RetriableError",
+        "TopicConfig",
+        "UnknownTopicOrPartitionError",
+        "open",
+        "register",
+    ]
+
+
+def test_public_names_exist() -> None:
+    assert all(hasattr(spark_kbatch, name) for name in spark_kbatch.__all__)

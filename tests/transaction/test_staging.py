@@ -1,0 +1,147 @@
+"""What a task leaves for the commit: which files, and what the extents say of them."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch.config import Topic, TopicConfig
+from spark_kbatch.log.files import Files
+from spark_kbatch.transaction.staging import Extent, Staging
+from tests.faults import Fault, FaultyFiles
+
+TOPICS = {name: Topic(name, f"id of {name}", 3, TopicConfig()) for name in ("clicks", "views")}
+
+
+def stage(
+    folder: Path,
+    *batches: tuple[str, int, bytes],
+    adopt_min_bytes: int = 100,
+    segment_bytes: int = 1 << 20,
+) -> list[Extent]:
+    staging = Staging(Files(), folder, "job", adopt_min_bytes=adopt_min_bytes)
+    for topic, partition, data in batches:
+        config = TopicConfig(segment_bytes=segment_bytes)
+        staging.send(Topic(topic, f"id of {topic}", 3, config), partition, data, len(data) // 10)
+    return staging.finish(flush=True)
+
+
+def bytes_of(folder: Path, extents: list[Extent], topic: str, partition: int) -> bytes:
+    return b"".join(
+        (folder / extent.file).read_bytes()[extent.position :][: extent.size_in_bytes]
+        for extent in extents
+        if extent.topic_partition == (topic, partition)
+    )
+
+
+def test_batches_that_lie_back_to_back_are_one_extent(tmp_path: Path) -> None:
+    extents = stage(
+        tmp_path,
+        ("clicks", 0, b"a" * 20),
+        ("clicks", 0, b"b" * 30),
+        ("clicks", 1, b"c" * 10),
+        ("clicks", 0, b"d" * 40),
+        ("views", 0, b"e" * 10),
+        ("views", 0, b"f" * 10),
+    )
+    assert [
+        (e.topic, e.partition, e.position, e.size_in_bytes, e.records_count) for e in extents
+    ] == [
+        ("clicks", 0, 0, 50, 5),
+        ("clicks", 1, 50, 10, 1),
+        ("clicks", 0, 60, 40, 4),
+        ("views", 0, 100, 20, 2),
+    ]
+    assert {(e.topic_id, e.partition_count) for e in extents} == {
+        ("id of clicks", 3),
+        ("id of views", 3),
+    }
+    assert len({e.file for e in extents}) == 1
+    assert bytes_of(tmp_path, extents, "clicks", 0) == b"a" * 20 + b"b" * 30 + b"d" * 40
+
+
+def test_many_small_partitions_share_one_file(tmp_path: Path) -> None:
+    extents = stage(tmp_path, *[("clicks", n % 3, b"x" * 20) for n in range(12)])
+    assert len(extents) == 12
+    assert sum(path.is_file() for path in tmp_path.rglob("*")) == 1
+
+
+def test_what_comes_after_adopt_min_bytes_lies_in_a_file_of_its_own(tmp_path: Path) -> None:
+    parts = [bytes([65 + n]) * 60 for n in range(6)]
+    extents = stage(
+        tmp_path,
+        *[("clicks", n % 2, part) for n, part in enumerate(parts * 2)],
+        adopt_min_bytes=100,
+    )
+    own = [e for e in extents if not e.file.endswith("shared")]
+    # Two batches of a partition pass 100 bytes; the other four of each are one extent.
+    assert [(e.partition, e.position, e.size_in_bytes) for e in own] == [(0, 0, 240), (1, 0, 240)]
+    for partition in (0, 1):
+        assert bytes_of(tmp_path, extents, "clicks", partition) == b"".join(parts[partition::2] * 2)
+
+
+def test_with_no_minimum_every_partition_has_a_file_of_its_own(tmp_path: Path) -> None:
+    extents = stage(
+        tmp_path, ("clicks", 0, b"a"), ("clicks", 1, b"b"), ("clicks", 0, b"c"), adopt_min_bytes=0
+    )
+    assert [(e.partition, e.position, e.size_in_bytes) for e in extents] == [(0, 0, 2), (1, 0, 1)]
+
+
+def test_a_file_of_its_own_is_no_larger_than_a_segment(tmp_path: Path) -> None:
+    parts = [bytes([65 + n]) * 40 for n in range(7)]
+    extents = stage(
+        tmp_path, *[("clicks", 2, part) for part in parts], adopt_min_bytes=0, segment_bytes=100
+    )
+    assert [e.size_in_bytes for e in extents] == [80, 80, 80, 40]
+    assert len({e.file for e in extents}) == 4
+    assert bytes_of(tmp_path, extents, "clicks", 2) == b"".join(parts)
+
+
+def test_a_topic_with_the_longest_name_has_files_of_its_own_as_well(tmp_path: Path) -> None:
+    topic = Topic("t" * 249, "id", 100_000, TopicConfig(segment_bytes=10))
+    staging = Staging(Files(), tmp_path, "job", adopt_min_bytes=0)
+    for _ in range(12):
+        staging.send(topic, 99_999, b"x" * 10, 1)
+    assert len(staging.finish(flush=False)) == 12
+
+
+def test_attempts_of_one_task_do_not_meet(tmp_path: Path) -> None:
+    first, second = (stage(tmp_path, ("clicks", 0, b"x" * 10)) for _ in range(2))
+    assert first[0].file != second[0].file
+    assert {Path(e[0].file).parts[0] for e in (first, second)} == {"job"}
+
+
+def test_a_task_without_rows_leaves_nothing(tmp_path: Path) -> None:
+    staging = Staging(Files(), tmp_path, "job", adopt_min_bytes=100)
+    assert staging.finish(flush=True) == []
+    staging.abandon()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_abandoned_attempt_leaves_nothing(tmp_path: Path) -> None:
+    kept = stage(tmp_path, ("clicks", 0, b"x" * 10))
+    staging = Staging(Files(), tmp_path, "job", adopt_min_bytes=0)
+    staging.send(TOPICS["clicks"], 0, b"y" * 10, 1)
+    staging.abandon()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / kept[0].file]
+
+
+@pytest.mark.parametrize("at", range(9))
+def test_a_task_that_fails_at_any_step_can_be_abandoned(tmp_path: Path, at: int) -> None:
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    files = FaultyFiles(Fault(at, errno.ENOSPC, torn=True))
+    staging = Staging(files, tmp_path, "job", adopt_min_bytes=15)
+
+    def work() -> None:
+        for partition in (0, 1, 0, 1):
+            staging.send(TOPICS["clicks"], partition, b"x" * 10, 1)
+        staging.send(TOPICS["clicks"], 0, b"x" * 10, 1)
+        staging.finish(flush=True)
+
+    with pytest.raises(OSError, match="No space left"):
+        work()
+    staging.abandon()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
