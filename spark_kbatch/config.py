@@ -167,7 +167,7 @@ def _each_name_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _partition_number(key: str, value: str, number: Any, accepts: str) -> int:
     # One spelling each, or "0" and "00" would name one partition twice.
-    text = str(number) if isinstance(number, (int, str)) else ""
+    text = str(number)
     if not re.fullmatch(r"0|[1-9][0-9]{0,9}", text) or int(text) > INT_MAX:
         _refuse(key, value, accepts)
     return int(text)

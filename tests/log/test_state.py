@@ -127,8 +127,9 @@ def test_states_are_written_in_turn_so_that_the_one_before_stays(tmp_path: Path)
 
 @pytest.mark.parametrize("sequence", [6, 7], ids=["first slot", "second slot"])
 def test_any_flipped_byte_of_the_newer_slot_leaves_the_older_one(
-    tmp_path: Path, sequence: int
+    tmp_path: Path, sequence: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(log_state, "_ATTEMPTS", 2)
     path = a_file(tmp_path, a_state(sequence - 1), a_state(sequence))
     data = path.read_bytes()
     start = sequence % 2 * SECOND_SLOT
@@ -170,12 +171,11 @@ def test_a_write_that_was_torn_anywhere_leaves_the_state_before(tmp_path: Path) 
     path = a_file(tmp_path, a_state(4), a_state(5))
     before, slot = path.read_bytes(), pack(a_state(6))
     for written in range(SLOT_SIZE):
-        path.write_bytes(slot[:written] + before[written:])
-        found = read_state(Files(), tmp_path)
-        # Up to the first byte that differs nothing has happened to the older slot.
-        assert found == a_state(5), written
-    path.write_bytes(slot + before[SLOT_SIZE:])
-    assert read_state(Files(), tmp_path) == a_state(6)
+        torn = slot[:written] + before[written:]
+        path.write_bytes(torn)
+        # The last bytes of two slots may be the same by chance.
+        whole = torn[:SLOT_SIZE] == slot
+        assert read_state(Files(), tmp_path) == a_state(6 if whole else 5), written
 
 
 def test_a_writer_killed_within_its_write_leaves_the_state_before(tmp_path: Path) -> None:

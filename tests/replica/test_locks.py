@@ -1,0 +1,323 @@
+"""Who waits for whom, between threads and between processes."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.errors import LogDirLockedError
+from spark_kbatch.log.files import Files
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.replica.locks import Locks
+from tests import builders
+from tests.faults import run_child
+
+Take = Callable[[Locks], AbstractContextManager[None]]
+
+LOCKS: dict[str, Take] = {
+    "commit": lambda locks: locks.commit(),
+    "metadata": lambda locks: locks.metadata(),
+    "partition": lambda locks: locks.partitions([TopicPartition("events", 7)]),
+    "partitions": lambda locks: locks.partitions(
+        TopicPartition(topic, number) for topic in ("events", "a") for number in (7, 0)
+    ),
+}
+every_lock = pytest.mark.parametrize("take", LOCKS.values(), ids=LOCKS)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def some_locks(folder: Path) -> Locks:
+    return Locks(Files(), folder)
+
+
+def waits(take: Take, locks: Locks, until: Callable[[], None]) -> None:
+    """Check that a thread does not get the lock before `until` was called, and does after."""
+    got = threading.Event()
+
+    def work() -> None:
+        with take(locks):
+            got.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert not got.wait(0.1)
+    until()
+    assert got.wait(10)
+    thread.join()
+
+
+@contextlib.contextmanager
+def held_by_a_process(hold: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
+    """While another process holds it; the lock goes with the process."""
+    reading, writing = os.pipe()
+
+    def work() -> None:
+        with hold():
+            os.write(writing, b"held")
+            time.sleep(60)
+
+    child = run_child(work)
+    os.close(writing)
+    assert os.read(reading, 4) == b"held"
+    try:
+        yield
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        os.close(reading)
+
+
+def processes_that_add(folder: Path, take: Take, *, count: int, times: int) -> int:
+    """A number in a file that each process raises, read and written apart; what it ends at."""
+    number = folder / "number"
+    number.write_text("0")
+
+    def work() -> None:
+        locks = some_locks(folder)
+        for _ in range(times):
+            with take(locks):
+                before = int(number.read_text())
+                time.sleep(0.0005)
+                number.write_text(str(before + 1))
+
+    children = [run_child(work) for _ in range(count)]
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * count
+    return int(number.read_text())
+
+
+@every_lock
+def test_processes_exclude_each_other(folder: Path, take: Take) -> None:
+    assert processes_that_add(folder, take, count=3, times=30) == 90
+
+
+@every_lock
+def test_a_process_that_is_killed_leaves_its_lock(folder: Path, take: Take) -> None:
+    with held_by_a_process(lambda: take(some_locks(folder))):
+        pass
+    with take(some_locks(folder)):
+        pass
+
+
+@every_lock
+@pytest.mark.parametrize("shared", [True, False], ids=["one cluster", "two clusters"])
+def test_threads_exclude_each_other(folder: Path, take: Take, shared: bool) -> None:
+    first = some_locks(folder)
+    second = first if shared else some_locks(folder)
+    held = take(first)
+    held.__enter__()
+    waits(take, second, lambda: held.__exit__(None, None, None))
+
+
+@every_lock
+def test_a_thread_keeps_its_lock_when_another_of_its_process_leaves_the_same_file(
+    folder: Path, take: Take
+) -> None:
+    with take(some_locks(folder)):
+        # Closing any descriptor of a file drops all record locks of the process on it.
+        with some_locks(folder).partitions([TopicPartition("events", 3)]):
+            pass
+        got = folder / "got"
+        child = run_child(lambda: take(some_locks(folder)).__enter__() or got.write_text(""))
+        time.sleep(0.15)
+        assert not got.exists()
+    assert os.waitpid(child, 0)[1] == 0
+    assert got.exists()
+
+
+def test_other_partitions_and_topics_do_not_wait(folder: Path) -> None:
+    others = [("events", 0), ("events", 2), ("event", 1), ("other", 1)]
+    with (
+        held_by_a_process(lambda: some_locks(folder).partitions([TopicPartition("events", 1)])),
+        some_locks(folder).partitions(TopicPartition(*place) for place in others),
+    ):
+        pass
+
+
+def test_partitions_are_taken_in_one_order_whoever_asks(folder: Path) -> None:
+    """Two that take the same locks in opposite orders would wait for each other for ever."""
+    places = [TopicPartition("b", 1), TopicPartition("a", 1), TopicPartition("a", 0)]
+
+    def work(order: int) -> None:
+        for _ in range(50):
+            with some_locks(folder).partitions(places[::order]):
+                pass
+
+    threads = [threading.Thread(target=work, args=(order,)) for order in (1, -1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_partition_named_twice_is_taken_once(folder: Path) -> None:
+    with some_locks(folder).partitions([TopicPartition("a", 0)] * 2):
+        pass
+
+
+def test_an_error_inside_releases_the_locks(folder: Path) -> None:
+    locks = some_locks(folder)
+    for take in LOCKS.values():
+        with pytest.raises(ValueError, match="inside"), take(locks):
+            raise ValueError("inside")
+        with take(locks):
+            pass
+
+
+def test_locks_leave_no_file_open(folder: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for take in LOCKS.values():
+        with take(some_locks(folder)):
+            pass
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@every_lock
+def test_a_lock_on_a_file_that_was_replaced_meanwhile_does_not_count(
+    folder: Path, take: Take
+) -> None:
+    """1. A holds. 2. B waits. 3. The file is replaced. 4. C locks the new one. 5. A lets go."""
+
+    def replace() -> None:
+        for path in folder.iterdir():
+            path.unlink()
+
+    first_by_a_process = held_by_a_process(lambda: take(some_locks(folder)))
+    with contextlib.ExitStack() as third:
+
+        def go_on() -> None:
+            replace()
+            third.enter_context(held_by_a_process(lambda: take(some_locks(folder))))
+            first_by_a_process.__exit__(None, None, None)
+            assert not got.wait(0.1), "the old file's lock was taken for one"
+            third.close()
+
+        got = threading.Event()
+
+        def second() -> None:
+            with take(some_locks(folder)):
+                got.set()
+
+        first_by_a_process.__enter__()
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert not got.wait(0.1)
+        go_on()
+        assert got.wait(10)
+        thread.join()
+
+
+def test_a_forked_child_does_not_have_its_parents_locks(folder: Path) -> None:
+    parents = some_locks(folder)
+    got = folder / "got"
+
+    def work() -> None:
+        with parents.commit(), parents.partitions([TopicPartition("events", 7)]):
+            got.write_text("")
+
+    with parents.commit(), parents.partitions([TopicPartition("events", 7)]):
+        child = run_child(work)
+        time.sleep(0.15)
+        assert not got.exists()
+    assert os.waitpid(child, 0)[1] == 0
+    assert got.exists()
+
+
+def test_a_topic_with_the_longest_name_has_locks(folder: Path) -> None:
+    with some_locks(folder).partitions([TopicPartition("t" * 249, 0)]):
+        pass
+
+
+# Brokers.
+
+
+@contextlib.contextmanager
+def a_broker(path: Path) -> Iterator[None]:
+    """What a broker does: an exclusive lock on the whole file."""
+    with (path / ".lock").open("w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def a_broker_starts(path: Path) -> bool:
+    def work() -> None:
+        with a_broker(path):
+            pass
+
+    return os.waitpid(run_quietly(work), 0)[1] == 0
+
+
+def run_quietly(work: Callable[[], None]) -> int:
+    def quiet() -> None:
+        try:
+            work()
+        except OSError:
+            os._exit(3)
+
+    return run_child(quiet)
+
+
+def test_where_a_broker_is_in_nothing_is_written(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    batches = {("events", 0): [builders.batch()]}
+    extents = builders.staged(cluster, batches)
+    with held_by_a_process(lambda: a_broker(cluster.metadata.broker_dir)):
+        for write in (
+            lambda: builders.commit(cluster, extents),
+            lambda: cluster.create_topic("another"),
+        ):
+            with pytest.raises(LogDirLockedError, match=r"broker-0/\.lock is held by another"):
+                write()
+        assert [topic.name for topic in cluster.topics()] == ["events"]
+        assert builders.contents(cluster) == {TopicPartition("events", 0): []}
+
+    builders.commit(cluster, extents)
+    assert len(builders.contents(cluster)[TopicPartition("events", 0)]) == 3
+
+
+def test_while_we_write_no_broker_starts_and_then_one_does(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    broker_dir = cluster.metadata.broker_dir
+    with cluster.manager.writing():
+        assert not a_broker_starts(broker_dir)
+        # Another thread of this process, with a cluster of its own, comes and goes.
+        Cluster(str(cluster.path)).create_topic("another")
+        assert not a_broker_starts(broker_dir)
+    assert a_broker_starts(broker_dir)
+
+
+def test_reading_does_not_keep_a_broker_out_nor_is_it_kept_out(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    builders.write(cluster, {("events", 0): [builders.batch()]})
+    rows = cluster.read("events")
+    assert next(rows).num_rows == 3
+    assert a_broker_starts(cluster.metadata.broker_dir)
+    with held_by_a_process(lambda: a_broker(cluster.metadata.broker_dir)):
+        assert len(list(cluster.read("events"))) == 1
+
+
+def test_two_processes_of_ours_write_at_once(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+
+    def work() -> None:
+        mine = Cluster(str(cluster.path))
+        for _ in range(5):
+            builders.write(mine, {("events", 0): [builders.batch(n=1)]})
+
+    children = [run_child(work) for _ in range(3)]
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+    records = builders.contents(cluster)[TopicPartition("events", 0)]
+    assert [record.offset for record in records] == list(range(15))
