@@ -5,7 +5,7 @@
     assign_slots    each row's partition as Kafka's default partitioner picks it, as a slot number
     group_rows      rows sorted by slot, order kept inside a slot
     write_headers   the headers of each row as the bytes that end its record
-    write_records   record bytes of batch format V2 into a buffer, as many rows as fit
+    write_records   record bytes of batch format V2 into batches, as many rows as fit
     read_records    record bytes -> offsets, timestamps, keys, values; where headers lie
     scan_headers    where the keys and values of those headers lie
     copy_spans      bytes from where they lie into one Arrow data buffer
@@ -45,9 +45,9 @@ BAD_HEADER_KEY = -5  # a header whose key is null
 TRAILING_BYTES = -6  # bytes behind the last record
 BAD_OFFSET = -7  # offset deltas that do not grow, or pass the batch's last
 
-# `progress` of write_records.
-POSITION, LIMIT, BASE_TIMESTAMP, MAX_TIMESTAMP, OFFSET_DELTA = range(5)
-PROGRESS_SIZE = 5
+# Columns of `batches` of write_records.
+POSITION, LIMIT, BASE_TIMESTAMP, MAX_TIMESTAMP, RECORDS_COUNT, START = range(6)
+BATCH_COLUMNS = 6
 
 _0, _1, _2, _3 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3)
 _4, _5, _28 = np.uint64(4), np.uint64(5), np.uint64(28)
@@ -290,79 +290,87 @@ def write_records(
     value_valid: Any,
     headers_data: Any,
     headers_bounds: Any,
-    out: Any,
-    progress: Any,
+    memory: Any,
+    batches: Any,
 ) -> Any:
-    """Append the given rows as V2 records until one does not fit below progress[LIMIT].
+    """Append the given rows as V2 records to the first batch, then the second, while they fit.
 
     inputs:  rows int32[m], which rows to take, in order; timestamps int64[n]; key and value spans;
              headers as write_headers leaves them, or empty where no row has any.
-    outputs: out uint8, from progress[POSITION] on; progress int64[PROGRESS_SIZE] is moved on:
-             POSITION, MAX_TIMESTAMP, OFFSET_DELTA (of the next record).
-    Returns how many of the rows were written.
+    outputs: memory uint8, in which all batches lie; batches int64[k, 6], one row each, moved on:
+             POSITION of the next record, LIMIT that it must stay below, BASE_TIMESTAMP (set by
+             the first record), MAX_TIMESTAMP, RECORDS_COUNT.
+    Returns how many of the rows were written: fewer than m where the last batch is full, or where
+    a record does not fit in a batch that is empty.
     """
-    position = np.uint64(progress[0])
-    limit = np.uint64(progress[1])
-    base_timestamp = progress[2]
-    max_timestamp = progress[3]
-    offset_delta = np.uint64(progress[4])
     has_key, has_value = key_bounds.shape[0] > 0, value_bounds.shape[0] > 0
     has_headers = headers_bounds.shape[0] > 0
     keys_valid, values_valid = key_valid.shape[0] == 0, value_valid.shape[0] == 0
     written = _0
-    while written < np.uint64(rows.shape[0]):
-        row = np.uint64(rows[written])
-        timestamp = timestamps[row]
-        timestamp_delta = _zigzag(timestamp - base_timestamp)
-        # A length of 1 is zigzag for -1: null.
-        key_start, key_size, key_length = _0, _0, _1
-        if has_key and (keys_valid or key_valid[row] != 0):
-            key_start = np.uint64(key_bounds[row])
-            key_size = np.uint64(key_bounds[row + _1]) - key_start
-            key_length = key_size << _1
-        value_start, value_size, value_length = _0, _0, _1
-        if has_value and (values_valid or value_valid[row] != 0):
-            value_start = np.uint64(value_bounds[row])
-            value_size = np.uint64(value_bounds[row + _1]) - value_start
-            value_length = value_size << _1
-        headers_start, headers_size = _0, _1
-        if has_headers:
-            headers_start = np.uint64(headers_bounds[row])
-            headers_size = np.uint64(headers_bounds[row + _1]) - headers_start
+    for batch in range(np.uint64(batches.shape[0])):
+        position = np.uint64(batches[batch, _0])
+        limit = np.uint64(batches[batch, _1])
+        base_timestamp = batches[batch, _2]
+        max_timestamp = batches[batch, _3]
+        offset_delta = np.uint64(batches[batch, _4])
+        while written < np.uint64(rows.shape[0]):
+            row = np.uint64(rows[written])
+            timestamp = timestamps[row]
+            if offset_delta == _0:
+                base_timestamp = timestamp
+            timestamp_delta = _zigzag(timestamp - base_timestamp)
+            # A length of 1 is zigzag for -1: null.
+            key_start, key_size, key_length = _0, _0, _1
+            if has_key and (keys_valid or key_valid[row] != 0):
+                key_start = np.uint64(key_bounds[row])
+                key_size = np.uint64(key_bounds[row + _1]) - key_start
+                key_length = key_size << _1
+            value_start, value_size, value_length = _0, _0, _1
+            if has_value and (values_valid or value_valid[row] != 0):
+                value_start = np.uint64(value_bounds[row])
+                value_size = np.uint64(value_bounds[row + _1]) - value_start
+                value_length = value_size << _1
+            headers_start, headers_size = _0, _1
+            if has_headers:
+                headers_start = np.uint64(headers_bounds[row])
+                headers_size = np.uint64(headers_bounds[row + _1]) - headers_start
 
-        size = (
-            _1
-            + _varint_size(timestamp_delta)
-            + _varint_size(offset_delta << _1)
-            + _varint_size(key_length)
-            + key_size
-            + _varint_size(value_length)
-            + value_size
-            + headers_size
-        )
-        if position + _varint_size(size << _1) + size > limit:
+            size = (
+                _1
+                + _varint_size(timestamp_delta)
+                + _varint_size(offset_delta << _1)
+                + _varint_size(key_length)
+                + key_size
+                + _varint_size(value_length)
+                + value_size
+                + headers_size
+            )
+            if position + _varint_size(size << _1) + size > limit:
+                break
+
+            position = _write_varint(memory, position, size << _1)
+            memory[position] = np.uint8(0)
+            position = _write_varint(memory, position + _1, timestamp_delta)
+            position = _write_varint(memory, position, offset_delta << _1)
+            position = _write_varint(memory, position, key_length)
+            position = _copy(key_data, key_start, memory, position, key_size)
+            position = _write_varint(memory, position, value_length)
+            position = _copy(value_data, value_start, memory, position, value_size)
+            if has_headers:
+                position = _copy(headers_data, headers_start, memory, position, headers_size)
+            else:
+                memory[position] = np.uint8(0)
+                position = position + _1
+
+            max_timestamp = max(max_timestamp, timestamp)
+            offset_delta = offset_delta + _1
+            written = written + _1
+        batches[batch, _0] = np.int64(position)
+        batches[batch, _2] = base_timestamp
+        batches[batch, _3] = max_timestamp
+        batches[batch, _4] = np.int64(offset_delta)
+        if offset_delta == _0 or written == np.uint64(rows.shape[0]):
             break
-
-        position = _write_varint(out, position, size << _1)
-        out[position] = np.uint8(0)
-        position = _write_varint(out, position + _1, timestamp_delta)
-        position = _write_varint(out, position, offset_delta << _1)
-        position = _write_varint(out, position, key_length)
-        position = _copy(key_data, key_start, out, position, key_size)
-        position = _write_varint(out, position, value_length)
-        position = _copy(value_data, value_start, out, position, value_size)
-        if has_headers:
-            position = _copy(headers_data, headers_start, out, position, headers_size)
-        else:
-            out[position] = np.uint8(0)
-            position = position + _1
-
-        max_timestamp = max(max_timestamp, timestamp)
-        offset_delta = offset_delta + _1
-        written = written + _1
-    progress[0] = np.int64(position)
-    progress[3] = max_timestamp
-    progress[4] = np.int64(offset_delta)
     return np.int64(written)
 
 
@@ -558,7 +566,7 @@ def warm_up() -> None:
 
     u8, i32, i64 = array("u1"), array("i4"), array("i8")
     out8, out32 = array("u1", 1, out=True), array("i4", 1, out=True)
-    out64 = array("i8", PROGRESS_SIZE, out=True)
+    out64 = array("i8", 2, out=True)
     found8, found32, found64 = (np.zeros((2, 0), t) for t in (np.uint8, np.int32, np.int64))
     bounds = np.zeros((3, 1), np.int32)
     sections = np.zeros((0, 6), np.int64)
@@ -568,7 +576,7 @@ def warm_up() -> None:
     assign_slots(i32, i32, i32, i32, u8, i32, u8, i32, sticky, 1, out32[:0])
     group_rows(i32, out64[:2], out32[:0])
     write_headers(i32, u8, u8, i32, *spans, out8, out32)
-    write_records(i32, i64, *spans, *spans, u8, i32, out8, out64)
+    write_records(i32, i64, *spans, *spans, u8, i32, out8, np.zeros((1, BATCH_COLUMNS), np.int64))
     read_records(u8, sections, found64, found32, bounds, found8, out8, out8, out64)
     scan_headers(u8, found32, out32, found32, bounds, out8, out64)
     copy_spans(u8, out32[:0], out32, out8)

@@ -11,22 +11,25 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from spark_kbatch.config import Topic
-from spark_kbatch.kernels import POSITION
+from spark_kbatch.kernels import POSITION, RECORDS_COUNT, START
 from spark_kbatch.producer.buffer_pool import BufferPool
 from spark_kbatch.producer.sender import Sender
 from spark_kbatch.record import codec
 from spark_kbatch.record.columns import Array, Columns
-from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
+from spark_kbatch.record.header import MIN_RECORD_SIZE, RECORD_BATCH_OVERHEAD
 
 
 class _OpenBatch(NamedTuple):
-    buffer: Array
-    progress: Array
+    topic: Topic
+    partition: int
+    batch: list[int]  # a row of `write_records`
 
     @property
-    def is_empty(self) -> bool:
-        return int(self.progress[POSITION]) == RECORD_BATCH_OVERHEAD
+    def size_in_bytes(self) -> int:
+        return self.batch[POSITION] - self.batch[START]
 
 
 class RecordAccumulator:
@@ -37,7 +40,7 @@ class RecordAccumulator:
         # A buffer for each of two partitions at least, whatever batch.size says.
         self._batch_size = max(min(batch_size, buffer_memory // 2), RECORD_BATCH_OVERHEAD)
         self._pool = BufferPool(total_memory=buffer_memory, poolable_size=self._batch_size)
-        self._open: dict[tuple[str, int], tuple[Topic, _OpenBatch]] = {}
+        self._open: dict[tuple[str, int], _OpenBatch] = {}
 
     def append(self, topic: Topic, partition: int, columns: Columns, rows: Array) -> None:
         """Add the given rows (int32, read-only) of `columns`, in order.
@@ -48,52 +51,67 @@ class RecordAccumulator:
         key = (topic.name, partition)
         limit = min(self._batch_size, topic.config.max_message_bytes)
         while len(rows):
-            if key in self._open:
-                batch = self._open[key][1]
-            else:
-                buffer = self._allocate(self._batch_size)
-                first_timestamp = int(columns.timestamps[rows[0]])
-                batch = _OpenBatch(buffer, codec.new_progress(limit, first_timestamp))
-                self._open[key] = (topic, batch)
-            written = codec.write_records(columns, rows, batch.buffer, batch.progress)
+            # The open batch and as many new ones as the rows may fill, so that one call writes all.
+            opened = self._open.pop(key, None)
+            first = (
+                opened.batch if opened else codec.new_batch(self._allocate(self._batch_size), limit)
+            )
+            offered = [first]
+            for _ in range(_size_estimate(columns, len(rows)) // limit):
+                start = self._pool.try_allocate(self._batch_size)
+                if start is None:
+                    break
+                offered.append(codec.new_batch(start, limit))
+            batches = np.array(offered)
+            written = codec.write_records(columns, rows, self._pool.memory, batches)
+
+            filled = [batch for batch in batches.tolist() if batch[RECORDS_COUNT]]
+            for batch in offered[len(filled) :]:
+                self._pool.deallocate(batch[START], self._batch_size)
             if written == len(rows):
-                return
-            if written == 0 and batch.is_empty:
-                self._send_alone(topic, partition, columns, rows[:1])
-                written = 1
-            else:
-                self._cut(key)
+                self._open[key] = _OpenBatch(topic, partition, filled.pop())
+            for batch in filled:
+                self._send(_OpenBatch(topic, partition, batch))
+            # A record that an empty batch does not take is larger than any batch.
+            if written < len(rows) and len(filled) < len(offered):
+                self._send_alone(topic, partition, columns, rows[written : written + 1])
+                written += 1
             rows = rows[written:]
 
     def flush(self) -> None:
         """Send every open batch."""
-        for key in list(self._open):
-            self._cut(key)
+        while self._open:
+            self._send(self._open.pop(next(iter(self._open))))
 
     def _send_alone(self, topic: Topic, partition: int, columns: Columns, row: Array) -> None:
-        """One row that is larger than a batch; the partition's open batch is empty."""
+        """One row that is larger than a batch; the partition has no open batch."""
         size = codec.size_upper_bound(columns, int(row[0]))
-        self._pool.deallocate(self._open.pop((topic.name, partition))[1].buffer)
-        buffer = self._allocate(size)
-        progress = codec.new_progress(size, int(columns.timestamps[row[0]]))
+        start = self._allocate(size)
+        batches = np.array([codec.new_batch(start, size)])
+        codec.write_records(columns, row, self._pool.memory, batches)
         try:
-            codec.write_records(columns, row, buffer, progress)
-            self._sender.send(topic, partition, buffer, progress)
+            self._sender.send(topic, partition, self._pool.memory.data, batches[0].tolist())
         finally:
-            self._pool.deallocate(buffer)
+            self._pool.deallocate(start, size)
 
-    def _allocate(self, size: int) -> Array:
-        buffer = self._pool.try_allocate(size)
-        while buffer is None:
-            fullest = max(self._open, key=lambda key: int(self._open[key][1].progress[POSITION]))
-            self._cut(fullest)
-            buffer = self._pool.try_allocate(size)
-        return buffer
+    def _allocate(self, size: int) -> int:
+        """Memory for a batch; where there is none, the fullest open batches are sent."""
+        start = self._pool.try_allocate(size)
+        while start is None:
+            fullest = max(self._open, key=lambda key: self._open[key].size_in_bytes)
+            self._send(self._open.pop(fullest))
+            start = self._pool.try_allocate(size)
+        return start
 
-    def _cut(self, key: tuple[str, int]) -> None:
-        topic, batch = self._open.pop(key)
+    def _send(self, full: _OpenBatch) -> None:
         try:
-            if not batch.is_empty:
-                self._sender.send(topic, key[1], batch.buffer, batch.progress)
+            self._sender.send(full.topic, full.partition, self._pool.memory.data, full.batch)
         finally:
-            self._pool.deallocate(batch.buffer)
+            self._pool.deallocate(full.batch[START], self._batch_size)
+
+
+def _size_estimate(columns: Columns, rows_count: int) -> int:
+    """Roughly what so many of the rows take: the mean of all."""
+    spans = (columns.key, columns.value, columns.headers)
+    total = sum(int(s.bounds[-1]) - int(s.bounds[0]) for s in spans if len(s.bounds))
+    return total * rows_count // columns.rows_count + rows_count * MIN_RECORD_SIZE

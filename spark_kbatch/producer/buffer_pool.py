@@ -1,7 +1,8 @@
 """buffer.memory: what a producer holds in open batches never takes more.
 
-Buffers of batch.size bytes are kept for the next batch; one of any other size is made for one batch
-and given back to the total.
+One block of memory, cut into buffers of batch.size. A record that is larger than one takes several
+that lie side by side. Pages that were never written to are not resident, so a producer with few
+open batches takes little.
 
 Source: Kafka clients/producer/internals/BufferPool.java.
 """
@@ -14,38 +15,42 @@ import numpy as np
 
 from spark_kbatch.errors import RecordTooLargeError
 
-Buffer = np.ndarray[Any, Any]
-
 
 class BufferPool:
-    """Buffers within a total size. Not thread-safe."""
+    """Buffers in one block of memory, known by where they start. Not thread-safe."""
 
     def __init__(self, *, total_memory: int, poolable_size: int) -> None:
         self.total_memory = total_memory
         self.poolable_size = min(poolable_size, total_memory)
-        self.in_use = 0
-        self._free: list[Buffer] = []
+        self._taken = bytearray(total_memory // self.poolable_size)
+        self.memory: np.ndarray[Any, Any] = np.empty(
+            len(self._taken) * self.poolable_size, np.uint8
+        )
 
-    def try_allocate(self, size_in_bytes: int) -> Buffer | None:
-        """A buffer of that size, uint8; None while too much is in use.
+    @property
+    def in_use(self) -> int:
+        """Bytes in buffers that are allocated."""
+        return self._taken.count(1) * self.poolable_size
+
+    def try_allocate(self, size_in_bytes: int) -> int | None:
+        """Where in `memory` so many bytes are free, which now are taken; None while there are none.
 
         Raises:
             RecordTooLargeError: more than the pool will ever have.
         """
-        if size_in_bytes > self.total_memory:
-            raise RecordTooLargeError("a record", size_in_bytes, self.total_memory, "buffer.memory")
-        if self.in_use + size_in_bytes > self.total_memory:
+        if size_in_bytes > len(self.memory):
+            raise RecordTooLargeError("a record", size_in_bytes, len(self.memory), "buffer.memory")
+        count = self._count(size_in_bytes)
+        first = self._taken.find(bytes(count))
+        if first < 0:
             return None
-        self.in_use += size_in_bytes
-        if size_in_bytes == self.poolable_size and self._free:
-            return self._free.pop()
-        # Free buffers count as memory that is held, so they go where they would pass the total.
-        while self._free and self.in_use + len(self._free) * self.poolable_size > self.total_memory:
-            self._free.pop()
-        return np.empty(size_in_bytes, np.uint8)
+        self._taken[first : first + count] = b"\1" * count
+        return first * self.poolable_size
 
-    def deallocate(self, buffer: Buffer) -> None:
-        """Give a buffer back. Nobody reads it any more."""
-        self.in_use -= len(buffer)
-        if len(buffer) == self.poolable_size:
-            self._free.append(buffer)
+    def deallocate(self, start: int, size_in_bytes: int) -> None:
+        """Give back what `try_allocate` took. Nobody reads it any more."""
+        first, count = start // self.poolable_size, self._count(size_in_bytes)
+        self._taken[first : first + count] = bytes(count)
+
+    def _count(self, size_in_bytes: int) -> int:
+        return -(-size_in_bytes // self.poolable_size)

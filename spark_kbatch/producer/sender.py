@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
-import numpy as np
+from collections.abc import Sequence
+from typing import Protocol
 
 from spark_kbatch.config import Topic
 from spark_kbatch.errors import RecordTooLargeError
-from spark_kbatch.kernels import OFFSET_DELTA
+from spark_kbatch.kernels import RECORDS_COUNT
 from spark_kbatch.record import codec
 from spark_kbatch.record.compression import CODECS
 
@@ -27,24 +26,17 @@ class Sender:
         self._transport = transport
         self._codec = CODECS[compression_type]
 
-    def send(
-        self,
-        topic: Topic,
-        partition: int,
-        buffer: np.ndarray[Any, Any],
-        progress: np.ndarray[Any, Any],
-    ) -> None:
-        """Close the batch that lies in `buffer` and hand it on.
+    def send(self, topic: Topic, partition: int, memory: memoryview, batch: Sequence[int]) -> None:
+        """Close the batch, a row of `write_records`, that lies in `memory` and hand it on.
 
         Raises:
             RecordTooLargeError: larger than the topic takes, also when compressed.
         """
         limit = topic.config.max_message_bytes
-        batch = codec.finish(buffer, progress, codec=self._codec, limit=limit)
-        records_count = int(progress[OFFSET_DELTA])
-        if len(batch) > limit:
+        finished = codec.finish(memory, batch, codec=self._codec, limit=limit)
+        if len(finished) > limit:
             raise RecordTooLargeError(
-                f"a record for topic {topic.name!r}, as a batch of its own,", len(batch), limit,
+                f"a record for topic {topic.name!r}, as a batch of its own,", len(finished), limit,
                 "max.message.bytes",
             )  # fmt: skip
-        self._transport.send(topic, partition, batch, records_count)
+        self._transport.send(topic, partition, finished, batch[RECORDS_COUNT])

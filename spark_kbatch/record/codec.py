@@ -61,17 +61,22 @@ _WHAT = {
 }
 
 
-def new_progress(limit: int, base_timestamp: int) -> Array:
-    """What `write_records` moves on, for an empty batch of at most `limit` bytes."""
-    return np.array([RECORD_BATCH_OVERHEAD, limit, base_timestamp, NO_TIMESTAMP, 0], np.int64)
+def new_batch(start: int, limit: int) -> list[int]:
+    """What `write_records` moves on: an empty batch that may take `limit` bytes from `start` on."""
+    return [start + RECORD_BATCH_OVERHEAD, start + limit, NO_TIMESTAMP, NO_TIMESTAMP, 0, start]
 
 
-def write_records(columns: Columns, rows: Array, out: Array, progress: Array) -> int:
-    """Append the given rows (int32) to the batch in `out`, as many as fit; returns how many."""
+def write_records(columns: Columns, rows: Array, memory: Array, batches: Array) -> int:
+    """Append the given rows (int32) to batches in `memory`, as many as fit; returns how many.
+
+    Args:
+        batches: int64[k, BATCH_COLUMNS], rows as `new_batch` makes them; the first may hold records.
+            They are filled one after the other and moved on.
+    """
     return int(
         kernels.write_records(
             rows, columns.timestamps, *columns.key, *columns.value,
-            columns.headers.data, columns.headers.bounds, out, progress,
+            columns.headers.data, columns.headers.bounds, memory, batches,
         )
     )  # fmt: skip
 
@@ -89,45 +94,48 @@ def size_upper_bound(columns: Columns, row: int) -> int:
 
 
 def finish(
-    out: Array,
-    progress: Array,
+    memory: memoryview,
+    batch: Sequence[int],
     *,
     codec: int,
     limit: int,
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> memoryview:
-    """Close the batch that `write_records` filled: compress, header, CRC.
+    """Close a batch that `write_records` filled: compress, header, CRC.
 
     Args:
-        out: the buffer that holds the records from position 61 on. Written to.
+        memory: what the records were written to. Written to.
+        batch: the batch's row.
         limit: where the compressed batch would be larger than this, it stays uncompressed.
 
     Returns:
-        The whole batch; a view of `out` unless it was compressed.
+        The whole batch; a view of `memory` unless it was compressed.
     """
-    position = int(progress[kernels.POSITION])
-    batch = out.data
-    size = position
+    end, _, base_timestamp, max_timestamp, records_count, start = batch
+    size = end - start
+    whole = memory[start:end]
     # What is larger than any reader accepts uncompressed is not compressed.
-    if codec and position - RECORD_BATCH_OVERHEAD <= compression.MAX_DECOMPRESSED_SIZE:
-        section = compression.compress(codec, batch[RECORD_BATCH_OVERHEAD:position])
-        if RECORD_BATCH_OVERHEAD + len(section) > limit >= position:
+    if codec and size - RECORD_BATCH_OVERHEAD <= compression.MAX_DECOMPRESSED_SIZE:
+        section = compression.compress(codec, whole[RECORD_BATCH_OVERHEAD:])
+        if RECORD_BATCH_OVERHEAD + len(section) > limit >= size:
             codec = 0
         else:
             size = RECORD_BATCH_OVERHEAD + len(section)
-            batch = memoryview(bytearray(RECORD_BATCH_OVERHEAD) + section)
+            whole = memoryview(bytearray(RECORD_BATCH_OVERHEAD) + section)
+    else:
+        codec = 0
     batch_header.seal(
-        batch,
+        whole,
         size_in_bytes=size,
-        records_count=int(progress[kernels.OFFSET_DELTA]),
-        base_timestamp=int(progress[kernels.BASE_TIMESTAMP]),
-        max_timestamp=int(progress[kernels.MAX_TIMESTAMP]),
+        records_count=records_count,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
         attributes=codec,
         base_offset=base_offset,
         leader_epoch=leader_epoch,
     )
-    return batch[:size]
+    return whole
 
 
 def encode(
@@ -154,16 +162,19 @@ def encode(
     )
     spans = (columns.key, columns.value, columns.headers)
     size = RECORD_BATCH_OVERHEAD + count * RECORD_OVERHEAD_MAX + sum(len(s.data) for s in spans)
-    out = np.empty(size, np.uint8)
-    progress = new_progress(size, int(columns.timestamps[0]) if count else NO_TIMESTAMP)
-    written = write_records(columns, np.arange(count, dtype=np.int32), out, progress)
+    memory = np.empty(size, np.uint8)
+    batches = np.array([new_batch(0, size)])
+    written = write_records(columns, np.arange(count, dtype=np.int32), memory, batches)
     assert written == count
-    codec = CODECS[compression] if count else 0
-    return bytes(
-        finish(
-            out, progress, codec=codec, limit=0, base_offset=base_offset, leader_epoch=leader_epoch
-        )
+    batch = finish(
+        memory.data,
+        batches[0].tolist(),
+        codec=CODECS[compression] if count else 0,
+        limit=0,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
     )
+    return bytes(batch)
 
 
 def decode(

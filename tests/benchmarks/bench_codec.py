@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kbatch import kernels
-from spark_kbatch.kernels import OFFSET_DELTA, POSITION
+from spark_kbatch.kernels import RECORDS_COUNT
 from spark_kbatch.record import codec
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.header import walk
@@ -29,8 +29,8 @@ BATCH_SIZE = 64 * 1024
 PIECE_BYTES = 4 * 1024 * 1024
 
 
-def encode_all(rows: pa.RecordBatch, out: np.ndarray, keep: bool = False) -> list[bytes]:
-    """All rows as batches of BATCH_SIZE, each in the same buffer, as a producer's pool has it."""
+def encode_all(rows: pa.RecordBatch, memory: np.ndarray, keep: bool = False) -> list[bytes]:
+    """All rows as batches of BATCH_SIZE, in memory that is used again, as a producer's pool is."""
     times = arrow.timestamps_ms(rows.column("timestamp"), rows.num_rows, 0)
     columns = arrow.columns(
         rows.num_rows,
@@ -40,15 +40,23 @@ def encode_all(rows: pa.RecordBatch, out: np.ndarray, keep: bool = False) -> lis
         headers=None,
     )
     order = arrow.frozen(np.arange(rows.num_rows, dtype=np.int32))
+    empty = np.array([codec.new_batch(s, BATCH_SIZE) for s in range(0, len(memory), BATCH_SIZE)])
     kept, written = [], 0
     while written < rows.num_rows:
-        progress = codec.new_progress(len(out), int(times[written]))
-        written += codec.write_records(columns, order[written:], out, progress)
-        batch = codec.finish(out, progress, codec=0, limit=len(out), leader_epoch=0)
-        if keep:
-            batch[:8] = (written - int(progress[OFFSET_DELTA])).to_bytes(8, "big")
-            kept.append(bytes(batch))
-        assert len(batch) == int(progress[POSITION])
+        batches = empty.copy()
+        written_before, written = (
+            written,
+            written + codec.write_records(columns, order[written:], memory, batches),
+        )
+        for batch in batches.tolist():
+            if batch[RECORDS_COUNT]:
+                finished = codec.finish(
+                    memory.data, batch, codec=0, limit=BATCH_SIZE, leader_epoch=0
+                )
+                if keep:
+                    finished[:8] = written_before.to_bytes(8, "big")
+                    kept.append(bytes(finished))
+                    written_before += batch[RECORDS_COUNT]
     return kept
 
 
@@ -58,7 +66,7 @@ def decode_all(data: memoryview, columns: list[str]) -> int:
 
 
 def aiokafka_encode(rows: list[tuple[int, bytes, bytes]]) -> int:
-    batches = 0
+    batches = delta = 0
     builder = None
     for timestamp, key, value in rows:
         while builder is None or builder.append(delta, timestamp, key, value, []) is None:
@@ -85,8 +93,8 @@ def aiokafka_decode(batches: list[bytes]) -> int:
 def bench_encode_and_decode() -> None:
     kernels.load()
     rows = bulk_rows(ROWS, key_bytes=16, value_bytes=100)
-    out = np.empty(BATCH_SIZE, np.uint8)
-    batches = encode_all(rows, out, keep=True)
+    memory = np.empty(16 * BATCH_SIZE, np.uint8)
+    batches = encode_all(rows, memory, keep=True)
     encoded = b"".join(batches)
     assert codec.decode(encoded, columns=["key", "value"]).equals(rows.select(["key", "value"]))
 
@@ -104,7 +112,7 @@ def bench_encode_and_decode() -> None:
     rates = interleave(
         {
             "memcpy": Candidate(lambda: np.copyto(target, source), ROWS / 1e6),
-            "encode": Candidate(lambda: encode_all(rows, out), ROWS / 1e6),
+            "encode": Candidate(lambda: encode_all(rows, memory), ROWS / 1e6),
             "decode": Candidate(lambda: decode_all(view, all_columns), ROWS / 1e6),
             "decode key, value": Candidate(lambda: decode_all(view, ["key", "value"]), ROWS / 1e6),
             "aiokafka encode": Candidate(lambda: aiokafka_encode(peer_rows), PEER_ROWS / 1e6),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,21 +40,26 @@ class Sent:
 
 
 class WatchedPool(BufferPool):
-    """Fails when it has more than its total, in use and free together."""
+    """Fails when it hands out memory that is in use, or more than its total."""
 
-    def try_allocate(self, size_in_bytes: int) -> np.ndarray[Any, Any] | None:
-        buffer = super().try_allocate(size_in_bytes)
-        assert buffer is None or len(buffer) == size_in_bytes
-        self.ensure_within_total()
-        return buffer
+    def __init__(self, *, total_memory: int, poolable_size: int) -> None:
+        super().__init__(total_memory=total_memory, poolable_size=poolable_size)
+        self.held: dict[int, int] = {}  # where -> bytes
 
-    def deallocate(self, buffer: np.ndarray[Any, Any]) -> None:
-        super().deallocate(buffer)
-        self.ensure_within_total()
+    def try_allocate(self, size_in_bytes: int) -> int | None:
+        start = super().try_allocate(size_in_bytes)
+        if start is not None:
+            end = start + size_in_bytes
+            assert 0 <= start < end <= len(self.memory) <= self.total_memory
+            assert all(end <= s or s + size <= start for s, size in self.held.items())
+            self.held[start] = size_in_bytes
+        return start
 
-    def ensure_within_total(self) -> None:
-        assert 0 <= self.in_use
-        assert self.in_use + sum(map(len, self._free)) <= self.total_memory
+    def deallocate(self, start: int, size_in_bytes: int) -> None:
+        assert self.held.pop(start) == size_in_bytes
+        # Whoever still reads it shall notice.
+        self.memory[start : start + size_in_bytes] = 0xA5
+        super().deallocate(start, size_in_bytes)
 
 
 def an_accumulator(
@@ -278,24 +282,25 @@ def test_a_transport_that_fails_gets_its_error_back_and_the_memory_is_free() -> 
 @given(
     steps=st.lists(st.tuples(st.booleans(), st.sampled_from([100, 100, 100, 1, 250, 700, 1000]))),
 )
-def test_the_pool_never_has_more_than_its_total(steps: list[tuple[bool, int]]) -> None:
-    pool, held = WatchedPool(total_memory=1000, poolable_size=100), []
+def test_the_pool_hands_out_what_is_free_side_by_side(steps: list[tuple[bool, int]]) -> None:
+    pool = WatchedPool(total_memory=1050, poolable_size=100)
     for is_return, size in steps:
-        if is_return and held:
-            pool.deallocate(held.pop(size % len(held)))
+        if is_return and pool.held:
+            start = sorted(pool.held)[size % len(pool.held)]
+            pool.deallocate(start, pool.held[start])
         elif not is_return:
-            fits = pool.in_use + size <= 1000
-            buffer = pool.try_allocate(size)
-            assert (buffer is not None) == fits
-            if buffer is not None:
-                assert not any(np.shares_memory(buffer, other) for other in held)
-                held.append(buffer)
-        assert pool.in_use == sum(map(len, held))
+            taken = {b for s, n in pool.held.items() for b in range(s // 100, -(-(s + n) // 100))}
+            wanted = -(-size // 100)
+            fits = any(
+                taken.isdisjoint(range(first, first + wanted)) for first in range(11 - wanted)
+            )
+            assert (pool.try_allocate(size) is not None) == fits
+        assert pool.in_use == 100 * sum(-(-size // 100) for size in pool.held.values())
 
 
-def test_pooled_buffers_are_used_again() -> None:
+def test_a_buffer_that_was_given_back_is_used_again() -> None:
     pool = BufferPool(total_memory=1000, poolable_size=100)
     first = pool.try_allocate(100)
     assert first is not None
-    pool.deallocate(first)
-    assert pool.try_allocate(100) is first
+    pool.deallocate(first, 100)
+    assert pool.try_allocate(100) == first
