@@ -253,7 +253,8 @@ class TaskProducer:
             cluster.files,
             cluster.metadata.staging_dir,
             transaction,
-            adopt_min_bytes=options.adopt_min_bytes,
+            # An eighth, so that little of what could be renamed has to be copied.
+            shared_bytes_max=options.adopt_min_bytes // 8,
         )
         sender = Sender(self.staging, compression_type=options.compression_type)
         self.accumulator = RecordAccumulator(

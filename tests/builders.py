@@ -182,7 +182,7 @@ def staged(
 ) -> list[Extent]:
     """What one task stages when it writes these batches, one partition after the other."""
     staging = Staging(
-        cluster.files, cluster.metadata.staging_dir, transaction, adopt_min_bytes=adopt_min_bytes
+        cluster.files, cluster.metadata.staging_dir, transaction, shared_bytes_max=adopt_min_bytes
     )
     try:
         for (topic, partition), parts in batches.items():

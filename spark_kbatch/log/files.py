@@ -56,12 +56,20 @@ class Lock:
 
     def __init__(self, descriptor: int, path: Path) -> None:
         self._descriptor = descriptor
+        self._process_id = os.getpid()
         self.path = path
 
     def release(self) -> None:
-        """Closing the only descriptor of this opening of the file drops the lock."""
+        """Let go; doing so again does nothing."""
         descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
+        if descriptor < 0:
+            return
+        try:
+            # A process that was forked meanwhile has a copy of the descriptor, so that closing ours
+            # would not be enough; nor may it let go of a lock that is not its own.
+            if self._process_id == os.getpid():
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
             os.close(descriptor)
 
     def __enter__(self) -> Lock:

@@ -180,7 +180,7 @@ class Metadata:
             for n in self.files.list(self._topics_dir)
             if n.endswith(".json")
         )
-        return [name for name in names if internal or not name.startswith(INTERNAL_PREFIX)]
+        return sorted(name for name in names if internal or not name.startswith(INTERNAL_PREFIX))
 
     def find_topic(self, name: str) -> Topic | None:
         """The topic, or None where it does not exist."""
@@ -189,7 +189,13 @@ class Metadata:
             found = self._read_json(path)
         except FileNotFoundError:
             return None
-        return Topic(name, found["topic_id"], found["partitions"], TopicConfig(**found["config"]))
+        try:
+            config = TopicConfig(**found["config"])
+            return Topic(name, found["topic_id"], found["partitions"], config)
+        except (KeyError, TypeError) as error:
+            raise KafkaStorageError(
+                f"{path} is damaged: it does not describe a topic as this release does: {error}"
+            ) from error
 
     def topic(self, name: str) -> Topic:
         """The topic.

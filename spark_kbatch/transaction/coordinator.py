@@ -17,6 +17,7 @@ from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import plain
 from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.replica.metadata import Probe
 from spark_kbatch.transaction.messages import (
     COMPLETE_COMMIT,
     NO_TRANSACTION_SEQUENCE,
@@ -108,7 +109,7 @@ class Coordinator:
         try:
             for attempt in sorted({str(Path(extent.file).parent) for extent in extents}):
                 files.remove_dir(self._staging_dir / attempt)
-            if files.exists(transaction_dir) and len(files.list(transaction_dir)) <= 1:
+            if files.exists(transaction_dir) and {*files.list(transaction_dir)} <= {Probe.NAME}:
                 files.remove_dir(transaction_dir)
         except OSError as error:
             logger.warning("staged files in %s are left behind: %s", transaction_dir, error)

@@ -6,9 +6,9 @@
                                           segment; ID is the topic's, since its name may be as
                                           long as a file's name can be
 
-A partition's batches go to the shared file until they pass adopt.min.bytes, so that many tasks times
+A partition's batches go to the shared file until they pass `shared_bytes_max`, so that many tasks times
 many partitions do not make as many files; what comes then lies in files of its own, which the commit
-renames instead of copying. ATTEMPT is a random id and its directory is made exclusively: attempt
+renames instead of copying where they are large. ATTEMPT is a random id and its directory is made exclusively: attempt
 numbers of Spark repeat, and a late attempt may still write when another has been committed.
 """
 
@@ -45,11 +45,11 @@ class Staging:
     """One task attempt's staged files. Not thread-safe."""
 
     def __init__(
-        self, files: Files, staging_dir: Path, transaction: str, *, adopt_min_bytes: int
+        self, files: Files, staging_dir: Path, transaction: str, *, shared_bytes_max: int
     ) -> None:
         self._files, self._staging_dir = files, staging_dir
         self._attempt_dir = staging_dir / transaction / uuid.uuid4().hex
-        self._adopt_min_bytes = adopt_min_bytes
+        self._shared_bytes_max = shared_bytes_max
         self._made = False
         self._shared: AppendFile | None = None
         self._own: dict[TopicPartition, AppendFile] = {}
@@ -111,7 +111,7 @@ class Staging:
             self._files.make_dir(self._attempt_dir, exclusive=True)
             self._made = True
         shared_bytes = self._shared_bytes.get(topic_partition, 0)
-        if shared_bytes < self._adopt_min_bytes:
+        if shared_bytes < self._shared_bytes_max:
             self._shared_bytes[topic_partition] = shared_bytes + size
             if self._shared is None:
                 self._shared = AppendFile(self._files, self._attempt_dir / "shared")

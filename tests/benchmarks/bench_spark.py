@@ -8,7 +8,6 @@ compression. Before and after a change: `make bench`, then read the ratios.
 
 from __future__ import annotations
 
-import itertools
 import shutil
 from pathlib import Path
 
@@ -67,19 +66,17 @@ def bench_write_and_read(spark: SparkSession, tmp_path: Path) -> None:
     ready = (
         spark.read.format("bare").options(rows=ROWS, partitions=PARTITIONS, batchrows=30_000).load()
     )
-    numbers = itertools.count()
+    new = tmp_path / "new"
 
-    def write_anew(source: str) -> None:
-        path = tmp_path / f"{source}-{next(numbers)}"
-        write(rows, source, path)
-        shutil.rmtree(path, ignore_errors=True)
+    def tidy() -> None:
+        shutil.rmtree(new, ignore_errors=True)
 
     million = ROWS / 1e6
     rates = interleave(
         {
             "drop": Candidate(lambda: write(rows, "bare", tmp_path / "nothing"), million),
-            "kbatch write": Candidate(lambda: write_anew("kbatch"), million),
-            "Parquet write": Candidate(lambda: write_anew("parquet"), million),
+            "kbatch write": Candidate(lambda: write(rows, "kbatch", new), million, tidy),
+            "Parquet write": Candidate(lambda: write(rows, "parquet", new), million, tidy),
             "ready made": Candidate(lambda: consume(ready), million),
             "kbatch read": Candidate(lambda: consume(log), million),
             "Parquet read": Candidate(

@@ -20,10 +20,11 @@ from rich.table import Table
 
 
 class Candidate(NamedTuple):
-    """Something to time: `run` does `units` of work."""
+    """Something to time: `run` does `units` of work; what `tidy` does is not timed."""
 
     run: Callable[[], object]
     units: float
+    tidy: Callable[[], object] = lambda: None
 
 
 class Rates:
@@ -69,10 +70,11 @@ def interleave(candidates: Mapping[str, Candidate], *, rounds: int = 9) -> Rates
     gc.disable()
     try:
         for number in range(rounds + 1):
-            for name, (run, units) in candidates.items():
+            for name, (run, units, tidy) in candidates.items():
                 started = time.perf_counter()
                 run()
                 seconds = time.perf_counter() - started
+                tidy()
                 if number:
                     rates[name].append(units / seconds)
     finally:

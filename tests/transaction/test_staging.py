@@ -18,10 +18,10 @@ TOPICS = {name: Topic(name, f"id of {name}", 3, TopicConfig()) for name in ("cli
 def stage(
     folder: Path,
     *batches: tuple[str, int, bytes],
-    adopt_min_bytes: int = 100,
+    shared_bytes_max: int = 100,
     segment_bytes: int = 1 << 20,
 ) -> list[Extent]:
-    staging = Staging(Files(), folder, "job", adopt_min_bytes=adopt_min_bytes)
+    staging = Staging(Files(), folder, "job", shared_bytes_max=shared_bytes_max)
     for topic, partition, data in batches:
         config = TopicConfig(segment_bytes=segment_bytes)
         staging.send(Topic(topic, f"id of {topic}", 3, config), partition, data, len(data) // 10)
@@ -68,12 +68,12 @@ def test_many_small_partitions_share_one_file(tmp_path: Path) -> None:
     assert sum(path.is_file() for path in tmp_path.rglob("*")) == 1
 
 
-def test_what_comes_after_adopt_min_bytes_lies_in_a_file_of_its_own(tmp_path: Path) -> None:
+def test_what_comes_after_shared_bytes_max_lies_in_a_file_of_its_own(tmp_path: Path) -> None:
     parts = [bytes([65 + n]) * 60 for n in range(6)]
     extents = stage(
         tmp_path,
         *[("clicks", n % 2, part) for n, part in enumerate(parts * 2)],
-        adopt_min_bytes=100,
+        shared_bytes_max=100,
     )
     own = [e for e in extents if not e.file.endswith("shared")]
     # Two batches of a partition pass 100 bytes; the other four of each are one extent.
@@ -84,7 +84,7 @@ def test_what_comes_after_adopt_min_bytes_lies_in_a_file_of_its_own(tmp_path: Pa
 
 def test_with_no_minimum_every_partition_has_a_file_of_its_own(tmp_path: Path) -> None:
     extents = stage(
-        tmp_path, ("clicks", 0, b"a"), ("clicks", 1, b"b"), ("clicks", 0, b"c"), adopt_min_bytes=0
+        tmp_path, ("clicks", 0, b"a"), ("clicks", 1, b"b"), ("clicks", 0, b"c"), shared_bytes_max=0
     )
     assert [(e.partition, e.position, e.size_in_bytes) for e in extents] == [(0, 0, 2), (1, 0, 1)]
 
@@ -92,7 +92,7 @@ def test_with_no_minimum_every_partition_has_a_file_of_its_own(tmp_path: Path) -
 def test_a_file_of_its_own_is_no_larger_than_a_segment(tmp_path: Path) -> None:
     parts = [bytes([65 + n]) * 40 for n in range(7)]
     extents = stage(
-        tmp_path, *[("clicks", 2, part) for part in parts], adopt_min_bytes=0, segment_bytes=100
+        tmp_path, *[("clicks", 2, part) for part in parts], shared_bytes_max=0, segment_bytes=100
     )
     assert [e.size_in_bytes for e in extents] == [80, 80, 80, 40]
     assert len({e.file for e in extents}) == 4
@@ -101,7 +101,7 @@ def test_a_file_of_its_own_is_no_larger_than_a_segment(tmp_path: Path) -> None:
 
 def test_a_topic_with_the_longest_name_has_files_of_its_own_as_well(tmp_path: Path) -> None:
     topic = Topic("t" * 249, "id", 100_000, TopicConfig(segment_bytes=10))
-    staging = Staging(Files(), tmp_path, "job", adopt_min_bytes=0)
+    staging = Staging(Files(), tmp_path, "job", shared_bytes_max=0)
     for _ in range(12):
         staging.send(topic, 99_999, b"x" * 10, 1)
     assert len(staging.finish(flush=False)) == 12
@@ -114,7 +114,7 @@ def test_attempts_of_one_task_do_not_meet(tmp_path: Path) -> None:
 
 
 def test_a_task_without_rows_leaves_nothing(tmp_path: Path) -> None:
-    staging = Staging(Files(), tmp_path, "job", adopt_min_bytes=100)
+    staging = Staging(Files(), tmp_path, "job", shared_bytes_max=100)
     assert staging.finish(flush=True) == []
     staging.abandon()
     assert list(tmp_path.iterdir()) == []
@@ -122,7 +122,7 @@ def test_a_task_without_rows_leaves_nothing(tmp_path: Path) -> None:
 
 def test_an_abandoned_attempt_leaves_nothing(tmp_path: Path) -> None:
     kept = stage(tmp_path, ("clicks", 0, b"x" * 10))
-    staging = Staging(Files(), tmp_path, "job", adopt_min_bytes=0)
+    staging = Staging(Files(), tmp_path, "job", shared_bytes_max=0)
     staging.send(TOPICS["clicks"], 0, b"y" * 10, 1)
     staging.abandon()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / kept[0].file]
@@ -132,7 +132,7 @@ def test_an_abandoned_attempt_leaves_nothing(tmp_path: Path) -> None:
 def test_a_task_that_fails_at_any_step_can_be_abandoned(tmp_path: Path, at: int) -> None:
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
     files = FaultyFiles(Fault(at, errno.ENOSPC, torn=True))
-    staging = Staging(files, tmp_path, "job", adopt_min_bytes=15)
+    staging = Staging(files, tmp_path, "job", shared_bytes_max=15)
 
     def work() -> None:
         for partition in (0, 1, 0, 1):

@@ -1,0 +1,416 @@
+"""What PATH may be, how a cluster and its topics come to be, and what their files may say."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.config import TopicConfig, parse_write_options
+from spark_kbatch.errors import (
+    ConfigError,
+    InvalidTopicError,
+    KafkaStorageError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.log.files import Files
+from spark_kbatch.replica.metadata import Probe, absolute_path
+from tests import builders
+from tests.faults import Fault, FaultyFiles, ReadOnlyFiles, died, run_child
+
+CLUSTER_FOLDERS = {"broker-0", "locks", "snapshots", "staging-0", "topics"}
+
+
+def create(path: Path, files: Files | None = None) -> Cluster:
+    return Cluster(str(path), create=True, files=files)
+
+
+# PATH as text.
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        pytest.param("/data/events", "/data/events", id="absolute"),
+        pytest.param("/data/../x/./events/", "/x/events", id="with dots"),
+        pytest.param("file:/data/events", "/data/events", id="file"),
+        pytest.param("file:///data/events", "/data/events", id="file with slashes"),
+        pytest.param("file://localhost/data/events", "/data/events", id="file of this host"),
+        pytest.param("file:/data/a%20b", "/data/a b", id="file with an escape"),
+        pytest.param("/data/a%20b", "/data/a%20b", id="percent in a folder"),
+        pytest.param("/data/a:b", "/data/a:b", id="colon in a folder"),
+    ],
+)
+def test_path_names_a_folder(text: str, path: str) -> None:
+    assert absolute_path(text) == Path(path)
+
+
+def test_relative_path_is_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert absolute_path("./events") == tmp_path / "events"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("s3://bucket/data", "has the scheme 's3'", id="s3"),
+        pytest.param("hdfs://host/data", "has the scheme 'hdfs'", id="hdfs"),
+        pytest.param("dbfs:/data", "has the scheme 'dbfs'", id="one slash"),
+        pytest.param("file://host/data", "names the host 'host'", id="file of another host"),
+        pytest.param("", "the path is empty", id="empty"),
+        pytest.param("  ", "the path is empty", id="blank"),
+    ],
+)
+def test_path_that_names_no_folder_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        absolute_path(text)
+
+
+# What is at PATH.
+
+
+def a_file(path: Path) -> None:
+    path.write_text("x")
+
+
+def an_empty_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def a_full_folder(path: Path) -> None:
+    for name in ("data-1", "data-2", "data-3", "data-4"):
+        (path / name).mkdir(parents=True)
+
+
+def a_hidden_file(path: Path) -> None:
+    path.mkdir()
+    (path / ".git").write_text("x")
+
+
+def nothing(path: Path) -> None:
+    assert not path.exists()
+
+
+PLACES = {
+    "nothing": (nothing, "there is no such folder; write to it first"),
+    "a file": (a_file, "it is a file, not a folder"),
+    "an empty folder": (an_empty_folder, "the folder is empty; write to it first"),
+    "a full folder": (a_full_folder, "the folder holds something else (data-1, data-2, data-3, ...)"),
+    "a hidden file": (a_hidden_file, "the folder holds something else (.git)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_opening_says_what_is_there_instead_of_a_cluster(tmp_path: Path, place: str) -> None:
+    path = tmp_path / "cluster"
+    make, words = PLACES[place]
+    make(path)
+    with pytest.raises(ConfigError) as error:
+        Cluster(str(path))
+
+    assert str(error.value).startswith(f"no kbatch cluster at {path}: {words}")
+
+
+@pytest.mark.parametrize("place", ["nothing", "an empty folder"])
+def test_cluster_is_made_where_nothing_is(tmp_path: Path, place: str) -> None:
+    path = tmp_path / "deep" / "cluster" if place == "nothing" else tmp_path / "cluster"
+    PLACES[place][0](path)
+    create(path).create_topic("events")
+
+    assert {entry.name for entry in path.iterdir()} == CLUSTER_FOLDERS | {"cluster.json"}
+    assert not [entry for entry in (path / "locks").iterdir() if "probe" in entry.name]
+    assert [topic.name for topic in Cluster(str(path)).topics()] == ["events"]
+
+
+@pytest.mark.parametrize("place", ["a file", "a full folder", "a hidden file"])
+def test_nothing_is_made_where_something_else_is(tmp_path: Path, place: str) -> None:
+    path = tmp_path / "cluster"
+    make, words = PLACES[place]
+    make(path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError) as error:
+        create(path)
+
+    assert str(error.value) == (
+        f"no kbatch cluster can be made at {path}: {words}; give a new or an empty folder"
+    )
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        pytest.param(errno.EROFS, "Read-only file system", id="EROFS"),
+        pytest.param(errno.EACCES, "Permission denied", id="EACCES"),
+        pytest.param(errno.ENOSPC, "No space left on device", id="ENOSPC"),
+    ],
+)
+def test_folder_that_cannot_be_written_is_refused_with_the_reason(
+    tmp_path: Path, code: int, words: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        create(tmp_path / "cluster", FaultyFiles(Fault(at=0, error=code, lasting=True)))
+
+    assert f"no kbatch cluster can be made at {tmp_path / 'cluster'}: {words}; " in str(error.value)
+
+
+class NoHardLinks(Files):
+    def link(self, source: Path, target: Path) -> bool:
+        raise OSError(errno.EPERM, "Operation not permitted", str(target))
+
+
+class NoLocks(Files):
+    def lock_byte(self, descriptor: int, position: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        pytest.param(NoHardLinks(), "Operation not permitted", id="hard links"),
+        pytest.param(NoLocks(), "No locks available", id="record locks"),
+    ],
+)
+def test_file_system_without_what_is_needed_is_refused(
+    tmp_path: Path, files: Files, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{words}; the folder must be on a POSIX file system"):
+        create(tmp_path / "cluster", files)
+    create(tmp_path / "cluster")
+
+
+def test_cluster_on_a_read_only_mount_can_be_opened(tmp_path: Path) -> None:
+    path = builders.a_cluster(tmp_path).path
+    cluster = Cluster(str(path), create=True, files=ReadOnlyFiles())
+
+    assert [topic.name for topic in cluster.topics()] == ["events"]
+
+
+# Making a cluster.
+
+
+def in_processes(*works: Callable[[], object]) -> None:
+    """Do all of these at once, each in a process of its own; all must succeed."""
+    begin, begun = os.pipe()
+
+    def wait_for(work: Callable[[], object]) -> Callable[[], object]:
+        def waited() -> object:
+            os.close(begun)
+            os.read(begin, 1)  # returns when the parent closes its end
+            return work()
+
+        return waited
+
+    children = [run_child(wait_for(work)) for work in works]
+    os.close(begun)
+    statuses = [os.waitpid(child, 0)[1] for child in children]
+    os.close(begin)
+    assert statuses == [0] * len(works)
+
+
+def test_two_processes_that_make_the_same_cluster_make_one(tmp_path: Path) -> None:
+    def make(path: Path, name: str) -> Callable[[], None]:
+        def work() -> None:
+            cluster = create(path)
+            cluster_id = json.loads((path / "cluster.json").read_text())["cluster_id"]
+            (tmp_path / f"{path.name}.{name}").write_text(cluster_id)
+            cluster.create_topic(name)
+
+        return work
+
+    for number in range(10):
+        path = tmp_path / f"cluster-{number}"
+        in_processes(make(path, "a"), make(path, "b"))
+        cluster_id = json.loads((path / "cluster.json").read_text())["cluster_id"]
+
+        assert [topic.name for topic in Cluster(str(path)).topics()] == ["a", "b"]
+        assert {(tmp_path / f"{path.name}.{n}").read_text() for n in "ab"} == {cluster_id}
+        assert f"cluster.id={cluster_id}\n" in (path / "broker-0/meta.properties").read_text()
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["before a step", "within a step"])
+def test_creation_that_died_is_taken_over(tmp_path: Path, torn: bool) -> None:
+    dry_run = FaultyFiles()
+    create(tmp_path / "dry-run", dry_run)
+    assert len(dry_run.steps) > 20
+    for step in range(len(dry_run.steps)):
+        path = tmp_path / f"cluster-{step}"
+        assert died(lambda path=path, step=step: create(path, FaultyFiles(Fault(step, torn=torn))))
+        cluster = create(path)
+        cluster.create_topic("events")
+        builders.write(cluster, {("events", 0): [builders.batch()]})
+
+        assert len(builders.contents(cluster)) == 1, dry_run.steps[step]
+
+
+# What the files say.
+
+
+def test_cluster_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+    path = builders.a_cluster(tmp_path).path
+    described = json.loads((path / "cluster.json").read_text())
+    (path / "cluster.json").write_text(json.dumps(described | {"version": 2}))
+    with pytest.raises(ConfigError) as error:
+        create(path)
+
+    assert str(error.value) == (
+        f"the cluster at {path} has format version 2; this release reads 1: upgrade spark-kbatch"
+    )
+
+
+DAMAGED = {
+    "empty": b"",
+    "cut off": b'{"version": 1, "topic_id": "',
+    "not UTF-8": b'{"version": "\xff"}',
+    "zeros": bytes(100),
+    "a list": b"[]",
+}
+MISSING = {
+    "an empty object": b"{}",
+    "no partitions": b'{"topic_id": "x", "config": {}}',
+    "a setting of a later release": b'{"topic_id": "x", "partitions": 1, "config": {"x": 1}}',
+    "a list of settings": b'{"topic_id": "x", "partitions": 1, "config": [1]}',
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_damaged_cluster_file_is_named(tmp_path: Path, content: bytes) -> None:
+    path = builders.a_cluster(tmp_path).path
+    (path / "cluster.json").write_bytes(content)
+    with pytest.raises(KafkaStorageError) as error:
+        Cluster(str(path))
+
+    assert str(error.value).startswith(f"{path / 'cluster.json'} is damaged: ")
+
+
+@pytest.mark.parametrize("content", (DAMAGED | MISSING).values(), ids=DAMAGED | MISSING)
+def test_damaged_topic_file_is_named(tmp_path: Path, content: bytes) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    file = cluster.path / "topics" / "events.json"
+    file.write_bytes(content)
+    with pytest.raises(KafkaStorageError) as error:
+        cluster.topics()
+
+    assert str(error.value).startswith(f"{file} is damaged: ")
+
+
+# Topics.
+
+
+def test_topic_is_as_it_was_made(tmp_path: Path) -> None:
+    config = TopicConfig(max_message_bytes=2_000, segment_bytes=1 << 20)
+    made = create(tmp_path / "cluster").create_topic("events", partitions=3, config=config)
+    found = Cluster(str(tmp_path / "cluster")).metadata.topic("events")
+
+    assert found == made
+    assert (found.name, found.partitions, found.config) == ("events", 3, config)
+
+
+def test_topics_are_sorted_and_without_the_clusters_own(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={"b": 1, "a.json": 1, "a": 1})
+
+    assert cluster.metadata.topic_names() == ["a", "a.json", "b"]
+    assert "__transaction_state" in cluster.metadata.topic_names(internal=True)
+
+
+def test_unknown_topic_is_refused_with_those_that_exist(tmp_path: Path) -> None:
+    metadata = builders.a_cluster(tmp_path, topics={"clicks": 1, "views": 1}).metadata
+    with pytest.raises(UnknownTopicOrPartitionError) as error:
+        metadata.topic("event")
+
+    assert str(error.value) == (
+        f"topic 'event' does not exist in {metadata.path}; its topics: clicks, views"
+    )
+
+
+def test_topic_name_does_not_lead_out_of_the_cluster(tmp_path: Path) -> None:
+    metadata = builders.a_cluster(tmp_path).metadata
+    with pytest.raises(InvalidTopicError):
+        metadata.find_topic("../cluster")
+
+
+def test_topic_that_exists_is_not_made_again(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    before = cluster.metadata.topic("events")
+    with pytest.raises(ConfigError, match="topic 'events' exists already"):
+        cluster.create_topic("events", partitions=2)
+
+    assert cluster.metadata.topic("events") == before
+
+
+EXISTING = TopicConfig(max_message_bytes=2_000, segment_bytes=1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "existing"),
+    [
+        ("num.partitions", 3, 2),
+        ("max.message.bytes", 3_000, 2_000),
+        ("segment.bytes", 2**21, 2**20),
+    ],
+    ids=["partitions", "message", "segment"],
+)
+def test_existing_topic_with_other_settings_is_refused(
+    tmp_path: Path, key: str, given: int, existing: int
+) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={"events": 2}, config=EXISTING)
+    with pytest.raises(ConfigError) as error:
+        cluster.topic_for("events", parse_write_options({"path": "/x", key: str(given)}))
+
+    assert str(error.value) == (
+        f"option {key!r} is {given}, but topic 'events' exists with {existing}; leave the option out, "
+        "or write to a new topic"
+    )
+
+
+def test_existing_topic_with_the_same_or_no_settings_is_taken(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={"events": 2}, config=EXISTING)
+    settings = {"num.partitions": "2", "max.message.bytes": "2000", "segment.bytes": str(1 << 20)}
+    for options in ({}, settings):
+        found = cluster.topic_for("events", parse_write_options({"path": "/x", **options}))
+
+        assert found == cluster.metadata.topic("events")
+
+
+def test_the_clusters_own_topic_cannot_be_written(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    with pytest.raises(ConfigError, match="topic '__transaction_state' is the cluster's own"):
+        cluster.topic_for("__transaction_state", parse_write_options({"path": "/x"}))
+
+
+# Whether a task sees the driver's PATH.
+
+
+def test_probe_that_the_driver_left_is_seen(tmp_path: Path) -> None:
+    Probe.leave(Files(), tmp_path / "job").ensure_seen(Files())
+
+
+@pytest.mark.parametrize("found", ["nothing", "another driver's", "no access"])
+def test_probe_that_is_not_seen_says_that_the_folder_is_not_shared(
+    tmp_path: Path, found: str
+) -> None:
+    probe, files = Probe.leave(Files(), tmp_path / "job"), Files()
+    path = tmp_path / "job" / Probe.NAME
+    if found == "nothing":
+        path.unlink()
+    elif found == "another driver's":
+        Probe.leave(Files(), tmp_path / "job")
+    else:
+        files = Unreadable()
+    with pytest.raises(KafkaStorageError) as error:
+        probe.ensure_seen(files)
+
+    assert f"this executor does not see {path}, which the driver made" in str(error.value)
+
+
+class Unreadable(Files):
+    def read(self, path: Path, position: int = 0, size: int | None = None) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))

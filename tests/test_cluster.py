@@ -1,0 +1,203 @@
+"""One PATH through the object that a face holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import spark_kbatch
+from spark_kbatch.config import TopicConfig, parse_write_options
+from spark_kbatch.errors import (
+    ConfigError,
+    DataLossError,
+    InvalidTopicError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.record import columns as arrow
+from tests import builders
+from tests.builders import batch, to_records
+
+
+def write_rows(cluster: spark_kbatch.Cluster, rows: pa.RecordBatch, **options: str) -> None:
+    """As a task of a Spark job does, and then the driver."""
+    parsed = parse_write_options(
+        {"path": str(cluster.path), "flush": "false"}
+        | {key.replace("_", "."): value for key, value in options.items()}
+    )
+    producer = cluster.task_producer("job", parsed)
+    columns = arrow.columns(
+        rows.num_rows,
+        key=rows.column("key"),
+        value=rows.column("value"),
+        timestamps=arrow.timestamps_ms(rows.column("timestamp"), rows.num_rows, 0),
+        headers=rows.column("headers"),
+    )
+    assert parsed.topic is not None
+    for topic, partition, numbers in producer.partitioner.partition(columns, parsed.topic, None):
+        producer.accumulator.append(topic, partition, columns, numbers)
+    producer.accumulator.flush()
+    extents = producer.staging.finish(flush=False)
+    cluster.coordinator(parsed).commit(extents, transactional_id="job")
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_what_is_written_is_read_back(tmp_path: Path, compression: str) -> None:
+    rows = builders.rows(n=500, nulls=0.2, headers=2)
+    with spark_kbatch.open(str(tmp_path / "cluster"), create=True) as cluster:
+        write_rows(
+            cluster, rows, topic="events", num_partitions="3", compression_type=compression,
+            batch_size="2000", adopt_min_bytes="5000",
+        )  # fmt: skip
+    found = builders.contents(spark_kbatch.open(str(tmp_path / "cluster")))
+    assert len(found) == 3
+    for records in found.values():
+        assert [record.offset for record in records] == list(range(len(records)))
+    everything = [record._replace(offset=0) for records in found.values() for record in records]
+    assert sorted(everything, key=repr) == sorted(
+        (record._replace(offset=0) for record in to_records(rows)), key=repr
+    )
+
+
+def test_a_topic_with_the_longest_name_works(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={"t" * 249: 2})
+    place = ("t" * 249, 1)
+    extents = builders.staged(cluster, {place: [batch(), batch()]}, adopt_min_bytes=1)
+    builders.commit(cluster, extents, adopt_min_bytes=1)
+    assert len(builders.contents(cluster)[TopicPartition(*place)]) == 6
+
+
+def test_a_dotted_topic_is_not_taken_for_another(tmp_path: Path) -> None:
+    names = ["a", "a.b", "a.b.json", "a.tmp", "a-0", "commit", "metadata"]
+    cluster = builders.a_cluster(tmp_path, topics=dict.fromkeys(names, 1))
+    for number, name in enumerate(names):
+        builders.write(cluster, {(name, 0): [batch(n=number + 1)]})
+    assert [topic.name for topic in cluster.topics()] == sorted(names)
+    found = builders.contents(cluster)
+    assert [len(found[TopicPartition(name, 0)]) for name in names] == [1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("name", ["../x", "", ".", "..", "a/b", "a b", "é", "t" * 250, "a\0"])
+def test_a_topic_name_that_kafka_refuses_makes_nothing(tmp_path: Path, name: str) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    options = parse_write_options({"path": str(cluster.path)})
+    for use in (
+        lambda: cluster.create_topic(name),
+        lambda: cluster.topic_for(name, options),
+        lambda: list(cluster.read(name)),
+        lambda: cluster.describe([name]),
+    ):
+        with pytest.raises(InvalidTopicError, match="topic name"):
+            use()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_clusters_own_topics_cannot_be_made_or_written(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    options = parse_write_options({"path": str(cluster.path)})
+    for name in ("__transaction_state", "__new"):
+        with pytest.raises(ConfigError, match="is the cluster's own"):
+            cluster.create_topic(name)
+        with pytest.raises(ConfigError, match="is the cluster's own"):
+            cluster.topic_for(name, options)
+    assert cluster.metadata.topic_names(internal=True) == ["__transaction_state", "events"]
+
+
+def test_a_topic_is_made_once_and_has_partitions(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    with pytest.raises(ConfigError, match="'events' exists already"):
+        cluster.create_topic("events")
+    for partitions in (0, -1):
+        with pytest.raises(ConfigError, match="1 or more"):
+            cluster.create_topic("another", partitions=partitions)
+    topic = cluster.create_topic("third", partitions=2, config=TopicConfig(segment_bytes=7))
+    assert cluster.topics()[1] == topic
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> spark_kbatch.Cluster:
+    """Twelve records in partition 0, three in 1, none in 2."""
+    cluster = builders.a_cluster(tmp_path, topics={"events": 3})
+    builders.write(cluster, {("events", 0): [batch()] * 4, ("events", 1): [batch()]})
+    return cluster
+
+
+def offsets(batches: list[pa.RecordBatch]) -> list[tuple[int, int]]:
+    return [
+        (row["partition"], row["offset"])
+        for arrow_batch in batches
+        for row in arrow_batch.to_pylist()
+    ]
+
+
+def test_partitions_are_read_one_after_the_other(cluster: spark_kbatch.Cluster) -> None:
+    everything = [(0, n) for n in range(12)] + [(1, n) for n in range(3)]
+    assert offsets(list(cluster.read("events"))) == everything
+    assert offsets(list(cluster.read("events", columns=["offset"]))) == everything
+    assert offsets(list(cluster.read("events", partitions=[1]))) == everything[12:]
+    assert offsets(list(cluster.read("events", partitions=[]))) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "found"),
+    [
+        (0, 12, range(12)),
+        ("earliest", 5, range(5)),
+        (7, "latest", range(7, 12)),
+        (4, 5, [4]),
+        (12, "latest", []),
+        (3, 3, []),
+    ],
+    ids=["all", "earliest", "latest", "one", "at the end", "none"],
+)
+def test_a_range_has_its_start_and_not_its_end(
+    cluster: spark_kbatch.Cluster, start: int | str, end: int | str, found: list[int]
+) -> None:
+    batches = list(cluster.read("events", partitions=[0], start=start, end=end))
+    assert offsets(batches) == [(0, offset) for offset in found]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "words"),
+    [
+        ({"start": "latest"}, "start is 'latest'; accepted: 'earliest', or an offset"),
+        ({"end": "earliest"}, "end is 'earliest'; accepted: 'latest', or an offset"),
+        ({"start": -1}, "start is -1"),
+        ({"end": -2}, "end is -2"),
+    ],
+    ids=["a word for the end", "a word for the start", "a sentinel", "the other sentinel"],
+)
+def test_other_bounds_are_refused(
+    cluster: spark_kbatch.Cluster, bounds: dict[str, int | str], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        list(cluster.read("events", **bounds))
+
+
+def test_a_start_past_the_end_of_the_log_is_data_loss(cluster: spark_kbatch.Cluster) -> None:
+    with pytest.raises(DataLossError, match="events-0 from offset 13 to 12"):
+        list(cluster.read("events", partitions=[0], start=13))
+
+
+def test_what_does_not_exist_is_named(cluster: spark_kbatch.Cluster) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"'nothing' does not exist .* events"):
+        list(cluster.read("nothing"))
+    for partition in (3, -1):
+        with pytest.raises(UnknownTopicOrPartitionError, match="partitions 0 to 2"):
+            list(cluster.read("events", partitions=[partition]))
+
+
+def test_a_description_has_the_edges_and_sizes_of_every_partition(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    described = cluster.describe(["events"])
+    assert [(str(d.topic_partition), d.offsets.high_watermark) for d in described] == [
+        ("events-0", 12),
+        ("events-1", 3),
+        ("events-2", 0),
+    ]
+    size = len(batch())
+    assert [d.size_in_bytes for d in described] == [4 * size, size, 0]

@@ -1,0 +1,209 @@
+"""What a commit checks, in which order it places, and what stops it or does not."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.config import parse_write_options
+from spark_kbatch.errors import CommitError
+from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.transaction import coordinator
+from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
+from tests import builders
+from tests.builders import batch, commit, contents, records_of, staged
+from tests.faults import Fault, FaultyFiles
+from tests.log.soundness import ensure_sound
+
+EVENTS = TopicPartition("events", 0)
+TWO_TOPICS = {"events": 1, "others": 2}
+
+
+def a_job(*seeds: int) -> dict[tuple[str, int], list[bytes]]:
+    return {("events", 0): [batch(seed=seed) for seed in seeds]}
+
+
+def an_undone_flip(cluster: Cluster) -> None:
+    """A job of both topics that was decided, and stopped before its first flip."""
+    job = {(topic, n): [batch()] for topic, count in TWO_TOPICS.items() for n in range(count)}
+    extents = staged(cluster, job)
+    files = FaultyFiles()
+    undone = Cluster(str(cluster.path), files=files)
+
+    class StopsAfterTheCommitPoint(FaultyFiles):
+        def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
+            super().write_at(descriptor, position, data)
+            if self.steps[-1].endswith("__transaction_state-0/kbatch.state"):
+                self.fault = Fault(len(self.steps), errno.EIO, lasting=True)
+
+    undone = Cluster(str(cluster.path), files=StopsAfterTheCommitPoint())
+    with pytest.raises(CommitError) as error:
+        commit(undone, extents)
+    assert error.value.outcome == coordinator.COMMITTED
+
+
+def test_tasks_come_in_the_order_of_their_extents(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    tasks = [staged(cluster, a_job(2 * n, 2 * n + 1), adopt_min_bytes=n) for n in range(4)]
+    commit(cluster, [extent for task in tasks for extent in task])
+    assert contents(cluster)[EVENTS] == records_of([batch(seed=seed) for seed in range(8)])
+    ensure_sound(cluster.manager.log(EVENTS))
+
+
+def test_a_job_without_rows_commits_nothing(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    before = cluster.manager.log(TRANSACTION_STATE).state()
+    commit(cluster, [])
+    assert cluster.manager.log(TRANSACTION_STATE).state() == before
+
+
+def test_a_commit_leaves_no_staged_files(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    commit(cluster, staged(cluster, a_job(1, 2), adopt_min_bytes=0))
+    assert list(cluster.metadata.staging_dir.iterdir()) == []
+
+
+def test_an_attempt_that_is_not_committed_stays_as_it_is(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    late = staged(cluster, a_job(9))
+    commit(cluster, staged(cluster, a_job(1)))
+    assert (cluster.metadata.staging_dir / late[0].file).read_bytes() == batch(seed=9)
+    assert contents(cluster)[EVENTS] == records_of([batch(seed=1)])
+
+
+def test_staged_files_that_cannot_be_removed_do_not_make_a_commit_fail(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class KeepsDirs(Files):
+        def remove_dir(self, path: Path) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    cluster = builders.a_cluster(tmp_path)
+    stubborn = Cluster(str(cluster.path), files=KeepsDirs())
+    with caplog.at_level(logging.WARNING):
+        commit(stubborn, staged(cluster, a_job(1)))
+    assert "staged files in" in caplog.text
+    assert len(contents(cluster)[EVENTS]) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        pytest.param({"topic_id": "another"}, "was recreated or altered", id="topic recreated"),
+        pytest.param({"partition_count": 9}, "with 1 partitions", id="partitions added"),
+        pytest.param({"records_count": 2}, "holds 3 records where the task wrote 2", id="count"),
+        pytest.param({"file": "job/gone/shared"}, "No such file", id="file gone"),
+        pytest.param({"size_in_bytes": 10_000}, "corrupt record batch", id="file too short"),
+        pytest.param({"position": 5}, "corrupt record batch", id="not a batch"),
+        pytest.param({"topic": "unknown"}, "'unknown' does not exist", id="topic deleted"),
+    ],
+)
+def test_extents_that_do_not_fit_abort_the_whole_job(
+    tmp_path: Path, change: dict[str, object], words: str
+) -> None:
+    cluster = builders.a_cluster(tmp_path, topics=TWO_TOPICS)
+    good = staged(cluster, {("others", 1): [batch()]})
+    (bad,) = staged(cluster, a_job(1))
+    with pytest.raises(CommitError, match=words) as error:
+        commit(cluster, [*good, bad._replace(**change)])
+    assert error.value.outcome == coordinator.NOTHING_VISIBLE
+    assert not any(contents(cluster).values())
+
+    builders.write(cluster, a_job(2))
+    assert contents(cluster)[EVENTS] == records_of([batch(seed=2)])
+    ensure_sound(cluster.manager.log(EVENTS))
+
+
+def test_jobs_that_commit_at_once_follow_each_other(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, topics=TWO_TOPICS)
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            mine = Cluster(str(cluster.path)) if number % 2 else cluster
+            for _ in range(5):
+                job = {("events", 0): [batch(n=1)], ("others", 1): [batch(n=1)]}
+                name = f"job-{number}"
+                commit(mine, staged(mine, job, transaction=name), transaction=name)
+        except BaseException as error:  # noqa: BLE001  shown by the test, not by the thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    for place in (EVENTS, TopicPartition("others", 1)):
+        assert [record.offset for record in contents(cluster)[place]] == list(range(20))
+        ensure_sound(cluster.manager.log(place))
+    ensure_sound(cluster.manager.log(TRANSACTION_STATE))
+
+
+# Rolling forward.
+
+
+def test_rolling_forward_with_nothing_pending_writes_nothing(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    builders.write(cluster, a_job(1))
+    files = FaultyFiles()
+    options = parse_write_options({"path": str(cluster.path)})
+    Cluster(str(cluster.path), files=files).coordinator(options).roll_forward()
+    assert {step.split()[0] for step in files.steps} == {"lock"}
+
+
+def test_a_job_that_cannot_finish_the_one_before_is_not_visible(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, topics=TWO_TOPICS)
+    an_undone_flip(cluster)
+    extents = staged(cluster, a_job(5), transaction="next")
+
+    broken = Cluster(str(cluster.path), files=FaultyFiles(Fault(at=3, error=errno.EIO)))
+    with pytest.raises(CommitError) as error:
+        commit(broken, extents, transaction="next")
+    assert error.value.outcome == coordinator.NOTHING_VISIBLE
+    assert [len(records) for records in contents(cluster).values()] == [3, 3, 3]
+
+
+class FullDisk(Files):
+    """Bytes can be written over, none can be added and no file made."""
+
+    def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
+        if position + len(data) > os.fstat(descriptor).st_size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write_at(descriptor, position, data)
+
+    def create(self, path: Path) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def test_a_full_disk_does_not_stop_rolling_forward(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, topics=TWO_TOPICS)
+    an_undone_flip(cluster)
+    options = parse_write_options({"path": str(cluster.path)})
+    Cluster(str(cluster.path), files=FullDisk()).coordinator(options).roll_forward()
+
+    assert not cluster.manager.log(TRANSACTION_STATE).state().has_pending_commit
+    for topic, count in TWO_TOPICS.items():
+        for number in range(count):
+            log = cluster.manager.log(TopicPartition(topic, number))
+            assert log.state().log_end_offset == 3
+            ensure_sound(log)
+    ensure_sound(cluster.manager.log(TRANSACTION_STATE))
+
+
+def test_rolling_forward_twice_is_as_good_as_once(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, topics=TWO_TOPICS)
+    an_undone_flip(cluster)
+    options = parse_write_options({"path": str(cluster.path)})
+    states = []
+    for _ in range(2):
+        cluster.coordinator(options).roll_forward()
+        states.append([cluster.manager.log(tp).state() for tp in (EVENTS, TRANSACTION_STATE)])
+    assert states[0] == states[1]
