@@ -357,6 +357,8 @@ class LogAppender:
             raise CorruptRecordError(
                 "size of a staged file", path=str(source), position=0, expected=size, found=position
             )
+        # Not over the empty file: to replace one makes some file systems write the data out at once.
+        self._files.remove(self._paths.log)
         self._files.rename(source, self._paths.log)
         self._touched[self._paths.log] = None
         self._made_files = True
