@@ -43,13 +43,13 @@ format: $(INSTALLED) ## Format the code and fix what can be fixed by itself
 	$(PY) -m ruff format
 
 bench: java ## Measure the speed of encoding, decoding, writing and reading
-	$(PYTEST) tests/benchmarks -o python_files='bench_*.py' -o python_functions='bench_*'
+	$(PYTEST) -s tests/benchmarks -o python_files='bench_*.py' -o python_functions='bench_*'
 
 notebooks: java ## Execute every notebook
 	$(PYTEST) tests/test_notebooks.py
 
 clean: ## Remove what the other targets made, except the virtual environment
-	rm -rf build dist demo-data spark-warehouse *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf build dist demo-data spark-warehouse *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name $(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Asked anew by every run, because a runtime can go away; once per run, because it may install one.
