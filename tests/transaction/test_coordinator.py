@@ -34,8 +34,6 @@ def an_undone_flip(cluster: Cluster) -> None:
     """A job of both topics that was decided, and stopped before its first flip."""
     job = {(topic, n): [batch()] for topic, count in TWO_TOPICS.items() for n in range(count)}
     extents = staged(cluster, job)
-    files = FaultyFiles()
-    undone = Cluster(str(cluster.path), files=files)
 
     class StopsAfterTheCommitPoint(FaultyFiles):
         def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
@@ -196,6 +194,19 @@ def test_a_full_disk_does_not_stop_rolling_forward(tmp_path: Path) -> None:
             assert log.state().log_end_offset == 3
             ensure_sound(log)
     ensure_sound(cluster.manager.log(TRANSACTION_STATE))
+
+
+def test_rolling_forward_never_goes_back(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, topics=TWO_TOPICS)
+    an_undone_flip(cluster)
+    log = cluster.manager.log(EVENTS)
+    newer = cluster.snapshots.states([EVENTS])[EVENTS]
+    newer = newer._replace(sequence=newer.sequence + 1, log_start_offset=2)
+    log.write_state(newer, flush=False)
+
+    cluster.coordinator(parse_write_options({"path": str(cluster.path)})).roll_forward()
+    assert log.state() == newer
+    assert cluster.manager.log(TopicPartition("others", 0)).state().log_end_offset == 3
 
 
 def test_rolling_forward_twice_is_as_good_as_once(tmp_path: Path) -> None:
