@@ -255,6 +255,7 @@ class TaskProducer:
             transaction,
             # An eighth, so that little of what could be renamed has to be copied.
             shared_bytes_max=options.adopt_min_bytes // 8,
+            flush=options.flush,
         )
         sender = Sender(self.staging, compression_type=options.compression_type)
         self.accumulator = RecordAccumulator(

@@ -182,14 +182,18 @@ def staged(
 ) -> list[Extent]:
     """What one task stages when it writes these batches, one partition after the other."""
     staging = Staging(
-        cluster.files, cluster.metadata.staging_dir, transaction, shared_bytes_max=adopt_min_bytes
+        cluster.files,
+        cluster.metadata.staging_dir,
+        transaction,
+        shared_bytes_max=adopt_min_bytes,
+        flush=flush,
     )
     try:
         for (topic, partition), parts in batches.items():
             for data in parts:
                 count = read_header(data).records_count
                 staging.send(cluster.metadata.topic(topic), partition, data, count)
-        return staging.finish(flush=flush)
+        return staging.finish()
     except OSError:
         staging.abandon()
         raise

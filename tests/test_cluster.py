@@ -39,7 +39,7 @@ def write_rows(cluster: spark_kbatch.Cluster, rows: pa.RecordBatch, **options: s
     for topic, partition, numbers in producer.partitioner.partition(columns, parsed.topic, None):
         producer.accumulator.append(topic, partition, columns, numbers)
     producer.accumulator.flush()
-    extents = producer.staging.finish(flush=False)
+    extents = producer.staging.finish()
     cluster.coordinator(parsed).commit(extents, transactional_id="job")
 
 

@@ -118,7 +118,7 @@ class KBatchWriter(DataSourceArrowWriter):
             for batch in iterator:
                 self._append(producer, batch)
             producer.accumulator.flush()
-            extents = producer.staging.finish(flush=self._options.flush)
+            extents = producer.staging.finish()
             done = True
         finally:
             if not done:

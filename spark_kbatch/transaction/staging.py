@@ -45,11 +45,17 @@ class Staging:
     """One task attempt's staged files. Not thread-safe."""
 
     def __init__(
-        self, files: Files, staging_dir: Path, transaction: str, *, shared_bytes_max: int
+        self,
+        files: Files,
+        staging_dir: Path,
+        transaction: str,
+        *,
+        shared_bytes_max: int,
+        flush: bool,
     ) -> None:
         self._files, self._staging_dir = files, staging_dir
         self._attempt_dir = staging_dir / transaction / uuid.uuid4().hex
-        self._shared_bytes_max = shared_bytes_max
+        self._shared_bytes_max, self._flush = shared_bytes_max, flush
         self._made = False
         self._shared: AppendFile | None = None
         self._own: dict[TopicPartition, AppendFile] = {}
@@ -87,11 +93,11 @@ class Staging:
             )
         )
 
-    def finish(self, *, flush: bool) -> list[Extent]:
+    def finish(self) -> list[Extent]:
         """Close every file; nothing may be sent after this."""
         for file in self._open_files():
-            file.close(flush=flush)
-        if flush and self._made:
+            file.close(flush=self._flush)
+        if self._flush and self._made:
             self._files.flush([self._attempt_dir, self._attempt_dir.parent])
         self._shared, self._own = None, {}
         return self._extents
@@ -119,7 +125,7 @@ class Staging:
         own = self._own.get(topic_partition)
         if own is None or own.size_in_bytes + size > topic.config.segment_bytes:
             if own is not None:
-                own.close(flush=True)
+                own.close(flush=self._flush)
             number = self._files_made.get(topic_partition, 0)
             self._files_made[topic_partition] = number + 1
             path = self._attempt_dir / f"{topic.topic_id}-{topic_partition.partition}.{number}"

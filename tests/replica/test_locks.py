@@ -315,7 +315,9 @@ def test_two_processes_of_ours_write_at_once(tmp_path: Path) -> None:
     def work() -> None:
         mine = Cluster(str(cluster.path))
         for _ in range(5):
-            builders.write(mine, {("events", 0): [builders.batch(n=1)]})
+            name = f"job-{os.getpid()}"
+            job = {("events", 0): [builders.batch(n=1)]}
+            builders.commit(mine, builders.staged(mine, job, transaction=name), transaction=name)
 
     children = [run_child(work) for _ in range(3)]
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]

@@ -21,11 +21,11 @@ def stage(
     shared_bytes_max: int = 100,
     segment_bytes: int = 1 << 20,
 ) -> list[Extent]:
-    staging = Staging(Files(), folder, "job", shared_bytes_max=shared_bytes_max)
+    staging = Staging(Files(), folder, "job", shared_bytes_max=shared_bytes_max, flush=True)
     for topic, partition, data in batches:
         config = TopicConfig(segment_bytes=segment_bytes)
         staging.send(Topic(topic, f"id of {topic}", 3, config), partition, data, len(data) // 10)
-    return staging.finish(flush=True)
+    return staging.finish()
 
 
 def bytes_of(folder: Path, extents: list[Extent], topic: str, partition: int) -> bytes:
@@ -101,10 +101,10 @@ def test_a_file_of_its_own_is_no_larger_than_a_segment(tmp_path: Path) -> None:
 
 def test_a_topic_with_the_longest_name_has_files_of_its_own_as_well(tmp_path: Path) -> None:
     topic = Topic("t" * 249, "id", 100_000, TopicConfig(segment_bytes=10))
-    staging = Staging(Files(), tmp_path, "job", shared_bytes_max=0)
+    staging = Staging(Files(), tmp_path, "job", shared_bytes_max=0, flush=True)
     for _ in range(12):
         staging.send(topic, 99_999, b"x" * 10, 1)
-    assert len(staging.finish(flush=False)) == 12
+    assert len(staging.finish()) == 12
 
 
 def test_attempts_of_one_task_do_not_meet(tmp_path: Path) -> None:
@@ -114,15 +114,15 @@ def test_attempts_of_one_task_do_not_meet(tmp_path: Path) -> None:
 
 
 def test_a_task_without_rows_leaves_nothing(tmp_path: Path) -> None:
-    staging = Staging(Files(), tmp_path, "job", shared_bytes_max=100)
-    assert staging.finish(flush=True) == []
+    staging = Staging(Files(), tmp_path, "job", shared_bytes_max=100, flush=True)
+    assert staging.finish() == []
     staging.abandon()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_abandoned_attempt_leaves_nothing(tmp_path: Path) -> None:
     kept = stage(tmp_path, ("clicks", 0, b"x" * 10))
-    staging = Staging(Files(), tmp_path, "job", shared_bytes_max=0)
+    staging = Staging(Files(), tmp_path, "job", shared_bytes_max=0, flush=True)
     staging.send(TOPICS["clicks"], 0, b"y" * 10, 1)
     staging.abandon()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / kept[0].file]
@@ -132,13 +132,13 @@ def test_an_abandoned_attempt_leaves_nothing(tmp_path: Path) -> None:
 def test_a_task_that_fails_at_any_step_can_be_abandoned(tmp_path: Path, at: int) -> None:
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
     files = FaultyFiles(Fault(at, errno.ENOSPC, torn=True))
-    staging = Staging(files, tmp_path, "job", shared_bytes_max=15)
+    staging = Staging(files, tmp_path, "job", shared_bytes_max=15, flush=True)
 
     def work() -> None:
         for partition in (0, 1, 0, 1):
             staging.send(TOPICS["clicks"], partition, b"x" * 10, 1)
         staging.send(TOPICS["clicks"], 0, b"x" * 10, 1)
-        staging.finish(flush=True)
+        staging.finish()
 
     with pytest.raises(OSError, match="No space left"):
         work()
