@@ -166,9 +166,8 @@ def _each_name_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _partition_number(key: str, value: str, number: Any, accepts: str) -> int:
-    # One spelling each, or "0" and "00" would name one partition twice.
     text = str(number)
-    if not re.fullmatch(r"0|[1-9][0-9]{0,9}", text) or int(text) > INT_MAX:
+    if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) > INT_MAX:
         _refuse(key, value, accepts)
     return int(text)
 
@@ -207,6 +206,9 @@ def _offsets(word: str, sentinel: int) -> Callable[[str, str], int | Mapping[Top
                 whole = isinstance(offset, int) and not isinstance(offset, bool)
                 if not whole or not (offset == sentinel or 0 <= offset < 2**63):
                     _refuse(key, value, accepts)
+                # "0" and "00" are one partition, as in Spark's connector.
+                if TopicPartition(topic, partition) in offsets:
+                    _refuse(key, value, f"{accepts}; each partition once")
                 offsets[TopicPartition(topic, partition)] = offset
         return offsets
 

@@ -226,7 +226,6 @@ PARTITIONS = [
     pytest.param("first", id="a word"),
     pytest.param("", id="empty"),
     pytest.param(" 0", id="a blank"),
-    pytest.param("00", id="a zero in front"),
     pytest.param("+0", id="a sign"),
     pytest.param("0.0", id="a fraction"),
     pytest.param("2147483648", id="past 31 bits"),
@@ -241,6 +240,10 @@ def test_bad_partition_of_an_offset_is_refused(partition: str) -> None:
     value = json.dumps({"events": {partition: 1}})
     with pytest.raises(ConfigError, match=r"option 'startingOffsets' is .*; accepted: 'earliest'"):
         read("startingOffsets", value)
+
+
+def test_zeros_in_front_of_a_partition_do_not_matter() -> None:
+    assert read("startingOffsets", '{"events":{"01":7}}').starting_offsets == {EVENTS_1: 7}
 
 
 @pytest.mark.parametrize(
