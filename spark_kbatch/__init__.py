@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import (
-    BufferExhaustedError,
     CommitError,
     ConfigError,
     CorruptRecordError,
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "BufferExhaustedError",
     "Cluster",
     "CommitError",
     "ConfigError",

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from spark_kbatch.errors import ConfigError, InvalidTopicError
 from spark_kbatch.model import EARLIEST, LATEST, TopicPartition
 
-KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
+MiB, GiB = 1 << 20, 1 << 30
 INT_MAX = 2**31 - 1
 
 COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -13,7 +13,6 @@ KBatchError
   RetriableError                    repeating the same request is safe
     KafkaStorageError               a log dir or a file in it failed
     LogDirLockedError               a broker holds the log dir
-    BufferExhaustedError            buffer.memory is in use
 
 The names are Kafka's, `Error` for `Exception`. Fields go to `super().__init__` and the sentence to
 `__str__`: so an error survives pickling out of a Spark worker with its fields, and the sentence
@@ -175,7 +174,3 @@ class KafkaStorageError(RetriableError):
 
 class LogDirLockedError(RetriableError):
     """Another program, a Kafka broker most likely, holds a log dir."""
-
-
-class BufferExhaustedError(RetriableError):
-    """No memory within buffer.memory became free in time."""

@@ -7,8 +7,6 @@ from typing import NamedTuple
 EARLIEST = -2  # in place of an offset: the log start, looked up when read
 LATEST = -1  # in place of an offset: the high watermark, looked up when read
 
-NO_LEADER_EPOCH = -1
-
 
 class TopicPartition(NamedTuple):
     """One partition of a topic; sorts by topic, then number."""

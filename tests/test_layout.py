@@ -177,7 +177,6 @@ def test_planning_committing_and_snapshots_load_neither_numba_nor_pyspark(tmp_pa
 
 def test_public_names_are_these() -> None:
     assert spark_kbatch.__all__ == [
-        "BufferExhaustedError",
         "Cluster",
         "CommitError",
         "ConfigError",

@@ -49,8 +49,18 @@ class _Shared:
         self.files: dict[Path, _OpenFile] = {}
 
 
-_shared: dict[tuple[int, Path], _Shared] = {}
+_shared: dict[Path, _Shared] = {}
 _shared_mutex = threading.Lock()  # guards _shared
+
+
+def _forget() -> None:
+    """In a forked child: it holds none of its parent's locks, and its threads are gone."""
+    global _shared_mutex
+    _shared.clear()
+    _shared_mutex = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 class Locks:
@@ -62,7 +72,7 @@ class Locks:
     @property
     def _state(self) -> _Shared:
         with _shared_mutex:
-            return _shared.setdefault((os.getpid(), self._dir), _Shared())
+            return _shared.setdefault(self._dir, _Shared())
 
     @contextlib.contextmanager
     def commit(self) -> Iterator[None]:
