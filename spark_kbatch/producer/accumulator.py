@@ -21,6 +21,9 @@ from spark_kbatch.record import codec
 from spark_kbatch.record.columns import Array, Columns
 from spark_kbatch.record.header import MIN_RECORD_SIZE, RECORD_BATCH_OVERHEAD
 
+# One call fills no more than this, so that batches are still in the cache when they are sealed.
+_BYTES_AT_ONCE = 512 * 1024
+
 
 class _OpenBatch(NamedTuple):
     topic: Topic
@@ -57,7 +60,8 @@ class RecordAccumulator:
                 opened.batch if opened else codec.new_batch(self._allocate(self._batch_size), limit)
             )
             offered = [first]
-            for _ in range(_size_estimate(columns, len(rows)) // limit):
+            wanted = min(_size_estimate(columns, len(rows)), _BYTES_AT_ONCE) // limit
+            for _ in range(wanted):
                 start = self._pool.try_allocate(self._batch_size)
                 if start is None:
                     break

@@ -93,7 +93,7 @@ def aiokafka_decode(batches: list[bytes]) -> int:
 def bench_encode_and_decode() -> None:
     kernels.load()
     rows = bulk_rows(ROWS, key_bytes=16, value_bytes=100)
-    memory = np.empty(16 * BATCH_SIZE, np.uint8)
+    memory = np.empty(8 * BATCH_SIZE, np.uint8)
     batches = encode_all(rows, memory, keep=True)
     encoded = b"".join(batches)
     assert codec.decode(encoded, columns=["key", "value"]).equals(rows.select(["key", "value"]))
