@@ -286,8 +286,9 @@ class PartitionLog:
 class LogAppender:
     """Puts batches behind the end of a log, unseen, and builds the state that would show them.
 
-    The caller holds the partition's lock and has cut the log. Base offsets and leader epochs are written as absolute values found by walking the batches, so
-    that a batch which an earlier attempt went over comes out the same.
+    The caller holds the partition's lock and has cut the log. Base offsets and leader epochs are
+    written as absolute values found by walking the batches, so that a batch which an earlier
+    attempt went over comes out the same.
     """
 
     def __init__(self, log: PartitionLog, state: LogState) -> None:

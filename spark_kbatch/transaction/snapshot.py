@@ -95,8 +95,10 @@ class Snapshots:
                     files.remove(aside)
                 self._remove_old()
             except OSError as error:
-                logger.info("each task resolves offsets for itself: %s", error)
-                return dict(resolved)
+                # Once there is an answer it binds, whatever went wrong behind it.
+                if not files.exists(path):
+                    logger.info("each task resolves offsets for itself: %s", error)
+                    return dict(resolved)
         rows = json.loads(files.read(path))
         return {TopicPartition(topic, p): (start, end) for topic, p, start, end in rows}
 
