@@ -59,6 +59,7 @@ from spark_kbatch.record.header import (
     ensure_valid,
     unpack,
     walk,
+    whole_size,
 )
 
 _COPY_BYTES = 8 * 1024 * 1024
@@ -228,15 +229,9 @@ class PartitionLog:
         self, path: Path, position: int, view: memoryview, base_offset: int
     ) -> list[tuple[int, BatchHeader]]:
         """The batches that lie in `view` from its begin; a partial one at the end is left out."""
-        end, found = 0, []
-        while len(view) - end >= RECORD_BATCH_OVERHEAD:
-            size = unpack(view, end).size_in_bytes
-            if size > len(view) - end:
-                break
-            # A size that cannot be is left to walk, which says what is wrong with it.
-            end += max(size, RECORD_BATCH_OVERHEAD)
+        found: list[tuple[int, BatchHeader]] = []
         try:
-            for at, header in walk(view, 0, end):
+            for at, header in walk(view, 0, whole_size(view)):
                 self._ensure_fits(path, position + at, header, base_offset)
                 base_offset = header.next_offset
                 found.append((at, header))
@@ -464,12 +459,7 @@ class LogAppender:
                 raise CorruptRecordError(
                     "staged file is cut off", path=str(source), position=position
                 )
-            whole = 0
-            while len(view) - whole >= RECORD_BATCH_OVERHEAD:
-                batch_size = max(unpack(view, whole).size_in_bytes, RECORD_BATCH_OVERHEAD)
-                if batch_size > len(view) - whole:
-                    break
-                whole += batch_size
+            whole = whole_size(view)
             if whole == 0:
                 batch_size = unpack(view).size_in_bytes if len(view) >= RECORD_BATCH_OVERHEAD else 0
                 if not len(view) < batch_size <= end - position:

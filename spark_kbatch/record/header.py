@@ -199,6 +199,20 @@ def assign(
     _BASE_OFFSET_TO_EPOCH.pack_into(data, position, base_offset, length, leader_epoch)
 
 
+def whole_size(data: Buffer) -> int:
+    """How many bytes of `data`, from its begin, are whole batches as far as their sizes say.
+
+    A size that cannot be counts as the least a batch has; `walk` says what is wrong with it.
+    """
+    end = 0
+    while len(data) - end >= RECORD_BATCH_OVERHEAD:
+        size = max(unpack(data, end).size_in_bytes, RECORD_BATCH_OVERHEAD)
+        if size > len(data) - end:
+            break
+        end += size
+    return end
+
+
 def walk(
     data: Buffer, position: int = 0, end: int | None = None
 ) -> Iterator[tuple[int, BatchHeader]]:

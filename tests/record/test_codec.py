@@ -60,16 +60,7 @@ def records_of(decoded: pa.RecordBatch) -> list[Record]:
     decoded.validate(full=True)
     assert decoded.schema == codec.RECORD_SCHEMA
     assert [] not in decoded.column("headers").to_pylist(), "a record without headers has null"
-    return [
-        Record(
-            row["offset"],
-            row["timestamp"],
-            row["key"],
-            row["value"],
-            tuple((header["key"], header["value"]) for header in row["headers"] or ()),
-        )
-        for row in decoded.to_pylist()
-    ]
+    return builders.as_read(decoded)
 
 
 def spread(records: Iterable[Record], gaps: Iterable[int]) -> list[Record]:
