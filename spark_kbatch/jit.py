@@ -35,7 +35,8 @@ def compile_on_first_call(
 
     Args:
         module: its globals, which are written to: now, and again with compiled functions.
-        helpers: names of functions that kernels call; one named `_copy` becomes memcpy.
+        helpers: names of functions that kernels call. `_copy` becomes memcpy and `_prefetch` the
+            processor's hint.
         kernels: names of functions that others call.
         warm_up: calls every kernel in its one form.
 
@@ -87,8 +88,9 @@ def _put_dispatchers(
         # Neither the kernels' directory nor the home directory can be written.
         settings.CACHE_DIR = tempfile.mkdtemp(prefix="spark_kbatch-kernels-")
     module["_copy"] = _memcpy()
+    module["_prefetch"] = _llvm_prefetch()
     for name in helpers:
-        module[name] = numba.njit(functions[name])
+        module[name] = numba.njit(forceinline=True)(functions[name])
     for name in kernels:
         module[name] = numba.njit(cache=True, nogil=True)(functions[name])
     return Path(module[kernels[0]].stats.cache_path)
@@ -150,3 +152,32 @@ def _memcpy() -> Any:
         return types.uint64(source, start, out, position, size), generate
 
     return intrinsic(copy)
+
+
+def _llvm_prefetch() -> Any:
+    """`_prefetch(source, position)` as LLVM's prefetch of two cache lines, on any processor."""
+    from llvmlite import ir  # noqa: PLC0415  see the module's docstring
+    from numba.core import cgutils, types  # noqa: PLC0415  see the module's docstring
+    from numba.extending import intrinsic  # noqa: PLC0415  see the module's docstring
+
+    code: Any = cgutils
+    line_bytes, is_read, keep_in_l2, is_data = 64, 0, 2, 1
+
+    def prefetch(typing_context: Any, source: Any, position: Any) -> Any:
+        del typing_context
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            view = code.create_struct_proxy(signature.args[0])
+            data = view(context, builder, value=arguments[0]).data
+            number = ir.IntType(32)
+            for ahead in (0, line_bytes):
+                position = builder.add(arguments[1], arguments[1].type(ahead))
+                address = builder.gep(data, [position])
+                takes = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
+                hint = builder.module.declare_intrinsic("llvm.prefetch", [address.type], takes)
+                builder.call(hint, [address, *map(number, (is_read, keep_in_l2, is_data))])
+            return context.get_dummy_value()
+
+        return types.none(source, position), generate
+
+    return intrinsic(prefetch)

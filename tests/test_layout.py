@@ -42,7 +42,7 @@ HOMES = {
     "numba": {"jit.py"},
     "fcntl": {"log/files.py"},
     "mmap": set(),
-    "crc32c": {"record/header.py", "log/state.py"},
+    "awscrt": {"record/header.py", "log/state.py"},
 }
 
 

@@ -36,7 +36,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import crc32c
+from awscrt import checksums
 
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.log.files import Files
@@ -107,7 +107,7 @@ def empty_state(*, leader_epoch: int = 0) -> LogState:
 def pack(state: LogState) -> bytes:
     """One slot's bytes."""
     body = _SLOT.pack(_MAGIC, _VERSION, *state)
-    return body + _CRC.pack(crc32c.crc32c(body))
+    return body + _CRC.pack(checksums.crc32c(body))
 
 
 def unpack(data: bytes) -> LogState | None:
@@ -116,7 +116,7 @@ def unpack(data: bytes) -> LogState | None:
         return None
     body, (crc,) = data[: _SLOT.size], _CRC.unpack_from(data, _SLOT.size)
     magic, version, *fields = _SLOT.unpack(body)
-    if magic != _MAGIC or version != _VERSION or crc != crc32c.crc32c(body):
+    if magic != _MAGIC or version != _VERSION or crc != checksums.crc32c(body):
         return None
     return LogState(*fields)
 

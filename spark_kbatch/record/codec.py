@@ -11,8 +11,8 @@ Source: Kafka clients/.../record/MemoryRecordsBuilder.java, DefaultRecordBatch.j
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from spark_kbatch.record import header as batch_header
 from spark_kbatch.record.columns import Array, Columns
 from spark_kbatch.record.compression import CODECS
 from spark_kbatch.record.header import (
-    LOG_APPEND_TIME_TYPE,
+    LOG_APPEND_TIME,
     MAX_OFFSET,
     MIN_RECORD_SIZE,
     NO_TIMESTAMP,
@@ -46,6 +46,9 @@ RECORD_SCHEMA = pa.schema(
 )
 
 MAX_SECTION_SIZE = 2**31 - 1  # positions in a records section are int32, as in Kafka
+
+# What is gone over at once between two looks at its CRC, so that it is still in the cache.
+_BYTES_AT_ONCE = 512 * 1024
 
 # A record takes at most this many bytes beside its key, value and headers.
 RECORD_OVERHEAD_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 1
@@ -230,31 +233,35 @@ def decode_batches(
     at most that and one batch.
     """
     offsets_alone = set(columns) <= {"offset"}
-    bytes_array = np.frombuffer(data, np.uint8)
-    bytes_array.setflags(write=False)
-    piece = _Piece(data, bytes_array, columns, start_offset, end_offset)
+    piece = _Piece(data, columns)
     for position, header in batches:
         # Nothing of the header but its offsets is believed without the CRC; those are checked
         # against the neighbours by whoever has read the batches.
         is_open = not offsets_alone or header.is_control or not _has_every_offset(header)
-        if is_open:
-            batch_header.ensure_valid(data, position, header)
         if (
-            header.is_control
-            or header.last_offset < start_offset
+            header.last_offset < start_offset
             or header.base_offset >= end_offset
+            or header.is_control
         ):
+            if is_open:
+                batch_header.ensure_valid(data, position, header)
             continue
-        section = _open_section(data, position, header, is_open)
-        if piece.sections and (
-            piece.sections[0].is_open != is_open or piece.size + section.size > MAX_SECTION_SIZE
-        ):
-            yield piece.to_arrow()
-        piece.add(section)
+        plain = _decompressed(data, position, header) if is_open else None
+        size = header.batch_length if plain is None else len(plain)
+        # 8 bytes a record stand for offsets made of the header alone.
+        size = size if is_open else 8 * header.records_count
+        if piece.batches and (piece.is_open != is_open or piece.size + size > MAX_SECTION_SIZE):
+            yield piece.to_arrow(start_offset, end_offset)
+            piece = _Piece(data, columns)
+        piece.is_open = is_open
+        piece.size += size
+        piece.batches.append((position, header))
+        piece.plains.append(plain)
         if piece.size >= max_bytes:
-            yield piece.to_arrow()
-    if piece.sections:
-        yield piece.to_arrow()
+            yield piece.to_arrow(start_offset, end_offset)
+            piece = _Piece(data, columns)
+    if piece.batches:
+        yield piece.to_arrow(start_offset, end_offset)
 
 
 def _has_every_offset(header: BatchHeader) -> bool:
@@ -262,111 +269,78 @@ def _has_every_offset(header: BatchHeader) -> bool:
     return header.records_count == header.last_offset_delta + 1
 
 
-class _Section(NamedTuple):
-    """A batch, and where its uncompressed records lie."""
-
-    position: int
-    header: BatchHeader
-    is_open: bool  # whether its records are looked at
-    start: int  # in the data that was given, or in `plain`
-    end: int
-    plain: Buffer | None  # what was decompressed
-
-    @property
-    def size(self) -> int:
-        """Of what is made of it; 8 bytes a record stand for offsets made of the header alone."""
-        return max(self.end - self.start, 8 * self.header.records_count)
-
-
-def _open_section(data: Buffer, position: int, header: BatchHeader, is_open: bool) -> _Section:
-    start, end, plain = position + RECORD_BATCH_OVERHEAD, position + header.size_in_bytes, None
-    if is_open and header.codec and header.records_count:
-        try:
-            plain = compression.decompress(header.codec, memoryview(data)[start:end])
-        except CorruptRecordError as error:
-            raise error.at("", start) from None
-        start, end = 0, len(plain)
-    if is_open and header.records_count * MIN_RECORD_SIZE > end - start:
+def _decompressed(data: Buffer, position: int, header: BatchHeader) -> Buffer | None:
+    """The records of a compressed batch, whose CRC was checked; None where they lie in `data`."""
+    if not header.codec or not header.records_count:
+        return None
+    batch_header.ensure_valid(data, position, header)
+    start = position + RECORD_BATCH_OVERHEAD
+    try:
+        plain = compression.decompress(
+            header.codec, memoryview(data)[start : position + header.size_in_bytes]
+        )
+    except CorruptRecordError as error:
+        raise error.at("", start) from None
+    if header.records_count * MIN_RECORD_SIZE > len(plain):
         raise CorruptRecordError(
             "records count for the bytes there are",
             position=position + 57,
-            expected=f"at most {(end - start) // MIN_RECORD_SIZE}",
+            expected=f"at most {len(plain) // MIN_RECORD_SIZE}",
             found=header.records_count,
         )
-    return _Section(position, header, is_open, start, end, plain)
+    return plain
 
 
 class _Piece:
-    """Batches that become one Arrow batch; used again for the next one."""
+    """Batches that become one Arrow batch."""
 
-    def __init__(
-        self,
-        data: Buffer,
-        bytes_array: Array,
-        columns: Sequence[str],
-        start_offset: int,
-        end_offset: int,
-    ) -> None:
-        self._data, self._bytes_array = data, bytes_array
-        self._columns = columns
-        self._start_offset, self._end_offset = start_offset, end_offset
-        self.sections: list[_Section] = []
+    def __init__(self, data: Buffer, columns: Sequence[str]) -> None:
+        self._data, self._columns = data, columns
+        self.batches: list[tuple[int, BatchHeader]] = []
+        self.plains: list[Buffer | None] = []  # their records, where they were compressed
+        self.is_open = True  # whether their records are looked at
         self.size = 0
 
-    def add(self, section: _Section) -> None:
-        self.sections.append(section)
-        self.size += section.size
-
-    def to_arrow(self) -> pa.RecordBatch:
-        """The rows of all sections; none are left."""
-        sections, self.sections, self.size = self.sections, [], 0
-        batch, offsets = self._rows(sections)
-        first, end = 0, batch.num_rows
-        if sections[0].header.base_offset < self._start_offset:
-            first = int(np.searchsorted(offsets, self._start_offset))
-        if sections[-1].header.last_offset >= self._end_offset:
-            end = max(int(np.searchsorted(offsets, self._end_offset)), first)
-        return batch if end - first == batch.num_rows else batch.slice(first, end - first)
-
-    def _rows(self, sections: list[_Section]) -> tuple[pa.RecordBatch, Array]:
+    def to_arrow(self, start_offset: int, end_offset: int) -> pa.RecordBatch:
+        """The rows of all batches whose offset lies in [start_offset, end_offset)."""
         schema = pa.schema([RECORD_SCHEMA.field(name) for name in self._columns])
-        if sections[0].is_open:
-            found = _Found(*self._join(sections), self._columns)
+        if self.is_open:
+            found = _Found(self._data, self.batches, self.plains, self._columns)
             found.read()
             arrays, offsets = [found.column(name) for name in self._columns], found.offsets
         else:
-            ranges = [np.arange(s.header.base_offset, s.header.next_offset) for s in sections]
+            ranges = [np.arange(h.base_offset, h.next_offset) for _, h in self.batches]
             offsets = np.concatenate(ranges)
             arrays = [pa.array(offsets)] * len(self._columns)
         if arrays:
-            return pa.RecordBatch.from_arrays(arrays, schema=schema), offsets
-        nothing = pa.array([{}] * len(offsets), pa.struct([]))
-        return pa.RecordBatch.from_struct_array(nothing), offsets
-
-    def _join(self, sections: list[_Section]) -> tuple[Array, list[_Section]]:
-        """One array in which all sections lie, and where they lie in it."""
-        if all(section.plain is None for section in sections):
-            return self._bytes_array, sections
-        parts, moved, end = [], [], 0
-        for section in sections:
-            source = section.plain if section.plain is not None else self._data
-            parts.append(memoryview(source)[section.start : section.end])
-            start, end = end, end + len(parts[-1])
-            moved.append(section._replace(start=start, end=end))
-        joined = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), np.uint8)
-        joined.setflags(write=False)
-        return joined, moved
+            rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        else:
+            nothing = pa.array([{}] * len(offsets), pa.struct([]))
+            rows = pa.RecordBatch.from_struct_array(nothing)
+        first, end = 0, len(offsets)
+        if self.batches[0][1].base_offset < start_offset:
+            first = int(np.searchsorted(offsets, start_offset))
+        if self.batches[-1][1].last_offset >= end_offset:
+            end = max(int(np.searchsorted(offsets, end_offset)), first)
+        return rows if end - first == len(offsets) else rows.slice(first, end - first)
 
 
 class _Found:
-    """What kernels find in the records of some sections of `data`."""
+    """What kernels find in the records of some batches of `source`."""
 
-    def __init__(self, data: Array, sections: list[_Section], columns: Sequence[str]) -> None:
-        self._data, self._sections = data, sections
-        count = sum(section.header.records_count for section in sections)
-        size = sum(section.end - section.start for section in sections)
+    def __init__(
+        self,
+        source: Buffer,
+        batches: list[tuple[int, BatchHeader]],
+        plains: list[Buffer | None],
+        columns: Sequence[str],
+    ) -> None:
+        self._source, self._batches, self._plains = source, batches, plains
+        self._data, self._table = _sections(source, batches, plains)
+        starts, ends, counts = self._table[:, 0], self._table[:, 1], self._table[:, 2]
+        count, size = int(counts.sum()), int((ends - starts).sum())
         self._numbers = np.empty((2, count), np.int64)
-        self._headers = np.empty((2, count), np.int32)
+        self._headers = np.empty((2, count if "headers" in columns else 0), np.int32)
         self._bounds = np.empty((3, count + 1), np.int32)
         self._bounds[:, 0] = 0
         self._valid = np.empty((2, count), np.uint8)
@@ -375,31 +349,35 @@ class _Found:
         self.offsets = self._numbers[0]
 
     def read(self) -> None:
-        """Go over all records.
+        """Go over all records and check the CRCs of their batches.
+
+        The kernel checks whatever it uses, so that the bytes may come from memory to it, which has
+        other work meanwhile, and to the CRC from the cache.
 
         Raises:
             CorruptRecordError: bytes that are not what the format says.
         """
-        table = np.array(
-            [
-                (s.start, s.end, s.header.records_count, s.header.base_offset,
-                 s.header.last_offset_delta, s.header.base_timestamp)
-                for s in self._sections
-            ],
-            np.int64,
-        )  # fmt: skip
-        fault = np.zeros(2, np.int64)
-        answer = kernels.read_records(
-            self._data, table, self._numbers, self._headers, self._bounds, self._valid,
-            self._bytes[0], self._bytes[1], fault,
-        )  # fmt: skip
-        if answer < 0:
-            raise self._corrupt(int(answer), self._sections[int(fault[0])], int(fault[1]))
+        ends = self._table[:, 1] - self._table[:, 0]
+        groups = np.cumsum(ends) // _BYTES_AT_ONCE
+        edges = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
+        progress = np.zeros(5, np.int64)
+        for first, end in itertools.pairwise(edges):
+            answer = kernels.read_records(
+                self._data, self._table[first:end], self._numbers, self._headers,
+                self._bounds, self._valid, self._bytes[0], self._bytes[1], progress,
+            )  # fmt: skip
+            for (position, header), plain in zip(
+                self._batches[first:end], self._plains[first:end], strict=True
+            ):
+                if plain is None:
+                    batch_header.ensure_valid(self._source, position, header)
+            if answer < 0:
+                raise self._corrupt(int(answer), first + int(progress[3]), int(progress[4]))
         row = 0
-        for section in self._sections:
-            count = section.header.records_count
-            if section.header.timestamp_type == LOG_APPEND_TIME_TYPE:
-                self._numbers[1, row : row + count] = section.header.max_timestamp
+        for _, header in self._batches:
+            count = header.records_count
+            if header.attributes & LOG_APPEND_TIME:
+                self._numbers[1, row : row + count] = header.max_timestamp
             row += count
 
     def column(self, name: str) -> pa.Array:
@@ -415,9 +393,8 @@ class _Found:
                 data = self._bytes[index][: bounds[-1]]
                 return arrow.binary_array(data, bounds, self._valid[index])
             case "timestamp_type":
-                types = [section.header.timestamp_type for section in self._sections]
-                counts = [section.header.records_count for section in self._sections]
-                return pa.array(np.repeat(np.array(types, np.int32), counts))
+                types = [header.timestamp_type for _, header in self._batches]
+                return pa.array(np.repeat(np.array(types, np.int32), self._table[:, 2]))
             case _:
                 return self._headers_column()
 
@@ -431,10 +408,10 @@ class _Found:
         )
         if answer < 0:
             row = int(fault[0])
-            ends = np.cumsum([section.header.records_count for section in self._sections])
-            section = self._sections[int(np.searchsorted(ends, row, side="right"))]
-            position = int(self._headers[0, row]) - section.start
-            raise self._corrupt(int(answer), section, position)
+            ends = np.cumsum(self._table[:, 2])
+            index = int(np.searchsorted(ends, row, side="right"))
+            position = int(self._headers[0, row]) - int(self._table[index, 0])
+            raise self._corrupt(int(answer), index, position)
         keys, values = (self._gather(positions[i], bounds[i]) for i in (0, 1))
         return arrow.headers_array(
             self._bounds[2],
@@ -447,11 +424,32 @@ class _Found:
         kernels.copy_spans(self._data, positions, bounds, data)
         return data
 
-    def _corrupt(self, answer: int, section: _Section, position: int) -> CorruptRecordError:
-        what = _WHAT[answer]
-        if section.plain is not None:
+    def _corrupt(self, answer: int, index: int, position: int) -> CorruptRecordError:
+        what, start = _WHAT[answer], self._batches[index][0]
+        if self._plains[index] is not None:
             what = f"{what}, {position} bytes into its decompressed records"
-            return CorruptRecordError(what, position=section.position)
-        return CorruptRecordError(
-            what, position=section.position + RECORD_BATCH_OVERHEAD + position
-        )
+            return CorruptRecordError(what, position=start)
+        return CorruptRecordError(what, position=start + RECORD_BATCH_OVERHEAD + position)
+
+
+def _sections(
+    source: Buffer, batches: list[tuple[int, BatchHeader]], plains: list[Buffer | None]
+) -> tuple[Array, Array]:
+    """Bytes in which the records of all batches lie, and where: what `read_records` takes."""
+    rows, parts, end = [], [], 0
+    is_joined = any(plain is not None for plain in plains)
+    for (position, header), plain in zip(batches, plains, strict=True):
+        start, stop = position + RECORD_BATCH_OVERHEAD, position + header.size_in_bytes
+        if is_joined:
+            part = memoryview(source)[start:stop] if plain is None else memoryview(plain)
+            parts.append(part)
+            start, stop = end, end + len(part)
+            end = stop
+        rows.append(
+            (start, stop, header.records_count, header.base_offset,
+             header.last_offset_delta, header.base_timestamp)
+        )  # fmt: skip
+    joined = source if not is_joined else parts[0] if len(parts) == 1 else b"".join(parts)
+    data = np.frombuffer(joined, np.uint8)
+    data.setflags(write=False)
+    return data, np.array(rows, np.int64)

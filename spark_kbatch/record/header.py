@@ -27,7 +27,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
-import crc32c
+from awscrt import checksums
 
 from spark_kbatch.errors import CorruptRecordError
 
@@ -58,6 +58,9 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 _BASE_OFFSET_TO_EPOCH = struct.Struct(">qii")
 _LENGTH = struct.Struct(">i")
 assert _HEADER.size == RECORD_BATCH_OVERHEAD
+
+
+_LENGTH_MIN = RECORD_BATCH_OVERHEAD - LOG_OVERHEAD
 
 
 class BatchHeader(NamedTuple):
@@ -117,15 +120,16 @@ class BatchHeader(NamedTuple):
         Raises:
             CorruptRecordError: a magic, size or count that cannot be.
         """
+        size, section = self.size_in_bytes, self.batch_length - _LENGTH_MIN
         if self.magic != MAGIC:
             raise CorruptRecordError(
                 "magic byte", position=position + 16, expected=MAGIC, found=self.magic
             )
-        if not RECORD_BATCH_OVERHEAD <= self.size_in_bytes <= room:
+        if not RECORD_BATCH_OVERHEAD <= size <= room:
             raise CorruptRecordError(
                 "batch length",
                 position=position + 8,
-                expected=f"{RECORD_BATCH_OVERHEAD - LOG_OVERHEAD} to {room - LOG_OVERHEAD}",
+                expected=f"{_LENGTH_MIN} to {room - LOG_OVERHEAD}",
                 found=self.batch_length,
             )
         if self.records_count < 0 or self.last_offset_delta < 0:
@@ -142,8 +146,7 @@ class BatchHeader(NamedTuple):
                 expected=f"0 to {MAX_OFFSET - self.last_offset_delta}",
                 found=self.base_offset,
             )
-        section = self.size_in_bytes - RECORD_BATCH_OVERHEAD
-        if self.codec == 0 and self.records_count * MIN_RECORD_SIZE > section:
+        if not self.attributes & CODEC_MASK and self.records_count * MIN_RECORD_SIZE > section:
             raise CorruptRecordError(
                 "records count for the bytes there are",
                 position=position + 57,
@@ -187,7 +190,7 @@ def seal(
         max(records_count - 1, 0), base_timestamp, max_timestamp,
         producer_id, producer_epoch, base_sequence, records_count,
     )  # fmt: skip
-    crc = crc32c.crc32c(memoryview(out)[CRC_COVERS_FROM:size_in_bytes])
+    crc = checksums.crc32c(memoryview(out)[CRC_COVERS_FROM:size_in_bytes])
     struct.pack_into(">I", out, CRC_POSITION, crc)
 
 
@@ -234,10 +237,10 @@ def walk(
                 expected=f"{RECORD_BATCH_OVERHEAD} bytes or more",
                 found=end - position,
             )
-        header = unpack(data, position)
+        header = BatchHeader._make(_HEADER.unpack_from(data, position))
         header.ensure_sane(position, end - position)
         yield position, header
-        position += header.size_in_bytes
+        position += LOG_OVERHEAD + header.batch_length
 
 
 def ensure_valid(data: Buffer, position: int, header: BatchHeader) -> None:
@@ -246,9 +249,8 @@ def ensure_valid(data: Buffer, position: int, header: BatchHeader) -> None:
     Raises:
         CorruptRecordError: carries both values.
     """
-    found = crc32c.crc32c(
-        memoryview(data)[position + CRC_COVERS_FROM : position + header.size_in_bytes]
-    )
+    end = position + LOG_OVERHEAD + header.batch_length
+    found = checksums.crc32c(memoryview(data)[position + CRC_COVERS_FROM : end])
     if found != header.crc:
         raise CorruptRecordError(
             "CRC-32C", position=position, expected=f"{header.crc:#010x}", found=f"{found:#010x}"

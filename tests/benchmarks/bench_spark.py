@@ -1,7 +1,8 @@
 """What does kbatch cost on top of what Spark takes for any Python source?
 
 Unit: million rows a second through a whole Spark job, local[2]; 4 M rows, 16-byte keys, 100-byte
-values, 4 partitions, uncompressed, flush off. Ceiling of writing: a writer that drops the same Arrow
+values, 4 partitions, uncompressed, flush off, in memory where
+the system has a file system there: a disk's write-back is not ours. Ceiling of writing: a writer that drops the same Arrow
 batches. Ceiling of reading: a source that yields as many ready-made batches. Peer: Parquet, without
 compression. Before and after a change: `make bench`, then read the ratios.
 """
@@ -44,7 +45,7 @@ def consume(frame: DataFrame) -> None:
     frame.select("key", "value").write.format("noop").mode("overwrite").save()
 
 
-def bench_write_and_read(spark: SparkSession, tmp_path: Path) -> None:
+def bench_write_and_read(spark: SparkSession, memory_path: Path) -> None:
     kernels.load()
     spark.dataSource.register(BareSource)
     rows = (
@@ -56,17 +57,17 @@ def bench_write_and_read(spark: SparkSession, tmp_path: Path) -> None:
         .persist()
     )
     assert rows.count() == ROWS
-    write(rows, "kbatch", tmp_path / "read")
-    write(rows, "parquet", tmp_path / "read.parquet")
+    write(rows, "kbatch", memory_path / "read")
+    write(rows, "parquet", memory_path / "read.parquet")
     reader = spark.read.format("kbatch").option("subscribe", "t")
     # Spark asks a Python source for every column of its schema, so a reader of two names two.
-    log = reader.schema("key binary, value binary").load(str(tmp_path / "read"))
+    log = reader.schema("key binary, value binary").load(str(memory_path / "read"))
     assert log.count() == ROWS
     # As many rows a batch as a piece of the log has.
     ready = (
         spark.read.format("bare").options(rows=ROWS, partitions=PARTITIONS, batchrows=30_000).load()
     )
-    new = tmp_path / "new"
+    new = memory_path / "new"
 
     def tidy() -> None:
         shutil.rmtree(new, ignore_errors=True)
@@ -74,18 +75,18 @@ def bench_write_and_read(spark: SparkSession, tmp_path: Path) -> None:
     million = ROWS / 1e6
     rates = interleave(
         {
-            "drop": Candidate(lambda: write(rows, "bare", tmp_path / "nothing"), million),
+            "drop": Candidate(lambda: write(rows, "bare", memory_path / "nothing"), million),
             "kbatch write": Candidate(lambda: write(rows, "kbatch", new), million, tidy),
             "Parquet write": Candidate(lambda: write(rows, "parquet", new), million, tidy),
             "ready made": Candidate(lambda: consume(ready), million),
             "kbatch read": Candidate(lambda: consume(log), million),
             "Parquet read": Candidate(
-                lambda: consume(spark.read.parquet(str(tmp_path / "read.parquet"))), million
+                lambda: consume(spark.read.parquet(str(memory_path / "read.parquet"))), million
             ),
         },
         rounds=5,
     )
     rows.unpersist()
-    title = f"Through Spark, local[2], 16-byte keys, 100-byte values, on {file_system(tmp_path)}"
+    title = f"Through Spark, local[2], 16-byte keys, 100-byte values, on {file_system(memory_path)}"
     rates.show(title, "M rows/s", TARGETS)
     rates.ensure(TARGETS)
