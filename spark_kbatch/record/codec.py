@@ -25,7 +25,10 @@ from spark_kbatch.record import header as batch_header
 from spark_kbatch.record.columns import Array, Columns
 from spark_kbatch.record.compression import CODECS
 from spark_kbatch.record.header import (
+    CODEC_MASK,
+    CONTROL,
     LOG_APPEND_TIME,
+    LOG_OVERHEAD,
     MAX_OFFSET,
     MIN_RECORD_SIZE,
     NO_TIMESTAMP,
@@ -235,21 +238,23 @@ def decode_batches(
     offsets_alone = set(columns) <= {"offset"}
     piece = _Piece(data, columns)
     for position, header in batches:
+        base_offset, count, attributes = (
+            header.base_offset, header.records_count, header.attributes,
+        )  # fmt: skip
+        last_offset, is_control = base_offset + header.last_offset_delta, attributes & CONTROL
         # Nothing of the header but its offsets is believed without the CRC; those are checked
-        # against the neighbours by whoever has read the batches.
-        is_open = not offsets_alone or header.is_control or not _has_every_offset(header)
-        if (
-            header.last_offset < start_offset
-            or header.base_offset >= end_offset
-            or header.is_control
-        ):
+        # against the neighbours by whoever has read the batches. They are enough where there is a
+        # record at each of them.
+        is_open = not offsets_alone or is_control or base_offset + count != last_offset + 1
+        if last_offset < start_offset or base_offset >= end_offset or is_control:
             if is_open:
                 batch_header.ensure_valid(data, position, header)
             continue
-        plain = _decompressed(data, position, header) if is_open else None
-        size = header.batch_length if plain is None else len(plain)
         # 8 bytes a record stand for offsets made of the header alone.
-        size = size if is_open else 8 * header.records_count
+        plain, size = None, header.batch_length if is_open else 8 * count
+        if is_open and attributes & CODEC_MASK and count:
+            plain = _decompressed(data, position, header)
+            size = len(plain)
         if piece.batches and (piece.is_open != is_open or piece.size + size > MAX_SECTION_SIZE):
             yield piece.to_arrow(start_offset, end_offset)
             piece = _Piece(data, columns)
@@ -264,15 +269,8 @@ def decode_batches(
         yield piece.to_arrow(start_offset, end_offset)
 
 
-def _has_every_offset(header: BatchHeader) -> bool:
-    """Whether the batch has a record at each offset, so that they follow from its header."""
-    return header.records_count == header.last_offset_delta + 1
-
-
-def _decompressed(data: Buffer, position: int, header: BatchHeader) -> Buffer | None:
-    """The records of a compressed batch, whose CRC was checked; None where they lie in `data`."""
-    if not header.codec or not header.records_count:
-        return None
+def _decompressed(data: Buffer, position: int, header: BatchHeader) -> Buffer:
+    """The records of a compressed batch, whose CRC was checked."""
     batch_header.ensure_valid(data, position, header)
     start = position + RECORD_BATCH_OVERHEAD
     try:
@@ -366,27 +364,24 @@ class _Found:
                 self._data, self._table[first:end], self._numbers, self._headers,
                 self._bounds, self._valid, self._bytes[0], self._bytes[1], progress,
             )  # fmt: skip
-            for (position, header), plain in zip(
-                self._batches[first:end], self._plains[first:end], strict=True
-            ):
-                if plain is None:
-                    batch_header.ensure_valid(self._source, position, header)
+            for index in range(first, end):
+                if self._plains[index] is None:
+                    batch_header.ensure_valid(self._source, *self._batches[index])
             if answer < 0:
                 raise self._corrupt(int(answer), first + int(progress[3]), int(progress[4]))
-        row = 0
-        for _, header in self._batches:
-            count = header.records_count
+        ends = np.cumsum(self._table[:, 2])
+        for index, (_, header) in enumerate(self._batches):
             if header.attributes & LOG_APPEND_TIME:
-                self._numbers[1, row : row + count] = header.max_timestamp
-            row += count
+                end = int(ends[index])
+                self._numbers[1, end - header.records_count : end] = header.max_timestamp
 
     def column(self, name: str) -> pa.Array:
         """One column of RECORD_SCHEMA."""
         match name:
             case "offset":
-                return pa.array(self.offsets)
+                return arrow.int64_array(self.offsets)
             case "timestamp":
-                return pa.array(self._numbers[1])
+                return arrow.int64_array(self._numbers[1])
             case "key" | "value":
                 index = 0 if name == "key" else 1
                 bounds = self._bounds[index]
@@ -439,7 +434,8 @@ def _sections(
     rows, parts, end = [], [], 0
     is_joined = any(plain is not None for plain in plains)
     for (position, header), plain in zip(batches, plains, strict=True):
-        start, stop = position + RECORD_BATCH_OVERHEAD, position + header.size_in_bytes
+        start = position + RECORD_BATCH_OVERHEAD
+        stop = position + LOG_OVERHEAD + header.batch_length
         if is_joined:
             part = memoryview(source)[start:stop] if plain is None else memoryview(plain)
             parts.append(part)

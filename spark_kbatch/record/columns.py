@@ -200,6 +200,11 @@ def dictionary(array: pa.Array) -> tuple[list[str], Array]:
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False)
 
 
+def int64_array(numbers: Array) -> pa.Array:
+    """Contiguous int64[n] as an Arrow array without nulls, which takes over its memory."""
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
+
+
 def binary_array(data: Array, bounds: Array, valid: Array, *, string: bool = False) -> pa.Array:
     """The views back as an Arrow array, which takes over their memory; `valid` is uint8[n]."""
     arrow_type = pa.string() if string else pa.binary()
