@@ -9,10 +9,16 @@ KBatchError
   CorruptRecordError                path, position, expected, found
   RecordTooLargeError               size_in_bytes, limit
   InvalidTimestampError
+  InvalidRecordError                a batch that a log does not take
+  OutOfOrderSequenceError           producer_id, expected, found
+  InvalidProducerEpochError         producer_id, current epoch, found
+  ProducerClosedError
   CommitError                       outcome: nothing is visible / committed / unknown
   RetriableError                    repeating the same request is safe
     KafkaStorageError               a log dir or a file in it failed
     LogDirLockedError               a broker holds the log dir
+    RequestTimedOutError (also TimeoutError)
+      BufferExhaustedError          buffer.memory stayed in use for max.block.ms
 
 The names are Kafka's, `Error` for `Exception`. Fields go to `super().__init__` and the sentence to
 `__str__`: so an error survives pickling out of a Spark worker with its fields, and the sentence
@@ -153,6 +159,44 @@ class InvalidTimestampError(KBatchError):
         )
 
 
+class InvalidRecordError(KBatchError):
+    """A batch whose bytes are whole but that a log does not take from a client; says why."""
+
+
+class OutOfOrderSequenceError(KBatchError):
+    """A batch of an idempotent producer that does not follow the one before it."""
+
+    def __init__(self, topic_partition: str, producer_id: int, expected: int, found: int) -> None:
+        super().__init__(topic_partition, producer_id, expected, found)
+        self.topic_partition, self.producer_id = topic_partition, producer_id
+        self.expected, self.found = expected, found
+
+    def __str__(self) -> str:
+        return (
+            f"producer {self.producer_id} sent sequence {self.found} to {self.topic_partition}, "
+            f"where {self.expected} is next: a batch before it was lost"
+        )
+
+
+class InvalidProducerEpochError(KBatchError):
+    """A batch of an idempotent producer with an epoch that was replaced by a newer one."""
+
+    def __init__(self, topic_partition: str, producer_id: int, current: int, found: int) -> None:
+        super().__init__(topic_partition, producer_id, current, found)
+        self.topic_partition, self.producer_id = topic_partition, producer_id
+        self.current, self.found = current, found
+
+    def __str__(self) -> str:
+        return (
+            f"producer {self.producer_id} sent epoch {self.found} to {self.topic_partition}, whose "
+            f"log knows epoch {self.current}"
+        )
+
+
+class ProducerClosedError(KBatchError):
+    """A producer was closed before the record was handed over."""
+
+
 class CommitError(KBatchError):
     """A commit failed; `outcome` says what that means for the data."""
 
@@ -174,3 +218,23 @@ class KafkaStorageError(RetriableError):
 
 class LogDirLockedError(RetriableError):
     """Another program, a Kafka broker most likely, holds a log dir."""
+
+
+class RequestTimedOutError(RetriableError, TimeoutError):
+    """An answer did not come, or a batch was not delivered, in the time that an option allows."""
+
+
+class BufferExhaustedError(RequestTimedOutError):
+    """No memory for a batch became free within max.block.ms."""
+
+    def __init__(self, size_in_bytes: int, max_block_ms: int, total_memory: int) -> None:
+        super().__init__(size_in_bytes, max_block_ms, total_memory)
+        self.size_in_bytes, self.max_block_ms = size_in_bytes, max_block_ms
+        self.total_memory = total_memory
+
+    def __str__(self) -> str:
+        return (
+            f"no {self.size_in_bytes} bytes of buffer.memory={self.total_memory} became free within "
+            f"max.block.ms={self.max_block_ms}: records come faster than they are written; raise one "
+            "of the two, or send less at once"
+        )

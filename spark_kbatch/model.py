@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from spark_kbatch.errors import KBatchError
+
 EARLIEST = -2  # in place of an offset: the log start, looked up when read
 LATEST = -1  # in place of an offset: the high watermark, looked up when read
 
@@ -33,3 +35,12 @@ class LogOffsets(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     log_end_offset: int
+
+
+class AppendResult(NamedTuple):
+    """What became of one partition's batch; the numbers are -1 where `error` is given."""
+
+    base_offset: int = -1
+    log_append_time: int = -1  # ms; -1 where the records keep their own times
+    log_start_offset: int = -1
+    error: KBatchError | None = None

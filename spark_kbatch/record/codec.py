@@ -241,7 +241,8 @@ def decode_batches(
         base_offset, count, attributes = (
             header.base_offset, header.records_count, header.attributes,
         )  # fmt: skip
-        last_offset, is_control = base_offset + header.last_offset_delta, attributes & CONTROL
+        last_offset = base_offset + header.last_offset_delta
+        is_control = attributes & CONTROL != 0
         # Nothing of the header but its offsets is believed without the CRC; those are checked
         # against the neighbours by whoever has read the batches. They are enough where there is a
         # record at each of them.
