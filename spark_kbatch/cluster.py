@@ -9,30 +9,43 @@ for arrow_batch in cluster.read("events"):
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from spark_kbatch import consumer
-from spark_kbatch.config import INTERNAL_PREFIX, ReadOptions, Topic, TopicConfig, WriteOptions
-from spark_kbatch.errors import ConfigError
-from spark_kbatch.log.files import Files
-from spark_kbatch.model import EARLIEST, LATEST, LogOffsets, OffsetRange, TopicPartition
-from spark_kbatch.producer.accumulator import RecordAccumulator
-from spark_kbatch.producer.partitioner import Partitioner
-from spark_kbatch.producer.sender import Sender
+from spark_kbatch.config import INT_MAX, ReadOptions, Topic, TopicConfig, WriteOptions
+from spark_kbatch.errors import ConfigError, KafkaStorageError, RecordTooLargeError
+from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.model import (
+    EARLIEST,
+    LATEST,
+    AppendOrigin,
+    AppendResult,
+    LogOffsets,
+    OffsetRange,
+    TopicPartition,
+)
+from spark_kbatch.producer.producer import Producer
+from spark_kbatch.producer.sender import Answer, ProduceRequest
+from spark_kbatch.producer_config import ProducerConfig, parse_producer_options
 from spark_kbatch.record.codec import RECORD_SCHEMA
 from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica.locks import Locks
-from spark_kbatch.replica.manager import ReplicaManager, log_offsets
+from spark_kbatch.replica.manager import (
+    OnComplete,
+    ReplicaManager,
+    ensure_not_internal,
+    log_offsets,
+)
 from spark_kbatch.replica.metadata import Metadata, absolute_path
+from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.snapshot import Snapshots
-from spark_kbatch.transaction.staging import Staging
+from spark_kbatch.transaction.staging import Extent, Staging
 
 # One record per commit would pass max.message.bytes with a few thousand partitions.
 _TRANSACTION_STATE_CONFIG = TopicConfig(max_message_bytes=2**31 - 1)
@@ -64,7 +77,8 @@ class Cluster:
         self.metadata = Metadata(files, absolute_path(path))
         self.files, self.path = files, self.metadata.path
         self.locks = Locks(files, self.metadata.locks_dir)
-        self.manager = ReplicaManager(files, self.metadata, self.locks)
+        self.manager = ReplicaManager(files, self.metadata, self.locks, now_ms)
+        self._producer_ids = ProducerIds(self.metadata, self.locks)
         self.snapshots = Snapshots(self.manager, now_ms)
         if create and not self.metadata.exists():
             self._create()
@@ -108,7 +122,7 @@ class Cluster:
             ConfigError: it exists already, is the cluster's own, or has no partitions.
             InvalidTopicError: Kafka would refuse the name.
         """
-        _ensure_not_internal(name)
+        ensure_not_internal(name)
         if partitions < 1:
             raise ConfigError(f"partitions is {partitions}; a topic has 1 or more")
         if self.metadata.find_topic(name) is not None:
@@ -124,7 +138,7 @@ class Cluster:
             ConfigError: it exists with other settings than the options name; also for a topic of
                 the cluster's own.
         """
-        _ensure_not_internal(name)
+        ensure_not_internal(name)
         found = self.metadata.find_topic(name)
         default = TopicConfig()
         wanted = TopicConfig(
@@ -229,27 +243,129 @@ class Cluster:
 
     # Writing.
 
+    def append_records(
+        self,
+        *,
+        timeout_ms: int,
+        required_acks: int,
+        entries_per_partition: Mapping[TopicPartition, Buffer],
+        on_complete: OnComplete,
+        flush: bool,
+        internal_topics_allowed: bool = False,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> None:
+        """As `ReplicaManager.append_records`; a commit that a dead committer left is finished."""
+        self.manager.append_records(
+            timeout_ms=timeout_ms,
+            required_acks=required_acks,
+            internal_topics_allowed=internal_topics_allowed,
+            origin=origin,
+            entries_per_partition=entries_per_partition,
+            on_complete=on_complete,
+            flush=flush,
+            commits=Coordinator(self.manager, now_ms, adopt_min_bytes=0, flush=flush),
+        )
+
+    def new_producer_id(self) -> int:
+        """An id that no producer of this cluster has had, in any process.
+
+        Raises:
+            KafkaStorageError: the cluster's folder cannot be written.
+        """
+        try:
+            return self._producer_ids.next()
+        except OSError as error:
+            raise KafkaStorageError(f"no producer id can be had: {error}") from error
+
     def coordinator(self, options: WriteOptions) -> Coordinator:
         """Who publishes what tasks stage."""
         return Coordinator(
             self.manager, now_ms, adopt_min_bytes=options.adopt_min_bytes, flush=options.flush
         )
 
+    def producer(self, **options: Any) -> Producer:
+        """A producer of records for any topics of this cluster; close it, or use it in a `with`.
+
+        Args:
+            options: Kafka's, such as `acks="all"`, `linger_ms=5`, `compression_type="zstd"`; see
+                `PRODUCER_OPTIONS`.
+
+        Raises:
+            ConfigError: an unknown option, one without meaning here, or a bad value.
+        """
+        config = parse_producer_options(options)
+        return Producer(
+            config,
+            LocalLog(self, flush=config.flush),
+            self.topic_to_write,
+            now_ms,
+            new_producer_id=self.new_producer_id,
+        )
+
+    def topic_to_write(self, name: str) -> Topic:
+        """A topic that exists and is not the cluster's own.
+
+        Raises:
+            ConfigError, UnknownTopicOrPartitionError: it is, or does not.
+        """
+        ensure_not_internal(name)
+        return self.metadata.topic(name)
+
     def task_producer(self, transaction: str, options: WriteOptions) -> TaskProducer:
         """What one task of a job writes through."""
         return TaskProducer(self, transaction, options)
 
 
-def _ensure_not_internal(name: str) -> None:
-    if name.startswith(INTERNAL_PREFIX):
-        raise ConfigError(f"topic {name!r} is the cluster's own; write to another")
+class LocalLog:
+    """The transport of plain Python: batches are appended to the logs before it answers."""
+
+    def __init__(self, cluster: Cluster, *, flush: bool) -> None:
+        self._cluster, self._flush = cluster, flush
+
+    def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
+        """Append every batch; each partition has an answer of its own."""
+        self._cluster.append_records(
+            timeout_ms=request.timeout_ms,
+            required_acks=request.acks,
+            entries_per_partition={
+                TopicPartition(batch.topic.name, batch.partition): batch.data
+                for batch in request.batches
+            },
+            on_complete=on_answer,
+            flush=self._flush,
+        )
+
+
+class StagedFiles:
+    """The transport of a task: batches are staged before it answers; offsets come with the commit."""
+
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+
+    def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
+        """Stage every batch."""
+        answer: dict[TopicPartition, AppendResult] = {}
+        for topic, partition, data, records_count in request.batches:
+            limit = topic.config.max_message_bytes
+            if len(data) > limit:
+                # A commit would refuse it; of several records it is split.
+                error = RecordTooLargeError(
+                    f"a record for topic {topic.name!r}, as a batch of its own,", len(data), limit,
+                    "max.message.bytes",
+                )  # fmt: skip
+                answer[TopicPartition(topic.name, partition)] = AppendResult(error=error)
+            else:
+                self._staging.send(topic, partition, data, records_count)
+                answer[TopicPartition(topic.name, partition)] = AppendResult()
+        on_answer(answer)
 
 
 class TaskProducer:
-    """Partitioner, accumulator and sender of one task, whose transport is staging."""
+    """What one task writes through: a producer whose transport is staging."""
 
     def __init__(self, cluster: Cluster, transaction: str, options: WriteOptions) -> None:
-        self.staging = Staging(
+        self._topic = options.topic
+        self._staging = Staging(
             cluster.files,
             cluster.metadata.staging_dir,
             transaction,
@@ -257,12 +373,47 @@ class TaskProducer:
             shared_bytes_max=options.adopt_min_bytes // 8,
             flush=options.flush,
         )
-        sender = Sender(self.staging, compression_type=options.compression_type)
-        self.accumulator = RecordAccumulator(
-            sender, batch_size=options.batch_size, buffer_memory=options.buffer_memory
-        )
-        self.partitioner = Partitioner(
+        self._producer = Producer(
+            ProducerConfig(
+                batch_size=options.batch_size,
+                buffer_memory=options.buffer_memory,
+                compression_type=options.compression_type,
+                compression_level=options.compression_level,
+                linger_ms=options.linger_ms,
+                partitioner_class=options.partitioner_class,
+                partitioner_ignore_keys=options.partitioner_ignore_keys,
+                # A staged batch has an offset once the job is committed. What fails is the task,
+                # and Spark tries that again.
+                enable_idempotence=False,
+                retries=0,
+                max_request_size=INT_MAX,
+                delivery_timeout_ms=INT_MAX,
+                max_in_flight_requests_per_connection=1,
+            ),
+            StagedFiles(self._staging),
             lambda name: cluster.topic_for(name, options),
-            switch_bytes=options.batch_size,
-            seed=uuid.uuid4().int,
+            now_ms,
+            # Where batches wait for no time, a thread would only cost.
+            inline=options.linger_ms is None,
         )
+
+    def append(self, rows: pa.RecordBatch) -> None:
+        """Stage rows, whose columns the driver has checked.
+
+        Raises:
+            KBatchError, OSError: of a row that cannot be written, or of a batch before it.
+        """
+        self._producer.append(rows, self._topic)
+        self._producer.ensure_delivered()
+
+    def finish(self) -> list[Extent]:
+        """Stage what is left; what was staged."""
+        self._producer.flush()
+        self._producer.ensure_delivered()
+        self._producer.close()
+        return self._staging.finish()
+
+    def abandon(self) -> None:
+        """Remove what was staged: the task failed."""
+        self._producer.close(timeout=0)
+        self._staging.abandon()

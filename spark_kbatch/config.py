@@ -28,6 +28,7 @@ INTERNAL_PREFIX = "__"
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _TOPIC_NAME_LENGTH_MAX = 249
+_DOTTED_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def ensure_valid_topic(name: str) -> str:
@@ -76,6 +77,10 @@ class WriteOptions:
     compression_type: str
     batch_size: int
     buffer_memory: int
+    linger_ms: int | None
+    compression_level: int | None
+    partitioner_class: str | None
+    partitioner_ignore_keys: bool
     num_partitions: int | None
     max_message_bytes: int | None
     segment_bytes: int | None
@@ -110,32 +115,58 @@ class Option:
         return self.parse(self.key, value)
 
 
-def _refuse(key: str, value: str, accepts: str) -> NoReturn:
+def refuse(key: str, value: str, accepts: str) -> NoReturn:
+    """Raise for a value that is not accepted."""
     raise ConfigError(f"option {key!r} is {value!r}; accepted: {accepts}")
 
 
-def _number(low: int, high: int = INT_MAX) -> Callable[[str, str], int]:
+def parse_number(low: int, high: int = INT_MAX) -> Callable[[str, str], int]:
+    """A parser of whole numbers within bounds."""
+
     def parse(key: str, value: str) -> int:
         text = value.strip()
         if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not low <= int(text) <= high:
-            _refuse(key, value, f"a whole number from {low} to {high}")
+            refuse(key, value, f"a whole number from {low} to {high}")
         return int(text)
 
     return parse
 
 
-def _boolean(key: str, value: str) -> bool:
+def parse_boolean(key: str, value: str) -> bool:
+    """The parser of true and false."""
     text = value.strip().lower()
     if text not in ("true", "false"):
-        _refuse(key, value, "true or false")
+        refuse(key, value, "true or false")
     return text == "true"
 
 
-def _compression(key: str, value: str) -> str:
+def parse_compression_type(key: str, value: str) -> str:
+    """The parser of a codec's name."""
     text = value.strip().lower()
     if text not in COMPRESSION_TYPES:
-        _refuse(key, value, ", ".join(COMPRESSION_TYPES))
+        refuse(key, value, ", ".join(COMPRESSION_TYPES))
     return text
+
+
+def parse_dotted_path(key: str, value: str) -> str:
+    """The parser of a function's path; whether there is one is seen where it is imported."""
+    text = value.strip()
+    if not _DOTTED_PATH.fullmatch(text):
+        refuse(key, value, "package.module.function")
+    return text
+
+
+def _gzip_level(key: str, value: str) -> int:
+    level = parse_number(-1, 9)(key, value)
+    if level == 0:
+        refuse(key, value, "-1, 1 to 9")
+    return level
+
+
+def compression_level(given: Mapping[str, Any]) -> int | None:
+    """The level that parsed options give the codec that they name; None for its default."""
+    level: int | None = given.get(f"compression.{given.get('compression.type')}.level")
+    return level
 
 
 def _topic(_key: str, value: str) -> str:
@@ -145,7 +176,7 @@ def _topic(_key: str, value: str) -> str:
 def _topics(key: str, value: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
     if not names:
-        _refuse(key, value, "one or more topics, separated by commas")
+        refuse(key, value, "one or more topics, separated by commas")
     return tuple(ensure_valid_topic(name) for name in names)
 
 
@@ -155,7 +186,7 @@ def _json_object(key: str, value: str, accepts: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict):
-        _refuse(key, value, accepts)
+        refuse(key, value, accepts)
     return parsed
 
 
@@ -168,7 +199,7 @@ def _each_name_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _partition_number(key: str, value: str, number: Any, accepts: str) -> int:
     text = str(number)
     if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) > INT_MAX:
-        _refuse(key, value, accepts)
+        refuse(key, value, accepts)
     return int(text)
 
 
@@ -178,7 +209,7 @@ def _assign(key: str, value: str) -> tuple[TopicPartition, ...]:
     for topic, partitions in _json_object(key, value, accepts).items():
         ensure_valid_topic(topic)
         if not isinstance(partitions, list):
-            _refuse(key, value, accepts)
+            refuse(key, value, accepts)
         for number in partitions:
             partition = _partition_number(key, value, number, accepts)
             found.add(TopicPartition(topic, partition))
@@ -200,15 +231,15 @@ def _offsets(word: str, sentinel: int) -> Callable[[str, str], int | Mapping[Top
         for topic, by_partition in _json_object(key, text, accepts).items():
             ensure_valid_topic(topic)
             if not isinstance(by_partition, dict):
-                _refuse(key, value, accepts)
+                refuse(key, value, accepts)
             for number, offset in by_partition.items():
                 partition = _partition_number(key, value, number, accepts)
                 whole = isinstance(offset, int) and not isinstance(offset, bool)
                 if not whole or not (offset == sentinel or 0 <= offset < 2**63):
-                    _refuse(key, value, accepts)
+                    refuse(key, value, accepts)
                 # "0" and "00" are one partition, as in Spark's connector.
                 if TopicPartition(topic, partition) in offsets:
-                    _refuse(key, value, f"{accepts}; each partition once")
+                    refuse(key, value, f"{accepts}; each partition once")
                 offsets[TopicPartition(topic, partition)] = offset
         return offsets
 
@@ -220,18 +251,28 @@ def _offsets(word: str, sentinel: int) -> Callable[[str, str], int | Mapping[Top
 _PATH = Option("path", lambda _key, value: value, "a folder", "", "What `save` and `load` are given: the folder that holds the cluster. Absolute, or taken from the driver's working directory; `file:` is accepted. Driver and executors must share it.")
 _BOOTSTRAP = Option("kafka.bootstrap.servers", lambda _key, value: value, "a folder: `/...`, `./...` or `file:...`", "", "Stands for `path` where that is not given, so that a function written for `format(\"kafka\")` runs unchanged.")
 
+COMPRESSION_LEVELS = (
+    Option("compression.gzip.level", _gzip_level, "-1, 1 to 9", "-1", "Level where the codec is gzip; -1 is zlib's default."),
+    Option("compression.lz4.level", parse_number(1, 17), "1 to 17", "9", "Level where the codec is lz4; 9 is the fast compressor, every other one the high one. 1 and 2 are as 3, more than 12 is as 12."),
+    Option("compression.zstd.level", parse_number(-131072, 22), "-131072 to 22", "3", "Level where the codec is zstd."),
+)
+
 WRITE_OPTIONS = (
     _PATH,
     _BOOTSTRAP,
     Option("topic", _topic, "a topic name", "the `topic` column", "The topic for all rows. Created when it does not exist."),
-    Option("compression.type", _compression, "none, gzip, snappy, lz4, zstd", "none", "Codec of the record batches."),
-    Option("batch.size", _number(1, 1 * GiB), "1 to 1073741824", "1048576", "Bytes at which a batch of a partition is full, before compression. Kafka's 16384 suits single sends; a job that writes whole columns has fewer, better compressed batches."),
-    Option("buffer.memory", _number(1 * MiB, 2**40), "1048576 to 2^40", "33554432", "Bytes a task holds in open batches; when they are in use, the fullest batch goes first."),
-    Option("num.partitions", _number(1, 100_000), "1 to 100000", "1", "Partitions of a topic that this write creates. An existing topic must have as many."),
-    Option("max.message.bytes", _number(1024, INT_MAX), "1024 to 2147483647", "1048588", "Largest batch, as stored, in a topic that this write creates. An existing topic must have the same."),
-    Option("segment.bytes", _number(1 * MiB, INT_MAX), "1048576 to 2147483647", "1073741824", "Largest segment file in a topic that this write creates. An existing topic must have the same."),
-    Option("adopt.min.bytes", _number(0, INT_MAX), "0 to 2147483647", "8388608", "From this size on, what a task wrote for a partition becomes a segment by renaming; smaller pieces are copied."),
-    Option("flush", _boolean, "true, false", "true", "Whether a commit is on disk before it is acknowledged. With false a killed process loses nothing, a power loss may lose the last commits."),
+    Option("compression.type", parse_compression_type, "none, gzip, snappy, lz4, zstd", "none", "Codec of the record batches."),
+    *COMPRESSION_LEVELS,
+    Option("batch.size", parse_number(1, 1 * GiB), "1 to 1073741824", "1048576", "Bytes at which a batch of a partition is full; with a codec, what it is expected to leave. Kafka's 16384 suits single sends; a job that writes whole columns has fewer, better compressed batches."),
+    Option("buffer.memory", parse_number(1 * MiB, 2**40), "1048576 to 2^40", "33554432", "Bytes a task holds in open batches; when they are in use, the fullest batch goes first."),
+    Option("linger.ms", parse_number(0), f"0 to {INT_MAX}", "not set", "How long a batch that is not full waits for more rows. Kafka's 0 sends at once; not set, batches close when they are full, when memory is short and at the end of the task, because nobody can read a job's data earlier."),
+    Option("partitioner.class", parse_dotted_path, "`package.module.function`", "Kafka's partitioner", "A function of (keys as an Arrow array, partition count) that gives each row's partition, for rows that name none. Workers must be able to import it."),
+    Option("partitioner.ignore.keys", parse_boolean, "true, false", "false", "Whether rows with keys are spread as those without."),
+    Option("num.partitions", parse_number(1, 100_000), "1 to 100000", "1", "Partitions of a topic that this write creates. An existing topic must have as many."),
+    Option("max.message.bytes", parse_number(1024, INT_MAX), "1024 to 2147483647", "1048588", "Largest batch, as stored, in a topic that this write creates. An existing topic must have the same."),
+    Option("segment.bytes", parse_number(1 * MiB, INT_MAX), "1048576 to 2147483647", "1073741824", "Largest segment file in a topic that this write creates. An existing topic must have the same."),
+    Option("adopt.min.bytes", parse_number(0, INT_MAX), "0 to 2147483647", "8388608", "From this size on, what a task wrote for a partition becomes a segment by renaming; smaller pieces are copied."),
+    Option("flush", parse_boolean, "true, false", "true", "Whether a commit is on disk before it is acknowledged. With false a killed process loses nothing, a power loss may lose the last commits."),
 )
 
 READ_OPTIONS = (
@@ -241,18 +282,22 @@ READ_OPTIONS = (
     Option("assign", _assign, 'JSON: `{"events":[0,1]}`', "", "Partitions to read. Those that do not exist are left out."),
     Option("startingOffsets", _offsets("earliest", EARLIEST), 'earliest, or JSON: `{"events":{"0":23,"1":-2}}`', "earliest", "Where to begin, inclusive; -2 is earliest. JSON names every partition that is read."),
     Option("endingOffsets", _offsets("latest", LATEST), 'latest, or JSON: `{"events":{"0":50,"1":-1}}`', "latest", "Where to end, exclusive; -1 is latest. JSON names every partition that is read."),
-    Option("includeHeaders", _boolean, "true, false", "false", "Whether rows have the column `headers`."),
+    Option("includeHeaders", parse_boolean, "true, false", "false", "Whether rows have the column `headers`."),
 )
 
 # fmt: on
 
-# Options of Kafka's clients that only concern the way to a remote broker.
+# Options of Kafka's clients that only concern the way to a remote broker, and those of its producer
+# that change nothing in a task: a job is acknowledged and repeated as a whole (acks, retries, timeouts,
+# idempotence), a task waits for no memory but its own (max.block.ms), and what it stages waits in no
+# queue that could be longer than another (partitioner.adaptive.partitioning.enable).
 IGNORED_KAFKA_KEYS = frozenset(
     "acks client.dns.lookup client.id client.rack connections.max.idle.ms default.api.timeout.ms "
     "enable.idempotence fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id "
-    "heartbeat.interval.ms linger.ms max.block.ms max.in.flight.requests.per.connection "
+    "heartbeat.interval.ms max.block.ms max.in.flight.requests.per.connection "
     "max.partition.fetch.bytes max.poll.interval.ms max.poll.records max.request.size "
-    "metadata.max.age.ms receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms "
+    "metadata.max.age.ms partitioner.adaptive.partitioning.enable receive.buffer.bytes "
+    "reconnect.backoff.max.ms reconnect.backoff.ms "
     "request.timeout.ms retries retry.backoff.max.ms retry.backoff.ms delivery.timeout.ms "
     "security.protocol send.buffer.bytes session.timeout.ms".split()
 )
@@ -281,6 +326,10 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         compression_type=given.get("compression.type", "none"),
         batch_size=given.get("batch.size", 1 * MiB),
         buffer_memory=given.get("buffer.memory", 32 * MiB),
+        linger_ms=given.get("linger.ms"),
+        compression_level=compression_level(given),
+        partitioner_class=given.get("partitioner.class"),
+        partitioner_ignore_keys=given.get("partitioner.ignore.keys", False),
         num_partitions=given.get("num.partitions"),
         max_message_bytes=given.get("max.message.bytes"),
         segment_bytes=given.get("segment.bytes"),
@@ -348,11 +397,12 @@ def _parse(options: Mapping[str, str], known: tuple[Option, ...]) -> dict[str, A
         elif key == bare or not (
             bare in IGNORED_KAFKA_KEYS or bare.startswith(IGNORED_KAFKA_PREFIXES)
         ):
-            _refuse_unknown(given_key, [option.key for option in known])
+            refuse_unknown(given_key, [option.key for option in known])
     return parsed
 
 
-def _refuse_unknown(key: str, known: list[str]) -> NoReturn:
+def refuse_unknown(key: str, known: list[str]) -> NoReturn:
+    """Raise for a key that nobody knows, with the nearest that is known."""
     by_lower = {name.lower(): name for name in known}
     near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.0)
     raise ConfigError(

@@ -3,6 +3,7 @@
 KBatchError
   ConfigError (also ValueError)     unknown key, bad value; names the nearest known key
     InvalidTopicError
+    InvalidRequiredAcksError
   UnknownTopicOrPartitionError
   OffsetOutOfRangeError             offset, log_start_offset, log_end_offset
   DataLossError                     what was asked, what is left, why
@@ -52,6 +53,17 @@ class InvalidTopicError(ConfigError):
             f"topic name {self.topic!r} {self.reason}; a topic name has 1 to 249 characters of "
             "[a-zA-Z0-9._-] and is neither '.' nor '..'"
         )
+
+
+class InvalidRequiredAcksError(ConfigError):
+    """An append asked for acknowledgements that there are not."""
+
+    def __init__(self, required_acks: int) -> None:
+        super().__init__(required_acks)
+        self.required_acks = required_acks
+
+    def __str__(self) -> str:
+        return f"acks is {self.required_acks}; accepted: -1 (all in-sync replicas), 0 and 1 (the leader)"
 
 
 class UnknownTopicOrPartitionError(KBatchError):
@@ -138,8 +150,8 @@ class RecordTooLargeError(KBatchError):
     def __str__(self) -> str:
         remedy = (
             "a topic keeps the limit that it was created with: write to a new topic with a larger "
-            "max.message.bytes, or write smaller values"
-            if self.option == "max.message.bytes"
+            f"{self.option}, or write smaller values"
+            if self.option in ("max.message.bytes", "segment.bytes")
             else f"raise {self.option}, or write smaller values"
         )
         return f"{self.what} takes {self.size_in_bytes} bytes, more than {self.option}={self.limit}; {remedy}"

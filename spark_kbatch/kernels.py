@@ -46,17 +46,25 @@ TRAILING_BYTES = -6  # bytes behind the last record
 BAD_OFFSET = -7  # offset deltas that do not grow, or pass the batch's last
 
 # Columns of `batches` of write_records.
-POSITION, LIMIT, BASE_TIMESTAMP, MAX_TIMESTAMP, RECORDS_COUNT, START = range(6)
-BATCH_COLUMNS = 6
+POSITION, LIMIT, BASE_TIMESTAMP, MAX_TIMESTAMP, RECORDS_COUNT, START, END, SCALE = range(8)
+BATCH_COLUMNS = 8
+SCALE_ONE = 1 << 16  # SCALE of what is not compressed
+
+# Of assign_slots: what a record takes beside key, value and headers behind their count, roughly;
+# and the random sequence of Park and Miller.
+STICKY_OVERHEAD = 10
+RANDOM_FACTOR, RANDOM_MODULUS = 48_271, 2**31 - 1
 
 _0, _1, _2, _3 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3)
-_4, _5, _28 = np.uint64(4), np.uint64(5), np.uint64(28)
+_4, _5, _6, _28 = np.uint64(4), np.uint64(5), np.uint64(6), np.uint64(28)
 _CUT, _TOO_LONG = np.uint64(2**63), np.uint64(2**63 + 1)
 _7, _13, _14, _15, _24 = np.uint64(7), np.uint64(13), np.uint64(14), np.uint64(15), np.uint64(24)
 _8, _16, _21, _63 = np.uint64(8), np.uint64(16), np.uint64(21), np.uint64(63)
 _MORE = np.uint64(0x80)
 _TWO_BYTES = np.uint64(1 << 14)
+_HEADER_SIZE = np.uint64(61)  # of a batch
 _LOW_32 = np.uint64(0xFFFFFFFF)
+_ROWS_AHEAD = np.uint64(16)  # how many rows before it is written a value is fetched
 _AHEAD = np.uint64(3072)  # how far _prefetch looks; under 2 KiB or over a page is slower
 _MURMUR_SEED = np.uint64(0x9747B28C)
 _MURMUR_M = np.uint64(0x5BD1E995)
@@ -178,49 +186,79 @@ def hash_keys(data: Any, bounds: Any, hashes: Any) -> Any:
 
 def assign_slots(
     topics: Any,
-    partition_counts: Any,
     first_slots: Any,
     partitions: Any,
     partitions_valid: Any,
     hashes: Any,
-    keys_valid: Any,
+    key_bounds: Any,
+    key_valid: Any,
     value_bounds: Any,
+    value_valid: Any,
+    headers_bounds: Any,
+    weights: Any,
     sticky: Any,
     switch_bytes: Any,
     slots: Any,
 ) -> Any:
     """Give every row the slot of its topic and partition.
 
-    inputs:  topics int32[n], index of the row's topic; partition_counts int32[topics];
-             first_slots int32[topics], slot of partition 0; partitions int32[n] or empty, the
-             row's own choice; hashes int32[n] of the keys, or empty; value_bounds of their
-             values.
-    outputs: slots int32[n]; sticky int64[topics, 3] goes on from call to call: partition for
-             null keys, bytes given to it, state of the random sequence that picks the next one.
+    inputs:  topics int32[n], index of the row's topic; first_slots int32[topics + 1], slot of its
+             partition 0; partitions int32[n] or empty, the row's own choice; hashes int32[n] of
+             the keys, or empty where they do not count; key, value and headers spans, for their
+             sizes; weights int64[slots], running sums inside a topic of how much each partition
+             is wanted, all zero where all are the same.
+    outputs: slots int32[n]; sticky int64[topics, 3] goes on from call to call: partition of rows
+             that leave it open, bytes given to it, state of the random sequence that picks the
+             next one.
     Returns n, or -(row + 1) where a row names a partition that its topic does not have.
     """
+    has_own, all_own = partitions.shape[0] > 0, partitions_valid.shape[0] == 0
+    has_hash, has_key, all_keys = (
+        hashes.shape[0] > 0,
+        key_bounds.shape[0] > 0,
+        key_valid.shape[0] == 0,
+    )
+    has_value, all_values = value_bounds.shape[0] > 0, value_valid.shape[0] == 0
+    has_headers = headers_bounds.shape[0] > 0
     for row in range(np.uint64(topics.shape[0])):
         topic = np.uint64(topics[row])
-        count = np.int64(partition_counts[topic])
-        if partitions.shape[0] > 0 and (
-            partitions_valid.shape[0] == 0 or partitions_valid[row] != 0
-        ):
+        first = np.uint64(first_slots[topic])
+        count = np.int64(np.uint64(first_slots[topic + _1]) - first)
+        if has_own and (all_own or partitions_valid[row] != 0):
             partition = np.int64(partitions[row])
             if partition < 0 or partition >= count:
                 return -np.int64(row) - 1
-        elif hashes.shape[0] > 0 and (keys_valid.shape[0] == 0 or keys_valid[row] != 0):
+        elif has_hash and (all_keys or key_valid[row] != 0):
             partition = np.int64(hashes[row]) % count
         else:
             if sticky[topic, _1] >= switch_bytes:
-                state = (sticky[topic, _2] * 1103515245 + 12345) & 0x7FFFFFFF
+                state = sticky[topic, _2] * RANDOM_FACTOR % RANDOM_MODULUS
                 sticky[topic, _2] = state
                 sticky[topic, _1] = 0
-                sticky[topic, _0] = (state >> 8) % count
+                total = weights[first + np.uint64(count) - _1]
+                if total == 0:
+                    sticky[topic, _0] = state % count
+                else:
+                    # The first running sum above a random number below the last.
+                    drawn = state % total
+                    low, high = first, first + np.uint64(count) - _1
+                    while low < high:
+                        middle = (low + high) >> _1
+                        if weights[middle] > drawn:
+                            high = middle
+                        else:
+                            low = middle + _1
+                    sticky[topic, _0] = np.int64(low - first)
             partition = sticky[topic, _0]
-            sticky[topic, _1] += 10
-            if value_bounds.shape[0] > 0:
-                sticky[topic, _1] += value_bounds[row + _1] - value_bounds[row]
-        slots[row] = first_slots[topic] + partition
+            size = np.int64(STICKY_OVERHEAD)
+            if has_key and (all_keys or key_valid[row] != 0):
+                size += key_bounds[row + _1] - key_bounds[row]
+            if has_value and (all_values or value_valid[row] != 0):
+                size += value_bounds[row + _1] - value_bounds[row]
+            if has_headers:
+                size += headers_bounds[row + _1] - headers_bounds[row] - 1
+            sticky[topic, _1] += size
+        slots[row] = np.int64(first) + partition
     return np.int64(topics.shape[0])
 
 
@@ -306,15 +344,18 @@ def write_records(
 
     inputs:  rows int32[m], which rows to take, in order; timestamps int64[n]; key and value spans;
              headers as write_headers leaves them, or empty where no row has any.
-    outputs: memory uint8, in which all batches lie; batches int64[k, 6], one row each, moved on:
-             POSITION of the next record, LIMIT that it must stay below, BASE_TIMESTAMP (set by
-             the first record), MAX_TIMESTAMP, RECORDS_COUNT.
+    outputs: memory uint8, in which all batches lie; batches int64[k, 8], one row each, of which
+             the first five are moved on: POSITION of the next record, LIMIT, BASE_TIMESTAMP (set by
+             the first record), MAX_TIMESTAMP, RECORDS_COUNT, START, END, SCALE. A record that is
+             not the first must keep within LIMIT: 61 bytes of header, the records before it
+             times SCALE / SCALE_ONE, itself. No record passes END.
     Returns how many of the rows were written: fewer than m where the last batch is full, or where
-    a record does not fit in a batch that is empty.
+    a record passes the END of a batch that is empty.
     """
     has_key, has_value = key_bounds.shape[0] > 0, value_bounds.shape[0] > 0
     has_headers = headers_bounds.shape[0] > 0
     keys_valid, values_valid = key_valid.shape[0] == 0, value_valid.shape[0] == 0
+    rows_count = np.uint64(rows.shape[0])
     written = _0
     for batch in range(np.uint64(batches.shape[0])):
         position = np.uint64(batches[batch, _0])
@@ -322,8 +363,14 @@ def write_records(
         base_timestamp = batches[batch, _2]
         max_timestamp = batches[batch, _3]
         offset_delta = np.uint64(batches[batch, _4])
+        first = np.uint64(batches[batch, _5]) + _HEADER_SIZE
+        end = np.uint64(batches[batch, _6])
+        scale = np.uint64(batches[batch, _7])
         while written < np.uint64(rows.shape[0]):
             row = np.uint64(rows[written])
+            if has_value and written + _ROWS_AHEAD < rows_count:
+                coming = np.uint64(rows[written + _ROWS_AHEAD])
+                _prefetch(value_data, np.uint64(value_bounds[coming]))
             timestamp = timestamps[row]
             if offset_delta == _0:
                 base_timestamp = timestamp
@@ -354,7 +401,9 @@ def write_records(
                 + value_size
                 + headers_size
             )
-            if position + _varint_size(size << _1) + size > limit:
+            total = _varint_size(size << _1) + size
+            estimate = _HEADER_SIZE + (((position - first) * scale) >> _16)
+            if position + total > end or (offset_delta > _0 and estimate + total > limit):
                 break
 
             position = _write_varint(memory, position, size << _1)
@@ -364,7 +413,6 @@ def write_records(
             position = _write_varint(memory, position, key_length)
             position = _copy(key_data, key_start, memory, position, key_size)
             position = _write_varint(memory, position, value_length)
-            _prefetch(value_data, value_start + _AHEAD)
             position = _copy(value_data, value_start, memory, position, value_size)
             if has_headers:
                 position = _copy(headers_data, headers_start, memory, position, headers_size)
@@ -592,7 +640,7 @@ def warm_up() -> None:
     sticky = np.zeros((1, 3), np.int64)
     spans = (u8, i32, u8)
     hash_keys(u8, i32, out32[:0])
-    assign_slots(i32, i32, i32, i32, u8, i32, u8, i32, sticky, 1, out32[:0])
+    assign_slots(i32, i32, i32, u8, i32, i32, u8, i32, u8, i32, out64[:0], sticky, 1, out32[:0])
     group_rows(i32, out64[:2], out32[:0])
     write_headers(i32, u8, u8, i32, *spans, out8, out32)
     write_records(i32, i64, *spans, *spans, u8, i32, out8, np.zeros((1, BATCH_COLUMNS), np.int64))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import NamedTuple
-
-from spark_kbatch.errors import KBatchError
 
 EARLIEST = -2  # in place of an offset: the log start, looked up when read
 LATEST = -1  # in place of an offset: the high watermark, looked up when read
@@ -37,10 +36,18 @@ class LogOffsets(NamedTuple):
     log_end_offset: int
 
 
+class AppendOrigin(Enum):
+    """Who appends, which decides what is checked."""
+
+    CLIENT = "client"  # a producer: everything, its sequence numbers too
+    COORDINATOR = "coordinator"  # the cluster itself: may write control batches
+    REPLICATION = "replication"  # a follower, which copies what its leader has checked
+
+
 class AppendResult(NamedTuple):
     """What became of one partition's batch; the numbers are -1 where `error` is given."""
 
     base_offset: int = -1
     log_append_time: int = -1  # ms; -1 where the records keep their own times
     log_start_offset: int = -1
-    error: KBatchError | None = None
+    error: Exception | None = None

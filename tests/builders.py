@@ -12,14 +12,15 @@ import pyarrow as pa
 
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.config import TopicConfig
-from spark_kbatch.log.files import Files
-from spark_kbatch.log.partition_log import LogAppender, PartitionLog
+from spark_kbatch.log.appender import LogAppender
+from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.record import codec
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.staging import Extent, Staging
-from tests.reference import Record, decode_batches, read_header
+from tests.reference import Record, decode_batches, encode_batch, read_header
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 ROWS_SCHEMA = pa.schema(
@@ -129,6 +130,46 @@ def batch(
         base_offset=base_offset,
         leader_epoch=leader_epoch,
     )
+
+
+def idempotent_batch(
+    *,
+    base_sequence: int,
+    producer_id: int = 7,
+    epoch: int = 0,
+    n: int = 1,
+    key: bytes = b"key",
+    value: bytes = b"value",
+) -> bytes:
+    """One finished batch of `n` equal records with sequence numbers, as a producer sends it."""
+    return encode_batch(
+        [Record(delta, FIRST_TIMESTAMP_MS, key, value) for delta in range(n)],
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=base_sequence,
+    )
+
+
+def append_records(
+    cluster: Cluster,
+    entries: Mapping[tuple[str, int], Buffer],
+    *,
+    required_acks: int = -1,
+    flush: bool = False,
+    **named: Any,
+) -> dict[TopicPartition, AppendResult]:
+    """What `cluster.append_records` answers, and that it does so once."""
+    answers: list[Mapping[TopicPartition, AppendResult]] = []
+    cluster.append_records(
+        timeout_ms=1000,
+        required_acks=required_acks,
+        entries_per_partition={TopicPartition(*place): data for place, data in entries.items()},
+        on_complete=answers.append,
+        flush=flush,
+        **named,
+    )
+    (answer,) = answers
+    return dict(answer)
 
 
 def a_log(

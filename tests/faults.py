@@ -15,6 +15,7 @@ files of a directory.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -76,10 +77,10 @@ class FaultyFiles(Files):
         self._step("write", descriptor, partly)
         super().write_at(descriptor, position, data)
 
-    def write(self, path: Path, position: int, data: Buffer) -> None:
+    def made(self, path: Path):  # type: ignore[no-untyped-def]
         if not path.exists():
             self._step("create", path)
-        super().write(path, position, data)
+        return super().made(path)
 
     def opened(self, path: Path, *, write: bool = False):  # type: ignore[no-untyped-def]
         # On a disk that is read-only opening for writing is what fails; it changes nothing.
@@ -133,13 +134,42 @@ class FaultyFiles(Files):
         return super().open_for_locks(path)
 
 
+_COMMIT_POINT = "__transaction_state-0/kbatch.state"
+
+
+class DiesAtTheCommitPoint(FaultyFiles):
+    """A process that is killed when all of its commit is placed and nothing is decided."""
+
+    def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
+        if str(Path(f"/proc/self/fd/{descriptor}").readlink()).endswith(_COMMIT_POINT):
+            self.fault = Fault(len(self.steps))
+        super().write_at(descriptor, position, data)
+
+
+class StopsInTheFlip(FaultyFiles):
+    """A disk that fails for good once a commit is decided and so many states are flipped."""
+
+    def __init__(self, flips: int) -> None:
+        super().__init__()
+        self._flips, self._decided = flips, False
+
+    def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
+        super().write_at(descriptor, position, data)
+        if self.steps[-1].endswith(_COMMIT_POINT):
+            self._decided = True
+        elif self._decided:
+            self._flips -= 1
+        if self._decided and self._flips == 0:
+            self.fault = Fault(len(self.steps), errno.EIO, lasting=True)
+
+
 class ReadOnlyFiles(Files):
     """A mount on which nothing can be written; no lock file can be opened either."""
 
     def _refuse(self, *arguments: object, **named: object) -> None:
         raise OSError(30, "Read-only file system", str(arguments[0]))
 
-    create = write_at = write = truncate = rename = remove = _refuse  # type: ignore[assignment]
+    create = write_at = write = made = truncate = rename = remove = _refuse  # type: ignore[assignment]
     make_dir = remove_dir = flush_descriptor = _refuse  # type: ignore[assignment]
     flock = open_for_locks = link = _refuse  # type: ignore[assignment]
 

@@ -16,7 +16,6 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.record import columns as arrow
 from tests import builders
 from tests.builders import batch, to_records
 
@@ -28,18 +27,8 @@ def write_rows(cluster: spark_kbatch.Cluster, rows: pa.RecordBatch, **options: s
         | {key.replace("_", "."): value for key, value in options.items()}
     )
     producer = cluster.task_producer("job", parsed)
-    columns = arrow.columns(
-        rows.num_rows,
-        key=rows.column("key"),
-        value=rows.column("value"),
-        timestamps=arrow.timestamps_ms(rows.column("timestamp"), rows.num_rows, 0),
-        headers=rows.column("headers"),
-    )
-    assert parsed.topic is not None
-    for topic, partition, numbers in producer.partitioner.partition(columns, parsed.topic, None):
-        producer.accumulator.append(topic, partition, columns, numbers)
-    producer.accumulator.flush()
-    extents = producer.staging.finish()
+    producer.append(rows)
+    extents = producer.finish()
     cluster.coordinator(parsed).commit(extents, transactional_id="job")
 
 

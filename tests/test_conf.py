@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_kbatch import config
+from spark_kbatch.producer_config import PRODUCER_OPTIONS, parse_producer_options
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 OLD_JAVA = "1.8"
@@ -70,7 +71,19 @@ def test_writer_properties_are_the_defaults() -> None:
     config.parse_write_options({"path": "/events", **given})  # which refuses what it does not know
     assert given.pop("topic") == "events"
     assert given == {key: defaults[key] for key in given}
-    assert given.keys() == defaults.keys() - {"path", "topic", "kafka.bootstrap.servers"}
+    without_default = {"path", "topic", "kafka.bootstrap.servers", "linger.ms", "partitioner.class"}
+    assert given.keys() == defaults.keys() - without_default
+
+
+def test_producer_properties_are_the_defaults() -> None:
+    given = settings("producer.properties", "=")
+
+    assert given == {
+        option.key: option.default
+        for option in PRODUCER_OPTIONS
+        if option.key != "partitioner.class" and not option.key.endswith(".level")
+    }
+    assert parse_producer_options(given) == parse_producer_options({})
 
 
 @pytest.mark.spark

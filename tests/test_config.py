@@ -46,12 +46,24 @@ def test_a_write_needs_no_option_but_a_path() -> None:
         compression_type="none",
         batch_size=1024 * 1024,
         buffer_memory=32 * 1024 * 1024,
+        linger_ms=None,
+        compression_level=None,
+        partitioner_class=None,
+        partitioner_ignore_keys=False,
         num_partitions=None,
         max_message_bytes=None,
         segment_bytes=None,
         adopt_min_bytes=8 * 1024 * 1024,
         flush=True,
     )
+
+
+@pytest.mark.parametrize(("codec", "level"), [("gzip", -1), ("lz4", 17), ("zstd", -131072)])
+def test_a_level_counts_for_the_codec_that_it_names(codec: str, level: int) -> None:
+    key = f"compression.{codec}.level"
+    assert parse_write_options(WRITE | {key: str(level)}).compression_level is None
+    found = parse_write_options(WRITE | {key: str(level), "compression.type": codec})
+    assert found.compression_level == level
 
 
 def test_a_read_needs_no_option_but_a_path_and_topics() -> None:
@@ -66,7 +78,9 @@ def test_a_read_needs_no_option_but_a_path_and_topics() -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [o for o in WRITE_OPTIONS if o.default.isalnum()], ids=lambda option: option.key
+    "option",
+    [o for o in WRITE_OPTIONS if o.default.isalnum() and not o.key.endswith(".level")],
+    ids=lambda option: option.key,
 )
 def test_the_default_that_the_table_names_is_the_one_that_counts(option: config.Option) -> None:
     given = vars(parse_write_options(WRITE | {option.key: option.default}))
@@ -81,6 +95,12 @@ def test_the_default_that_the_table_names_is_the_one_that_counts(option: config.
     ("key", "value", "field", "parsed"),
     [
         pytest.param("topic", "clicks", "topic", "clicks", id="topic"),
+        pytest.param("linger.ms", "50", "linger_ms", 50, id="linger.ms"),
+        pytest.param("kafka.linger.ms", "0", "linger_ms", 0, id="linger.ms of Kafka"),
+        pytest.param("partitioner.class", "a.b", "partitioner_class", "a.b", id="partitioner"),
+        pytest.param(
+            "partitioner.ignore.keys", "true", "partitioner_ignore_keys", True, id="ignore keys"
+        ),
         pytest.param("topic", " clicks ", "topic", "clicks", id="topic in blanks"),
         pytest.param("compression.type", "zstd", "compression_type", "zstd", id="codec"),
         pytest.param("compression.type", " ZSTD ", "compression_type", "zstd", id="codec in capitals"),

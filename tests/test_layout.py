@@ -21,6 +21,7 @@ LAYERS = (
     {"errors"},
     {"model"},
     {"config"},
+    {"producer_config"},
     {"jit"},
     {"kernels"},
     {"record"},
@@ -151,19 +152,22 @@ path = sys.argv[1]
 cluster = builders.a_cluster(Path(path), topics={"events": 2})
 batch = bytes(plain.encode([(b"key", b"value"), (None, b"value")], 0))
 builders.write(cluster, {("events", 0): [batch, batch], ("events", 1): [batch]})
+builders.append_records(cluster, {("events", 1): batch})
 cluster.coordinator(parse_write_options({"path": path})).roll_forward()
 
 ranges = cluster.plan(parse_read_options({"path": path, "subscribe": "events"}))
 edges = cluster.edges(wanted.topic_partition for wanted in ranges)
 agreed = cluster.snapshots.agree("an-action", lambda: consumer.resolve(ranges, edges))
-assert agreed == {TopicPartition("events", 0): (0, 4), TopicPartition("events", 1): (0, 2)}
-assert [info.offsets.high_watermark for info in cluster.describe(["events"])] == [4, 2]
+assert agreed == {TopicPartition("events", 0): (0, 4), TopicPartition("events", 1): (0, 4)}
+assert [info.offsets.high_watermark for info in cluster.describe(["events"])] == [4, 4]
 
 print({"numba", "pyspark"} & sys.modules.keys())
 """
 
 
-def test_planning_committing_and_snapshots_load_neither_numba_nor_pyspark(tmp_path: Path) -> None:
+def test_planning_committing_appending_and_snapshots_load_neither_numba_nor_pyspark(
+    tmp_path: Path,
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_KERNELS, str(tmp_path)],
         cwd=PACKAGE.parent,

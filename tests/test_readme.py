@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from spark_kbatch import config
+from spark_kbatch.producer_config import PRODUCER_OPTIONS
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 _FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -65,9 +66,15 @@ def test_python_blocks_run_as_pasted_and_print_what_the_readme_shows(tmp_path: P
         assert output.strip() == (example.output or "").strip()
 
 
-@pytest.mark.parametrize("side", ["read", "write"])
-def test_options_tables_are_those_of_config(side: str) -> None:
-    options = config.READ_OPTIONS if side == "read" else config.WRITE_OPTIONS
+@pytest.mark.parametrize(
+    ("side", "options"),
+    [
+        ("read", config.READ_OPTIONS),
+        ("write", config.WRITE_OPTIONS),
+        ("producer", PRODUCER_OPTIONS),
+    ],
+)
+def test_options_tables_are_those_of_config(side: str, options: tuple[config.Option, ...]) -> None:
     marker = rf"<!-- {side} options -->\n(.*?)\n<!-- end -->"
     table = re.search(marker, README.read_text(encoding="utf-8"), re.DOTALL)
     assert table is not None

@@ -151,9 +151,15 @@ class Files:
 
     def write(self, path: Path, position: int, data: Buffer) -> None:
         """Write all of `data` at `position` of a file, which is made where it does not exist."""
+        with self.made(path) as descriptor:
+            self.write_at(descriptor, position, data)
+
+    @contextlib.contextmanager
+    def made(self, path: Path) -> Iterator[int]:
+        """As `opened` for writing, of a file that is made where it does not exist."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            self.write_at(descriptor, position, data)
+            yield descriptor
         finally:
             os.close(descriptor)
 

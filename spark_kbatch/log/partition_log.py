@@ -1,8 +1,9 @@
-"""The segments of one replica of a partition, in order: read, append, adopt, roll, cut.
+"""The segments of one replica of a partition, in order: read, cut, append as the leader.
 
 Reading takes a state and no lock: it sees what that state says, whatever is written meanwhile.
 Appending puts batches past every recorded end and yields the state that would make them visible;
-who holds the partition's lock writes that state, or does not.
+who holds the partition's lock writes that state, or does not. `append_as_leader` is both, for one
+batch of a producer.
 
     log = PartitionLog(files, directory, TopicPartition("events", 0), TopicConfig())
     state = log.state()
@@ -26,43 +27,38 @@ from pathlib import Path
 
 from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
+from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.checkpoints import (
     read_leader_epochs,
     write_leader_epochs,
     write_partition_metadata,
 )
-from spark_kbatch.log.files import Files
+from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.log.producer_state import ProducerStates
 from spark_kbatch.log.segment import (
-    INDEX_ENTRY,
-    INDEX_SIZE_MAX,
-    RELATIVE_OFFSET_MAX,
-    SegmentIndexer,
     base_offset_of,
-    last_indexed_timestamp,
     lookup,
     segment_paths,
 )
 from spark_kbatch.log.state import (
     LogState,
-    boot_id,
     create_state,
     empty_state,
     read_state,
     write_state,
 )
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.record.header import (
+    NO_PRODUCER_ID,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
     LogRead,
-    assign,
     ensure_valid,
     unpack,
     walk,
     whole_size,
 )
 
-_COPY_BYTES = 8 * 1024 * 1024
 _SEGMENT_FILES = (".log", ".index", ".timeindex")
 
 
@@ -83,6 +79,10 @@ class PartitionLog:
         # Replaced whole; only ever grows at its end, so an old list is wrong about new offsets
         # alone, and is then read again.
         self._leader_epochs: list[tuple[int, int]] = []
+        # Both guarded by the partition's lock. The producers are those of the batches below the end
+        # of this state; None until an idempotent producer comes.
+        self._producers = ProducerStates(topic_partition)
+        self._producers_as_of: LogState | None = None
 
     def create(self, topic_id: str) -> None:
         """Make the directory of an empty log; what an unfinished creation left is removed."""
@@ -207,6 +207,91 @@ class PartitionLog:
             if found > size:
                 self.files.truncate(path, size)
 
+    def append_as_leader(
+        self,
+        state: LogState,
+        data: Buffer,
+        header: BatchHeader,
+        *,
+        origin: AppendOrigin,
+        flush: bool,
+        now_ms: int,
+    ) -> AppendResult:
+        """Append one batch that `validate` has accepted, and make it visible.
+
+        A duplicate is not written again: the answer has its first offsets. The caller holds the
+        partition's lock, and no decided commit waits for its flip here. `data` is only read, and not
+        kept.
+
+        Raises:
+            InvalidProducerEpochError, OutOfOrderSequenceError: nothing is written.
+            OSError: the batch is not visible, or, where writing or flushing the state failed, may
+                be. Repeating it is safe for an idempotent producer: the log is looked at then.
+        Source: UnifiedLog.append.
+        """
+        appender = LogAppender(self, state)
+        idempotent = header.producer_id > NO_PRODUCER_ID
+        if idempotent:
+            self._read_producers(state, now_ms)
+            if origin is AppendOrigin.CLIENT:
+                duplicate = self._producers.find_duplicate(header)
+                if duplicate is not None:
+                    if flush:  # It was perhaps not flushed, or the flush of its state failed.
+                        self.write_state(appender.finish(flush=True), flush=True)
+                    return AppendResult(
+                        duplicate.base_offset, log_start_offset=state.log_start_offset
+                    )
+                self._producers.ensure_follows(header)
+        # What a dead writer left behind the active segment shows in its size. Other left-overs,
+        # index entries and segments, come to light only when the segment is rolled.
+        if appender.is_full_for(header) or self._active_size(state) != state.segment_size:
+            self.cut(state)
+        appender.append_batch(data, header)
+        after = appender.finish(flush=flush)
+        self.write_state(after, flush=flush)
+        known = self._producers_as_of
+        if known is not None and known.log_end_offset == state.log_end_offset:
+            if idempotent:
+                self._producers.add(header._replace(base_offset=state.log_end_offset), now_ms)
+            self._producers_as_of = after
+        return AppendResult(state.log_end_offset, log_start_offset=state.log_start_offset)
+
+    def _read_producers(self, state: LogState, now_ms: int) -> None:
+        """Look at the batches that came since the last look: of other processes, and of commits.
+
+        Ours as well where the write of their state seemed to fail. What lies in the log before the
+        first look is not read: ids are not used by two processes.
+        """
+        known = self._producers_as_of
+        if known is not None and known.log_end_offset != state.log_end_offset:
+            for header in self._headers_between(known, state):
+                if header.producer_id > NO_PRODUCER_ID:
+                    self._producers.add(header, now_ms)
+        self._producers_as_of = state
+        self._producers.remove_expired(now_ms)
+
+    def _headers_between(self, before: LogState, after: LogState) -> Iterator[BatchHeader]:
+        """Of the batches that `after` shows and `before` does not, as far as they are still held."""
+        bases = [after.segment_base_offset]
+        if before.segment_base_offset != after.segment_base_offset:
+            bases = [base for base in self.segments(after) if base >= before.segment_base_offset]
+        for base in bases:
+            path = segment_paths(self.directory, base).log
+            with self.files.opened(path) as descriptor:
+                active = base == after.segment_base_offset
+                position = before.segment_size if base == before.segment_base_offset else 0
+                end_position = after.segment_size if active else self.files.size(path)
+                while position < end_position:
+                    header = self._header_at(descriptor, path, position, end_position)
+                    yield header
+                    position += header.size_in_bytes
+
+    def _active_size(self, state: LogState) -> int:
+        try:
+            return self.files.size(segment_paths(self.directory, state.segment_base_offset).log)
+        except FileNotFoundError:
+            return 0
+
     def _header_at(
         self, descriptor: int, path: Path, position: int, end_position: int
     ) -> BatchHeader:
@@ -276,198 +361,3 @@ class PartitionLog:
             "records: the file was cut or replaced from outside, or a power loss took what was not "
             "flushed"
         )
-
-
-class LogAppender:
-    """Puts batches behind the end of a log, unseen, and builds the state that would show them.
-
-    The caller holds the partition's lock and has cut the log. Base offsets and leader epochs are
-    written as absolute values found by walking the batches, so that a batch which an earlier
-    attempt went over comes out the same.
-    """
-
-    def __init__(self, log: PartitionLog, state: LogState) -> None:
-        self.next_offset = state.log_end_offset
-        self._log, self._files, self._state = log, log.files, state
-        self._paths = segment_paths(log.directory, state.segment_base_offset)
-        self._size = state.segment_size
-        self._index_size, self._time_index_size = state.index_size, state.time_index_size
-        self._indexer = SegmentIndexer(
-            state.segment_base_offset,
-            interval_bytes=log.config.index_interval_bytes,
-            max_timestamp=state.max_timestamp,
-            max_timestamp_offset=state.max_timestamp_offset,
-            bytes_since_entry=state.bytes_since_index_entry,
-            last_indexed_timestamp=last_indexed_timestamp(
-                log.files, self._paths, state.time_index_size
-            ),
-        )
-        self._touched: dict[Path, None] = {}
-        self._made_files = False
-
-    def append(self, data: bytearray | memoryview) -> None:
-        """Copy batches behind the active segment, rolling where it is full. Writes to `data`.
-
-        Raises:
-            CorruptRecordError: `data` is not whole batches; carries the position in it.
-        """
-        first = 0
-        for position, header in walk(data):
-            if self._is_full(position - first, header):
-                self._write_log(memoryview(data)[first:position])
-                self._roll()
-                first = position
-            assign(
-                data, position, base_offset=self.next_offset, leader_epoch=self._state.leader_epoch
-            )
-            self._account(header, self._size + position - first)
-        self._write_log(memoryview(data)[first:])
-
-    def append_extent(self, source: Path, position: int, size: int) -> None:
-        """As `append`, for batches that lie in another file; they are copied in bounded pieces."""
-        for piece in self._pieces(source, position, size):
-            self.append(piece)
-
-    def adopt(self, source: Path, size: int) -> None:
-        """Make the file `source`, `size` bytes of whole batches, the active segment by renaming it."""
-        if size > self._log.config.segment_bytes:
-            self.append_extent(source, 0, size)
-            return
-        if self._size:
-            self._roll()
-        with self._files.opened(source, write=True) as descriptor:
-            view = memoryview(bytearray(RECORD_BATCH_OVERHEAD))
-            position = 0
-            while position < size:
-                if self._files.pread_into(descriptor, position, view) < RECORD_BATCH_OVERHEAD:
-                    raise CorruptRecordError(
-                        "batch is cut off", path=str(source), position=position
-                    )
-                header = unpack(view)
-                header.ensure_sane(position, size - position)
-                assign(view, 0, base_offset=self.next_offset, leader_epoch=self._state.leader_epoch)
-                self._files.write_at(descriptor, position, view[:16])
-                self._account(header, position)
-                position += header.size_in_bytes
-        if position != size or self._files.size(source) != size:
-            raise CorruptRecordError(
-                "size of a staged file", path=str(source), position=0, expected=size, found=position
-            )
-        # Not over the empty file: to replace one makes some file systems write the data out at once.
-        self._files.remove(self._paths.log)
-        self._files.rename(source, self._paths.log)
-        self._touched[self._paths.log] = None
-        self._made_files = True
-        self._size = size
-
-    def finish(self, *, flush: bool, prepare_offset: int | None = None) -> LogState:
-        """Write the index entries, flush, and return the state that makes all of it visible.
-
-        May be called again after further appends; each state's sequence is one above the last.
-        `prepare_offset` is what the state says from now on, where one is given.
-        """
-        self._write_indexes()
-        if flush:
-            self._flush()
-        self._state = self._state._replace(
-            sequence=self._state.sequence + 1,
-            log_end_offset=self.next_offset,
-            high_watermark=self.next_offset,
-            last_stable_offset=self.next_offset,
-            segment_base_offset=self._indexer.base_offset,
-            segment_size=self._size,
-            index_size=self._index_size,
-            time_index_size=self._time_index_size,
-            max_timestamp=self._indexer.max_timestamp,
-            max_timestamp_offset=self._indexer.max_timestamp_offset,
-            bytes_since_index_entry=self._indexer.bytes_since_entry,
-            recovery_point=self.next_offset if flush else self._state.recovery_point,
-            prepare_offset=(
-                self._state.prepare_offset if prepare_offset is None else prepare_offset
-            ),
-            boot_id=boot_id(),
-        )
-        return self._state
-
-    def _account(self, header: BatchHeader, position: int) -> None:
-        header = header._replace(base_offset=self.next_offset)
-        self._indexer.add(header, position)
-        self.next_offset = header.next_offset
-
-    def _is_full(self, unwritten: int, header: BatchHeader) -> bool:
-        size = self._size + unwritten
-        last_offset = self.next_offset + header.last_offset_delta
-        return size > 0 and (
-            size + header.size_in_bytes > self._log.config.segment_bytes
-            or last_offset - self._indexer.base_offset > RELATIVE_OFFSET_MAX
-            or self._index_size + len(self._indexer.index) + INDEX_ENTRY.size > INDEX_SIZE_MAX
-        )
-
-    def _roll(self) -> None:
-        """Close the active segment and begin one at the next offset."""
-        self._indexer.add_time_entry()
-        self._write_indexes()
-        self._indexer = SegmentIndexer(
-            self.next_offset, interval_bytes=self._log.config.index_interval_bytes
-        )
-        self._paths = segment_paths(self._log.directory, self.next_offset)
-        self._size = self._index_size = self._time_index_size = 0
-        for path in self._paths:
-            self._files.write(path, 0, b"")
-            self._touched[path] = None
-        self._made_files = True
-
-    def _write_log(self, data: memoryview) -> None:
-        if len(data):
-            self._files.write(self._paths.log, self._size, data)
-            self._touched[self._paths.log] = None
-            self._size += len(data)
-
-    def _write_indexes(self) -> None:
-        indexer = self._indexer
-        if indexer.index:
-            self._files.write(self._paths.offset_index, self._index_size, indexer.index)
-            self._index_size += len(indexer.index)
-            self._touched[self._paths.offset_index] = None
-            indexer.index = bytearray()
-        if indexer.time_index:
-            self._files.write(self._paths.time_index, self._time_index_size, indexer.time_index)
-            self._time_index_size += len(indexer.time_index)
-            self._touched[self._paths.time_index] = None
-            indexer.time_index = bytearray()
-
-    def _flush(self) -> None:
-        paths: dict[Path, None] = {}
-        if self._state.recovery_point < self._state.log_end_offset:
-            # Earlier commits were not flushed: this one covers them too.
-            bases = self._log.segments(self._state)
-            first = max(bisect.bisect_right(bases, self._state.recovery_point) - 1, 0)
-            for base in bases[first:]:
-                paths.update(dict.fromkeys(segment_paths(self._log.directory, base)))
-        paths.update(self._touched)
-        self._files.flush(path for path in paths if self._files.exists(path))
-        if self._made_files or self._state.recovery_point < self._state.log_end_offset:
-            self._files.flush([self._log.directory])
-        self._touched, self._made_files = {}, False
-
-    def _pieces(self, source: Path, position: int, size: int) -> Iterator[memoryview]:
-        """Whole batches of source[position : position + size], about 8 MiB at a time."""
-        end = position + size
-        while position < end:
-            view = memoryview(bytearray(min(_COPY_BYTES, end - position)))
-            if self._files.read_into(source, position, view) < len(view):
-                raise CorruptRecordError(
-                    "staged file is cut off", path=str(source), position=position
-                )
-            whole = whole_size(view)
-            if whole == 0:
-                batch_size = unpack(view).size_in_bytes if len(view) >= RECORD_BATCH_OVERHEAD else 0
-                if not len(view) < batch_size <= end - position:
-                    raise CorruptRecordError(
-                        "batch length", path=str(source), position=position,
-                        expected=f"at most {end - position}", found=batch_size,
-                    )  # fmt: skip
-                view = memoryview(bytearray(whole := batch_size))
-                self._files.read_into(source, position, view)
-            yield view[:whole]
-            position += whole

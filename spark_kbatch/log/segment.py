@@ -15,6 +15,8 @@ Source: Kafka storage/.../log/OffsetIndex.java, TimeIndex.java, LogSegment.appen
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +39,7 @@ class SegmentPaths(NamedTuple):
     time_index: Path
 
 
+@lru_cache(maxsize=4096)  # joining paths takes longer than to write a small batch to one
 def segment_paths(directory: Path, base_offset: int) -> SegmentPaths:
     """Kafka's names: 20 digits."""
     stem = f"{base_offset:020d}"
@@ -60,8 +63,9 @@ class SegmentIndexer:
         max_timestamp: int = -1,
         max_timestamp_offset: int = -1,
         bytes_since_entry: int = 0,
-        last_indexed_timestamp: int = -1,
+        last_indexed_timestamp: int | Callable[[], int] = -1,
     ) -> None:
+        """`last_indexed_timestamp` may be a function that looks for it; few batches need it."""
         self.base_offset = base_offset
         self.max_timestamp, self.max_timestamp_offset = max_timestamp, max_timestamp_offset
         self.bytes_since_entry = bytes_since_entry
@@ -81,6 +85,8 @@ class SegmentIndexer:
 
     def add_time_entry(self) -> None:
         """Append the largest timestamp so far, unless the last entry has it."""
+        if not isinstance(self._last_indexed_timestamp, int):
+            self._last_indexed_timestamp = self._last_indexed_timestamp()
         if self.max_timestamp > self._last_indexed_timestamp:
             relative = self.max_timestamp_offset - self.base_offset
             self.time_index += TIME_INDEX_ENTRY.pack(self.max_timestamp, relative)

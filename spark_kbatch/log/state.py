@@ -32,7 +32,7 @@ import struct
 import sys
 import time
 import uuid
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -127,7 +127,7 @@ def write_state(files: Files, directory: Path, state: LogState, *, flush: bool) 
     Data that the state speaks of is flushed before; `flush` flushes the slot.
     """
     position = state.sequence % 2 * _SLOT_DISTANCE
-    with files.opened(directory / STATE_FILE, write=True) as descriptor:
+    with files.opened(_path(directory), write=True) as descriptor:
         files.write_at(descriptor, position, pack(state))
         if flush:
             files.flush_descriptor(descriptor)
@@ -136,7 +136,7 @@ def write_state(files: Files, directory: Path, state: LogState, *, flush: bool) 
 def create_state(files: Files, directory: Path, state: LogState) -> None:
     """Make the file, with `state` in both slots: so both are valid from the beginning."""
     first = pack(state).ljust(_SLOT_DISTANCE, b"\0")
-    files.replace(directory / STATE_FILE, first + pack(state._replace(sequence=state.sequence + 1)))
+    files.replace(_path(directory), first + pack(state._replace(sequence=state.sequence + 1)))
 
 
 def read_state(files: Files, directory: Path) -> LogState:
@@ -146,7 +146,7 @@ def read_state(files: Files, directory: Path) -> LogState:
         FileNotFoundError: there is no such log.
         CorruptRecordError: neither slot is valid, also when read again.
     """
-    path = directory / STATE_FILE
+    path = _path(directory)
     for attempt in range(_ATTEMPTS):
         data = files.read(path, 0, _READ_SIZE)
         slots = [unpack(data[:SLOT_SIZE]), unpack(data[_SLOT_DISTANCE:])]
@@ -160,6 +160,11 @@ def read_state(files: Files, directory: Path) -> LogState:
         position=0,
         expected="a CRC that holds",
     )
+
+
+@lru_cache(maxsize=4096)
+def _path(directory: Path) -> Path:
+    return directory / STATE_FILE
 
 
 @cache

@@ -1,56 +1,232 @@
 """buffer.memory: what a producer holds in open batches never takes more.
 
 One block of memory, cut into buffers of batch.size. A record that is larger than one takes several
-that lie side by side. Pages that were never written to are not resident, so a producer with few
-open batches takes little.
+that lie side by side. The lowest free ones are taken first, and pages that were never written to
+are not resident, so a producer with few open batches takes little.
+
+Whoever finds no memory waits in a queue, and whoever comes later waits behind: memory that comes
+free goes to the first in the queue alone, until it has enough. So a large record cannot starve, and
+it finds its buffers side by side at last, because all others end up free. Kafka keeps the order
+among those who wait too, but lets newcomers go ahead of them.
+
+Waiting ends only while others give back what they have: do not wait with a buffer in hand that
+nobody else can send.
 
 Source: Kafka clients/producer/internals/BufferPool.java.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from spark_kbatch.errors import RecordTooLargeError
+from spark_kbatch.errors import BufferExhaustedError, ProducerClosedError, RecordTooLargeError
+
+# What stands in `_states` for a buffer; one behind the last stands for the end.
+_FREE, _FIRST, _FURTHER = 0, 1, 2
+
+
+class _Waiter:
+    """Who waits for `count` buffers. Settled once `start` is set, or the pool is closed."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.start: int | None = None
+        self.settled = threading.Event()
 
 
 class BufferPool:
-    """Buffers in one block of memory, known by where they start. Not thread-safe."""
+    """Buffers in one block of memory, known by where they start. Thread-safe."""
 
-    def __init__(self, *, total_memory: int, poolable_size: int) -> None:
+    def __init__(
+        self,
+        *,
+        total_memory: int,
+        poolable_size: int,
+        on_wait: Callable[[], None] | None = None,
+    ) -> None:
+        """Set up.
+
+        Args:
+            total_memory: buffer.memory; what is left over beside whole buffers is not used.
+            poolable_size: of one buffer.
+            on_wait: called by each thread that is about to wait, once it counts in `queued`, with
+                no lock held: wakes who can free memory.
+        """
         self.total_memory = total_memory
-        self.poolable_size = min(poolable_size, total_memory)
-        self._taken = bytearray(total_memory // self.poolable_size)
-        self.memory: np.ndarray[Any, Any] = np.empty(
-            len(self._taken) * self.poolable_size, np.uint8
-        )
+        self.poolable_size = max(min(poolable_size, total_memory), 1)
+        self._on_wait = on_wait
+        self._count = total_memory // self.poolable_size
+        self.memory: np.ndarray[Any, Any] = np.empty(self._count * self.poolable_size, np.uint8)
+
+        # Guards all below; calls nothing of others. Whenever it is free:
+        # - _free_count is how many _states are _FREE, and none of them lies below _lowest_free;
+        # - a waiter is in _waiters, or settled, or gone; the first in _waiters does not fit.
+        self._lock = threading.Lock()
+        self._states = bytearray(self._count) + bytes([_FIRST])
+        self._free_count = self._fewest_free = self._count
+        self._lowest_free = 0
+        self._waiters: deque[_Waiter] = deque()
+        self._closed = False
+
+    @property
+    def queued(self) -> int:
+        """How many wait for memory."""
+        return len(self._waiters)
+
+    @property
+    def available(self) -> int:
+        """Bytes in buffers that are free."""
+        return self._free_count * self.poolable_size
 
     @property
     def in_use(self) -> int:
         """Bytes in buffers that are allocated."""
-        return self._taken.count(1) * self.poolable_size
+        return (self._count - self._free_count) * self.poolable_size
+
+    @property
+    def peak_in_use(self) -> int:
+        """The most that `in_use` ever was."""
+        return (self._count - self._fewest_free) * self.poolable_size
 
     def try_allocate(self, size_in_bytes: int) -> int | None:
-        """Where in `memory` so many bytes are free, which now are taken; None while there are none.
+        """Where in `memory` so many bytes are free, which now are taken.
+
+        Returns:
+            None where there are none, or where somebody waits already.
 
         Raises:
+            ProducerClosedError: the pool is closed.
             RecordTooLargeError: more than the pool will ever have.
         """
-        if size_in_bytes > len(self.memory):
-            raise RecordTooLargeError("a record", size_in_bytes, len(self.memory), "buffer.memory")
-        count = self._count(size_in_bytes)
-        first = self._taken.find(bytes(count))
-        if first < 0:
-            return None
-        self._taken[first : first + count] = b"\1" * count
-        return first * self.poolable_size
+        count = self._buffers(size_in_bytes)
+        with self._lock:
+            if self._closed:
+                raise ProducerClosedError(_CLOSED)
+            return None if self._waiters else self._take_locked(count)
+
+    def allocate(self, size_in_bytes: int, max_block_ms: int) -> int:
+        """As `try_allocate`, but waits its turn for memory.
+
+        Raises:
+            BufferExhaustedError: its turn did not come within `max_block_ms`.
+            ProducerClosedError: the pool was closed, before or meanwhile.
+            RecordTooLargeError: more than the pool will ever have.
+        """
+        start = self.try_allocate(size_in_bytes)
+        return self._wait(size_in_bytes, max_block_ms) if start is None else start
 
     def deallocate(self, start: int, size_in_bytes: int) -> None:
-        """Give back what `try_allocate` took. Nobody reads it any more."""
-        first, count = start // self.poolable_size, self._count(size_in_bytes)
-        self._taken[first : first + count] = bytes(count)
+        """Give back what was allocated. Nobody reads it any more.
 
-    def _count(self, size_in_bytes: int) -> int:
+        Raises:
+            ValueError: nothing of this size is allocated there; nothing was changed.
+        """
+        first, count = start // self.poolable_size, self._buffers(size_in_bytes)
+        with self._lock:
+            if (
+                start != first * self.poolable_size
+                or not 0 <= first <= self._count - count
+                or self._states[first] != _FIRST
+                or (count > 1 and self._states[first : first + count] != _pattern(count))
+                or self._states[first + count] == _FURTHER
+            ):
+                raise ValueError(
+                    f"no {size_in_bytes} bytes are allocated at position {start} of the buffer pool"
+                )
+            self._release_locked(first, count)
+            if self._waiters:
+                self._serve_locked()
+
+    def close(self) -> None:
+        """Let nobody allocate any more; who waits gets ProducerClosedError. May be repeated."""
+        with self._lock:
+            self._closed = True
+            while self._waiters:
+                self._waiters.popleft().settled.set()
+
+    def _wait(self, size_in_bytes: int, max_block_ms: int) -> int:
+        waiter = _Waiter(self._buffers(size_in_bytes))
+        try:
+            with self._lock:
+                if self._closed:
+                    raise ProducerClosedError(_CLOSED)
+                self._waiters.append(waiter)
+                # Memory may have come free since `allocate` looked, and nobody may come after.
+                self._serve_locked()
+            if self._on_wait is not None and not waiter.settled.is_set():
+                self._on_wait()
+            if not waiter.settled.wait(min(max_block_ms / 1000, threading.TIMEOUT_MAX)):
+                raise BufferExhaustedError(size_in_bytes, max_block_ms, self.total_memory)
+            if waiter.start is None:
+                raise ProducerClosedError(_CLOSED)
+            return waiter.start
+        except BaseException:
+            self._withdraw(waiter)
+            raise
+
+    def _withdraw(self, waiter: _Waiter) -> None:
+        """It waits no longer; what it was given between its error and now goes to the next."""
+        with self._lock:
+            if waiter.start is not None:
+                self._release_locked(waiter.start // self.poolable_size, waiter.count)
+            elif waiter in self._waiters:
+                self._waiters.remove(waiter)
+            self._serve_locked()
+
+    def _serve_locked(self) -> None:
+        """Take memory for those who wait, in their order, as far as there is any."""
+        while self._waiters:
+            waiter = self._waiters[0]
+            waiter.start = self._take_locked(waiter.count)
+            if waiter.start is None:
+                return
+            self._waiters.popleft()
+            waiter.settled.set()
+
+    def _take_locked(self, count: int) -> int | None:
+        if count > self._free_count:
+            return None
+        # Both ways do the same; nearly all buffers are taken and released alone, in half the time.
+        if count == 1:
+            first = self._states.find(_FREE, self._lowest_free)
+            self._states[first] = _FIRST
+            self._lowest_free = first + 1
+        else:
+            first = self._states.find(bytes(count), self._lowest_free)
+            if first < 0:
+                return None
+            self._states[first : first + count] = _pattern(count)
+        self._free_count -= count
+        if self._free_count < self._fewest_free:
+            self._fewest_free = self._free_count
+        return first * self.poolable_size
+
+    def _release_locked(self, first: int, count: int) -> None:
+        if count == 1:
+            self._states[first] = _FREE
+        else:
+            self._states[first : first + count] = bytes(count)
+        self._free_count += count
+        if first < self._lowest_free:
+            self._lowest_free = first
+
+    def _buffers(self, size_in_bytes: int) -> int:
+        """How many buffers so many bytes take."""
+        if size_in_bytes <= self.poolable_size:
+            return 1
+        if size_in_bytes > len(self.memory):
+            raise RecordTooLargeError("a record", size_in_bytes, len(self.memory), "buffer.memory")
         return -(-size_in_bytes // self.poolable_size)
+
+
+_CLOSED = "the producer is closed"
+
+
+def _pattern(count: int) -> bytes:
+    """The states of `count` buffers that were allocated together."""
+    return bytes([_FIRST]) + bytes([_FURTHER]) * (count - 1)

@@ -1,14 +1,30 @@
 """Which partition a row goes to: its own choice, else its key's hash, else the sticky one.
 
-A null or absent key goes to one partition until about batch.size bytes went there, then to another
-at random: so batches are full, and partitions even in the long run.
+    row's own partition                           that one
+    custom partitioner                            what it answers
+    key, unless `partitioner.ignore.keys`         murmur2 of its bytes; an empty key is a key
+    no key, a null one, or an ignored one         the topic's sticky partition
+
+A topic's sticky partition takes rows until about batch.size bytes went there, then another is drawn
+at random: so batches are full, and partitions even in the long run. Where the queues of a topic's
+partitions are known and differ, one with a shorter queue is drawn more often
+(`partitioner.adaptive.partitioning.enable`): with queues of 0, 3 and 1 batches, the partitions are
+drawn 4, 1 and 3 times out of 8.
+
+Kafka also waits with the switch until a batch is full, up to twice as many bytes; what cuts batches
+here does not depend on it.
 
 Source: Kafka clients/producer/internals/BuiltInPartitioner.java.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+import importlib
+import operator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,95 +37,333 @@ from spark_kbatch.record.columns import (
     EMPTY_U8,
     Array,
     Columns,
+    binary_array,
     dictionary,
     frozen,
     integers,
 )
 
+# (keys of some rows of one topic, how many partitions it has) -> a partition for each. The keys are
+# None where there is no key column.
+CustomPartitioner = Callable[[pa.Array | None, int], "pa.Array | Array"]
+
 
 class Partitioner:
-    """Assigns rows to the partitions of any number of topics. Not thread-safe."""
+    """Assigns rows to the partitions of any number of topics. Thread-safe."""
 
-    def __init__(self, find_topic: Callable[[str], Topic], *, switch_bytes: int, seed: int) -> None:
+    def __init__(
+        self,
+        find_topic: Callable[[str], Topic],
+        *,
+        switch_bytes: int,
+        seed: int,
+        ignore_keys: bool = False,
+        adaptive: bool = True,
+        queue_sizes: Callable[[str], Sequence[int] | None] | None = None,
+        custom: CustomPartitioner | None = None,
+    ) -> None:
         """Set up.
 
         Args:
-            find_topic: asked once for each topic that occurs.
-            switch_bytes: after as many bytes null keys go to another partition.
+            find_topic: asked once for each topic that occurs, with the lock held.
+            switch_bytes: after as many bytes rows without a key go to another partition.
             seed: of the random choice of that partition.
+            ignore_keys: treat all rows as if they had no key.
+            adaptive: look at queue sizes for that choice.
+            queue_sizes: how much waits for each partition of a topic, None while that is not known;
+                asked once per call for a topic that may need it, with the lock held.
+            custom: takes the place of keys and of the sticky partition; called without the lock, by
+                several threads at once.
         """
         self._find_topic, self._switch_bytes = find_topic, switch_bytes
+        self._ignore_keys, self._custom = ignore_keys, custom
+        self._queue_sizes = queue_sizes if adaptive else None
+
+        # Guards all below; before whatever lock `queue_sizes` and `find_topic` take. The lists only
+        # grow, and _numbers last, so that what it holds can be looked up without the lock.
+        self._lock = threading.Lock()
         self._random = np.random.default_rng(seed)
-        self._topics: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
         self._known: list[Topic] = []
         self._slots: list[tuple[Topic, int]] = []
-        self._counts = self._first_slots = EMPTY_I32
+        self._first_slots = frozen(np.zeros(1, np.int32))
+        self._weights = np.empty(0, np.int64)
         self._sticky = np.empty((0, 3), np.int64)
 
     def partition(
-        self, columns: Columns, topics: pa.Array | str, partitions: pa.Array | None
+        self,
+        columns: Columns,
+        topics: pa.Array | str,
+        partitions: pa.Array | None,
+        keys: pa.Array | None = None,
     ) -> Iterator[tuple[Topic, int, Array]]:
         """Each partition that gets rows, with their numbers (int32, read-only) in order.
 
         Args:
             topics: one for all rows, or a string array without nulls.
-            partitions: int32 array; a null leaves the choice to the key.
+            partitions: integers; a null leaves the choice open.
+            keys: the key column as a custom partitioner is to see it; that of `columns`, as binary,
+                where it is left out.
 
         Raises:
-            ConfigError: a null topic, a partition that the topic does not have.
+            ConfigError: a null topic, a partition that the topic does not have, also as the answer
+                of a custom partitioner; another answer than it may give.
         """
-        if columns.rows_count == 0:
-            return
-        topic_of = self._topic_numbers(columns.rows_count, topics)
-        chosen, chosen_valid = EMPTY_I32, EMPTY_U8
-        if partitions is not None:
-            chosen, chosen_valid = integers(partitions)
-        hashes = np.empty(columns.rows_count if len(columns.key.bounds) else 0, np.int32)
-        kernels.hash_keys(columns.key.data, columns.key.bounds, hashes)
-        slots = np.empty(columns.rows_count, np.int32)
-        answer = int(
-            kernels.assign_slots(
-                topic_of, self._counts, self._first_slots, chosen, chosen_valid,
-                frozen(hashes), columns.key.valid, columns.value.bounds, self._sticky, self._switch_bytes, slots,
-            )
-        )  # fmt: skip
+        rows_count = columns.rows_count
+        if rows_count == 0:
+            return iter(())
+        topic_of, numbers = self._topic_numbers(rows_count, topics)
+        own, own_valid = (EMPTY_I32, EMPTY_U8) if partitions is None else integers(partitions)
+        is_open = len(own) == 0 or len(own_valid) > 0
+        if self._custom is not None and is_open:
+            if keys is None and len(columns.key.bounds):
+                keys = binary_array(*columns.key)
+            own, own_valid = self._custom_choice(keys, topic_of, numbers, own, own_valid)
+            is_open = False
+        key, value, headers = columns.key, columns.value, columns.headers
+        is_hashed = len(key.bounds) > 0 and not self._ignore_keys
+        hashes = np.empty(rows_count if is_open and is_hashed else 0, np.int32)
+        kernels.hash_keys(key.data, key.bounds, hashes)
+        frozen(hashes)
+        slots = np.empty(rows_count, np.int32)
+        with self._lock:
+            if is_open and (not is_hashed or len(key.valid)):
+                self._weigh_locked(numbers, _size_in_bytes(columns))
+            answer = int(
+                kernels.assign_slots(
+                    topic_of, self._first_slots, own, own_valid, hashes, key.bounds, key.valid,
+                    value.bounds, value.valid, headers.bounds, self._weights, self._sticky,
+                    self._switch_bytes, slots,
+                )
+            )  # fmt: skip
+            slots_count = len(self._slots)
         if answer < 0:
             row = -answer - 1
             topic = self._known[topic_of[row]]
-            raise ConfigError(
-                f"column 'partition' holds {chosen[row]}, but topic {topic.name!r} has the partitions "
-                f"0 to {topic.partitions - 1}"
-            )
-        bounds = np.zeros(len(self._slots) + 1, np.int64)
-        rows = np.empty(columns.rows_count, np.int32)
+            raise ConfigError(f"column 'partition' holds {own[row]}, {_but_has(topic)}")
+        bounds = np.zeros(slots_count + 1, np.int64)
+        rows = np.empty(rows_count, np.int32)
         kernels.group_rows(frozen(slots), bounds, rows)
         frozen(rows)
-        for slot in np.flatnonzero(bounds[1:] > bounds[:-1]):
-            topic, partition = self._slots[slot]
-            yield topic, partition, rows[bounds[slot] : bounds[slot + 1]]
+        taken = np.flatnonzero(bounds[1:] > bounds[:-1]).tolist()
+        return iter([(*self._slots[slot], rows[bounds[slot] : bounds[slot + 1]]) for slot in taken])
 
-    def _topic_numbers(self, rows_count: int, topics: pa.Array | str) -> Array:
+    def partition_one(
+        self, topic_name: str, key: bytes | None, size_in_bytes: int, partition: int | None = None
+    ) -> tuple[Topic, int]:
+        """Where one record goes; the same as if it came as a row.
+
+        Args:
+            size_in_bytes: of its key, value and headers, as they stand in a record behind their
+                count.
+            partition: its own choice.
+
+        Raises:
+            ConfigError: as `partition`.
+        """
+        number = self._number(topic_name)
+        topic = self._known[number]
+        if partition is not None:
+            if not 0 <= partition < topic.partitions:
+                raise ConfigError(f"partition is {partition}, {_but_has(topic)}")
+            return topic, partition
+        if self._custom is not None:
+            keys = pa.array([key], pa.binary())
+            return topic, int(self._ask_custom(topic, keys, np.zeros(1, np.int64))[0])
+        if key is not None and not self._ignore_keys:
+            return topic, _hash(key) % topic.partitions
+        with self._lock:
+            partition, given, state = self._sticky[number].tolist()
+            if given >= self._switch_bytes:
+                self._weigh_locked([number], 0)
+                first = int(self._first_slots[number])
+                weights = self._weights[first : first + topic.partitions]
+                state = state * kernels.RANDOM_FACTOR % kernels.RANDOM_MODULUS
+                if total := int(weights[-1]):
+                    partition = int(np.searchsorted(weights, state % total, side="right"))
+                else:
+                    partition = state % topic.partitions
+                given = 0
+            given += size_in_bytes + kernels.STICKY_OVERHEAD
+            self._sticky[number] = partition, given, state
+        return topic, partition
+
+    def _topic_numbers(self, rows_count: int, topics: pa.Array | str) -> tuple[Array, list[int]]:
+        """(each row's topic, the topics that occur)."""
         if isinstance(topics, str):
-            return frozen(np.full(rows_count, self._number(topics), np.int32))
+            number = self._number(topics)
+            return frozen(np.full(rows_count, number, np.int32)), [number]
         if topics.null_count:
             raise ConfigError(
                 "column 'topic' holds a null, and the option 'topic' is not given; each row needs a "
                 "topic"
             )
         names, indices = dictionary(topics)
-        numbers = np.array([self._number(name) for name in names], np.int32)
-        return frozen(numbers[indices])
+        numbers = [self._number(name) for name in names]
+        return frozen(np.array(numbers, np.int32)[indices]), numbers
 
     def _number(self, name: str) -> int:
-        number = self._topics.get(name)
+        number = self._numbers.get(name)
         if number is None:
-            topic = self._find_topic(name)
-            number = self._topics[name] = len(self._known)
-            self._known.append(topic)
-            first_slot = len(self._slots)
-            self._slots += [(topic, partition) for partition in range(topic.partitions)]
-            self._counts = frozen(np.append(self._counts, np.int32(topic.partitions)))
-            self._first_slots = frozen(np.append(self._first_slots, np.int32(first_slot)))
-            sticky = [self._random.integers(topic.partitions), 0, self._random.integers(2**31)]
-            self._sticky = np.vstack([self._sticky, np.array([sticky], np.int64)])
+            with self._lock:
+                number = self._numbers.get(name)
+                if number is None:
+                    number = self._add_locked(self._find_topic(name))
+                    self._numbers[name] = number
         return number
+
+    def _add_locked(self, topic: Topic) -> int:
+        self._known.append(topic)
+        self._slots += [(topic, partition) for partition in range(topic.partitions)]
+        self._first_slots = frozen(np.append(self._first_slots, np.int32(len(self._slots))))
+        self._weights = np.append(self._weights, np.zeros(topic.partitions, np.int64))
+        state = int(self._random.integers(1, kernels.RANDOM_MODULUS))
+        sticky = np.array([[state % topic.partitions, 0, state]], np.int64)
+        self._sticky = np.concatenate([self._sticky, sticky])
+        return len(self._known) - 1
+
+    def _weigh_locked(self, numbers: Sequence[int], size_in_bytes: int) -> None:
+        """Look at the queues of those topics that will leave their sticky partition.
+
+        Args:
+            numbers: of the topics.
+            size_in_bytes: the most that any of them is about to get.
+        """
+        if self._queue_sizes is None:
+            return
+        for number in numbers:
+            topic = self._known[number]
+            if (
+                topic.partitions > 1
+                and self._sticky[number, 1] + size_in_bytes >= self._switch_bytes
+            ):
+                first = int(self._first_slots[number])
+                self._weights[first : first + topic.partitions] = _weights(
+                    self._queue_sizes(topic.name)
+                )
+
+    def _custom_choice(
+        self,
+        keys: pa.Array | None,
+        topic_of: Array,
+        numbers: Sequence[int],
+        own: Array,
+        own_valid: Array,
+    ) -> tuple[Array, Array]:
+        """Rows' own partitions and, where they leave it open, the custom partitioner's, as valid."""
+        is_open = own_valid == 0 if len(own) else np.ones(len(topic_of), np.bool_)
+        chosen = own.copy() if len(own) else np.empty(len(topic_of), np.int32)
+        for number in numbers:
+            rows = np.flatnonzero(is_open & (topic_of == number))
+            if len(rows) == 0:
+                continue
+            given = keys
+            if keys is not None and len(rows) < len(topic_of):
+                given = keys.take(pa.array(rows))
+            chosen[rows] = self._ask_custom(self._known[number], given, rows)
+        return frozen(chosen), EMPTY_U8
+
+    def _ask_custom(self, topic: Topic, keys: pa.Array | None, rows: Array) -> Array:
+        """A partition of `topic` for each of the rows; `rows` are their numbers."""
+        custom = self._custom
+        assert custom is not None
+        try:
+            answer = custom(keys, topic.partitions)
+        except Exception as error:
+            error.add_note(f"raised by the partitioner {_name(custom)}, for topic {topic.name!r}")
+            raise
+        answered = (
+            f"option 'partitioner.class': {_name(custom)}, for topic {topic.name!r}, answered"
+        )
+        if isinstance(answer, pa.Array | pa.ChunkedArray) and pa.types.is_integer(answer.type):
+            if answer.null_count:
+                row = rows[answer.is_null().to_numpy(zero_copy_only=False)][0]
+                raise ConfigError(f"{answered} a null for row {row}; accepted: {_range(topic)}")
+            answer = answer.to_numpy(zero_copy_only=False)
+        if not isinstance(answer, np.ndarray) or answer.dtype.kind not in "iu" or answer.ndim != 1:
+            kind = getattr(answer, "type", getattr(answer, "dtype", ""))
+            raise ConfigError(
+                f"{answered} with a {type(answer).__name__} {kind}".rstrip()
+                + "; accepted: a pyarrow Array or numpy array of integers, one for each row"
+            )
+        if len(answer) != len(rows):
+            raise ConfigError(
+                f"{answered} {len(answer)} numbers for {len(rows)} rows; accepted: one for each row"
+            )
+        wrong = np.flatnonzero((answer < 0) | (answer >= topic.partitions))
+        if len(wrong):
+            raise ConfigError(
+                f"{answered} {answer[wrong[0]]} for row {rows[wrong[0]]}; accepted: {_range(topic)}"
+            )
+        return answer
+
+
+def load_partitioner(path: str) -> CustomPartitioner:
+    """The function that the option `partitioner.class` names.
+
+    Args:
+        path: "package.module.function", or "package.module:function".
+
+    Raises:
+        ConfigError: it cannot be imported, or is no function.
+    """
+    module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
+    accepted = "accepted: 'package.module.function' of a function of (keys, partitions count)"
+    if not module or not name:
+        raise ConfigError(
+            f"option 'partitioner.class' is {path!r}, no path of a module; {accepted}"
+        )
+    try:
+        found = operator.attrgetter(name)(importlib.import_module(module))
+    except Exception as error:
+        raise ConfigError(
+            f"option 'partitioner.class' is {path!r}, which cannot be imported "
+            f"({type(error).__name__}: {error}); {accepted}"
+        ) from error
+    if not callable(found) or isinstance(found, type):
+        raise ConfigError(
+            f"option 'partitioner.class' is {path!r}, which is of type {type(found).__name__}; {accepted}"
+        )
+    function: CustomPartitioner = found
+    return function
+
+
+def _weights(queue_sizes: Sequence[int] | None) -> Array | int:
+    """Running sums of how much each partition is wanted, 0 where all are the same."""
+    if queue_sizes is None:
+        return 0
+    sizes = np.asarray(queue_sizes, np.int64)
+    most = sizes.max()
+    return 0 if sizes.min() == most else np.cumsum(most + 1 - sizes)
+
+
+def _size_in_bytes(columns: Columns) -> int:
+    """At least what the sticky partitions are charged for these rows."""
+    spans = (columns.key, columns.value, columns.headers)
+    total = sum(int(s.bounds[-1]) - int(s.bounds[0]) for s in spans if len(s.bounds))
+    return total + columns.rows_count * kernels.STICKY_OVERHEAD
+
+
+def _hash(key: bytes) -> int:
+    hashes = np.empty(1, np.int32)
+    data = np.frombuffer(key, np.uint8) if key else EMPTY_U8
+    kernels.hash_keys(data, _bounds(len(key)), hashes)
+    return int(hashes[0])
+
+
+@functools.lru_cache(maxsize=1024)
+def _bounds(size_in_bytes: int) -> Array:
+    return frozen(np.array([0, size_in_bytes], np.int32))
+
+
+def _name(custom: CustomPartitioner) -> str:
+    of: Any = custom if hasattr(custom, "__qualname__") else type(custom)
+    return f"{of.__module__}.{of.__qualname__}"
+
+
+def _range(topic: Topic) -> str:
+    return f"0 to {topic.partitions - 1}"
+
+
+def _but_has(topic: Topic) -> str:
+    return f"but topic {topic.name!r} has the partitions {_range(topic)}"

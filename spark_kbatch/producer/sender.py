@@ -1,42 +1,349 @@
-"""Closes batches and hands them to where they go, which it sees only as a `Transport`."""
+"""Takes batches out of the accumulator, hands them to a transport, and deals with the answers.
+
+    send_ready    answers -> expired batches -> drain -> requests       whoever calls it
+    start         a thread that does so whenever something is due       one per producer
+
+A producer whose batches wait for no time needs no thread: who appends calls `send_ready` when a batch
+is full.
+
+    answer                                  the batch
+    no error                                succeeded
+    too large, of several records           is split; its children go at once
+    can be retried, and there is time       goes again after a pause, before younger ones
+    anything else                           failed
+
+With acks 0 nobody waits for the answer. An answer that comes after request.timeout.ms, or twice,
+changes nothing; the memory of a batch is used again when every request that may still read it was
+answered. A partition keeps its order where retries are numbered (`sequences`) or where
+max.in.flight.requests.per.connection is 1, which mutes a partition until its answer.
+
+Source: Kafka clients/producer/internals/Sender.java.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from spark_kbatch.config import Topic
-from spark_kbatch.errors import RecordTooLargeError
-from spark_kbatch.kernels import RECORDS_COUNT
-from spark_kbatch.record import codec
-from spark_kbatch.record.compression import CODECS
+from spark_kbatch.errors import (
+    KBatchError,
+    ProducerClosedError,
+    RecordTooLargeError,
+    RequestTimedOutError,
+    RetriableError,
+)
+from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.producer.accumulator import NEVER_MS, RecordAccumulator
+from spark_kbatch.producer.batch import NO_OFFSET, ProducerBatch
+from spark_kbatch.producer.sequences import Sequences
+
+logger = logging.getLogger(__name__)
+
+
+_PAUSE_MS = 100  # after an error of the sender's own; the longest that `close` sleeps
+
+
+class ProduceBatch(NamedTuple):
+    """One finished batch of a request."""
+
+    topic: Topic
+    partition: int
+    data: memoryview  # stays as it is until the request is answered
+    records_count: int
+
+
+class ProduceRequest(NamedTuple):
+    """What a transport is given: at most one batch of each partition."""
+
+    acks: int  # -1, 0, 1
+    timeout_ms: int
+    batches: Sequence[ProduceBatch]
+
+
+Answer = Mapping[TopicPartition, AppendResult]
 
 
 class Transport(Protocol):
     """Where finished batches go."""
 
-    def send(self, topic: Topic, partition: int, batch: memoryview, records_count: int) -> None:
-        """Take one batch; its memory is used again once this returns."""
+    def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
+        """Take a request, and answer it once, now or later, from any thread.
+
+        What is raised counts as the answer for every batch.
+        """
+
+
+@dataclass(frozen=True)
+class SenderConfig:
+    """What the sender is told of its producer's options."""
+
+    acks: int
+    retries: int
+    request_timeout_ms: int
+    max_request_size: int
+    max_in_flight: int
+
+
+class _InFlight:
+    """A request that is not answered."""
+
+    def __init__(self, batches: list[ProducerBatch], sent_ms: int) -> None:
+        self.batches, self.sent_ms = batches, sent_ms
+        self.is_answered = False  # also where nobody waits any more
+        self.may_be_read = True
 
 
 class Sender:
-    """Compresses, seals, checks the size, sends. Not thread-safe."""
+    """Sends one producer's batches. `send_ready` and `run_once` are for one thread at a time."""
 
-    def __init__(self, transport: Transport, *, compression_type: str) -> None:
-        self._transport = transport
-        self._codec = CODECS[compression_type]
+    def __init__(
+        self,
+        accumulator: RecordAccumulator,
+        transport: Transport,
+        config: SenderConfig,
+        clock_ms: Callable[[], int],
+        *,
+        sequences: Sequences | None = None,
+    ) -> None:
+        self._accumulator, self._transport, self._config = accumulator, transport, config
+        self._clock_ms, self._sequences = clock_ms, sequences
+        self._expired_ms = -1  # when it was looked last
+        self._in_flight: list[_InFlight] = []
+        self._read_late: list[_InFlight] = []  # given up, not answered
+        self._answers: deque[tuple[_InFlight, Answer | Exception]] = deque()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_closing = self._is_forced = False
+        self.first_error: Exception | None = None  # of a batch that failed
 
-    def send(self, topic: Topic, partition: int, memory: memoryview, batch: Sequence[int]) -> None:
-        """Close the batch, a row of `write_records`, that lies in `memory` and hand it on.
+    def send_ready(self) -> None:
+        """Take answers, and send what may go."""
+        now_ms = self._clock_ms()
+        self._take_answers(now_ms)
+        if now_ms != self._expired_ms:
+            self._expire(now_ms)
+            self._expired_ms = now_ms
+        if self._sequences is not None:
+            self._sequences.prepare()
+        while self._has_room:
+            batches = self._accumulator.drain(now_ms, self._config.max_request_size)
+            if not batches:
+                break
+            self._send(batches, now_ms)
+            self._take_answers(now_ms)
 
-        Raises:
-            RecordTooLargeError: larger than the topic takes, also when compressed.
+    def run_once(self) -> int:
+        """As `send_ready`; after how many ms to come again unless woken."""
+        try:
+            self.send_ready()
+        except (KBatchError, OSError) as error:
+            logger.warning("no producer id can be had: %s", error)
+            return _PAUSE_MS
+        now_ms = self._clock_ms()
+        due = [request.sent_ms + self._config.request_timeout_ms for request in self._in_flight]
+        due.append(self._accumulator.next_expiry_ms())
+        delay = NEVER_MS
+        if self._has_room:
+            is_ready, delay = self._accumulator.ready(now_ms)
+            if is_ready:
+                # It waits for answers that are under way, or has just become so.
+                delay = NEVER_MS if self._in_flight else 1
+        return 0 if self._answers else max(min(delay, min(due) - now_ms), 0)
+
+    def start(self) -> None:
+        """Run in a thread of its own until `close`."""
+        self._thread = threading.Thread(target=self._run, name="kbatch-sender", daemon=True)
+        self._thread.start()
+
+    def wake_up(self) -> None:
+        """Have the thread look again now."""
+        if self._thread is not None:
+            self._wake.set()
+
+    def close(self, timeout: float | None) -> bool:
+        """Send what is left, within so many seconds, and end; whether all of it has ended.
+
+        What has not ended then fails with ProducerClosedError.
         """
-        limit = topic.config.max_message_bytes
-        finished = codec.finish(memory, batch, codec=self._codec, limit=limit)
-        if len(finished) > limit:
-            raise RecordTooLargeError(
-                f"a record for topic {topic.name!r}, as a batch of its own,", len(finished), limit,
-                "max.message.bytes",
-            )  # fmt: skip
-        self._transport.send(topic, partition, finished, batch[RECORDS_COUNT])
+        self._accumulator.close()
+        self._is_closing = True
+        if self._thread is None:
+            while self._has_work and timeout != 0:
+                delay_ms = self.run_once()
+                if self._has_work:
+                    time.sleep(min(delay_ms, _PAUSE_MS) / 1000)
+        elif self._thread is not threading.current_thread():
+            self.wake_up()
+            self._thread.join(timeout)
+        all_ended = not self._has_work
+        self._is_forced = True
+        self.wake_up()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            # One that is inside a transport is not waited for; what it holds is not used again.
+            self._thread.join(1)
+        self._abort()
+        return all_ended
+
+    def _abort(self) -> None:
+        self._accumulator.abort_incomplete(
+            ProducerClosedError("the producer was closed before the record was delivered")
+        )
+
+    @property
+    def _has_work(self) -> bool:
+        return self._accumulator.has_undrained or bool(self._in_flight) or bool(self._answers)
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._in_flight) < self._config.max_in_flight
+
+    def _run(self) -> None:
+        while not self._is_forced and (not self._is_closing or self._has_work):
+            self._wake.clear()
+            try:
+                delay_ms = self.run_once()
+            except Exception:
+                logger.exception("the sender goes on after an error of its own")
+                delay_ms = _PAUSE_MS
+            if delay_ms > 0 and not (self._is_closing and not self._has_work):
+                self._wake.wait(min(delay_ms, threading.TIMEOUT_MAX * 1000 - 1) / 1000)
+
+    # Out.
+
+    def _send(self, batches: list[ProducerBatch], now_ms: int) -> None:
+        request = _InFlight(batches, now_ms)
+        for batch in batches:
+            batch.readers += 1
+            if self._config.max_in_flight == 1:
+                self._accumulator.mute(batch.topic_partition)
+        self._in_flight.append(request)
+        sent = ProduceRequest(
+            self._config.acks,
+            self._config.request_timeout_ms,
+            [ProduceBatch(b.topic, b.partition, b.builder.data, b.records_count) for b in batches],
+        )
+
+        def on_answer(answer: Answer) -> None:
+            self._answers.append((request, answer))
+            self.wake_up()
+
+        try:
+            self._transport.send(sent, on_answer)
+        except Exception as error:  # noqa: BLE001  whatever it is, it is these batches' fate
+            self._answers.append((request, error))
+        if self._config.acks == 0:
+            self._give_up(request)
+            for batch in batches:
+                self._succeed(batch, AppendResult())
+
+    # In.
+
+    def _take_answers(self, now_ms: int) -> None:
+        while self._answers:
+            request, answer = self._answers.popleft()
+            if request.may_be_read:
+                request.may_be_read = False
+                if request in self._read_late:
+                    self._read_late.remove(request)
+                for batch in request.batches:
+                    batch.readers -= 1
+                    if batch.is_done:
+                        self._accumulator.deallocate(batch)
+            if not request.is_answered:
+                self._finish(request)
+                for batch in request.batches:
+                    self._complete(batch, _result_of(answer, batch.topic_partition), now_ms)
+        for request in [*self._in_flight]:
+            if now_ms - request.sent_ms >= self._config.request_timeout_ms:
+                self._give_up(request)
+                error = RequestTimedOutError(
+                    f"a request was not answered within request.timeout.ms="
+                    f"{self._config.request_timeout_ms}"
+                )
+                for batch in request.batches:
+                    self._complete(batch, AppendResult(error=error), now_ms)
+
+    def _finish(self, request: _InFlight) -> None:
+        request.is_answered = True
+        self._in_flight.remove(request)
+        if self._config.max_in_flight == 1:
+            for batch in request.batches:
+                self._accumulator.unmute(batch.topic_partition)
+
+    def _give_up(self, request: _InFlight) -> None:
+        """Wait no longer for its answer; its memory may still be read."""
+        self._finish(request)
+        if request.may_be_read:
+            self._read_late.append(request)
+
+    def _complete(self, batch: ProducerBatch, result: AppendResult, now_ms: int) -> None:
+        error = result.error
+        if batch.is_done:
+            if error is None and self._sequences is not None and batch.has_sequence:
+                self._sequences.completed(batch)
+            return
+        if error is None:
+            self._succeed(batch, result)
+        elif _is_too_large(error) and batch.records_count > 1:
+            if self._sequences is not None:
+                self._sequences.remove(batch)
+            count = self._accumulator.split_and_reenqueue(batch)
+            logger.info("a batch of %s was split into %d: %s", batch.topic_partition, count, error)
+            self._accumulator.complete(batch)
+        elif self._can_retry(batch, result, now_ms):
+            logger.info("a batch of %s goes again: %s", batch.topic_partition, error)
+            self._accumulator.reenqueue(batch, now_ms)
+        else:
+            self._fail(batch, error)
+
+    def _succeed(self, batch: ProducerBatch, result: AppendResult) -> None:
+        if self._sequences is not None and batch.has_sequence:
+            self._sequences.completed(batch)
+        batch.done(result.base_offset, result.log_append_time)
+        self._accumulator.complete(batch)
+
+    def _fail(self, batch: ProducerBatch, error: Exception) -> None:
+        self.first_error = self.first_error or error
+        if self._sequences is not None:
+            self._sequences.failed(batch)
+        batch.done(NO_OFFSET, error=error)
+        self._accumulator.complete(batch)
+
+    def _can_retry(self, batch: ProducerBatch, result: AppendResult, now_ms: int) -> bool:
+        if (
+            batch.attempts >= self._config.retries
+            or self._accumulator.is_expired(batch, now_ms)
+            or self._is_forced
+        ):
+            return False
+        if self._sequences is not None and batch.has_sequence:
+            return self._sequences.can_retry(batch, result)
+        return isinstance(result.error, RetriableError)
+
+    def _expire(self, now_ms: int) -> None:
+        in_flight = [batch for request in self._in_flight for batch in request.batches]
+        late = [b for b in in_flight if not b.is_done and self._accumulator.is_expired(b, now_ms)]
+        for batch in (*late, *self._accumulator.expired(now_ms)):
+            self._fail(
+                batch,
+                RequestTimedOutError(
+                    f"{batch.records_count} records for {batch.topic_partition} were not delivered "
+                    "within delivery.timeout.ms"
+                ),
+            )
+
+
+def _result_of(answer: Answer | Exception, topic_partition: TopicPartition) -> AppendResult:
+    if isinstance(answer, Exception):
+        return AppendResult(error=answer)
+    return answer[topic_partition]
+
+
+def _is_too_large(error: Exception) -> bool:
+    return isinstance(error, RecordTooLargeError) and error.option == "max.message.bytes"

@@ -24,8 +24,9 @@ The CRC covers everything behind itself, from the attributes to the end. base_of
 partition_leader_epoch lie before it: so the leader sets both in a finished batch without reading
 the records again.
 
-Module by module: `header` the 61 bytes, `columns` Arrow buffers <-> flat views, `codec` one batch
-from rows and rows from batches, `compression` the five codecs.
+Module by module: `header` the 61 bytes, `columns` Arrow buffers <-> flat views, `builder` an open
+batch, `codec` a batch from rows and rows from batches, `compression` the five codecs, `plain` a few
+records in pure Python.
 
 Source: Kafka clients/.../record/DefaultRecordBatch.java, DefaultRecord.java; KIP-98.
 """

@@ -1,7 +1,7 @@
 """One batch from rows, and rows from batches.
 
-    Columns --write_records--> records section --compress--> header + CRC             `finish`
-    bytes --walk--> headers --CRC, decompress--> read_records --> Arrow   `decode_batches`
+    rows --Columns, builder--> bytes                                             `encode`
+    bytes --walk--> headers --decompress--> read_records, CRC --> Arrow   `decode_batches`
 
 Python does a fixed amount of work per batch; what is done per record is in `kernels`, whose
 negative answers become errors with a position here.
@@ -22,7 +22,8 @@ from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record import compression
 from spark_kbatch.record import header as batch_header
-from spark_kbatch.record.columns import Array, Columns
+from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX, RecordBatchBuilder
+from spark_kbatch.record.columns import Array
 from spark_kbatch.record.compression import CODECS
 from spark_kbatch.record.header import (
     CODEC_MASK,
@@ -53,9 +54,6 @@ MAX_SECTION_SIZE = 2**31 - 1  # positions in a records section are int32, as in 
 # What is gone over at once between two looks at its CRC, so that it is still in the cache.
 _BYTES_AT_ONCE = 512 * 1024
 
-# A record takes at most this many bytes beside its key, value and headers.
-RECORD_OVERHEAD_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 1
-
 _WHAT = {
     kernels.TRUNCATED: "a field reaches past the end of its record",
     kernels.BAD_VARINT: "a varint with too many bytes",
@@ -65,83 +63,6 @@ _WHAT = {
     kernels.TRAILING_BYTES: "bytes behind the last record",
     kernels.BAD_OFFSET: "an offset delta that does not grow, or passes the batch's last",
 }
-
-
-def new_batch(start: int, limit: int) -> list[int]:
-    """What `write_records` moves on: an empty batch that may take `limit` bytes from `start` on."""
-    return [start + RECORD_BATCH_OVERHEAD, start + limit, NO_TIMESTAMP, NO_TIMESTAMP, 0, start]
-
-
-def write_records(columns: Columns, rows: Array, memory: Array, batches: Array) -> int:
-    """Append the given rows (int32) to batches in `memory`, as many as fit; returns how many.
-
-    Args:
-        batches: int64[k, BATCH_COLUMNS], rows as `new_batch` makes them; the first may hold records.
-            They are filled one after the other and moved on.
-    """
-    return int(
-        kernels.write_records(
-            rows, columns.timestamps, *columns.key, *columns.value,
-            columns.headers.data, columns.headers.bounds, memory, batches,
-        )
-    )  # fmt: skip
-
-
-def size_upper_bound(columns: Columns, row: int) -> int:
-    """What a batch that holds only this row takes at the most, before compression.
-
-    Source: AbstractRecords.estimateSizeInBytesUpperBound.
-    """
-    total = RECORD_BATCH_OVERHEAD + RECORD_OVERHEAD_MAX
-    for spans in (columns.key, columns.value, columns.headers):
-        if len(spans.bounds):
-            total += int(spans.bounds[row + 1]) - int(spans.bounds[row])
-    return total
-
-
-def finish(
-    memory: memoryview,
-    batch: Sequence[int],
-    *,
-    codec: int,
-    limit: int,
-    base_offset: int = 0,
-    leader_epoch: int = -1,
-) -> memoryview:
-    """Close a batch that `write_records` filled: compress, header, CRC.
-
-    Args:
-        memory: what the records were written to. Written to.
-        batch: the batch's row.
-        limit: where the compressed batch would be larger than this, it stays uncompressed.
-
-    Returns:
-        The whole batch; a view of `memory` unless it was compressed.
-    """
-    end, _, base_timestamp, max_timestamp, records_count, start = batch
-    size = end - start
-    whole = memory[start:end]
-    # What is larger than any reader accepts uncompressed is not compressed.
-    if codec and size - RECORD_BATCH_OVERHEAD <= compression.MAX_DECOMPRESSED_SIZE:
-        section = compression.compress(codec, whole[RECORD_BATCH_OVERHEAD:])
-        if RECORD_BATCH_OVERHEAD + len(section) > limit >= size:
-            codec = 0
-        else:
-            size = RECORD_BATCH_OVERHEAD + len(section)
-            whole = memoryview(bytearray(RECORD_BATCH_OVERHEAD) + section)
-    else:
-        codec = 0
-    batch_header.seal(
-        whole,
-        size_in_bytes=size,
-        records_count=records_count,
-        base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
-        attributes=codec,
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-    )
-    return whole
 
 
 def encode(
@@ -168,19 +89,14 @@ def encode(
     )
     spans = (columns.key, columns.value, columns.headers)
     size = RECORD_BATCH_OVERHEAD + count * RECORD_OVERHEAD_MAX + sum(len(s.data) for s in spans)
-    memory = np.empty(size, np.uint8)
-    batches = np.array([new_batch(0, size)])
-    written = write_records(columns, np.arange(count, dtype=np.int32), memory, batches)
-    assert written == count
-    batch = finish(
-        memory.data,
-        batches[0].tolist(),
-        codec=CODECS[compression] if count else 0,
-        limit=0,
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
+    # Twice, so that there is room for what a codec makes larger.
+    builder = RecordBatchBuilder(
+        np.empty(2 * size, np.uint8), 0, 2 * size, codec=CODECS[compression] if count else 0
     )
-    return bytes(batch)
+    written = builder.append(columns, np.arange(count, dtype=np.int32))
+    assert written == count
+    builder.close(base_offset=base_offset, leader_epoch=leader_epoch)
+    return bytes(builder.data)
 
 
 def decode(

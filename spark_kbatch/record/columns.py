@@ -11,6 +11,7 @@ A view shares the array's memory wherever its layout allows that, and keeps the 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 
 from spark_kbatch import kernels
 from spark_kbatch.errors import ConfigError, InvalidTimestampError
-from spark_kbatch.record.header import NO_TIMESTAMP
+from spark_kbatch.record.header import MIN_RECORD_SIZE, NO_TIMESTAMP
 
 Array = np.ndarray[Any, Any]
 
@@ -75,6 +76,29 @@ def columns(
         ABSENT if value is None else spans(value),
         ABSENT if headers is None else headers_spans(headers),
     )
+
+
+def ensure_sendable(schema: pa.Schema, *, has_topic: bool) -> None:
+    """Check the columns of rows to be sent: those of Spark's Kafka sink; others are ignored.
+
+    Args:
+        has_topic: whether the topic is given beside the rows.
+
+    Raises:
+        ConfigError: no value, no topic, or a type that a column cannot have.
+    """
+    if "value" not in schema.names:
+        found = ", ".join(schema.names) or "none"
+        raise ConfigError(f"required column 'value' not found; the columns are: {found}")
+    if "topic" not in schema.names and not has_topic:
+        raise ConfigError(
+            "no topic: name it beside the rows, or give each row one in a column 'topic'"
+        )
+    for name, (accepted, fits) in _SENDABLE.items():
+        if name in schema.names:
+            found = schema.field(name).type
+            if not (pa.types.is_null(found) or fits(found)):
+                raise ConfigError(f"column {name!r} is {found}; accepted: {accepted}")
 
 
 def spans(array: pa.Array) -> Spans:
@@ -138,6 +162,12 @@ def headers_spans(array: pa.Array) -> Spans:
         key_spans.data, key_spans.bounds, *value_spans, data, data_bounds,
     )  # fmt: skip
     return Spans(frozen(data), frozen(data_bounds), EMPTY_U8)
+
+
+def mean_row_size(of: Columns) -> int:
+    """Roughly what a row takes in a batch, in bytes."""
+    total = _size(of.key) + _size(of.value) + _size(of.headers)
+    return total // max(of.rows_count, 1) + MIN_RECORD_SIZE
 
 
 def _size(of: Spans) -> int:
@@ -270,3 +300,31 @@ def _is_bytes(arrow_type: pa.DataType) -> bool:
         or pa.types.is_large_string(arrow_type)
         or pa.types.is_large_binary(arrow_type)
     )
+
+
+def _is_headers(arrow_type: pa.DataType) -> bool:
+    if not (pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type)):
+        return False
+    entry = arrow_type.value_type
+    return (
+        pa.types.is_struct(entry)
+        and entry.num_fields == 2
+        and (pa.types.is_string(entry[0].type) or pa.types.is_large_string(entry[0].type))
+        and (_is_bytes(entry[1].type) or pa.types.is_null(entry[1].type))
+    )
+
+
+_SENDABLE: Mapping[str, tuple[str, Callable[[pa.DataType], bool]]] = {
+    "key": ("string or binary", _is_bytes),
+    "value": ("string or binary", _is_bytes),
+    "topic": (
+        "string",
+        lambda found: pa.types.is_string(found) or pa.types.is_large_string(found),
+    ),
+    "partition": ("an integer type", pa.types.is_integer),
+    "timestamp": (
+        "a timestamp, or int64 of ms since 1970",
+        lambda found: pa.types.is_timestamp(found) or pa.types.is_int64(found),
+    ),
+    "headers": ("list<struct<key: string, value: binary>>", _is_headers),
+}

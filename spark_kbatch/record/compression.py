@@ -2,17 +2,25 @@
 
     id  codec   bytes                               meaning
      0  none    records                             as they are
-     1  gzip    1f 8b 08 .., deflate, crc32, size   one member; level -1, zlib's default
+     1  gzip    1f 8b 08 .., deflate, crc32, size   one member
      2  snappy  82 53 4e 41 50 50 59 00             magic of the xerial stream
                 00 00 00 01 00 00 00 01             version, oldest version that can read it
                 [int32 length, raw block] ..        big-endian; 32 KiB of input each; no end mark
      3  lz4     04 22 4d 18 60 40 82                frame: independent 64 KiB blocks, no sizes or sums
                 [uint32 length, block] ..           little-endian; top bit: the block is stored raw
                 00 00 00 00                         end mark
-     4  zstd    28 b5 2f fd 00 58, blocks           frame: level 3, no content size, no checksum
+     4  zstd    28 b5 2f fd 00 58, blocks           frame: no content size, no checksum
 
 The lz4 header ends in a checksum of the two bytes before it. With magic 0 it is 1a, because the first
-clients took it over the frame's magic too, and their readers do not check it. zstd needs magic 2.
+clients took it over the frame's magic too, and their readers do not check it. zstd needs magic 2; its
+sixth byte is the window, 58 at level 3.
+
+    level   accepted       default
+    gzip    1 to 9, -1     -1          zlib's default
+    lz4     1 to 17        9           9 is the fast compressor, every other one the high one
+    zstd    -131072 to 22  3
+
+Levels are the writer's affair and not stored. The options check them, nothing here does.
 
 Read, though never written: gzip of several members, and anything behind them that begins no member;
 snappy as one bare block, or with the header again between two blocks; lz4 with larger or linked
@@ -68,6 +76,8 @@ _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_SIZE = 32 * 1024
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_HEADER_OF_MAGIC_0 = _LZ4_MAGIC + b"\x60\x40\x1a"
+_LZ4_LEVEL_DEFAULT = 9
+_ZSTD_LEVEL_DEFAULT = 3
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_HEADER_SIZE_MAX = 18
 _ZSTD_RLE_BLOCK = 1
@@ -77,10 +87,16 @@ class _ZstdContexts(threading.local):
     """A thread's own zstd contexts: making one takes longer than compressing a small batch."""
 
     def __init__(self) -> None:
-        self.compressor = zstandard.ZstdCompressor(
-            level=3, write_content_size=False, write_checksum=False
-        )
+        self._compressors: dict[int, zstandard.ZstdCompressor] = {}
         self.decompressor = zstandard.ZstdDecompressor()
+
+    def compressor(self, level: int) -> zstandard.ZstdCompressor:
+        made = self._compressors.get(level)
+        if made is None:
+            made = self._compressors[level] = zstandard.ZstdCompressor(
+                level=level, write_content_size=False, write_checksum=False
+            )
+        return made
 
 
 _zstd = _ZstdContexts()
@@ -94,13 +110,14 @@ def codec_name(codec: int) -> str:
     return _NAMES[codec]
 
 
-def compress(codec: int, data: Buffer, *, magic: int = 2) -> bytes:
+def compress(codec: int, data: Buffer, *, magic: int = 2, level: int | None = None) -> bytes:
     """Compress and frame `data` for a batch of format `magic`.
 
     Args:
         codec: a value of CODECS.
         data: contiguous bytes, possibly none. Only read; the result is a copy even for NONE.
         magic: 0, 1 or 2.
+        level: of the codec, as Kafka counts them; None for Kafka's default. NONE and SNAPPY have none.
 
     Raises:
         ConfigError: unknown codec, or zstd where magic is below 2.
@@ -109,14 +126,14 @@ def compress(codec: int, data: Buffer, *, magic: int = 2) -> bytes:
     if codec == NONE:
         return bytes(view)
     if codec == GZIP:
-        return zlib.compress(view, wbits=_GZIP_WINDOW_BITS)
+        return zlib.compress(view, -1 if level is None else level, wbits=_GZIP_WINDOW_BITS)
     if codec == SNAPPY:
         return _snappy_stream(view)
     if codec == LZ4:
-        return _lz4_frame(view, magic)
+        return _lz4_frame(view, magic, level)
     if codec == ZSTD and magic == 2:
         # Streamed, because then the frame has the window that Kafka's writer asks for; as fast.
-        stream = _zstd.compressor.compressobj()
+        stream = _zstd.compressor(_ZSTD_LEVEL_DEFAULT if level is None else level).compressobj()
         return stream.compress(view) + stream.flush()
     raise ConfigError(f"no batch of magic {magic} is compressed with {_NAMES.get(codec, codec)}")
 
@@ -263,9 +280,16 @@ def _snappy_size(view: memoryview, start: int, end: int) -> int:
     return size
 
 
-def _lz4_frame(view: memoryview, magic: int) -> bytes:
+def _lz4_frame(view: memoryview, magic: int, level: int | None) -> bytes:
+    # Kafka's default level asks lz4-java for its fast compressor, others for the high one, which the
+    # frames of this library have from level 3 on: below, they are fast ones.
+    is_fast = level is None or level == _LZ4_LEVEL_DEFAULT
     frame: bytes = lz4.frame.compress(
-        view, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
+        view,
+        compression_level=0 if is_fast else max(level, lz4.frame.COMPRESSIONLEVEL_MINHC),
+        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        store_size=False,
     )
     return frame if magic > 0 else _LZ4_HEADER_OF_MAGIC_0 + frame[len(_LZ4_HEADER_OF_MAGIC_0) :]
 

@@ -57,6 +57,8 @@ LOG_APPEND_TIME_TYPE = 1
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _BASE_OFFSET_TO_EPOCH = struct.Struct(">qii")
 _LENGTH = struct.Struct(">i")
+_PRODUCER, _PRODUCER_POSITION = struct.Struct(">qhi"), 43
+_SEQUENCE_MAX = 2**31 - 1
 assert _HEADER.size == RECORD_BATCH_OVERHEAD
 
 
@@ -192,6 +194,17 @@ def seal(
     )  # fmt: skip
     crc = checksums.crc32c(memoryview(out)[CRC_COVERS_FROM:size_in_bytes])
     struct.pack_into(">I", out, CRC_POSITION, crc)
+
+
+def rewrite(data: memoryview, *, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+    """Set the producer's numbers of a whole batch, and the CRC, which covers them."""
+    _PRODUCER.pack_into(data, _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
+    struct.pack_into(">I", data, CRC_POSITION, checksums.crc32c(data[CRC_COVERS_FROM:]))
+
+
+def increment_sequence(sequence: int, count: int) -> int:
+    """`count` further, within [0, 2^31 - 1]: 0 follows the largest."""
+    return (sequence + count) & _SEQUENCE_MAX
 
 
 def assign(

@@ -1,13 +1,13 @@
-"""Batches of a few records in pure Python, for the cluster's own topics.
+"""A few records in pure Python: one that is sent alone, and the batches of the cluster's own topics.
 
 Whoever commits or resolves offsets reads and writes a handful of records and must not load numba.
-Uncompressed, without headers; the format is told in `record/__init__`.
+Their batches are uncompressed, without headers; the format is told in `record/__init__`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.record.header import (
@@ -17,6 +17,8 @@ from spark_kbatch.record.header import (
     ensure_valid,
     seal,
 )
+
+Header: TypeAlias = tuple[bytes, bytes | None]  # of a record; the key is UTF-8
 
 
 class PlainRecord(NamedTuple):
@@ -31,12 +33,8 @@ def encode(records: Iterable[tuple[bytes | None, bytes | None]], timestamp_ms: i
     """(key, value) of every record as one batch, all with the same time."""
     out = bytearray(RECORD_BATCH_OVERHEAD)
     count = 0
-    for delta, (key, value) in enumerate(records):
-        body = bytearray(b"\0\0") + varint(delta)
-        for part in (key, value):
-            body += varint(-1) if part is None else varint(len(part)) + part
-        body += varint(0)
-        out += varint(len(body)) + body
+    for key, value in records:
+        out += encode_record(0, count, key, value)
         count += 1
     seal(
         out,
@@ -46,6 +44,25 @@ def encode(records: Iterable[tuple[bytes | None, bytes | None]], timestamp_ms: i
         max_timestamp=timestamp_ms,
     )
     return out
+
+
+def encode_record(
+    timestamp_delta: int,
+    offset_delta: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Sequence[Header] = (),
+) -> bytes:
+    """One record, its length in front."""
+    parts = [b"\0", varint(timestamp_delta), varint(offset_delta)]
+    for part in (key, value):
+        parts += (_NULL,) if part is None else (varint(len(part)), part)
+    parts.append(varint(len(headers)))
+    for name, content in headers:
+        parts += (varint(len(name)), name)
+        parts += (_NULL,) if content is None else (varint(len(content)), content)
+    body = b"".join(parts)
+    return varint(len(body)) + body
 
 
 def decode(data: Buffer, position: int, header: BatchHeader) -> list[PlainRecord]:
@@ -77,6 +94,8 @@ def decode(data: Buffer, position: int, header: BatchHeader) -> list[PlainRecord
 
 def varint(number: int) -> bytes:
     """Zigzag, of any size."""
+    if 0 <= number < len(_SMALL):
+        return _SMALL[number]
     return unsigned_varint((number << 1) ^ (number >> 63))
 
 
@@ -106,3 +125,7 @@ def read_unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return number, position
         shift += 7
+
+
+_NULL = unsigned_varint(1)
+_SMALL = [unsigned_varint(number << 1) for number in range(1 << 13)]  # of one or two bytes

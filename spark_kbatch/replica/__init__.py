@@ -1,7 +1,8 @@
 """The partitions of a cluster, and who may touch them when.
 
     PATH/
-      cluster.json          cluster id, format version, log dirs with their directory ids
+      cluster.json          cluster id, format version, log dirs with their directory ids, the next
+                            producer id
       topics/TOPIC.json     topic id, partition count, settings; a topic exists once this does
       locks/                commit and metadata locks; one file of partition locks per topic
       broker-0/             a plain Kafka log dir: meta.properties, .lock and TOPIC-N directories
@@ -12,5 +13,6 @@ A real broker refuses a log dir that holds other sub-directories than TOPIC-N, s
 lies beside `broker-0`.
 
 Module by module: `metadata` the JSON files, what PATH may be, topic creation; `locks` who waits for
-whom; `manager` the logs by topic and partition, and fetching.
+whom; `producer_ids` who is who among idempotent producers; `manager` the logs by topic and
+partition: appends and fetches.
 """

@@ -16,19 +16,33 @@ Record locks belong to a process and are dropped when *any* of its descriptors o
 closed: so all `Locks` of one directory share one descriptor per file, which is closed only while no
 lock on it is held. A forked child begins with none. A lock counts only while its file is the one at
 its path: one that was replaced is left to those who hold locks on it, and opened anew by all others.
+
+The kernel looks for deadlocks between processes, not threads, and so sees some that are none:
+
+    1. A's first thread holds a-0; B's first thread holds a-1 and waits for nothing.
+    2. A's first thread waits for a-1: process A waits for process B.
+    3. B's second thread wants a-0: B would wait for A, and gets EDEADLK.
+
+Since every thread takes its locks in the one order, no deadlock is real: whoever gets EDEADLK tries
+again, until the others have moved on.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import random
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from spark_kbatch.errors import LogDirLockedError
 from spark_kbatch.log.files import Files
 from spark_kbatch.model import TopicPartition
+
+_DEADLOCK_PAUSE_S = 0.0005, 0.005  # at random, so that two do not step on each other for ever
 
 
 class _OpenFile:
@@ -119,13 +133,22 @@ class Locks:
             held = False
             while not held:
                 with self._descriptor(path) as descriptor:
-                    self._files.lock_byte(descriptor, topic_partition.partition)
+                    self._wait_for_byte(descriptor, topic_partition.partition)
                     try:
                         held = self._files.is_at(descriptor, path)
                         if held:
                             yield
                     finally:
                         self._files.unlock_byte(descriptor, topic_partition.partition)
+
+    def _wait_for_byte(self, descriptor: int, position: int) -> None:
+        while True:
+            try:
+                return self._files.lock_byte(descriptor, position)
+            except OSError as error:
+                if error.errno != errno.EDEADLK:
+                    raise
+            time.sleep(random.uniform(*_DEADLOCK_PAUSE_S))
 
     @contextlib.contextmanager
     def _descriptor(self, path: Path) -> Iterator[int]:

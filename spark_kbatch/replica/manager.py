@@ -1,4 +1,4 @@
-"""The logs of a cluster by topic and partition: creating topics, fetching, keeping brokers out.
+"""The logs of a cluster by topic and partition: topics, appends, fetches, keeping brokers out.
 
 Lock order (see `locks.py`): commit, metadata, partitions by (topic, partition).
 
@@ -6,6 +6,11 @@ Easily broken:
 - A state that is read may be behind a commit that is decided and not yet flipped. Every reader
   goes through the function given as `states`, which looks for one; only writers, who hold the
   partition's lock and have rolled forward, read a log's own state.
+- Who has taken a partition's lock to write first looks for a commit that was decided and not
+  flipped there: its committer is dead, its data lies where new data would go, and its state has the
+  sequence number that the next state would take. Rolling forward takes the commit lock, so the
+  partition's is let go before.
+- `__transaction_state` is written under the commit lock, never by `append_records`.
 - A topic exists once its JSON file does: the logs are made before it.
 - Whoever writes into the log dir holds its `.lock` shared, so no broker starts on it meanwhile.
 
@@ -17,27 +22,51 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
-from spark_kbatch.config import Topic, TopicConfig, ensure_valid_topic
-from spark_kbatch.errors import UnknownTopicOrPartitionError
+from spark_kbatch.config import INTERNAL_PREFIX, Topic, TopicConfig, ensure_valid_topic
+from spark_kbatch.errors import (
+    ConfigError,
+    CorruptRecordError,
+    InvalidRequiredAcksError,
+    KafkaStorageError,
+    KBatchError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.log.checkpoints import random_id
-from spark_kbatch.log.files import Files
+from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
-from spark_kbatch.model import LogOffsets, TopicPartition
+from spark_kbatch.log.validator import validate
+from spark_kbatch.model import AppendOrigin, AppendResult, LogOffsets, TopicPartition
 from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.metadata import Metadata
 
 States: TypeAlias = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, LogState]]
 
+OnComplete: TypeAlias = Callable[[Mapping[TopicPartition, AppendResult]], object]
+ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
+
+
+class Commits(Protocol):
+    """What an append has to know of commits."""
+
+    def pending(self) -> Mapping[TopicPartition, LogState]:
+        """The states of the commit that is decided and not complete; none where there is no such."""
+
+    def roll_forward(self) -> None:
+        """Finish it. Takes the commit lock, then partition locks."""
+
 
 class ReplicaManager:
     """All partitions of one cluster, for one process. Thread-safe."""
 
-    def __init__(self, files: Files, metadata: Metadata, locks: Locks) -> None:
+    def __init__(
+        self, files: Files, metadata: Metadata, locks: Locks, now_ms: Callable[[], int]
+    ) -> None:
         self.files, self.metadata, self.locks = files, metadata, locks
+        self._now_ms = now_ms
         self._mutex = threading.Lock()  # guards _logs; innermost
         self._logs: dict[TopicPartition, PartitionLog] = {}
 
@@ -58,7 +87,8 @@ class ReplicaManager:
                 )
             log = self._open(topic_partition, topic.config)
             with self._mutex:
-                self._logs[topic_partition] = log
+                # One for all threads: it knows the partition's producers.
+                log = self._logs.setdefault(topic_partition, log)
         return log
 
     def _open(self, topic_partition: TopicPartition, config: TopicConfig) -> PartitionLog:
@@ -68,6 +98,87 @@ class ReplicaManager:
     def partitions(self, topic: str) -> list[TopicPartition]:
         """All partitions of a topic, in order."""
         return [TopicPartition(topic, p) for p in range(self.metadata.topic(topic).partitions)]
+
+    def append_records(
+        self,
+        *,
+        timeout_ms: int,
+        required_acks: int,
+        internal_topics_allowed: bool,
+        origin: AppendOrigin,
+        entries_per_partition: Mapping[TopicPartition, Buffer],
+        on_complete: OnComplete,
+        flush: bool,
+        commits: Commits,
+    ) -> None:
+        """Append a batch to each of these partitions; one's failure does not stop the others.
+
+        Args:
+            timeout_ms: how long an answer may wait for replicas. With one replica none waits.
+            required_acks: -1, 0 or 1; with one replica they are the same.
+            internal_topics_allowed: whether topics of the cluster's own are accepted.
+            origin: who appends. Replicas copy their leader's bytes and do not come here.
+            entries_per_partition: one whole batch each. Only read, and not kept on return.
+            on_complete: called once, before this returns, with no lock held, with an answer for
+                each partition. An answer's `error` is what was wrong with that batch, or a
+                KafkaStorageError: then repeating it is safe for an idempotent producer.
+            flush: whether batches are on disk before they are answered.
+            commits: the commits of this cluster.
+        Source: ReplicaManager.appendRecords.
+        """
+        if origin is AppendOrigin.REPLICATION:
+            raise ValueError("a follower copies the bytes of its leader, it does not append")
+        partitions = sorted(entries_per_partition)
+        try:
+            if required_acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
+                raise InvalidRequiredAcksError(required_acks)
+            with self.writing():
+                results = {
+                    tp: self._append_one(
+                        tp,
+                        entries_per_partition[tp],
+                        internal_topics_allowed=internal_topics_allowed,
+                        origin=origin,
+                        flush=flush,
+                        commits=commits,
+                    )
+                    for tp in partitions
+                }
+        except (OSError, KBatchError) as error:
+            results = dict.fromkeys(partitions, _answer(error))
+        on_complete(results)
+
+    def _append_one(
+        self,
+        topic_partition: TopicPartition,
+        data: Buffer,
+        *,
+        internal_topics_allowed: bool,
+        origin: AppendOrigin,
+        flush: bool,
+        commits: Commits,
+    ) -> AppendResult:
+        try:
+            if not internal_topics_allowed:
+                ensure_not_internal(topic_partition.topic)
+            log = self.log(topic_partition)
+            header = validate(data, topic_partition, log.config, origin)
+        except (OSError, KBatchError) as error:
+            return _answer(error)
+        try:
+            while True:
+                with self.locks.partitions([topic_partition]):
+                    state = log.state()
+                    decided = commits.pending().get(topic_partition, state)
+                    if decided.sequence <= state.sequence:
+                        return log.append_as_leader(
+                            state, data, header, origin=origin, flush=flush, now_ms=self._now_ms()
+                        )
+                commits.roll_forward()
+        except CorruptRecordError as error:  # in the log; the batch given is sound
+            return _answer(KafkaStorageError(f"{topic_partition} cannot be appended to: {error}"))
+        except (OSError, KBatchError) as error:
+            return _answer(error)
 
     def fetch(
         self,
@@ -118,8 +229,26 @@ class ReplicaManager:
         return self.locks.log_dir(self.metadata.broker_dir)
 
 
+def ensure_not_internal(topic: str) -> None:
+    """Check that a client may write to a topic of this name.
+
+    Raises:
+        ConfigError: it is the cluster's own.
+    """
+    if topic.startswith(INTERNAL_PREFIX):
+        raise ConfigError(f"topic {topic!r} is the cluster's own; write to another")
+
+
 def log_offsets(state: LogState) -> LogOffsets:
     """The edges that a state records."""
     return LogOffsets(
         state.log_start_offset, state.high_watermark, state.last_stable_offset, state.log_end_offset
     )
+
+
+def _answer(error: OSError | KBatchError) -> AppendResult:
+    if isinstance(error, OSError) and not isinstance(error, KBatchError):
+        error = KafkaStorageError(str(error))
+    # The frames of a traceback would keep the batch's buffer alive.
+    error.__cause__ = error.__context__ = None
+    return AppendResult(error=error.with_traceback(None))

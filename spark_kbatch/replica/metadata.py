@@ -26,6 +26,7 @@ from spark_kbatch.model import TopicPartition
 
 CLUSTER_FILE = "cluster.json"
 FORMAT_VERSION = 1
+_NEXT_PRODUCER_ID = "next_producer_id"
 
 
 def absolute_path(text: str) -> Path:
@@ -172,6 +173,14 @@ class Metadata:
                 "log_dirs": [{"path": "broker-0", "node_id": 0, "directory_id": directory_id}],
             },
         )
+
+    def take_producer_ids(self, count: int) -> range:
+        """Ids that nobody has had nor will have. The caller holds the metadata lock."""
+        path = self.path / CLUSTER_FILE
+        cluster = self._read_json(path)
+        first = cluster.get(_NEXT_PRODUCER_ID, 0)  # absent until somebody takes the first
+        self._write_json(path, cluster | {_NEXT_PRODUCER_ID: first + count})
+        return range(first, first + count)
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
         """Sorted; internal topics where asked."""

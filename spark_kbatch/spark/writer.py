@@ -25,11 +25,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_kbatch.cluster import Cluster, TaskProducer, now_ms
+from spark_kbatch.cluster import Cluster
 from spark_kbatch.config import WriteOptions
-from spark_kbatch.errors import ConfigError, KafkaStorageError, RecordTooLargeError
+from spark_kbatch.errors import ConfigError, KafkaStorageError
 from spark_kbatch.log.files import Files
-from spark_kbatch.record import columns as arrow
 from spark_kbatch.replica.metadata import Probe
 from spark_kbatch.transaction.staging import Extent
 
@@ -116,13 +115,12 @@ class KBatchWriter(DataSourceArrowWriter):
         done = False
         try:
             for batch in iterator:
-                self._append(producer, batch)
-            producer.accumulator.flush()
-            extents = producer.staging.finish()
+                producer.append(batch)
+            extents = producer.finish()
             done = True
         finally:
             if not done:
-                producer.staging.abandon()
+                producer.abandon()
         return Staged(extents)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -137,37 +135,6 @@ class KBatchWriter(DataSourceArrowWriter):
         """On the driver: remove what finished tasks staged; others may still be writing."""
         coordinator = Cluster(self._options.path).coordinator(self._options)
         coordinator.discard(_extents(messages), self._probe.transaction_dir)
-
-    def _append(self, producer: TaskProducer, batch: pa.RecordBatch) -> None:
-        names = batch.schema.names
-
-        def column(name: str) -> pa.Array | None:
-            return batch.column(names.index(name)) if name in names else None
-
-        try:
-            columns = arrow.columns(
-                batch.num_rows,
-                key=column("key"),
-                value=column("value"),
-                timestamps=arrow.timestamps_ms(column("timestamp"), batch.num_rows, now_ms()),
-                headers=column("headers"),
-            )
-        except OverflowError:
-            self._append_halves(producer, batch)
-            return
-        topics = self._options.topic or column("topic")
-        for topic, partition, rows in producer.partitioner.partition(
-            columns, topics, column("partition")
-        ):
-            producer.accumulator.append(topic, partition, columns, rows)
-
-    def _append_halves(self, producer: TaskProducer, batch: pa.RecordBatch) -> None:
-        """Over 2 GiB of one column in an Arrow batch: more than its int32 bounds can say."""
-        half = batch.num_rows // 2
-        if half == 0:
-            raise RecordTooLargeError("a record", 2**31, 2**31 - 1, "max.message.bytes")
-        self._append(producer, batch.slice(0, half))
-        self._append(producer, batch.slice(half))
 
 
 def _extents(messages: list[WriterCommitMessage | None]) -> list[Extent]:

@@ -17,7 +17,8 @@ every partition and topic, with one write.
     place        bytes and files past the recorded ends        the next writer cuts them
     prepare      the same, and a record past the end           the next writer overwrites them
     flip         some partitions old, some new, PrepareCommit  readers overlay its states; the next
-                                                               committer rolls forward
+                                                               committer, or who appends to one of
+                                                               them, rolls forward
     complete     all partitions new, PrepareCommit pending     the same, with nothing left to do
 
 The commit lock is held from 2 to 5, the locks of all touched partitions from 2 to 4.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError, LogDirLockedError
-from spark_kbatch.log.partition_log import LogAppender
+from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import plain
@@ -26,7 +26,7 @@ from spark_kbatch.transaction.messages import (
     pack_key,
     pack_value,
 )
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, transactions
+from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, Transaction, transactions
 from spark_kbatch.transaction.staging import Extent
 
 logger = logging.getLogger(__name__)
@@ -92,6 +92,15 @@ class Coordinator:
             raise
         except (OSError, KBatchError) as error:
             raise CommitError(outcome, str(error)) from error
+
+    def pending(self) -> Mapping[TopicPartition, LogState]:
+        """What a commit that is decided and not complete will have written, by partition.
+
+        To one who holds a partition's lock and finds a higher sequence number here than in the log,
+        it says that the committer is dead.
+        """
+        state = self._manager.log(TRANSACTION_STATE).state()
+        return self._pending(state).value.states if state.has_pending_commit else {}
 
     def roll_forward(self) -> None:
         """Finish the commit that a dead committer decided, if there is one."""
@@ -189,12 +198,15 @@ class Coordinator:
         log = self._manager.log(TRANSACTION_STATE)
         log.write_state(prepared.completed, flush=self._flush)
 
+    def _pending(self, state: LogState) -> Transaction:
+        return next(transactions(self._manager, state, state.prepare_offset))
+
     def _roll_forward_locked(self) -> None:
         log = self._manager.log(TRANSACTION_STATE)
         state = log.state()
         if not state.has_pending_commit:
             return
-        pending = next(transactions(self._manager, state, state.prepare_offset))
+        pending = self._pending(state)
         states = pending.value.states
         logger.warning(
             "finishing the commit of %s, whose committer died", ", ".join(map(str, sorted(states)))

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kbatch import kernels
-from spark_kbatch.kernels import RECORDS_COUNT
 from spark_kbatch.record import codec
 from spark_kbatch.record import columns as arrow
+from spark_kbatch.record.builder import RecordBatchBuilder
 from spark_kbatch.record.header import walk
 from tests.benchmarks.interleaved import Candidate, bulk_rows, interleave
 
@@ -40,23 +40,20 @@ def encode_all(rows: pa.RecordBatch, memory: np.ndarray, keep: bool = False) -> 
         headers=None,
     )
     order = arrow.frozen(np.arange(rows.num_rows, dtype=np.int32))
-    empty = np.array([codec.new_batch(s, BATCH_SIZE) for s in range(0, len(memory), BATCH_SIZE)])
     kept, written = [], 0
     while written < rows.num_rows:
-        batches = empty.copy()
-        written_before, written = (
-            written,
-            written + codec.write_records(columns, order[written:], memory, batches),
-        )
-        for batch in batches.tolist():
-            if batch[RECORDS_COUNT]:
-                finished = codec.finish(
-                    memory.data, batch, codec=0, limit=BATCH_SIZE, leader_epoch=0
-                )
+        builders = [
+            RecordBatchBuilder(memory, start, BATCH_SIZE)
+            for start in range(0, len(memory), BATCH_SIZE)
+        ]
+        first = written
+        written += RecordBatchBuilder.fill(builders, columns, order[written:])
+        for builder in builders:
+            if builder.records_count:
+                builder.close(base_offset=first if keep else 0, leader_epoch=0)
+                first += builder.records_count
                 if keep:
-                    finished[:8] = written_before.to_bytes(8, "big")
-                    kept.append(bytes(finished))
-                    written_before += batch[RECORDS_COUNT]
+                    kept.append(bytes(builder.data))
     return kept
 
 

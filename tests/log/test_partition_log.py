@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
-from spark_kbatch.log.partition_log import LogAppender, PartitionLog
+from spark_kbatch.log.appender import LogAppender
+from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import SegmentIndexer, segment_paths
 from spark_kbatch.log.state import LogState, empty_state
 from spark_kbatch.model import OffsetRange, TopicPartition

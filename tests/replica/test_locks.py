@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import threading
@@ -31,6 +32,7 @@ LOCKS: dict[str, Take] = {
         TopicPartition(topic, number) for topic in ("events", "a") for number in (7, 0)
     ),
 }
+FIRST = TopicPartition("a", 0)
 every_lock = pytest.mark.parametrize("take", LOCKS.values(), ids=LOCKS)
 
 
@@ -161,6 +163,42 @@ def test_partitions_are_taken_in_one_order_whoever_asks(folder: Path) -> None:
     for thread in threads:
         thread.join(10)
         assert not thread.is_alive()
+
+
+def test_threads_whose_processes_wait_for_each_other_both_get_their_locks(folder: Path) -> None:
+    """The kernel, which knows processes only, sees a deadlock where the last one begins to wait.
+
+    1. We hold a-1. 2. A process holds a-0 and waits for a-1. 3. Another thread of ours wants a-0.
+    """
+    first, second = TopicPartition("a", 0), TopicPartition("a", 1)
+    got = threading.Event()
+
+    def other_process() -> None:
+        with some_locks(folder).partitions([first, second]):
+            pass
+
+    def other_thread() -> None:
+        with some_locks(folder).partitions([first]):
+            got.set()
+
+    with some_locks(folder).partitions([second]):
+        child = run_child(other_process)
+        time.sleep(0.1)
+        thread = threading.Thread(target=other_thread)
+        thread.start()
+        assert not got.wait(0.1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert got.wait(10)
+    thread.join()
+
+
+def test_a_lock_that_fails_for_another_reason_is_an_error(folder: Path) -> None:
+    class NoLocks(Files):
+        def lock_byte(self, descriptor: int, position: int) -> None:
+            raise OSError(errno.ENOLCK, "No locks available")
+
+    with pytest.raises(OSError, match="No locks"), Locks(NoLocks(), folder).partitions([FIRST]):
+        pass
 
 
 def test_a_partition_named_twice_is_taken_once(folder: Path) -> None:

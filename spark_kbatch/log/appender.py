@@ -1,0 +1,259 @@
+"""New batches behind the end of a log: unseen until the state that shows them is written.
+
+    appender = LogAppender(log, state)
+    appender.append(batches)
+    log.write_state(appender.finish(flush=True), flush=True)
+
+Source: Kafka storage/.../log/LocalLog.java, LogSegment.append.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.log.files import Buffer
+from spark_kbatch.log.segment import (
+    INDEX_ENTRY,
+    INDEX_SIZE_MAX,
+    RELATIVE_OFFSET_MAX,
+    SegmentIndexer,
+    last_indexed_timestamp,
+    segment_paths,
+)
+from spark_kbatch.log.state import LogState, boot_id
+from spark_kbatch.record.header import (
+    RECORD_BATCH_OVERHEAD,
+    BatchHeader,
+    assign,
+    unpack,
+    walk,
+    whole_size,
+)
+
+if TYPE_CHECKING:
+    from spark_kbatch.log.partition_log import PartitionLog
+
+_COPY_BYTES = 8 * 1024 * 1024
+_ASSIGNED_BYTES = 16  # base offset, length, leader epoch: what a leader writes anew
+
+
+class LogAppender:
+    """Puts batches behind the end of a log, unseen, and builds the state that would show them.
+
+    The caller holds the partition's lock and has cut the log. Base offsets and leader epochs are
+    written as absolute values found by walking the batches, so that a batch which an earlier
+    attempt went over comes out the same.
+    """
+
+    def __init__(self, log: PartitionLog, state: LogState) -> None:
+        self.next_offset = state.log_end_offset
+        self._log, self._files, self._state = log, log.files, state
+        self._paths = segment_paths(log.directory, state.segment_base_offset)
+        self._size = state.segment_size
+        self._index_size, self._time_index_size = state.index_size, state.time_index_size
+        self._indexer = SegmentIndexer(
+            state.segment_base_offset,
+            interval_bytes=log.config.index_interval_bytes,
+            max_timestamp=state.max_timestamp,
+            max_timestamp_offset=state.max_timestamp_offset,
+            bytes_since_entry=state.bytes_since_index_entry,
+            last_indexed_timestamp=functools.partial(
+                last_indexed_timestamp, log.files, self._paths, state.time_index_size
+            ),
+        )
+        self._touched: dict[Path, None] = {}
+        self._made_files = False
+
+    def append(self, data: bytearray | memoryview) -> None:
+        """Copy batches behind the active segment, rolling where it is full. Writes to `data`.
+
+        Raises:
+            CorruptRecordError: `data` is not whole batches; carries the position in it.
+        """
+        first = 0
+        for position, header in walk(data):
+            if self._is_full(position - first, header):
+                self._write_log(memoryview(data)[first:position])
+                self._roll()
+                first = position
+            assign(
+                data, position, base_offset=self.next_offset, leader_epoch=self._state.leader_epoch
+            )
+            self._account(header, self._size + position - first)
+        self._write_log(memoryview(data)[first:])
+
+    def append_batch(self, data: Buffer, header: BatchHeader) -> None:
+        """As `append`, for the one batch that `data` holds, whose header is known. Only reads it."""
+        if self.is_full_for(header):
+            self._roll()
+        view = memoryview(data)
+        assigned = bytearray(view[:_ASSIGNED_BYTES])
+        assign(assigned, 0, base_offset=self.next_offset, leader_epoch=self._state.leader_epoch)
+        self._account(header, self._size)
+        self._write_log(assigned, view[_ASSIGNED_BYTES:])
+
+    def is_full_for(self, header: BatchHeader) -> bool:
+        """Whether the active segment has no room for this batch."""
+        return self._is_full(0, header)
+
+    def append_extent(self, source: Path, position: int, size: int) -> None:
+        """As `append`, for batches that lie in another file; they are copied in bounded pieces."""
+        for piece in self._pieces(source, position, size):
+            self.append(piece)
+
+    def adopt(self, source: Path, size: int) -> None:
+        """Make the file `source`, `size` bytes of whole batches, the active segment by renaming it."""
+        if size > self._log.config.segment_bytes:
+            self.append_extent(source, 0, size)
+            return
+        if self._size:
+            self._roll()
+        with self._files.opened(source, write=True) as descriptor:
+            view = memoryview(bytearray(RECORD_BATCH_OVERHEAD))
+            position = 0
+            while position < size:
+                if self._files.pread_into(descriptor, position, view) < RECORD_BATCH_OVERHEAD:
+                    raise CorruptRecordError(
+                        "batch is cut off", path=str(source), position=position
+                    )
+                header = unpack(view)
+                header.ensure_sane(position, size - position)
+                assign(view, 0, base_offset=self.next_offset, leader_epoch=self._state.leader_epoch)
+                self._files.write_at(descriptor, position, view[:16])
+                self._account(header, position)
+                position += header.size_in_bytes
+        if position != size or self._files.size(source) != size:
+            raise CorruptRecordError(
+                "size of a staged file", path=str(source), position=0, expected=size, found=position
+            )
+        # Not over the empty file: to replace one makes some file systems write the data out at once.
+        self._files.remove(self._paths.log)
+        self._files.rename(source, self._paths.log)
+        self._touched[self._paths.log] = None
+        self._made_files = True
+        self._size = size
+
+    def finish(self, *, flush: bool, prepare_offset: int | None = None) -> LogState:
+        """Write the index entries, flush, and return the state that makes all of it visible.
+
+        May be called again after further appends; each state's sequence is one above the last.
+        `prepare_offset` is what the state says from now on, where one is given.
+        """
+        self._write_indexes()
+        if flush:
+            self._flush()
+        self._state = self._state._replace(
+            sequence=self._state.sequence + 1,
+            log_end_offset=self.next_offset,
+            high_watermark=self.next_offset,
+            last_stable_offset=self.next_offset,
+            segment_base_offset=self._indexer.base_offset,
+            segment_size=self._size,
+            index_size=self._index_size,
+            time_index_size=self._time_index_size,
+            max_timestamp=self._indexer.max_timestamp,
+            max_timestamp_offset=self._indexer.max_timestamp_offset,
+            bytes_since_index_entry=self._indexer.bytes_since_entry,
+            recovery_point=self.next_offset if flush else self._state.recovery_point,
+            prepare_offset=(
+                self._state.prepare_offset if prepare_offset is None else prepare_offset
+            ),
+            boot_id=boot_id(),
+        )
+        return self._state
+
+    def _account(self, header: BatchHeader, position: int) -> None:
+        header = header._replace(base_offset=self.next_offset)
+        self._indexer.add(header, position)
+        self.next_offset = header.next_offset
+
+    def _is_full(self, unwritten: int, header: BatchHeader) -> bool:
+        size = self._size + unwritten
+        last_offset = self.next_offset + header.last_offset_delta
+        return size > 0 and (
+            size + header.size_in_bytes > self._log.config.segment_bytes
+            or last_offset - self._indexer.base_offset > RELATIVE_OFFSET_MAX
+            or self._index_size + len(self._indexer.index) + INDEX_ENTRY.size > INDEX_SIZE_MAX
+        )
+
+    def _roll(self) -> None:
+        """Close the active segment and begin one at the next offset."""
+        self._indexer.add_time_entry()
+        self._write_indexes()
+        self._indexer = SegmentIndexer(
+            self.next_offset, interval_bytes=self._log.config.index_interval_bytes
+        )
+        self._paths = segment_paths(self._log.directory, self.next_offset)
+        self._size = self._index_size = self._time_index_size = 0
+        for path in self._paths:
+            self._files.write(path, 0, b"")
+            self._touched[path] = None
+        self._made_files = True
+
+    def _write_log(self, *parts: Buffer) -> None:
+        size = sum(map(len, parts))
+        if not size:
+            return
+        # A crash between an adoption's two steps leaves a segment without its file: made here.
+        self._made_files |= self._size == 0
+        with self._files.made(self._paths.log) as descriptor:
+            position = self._size
+            for part in parts:
+                self._files.write_at(descriptor, position, part)
+                position += len(part)
+        self._touched[self._paths.log] = None
+        self._size += size
+
+    def _write_indexes(self) -> None:
+        indexer = self._indexer
+        if indexer.index:
+            self._files.write(self._paths.offset_index, self._index_size, indexer.index)
+            self._index_size += len(indexer.index)
+            self._touched[self._paths.offset_index] = None
+            indexer.index = bytearray()
+        if indexer.time_index:
+            self._files.write(self._paths.time_index, self._time_index_size, indexer.time_index)
+            self._time_index_size += len(indexer.time_index)
+            self._touched[self._paths.time_index] = None
+            indexer.time_index = bytearray()
+
+    def _flush(self) -> None:
+        paths: dict[Path, None] = {}
+        if self._state.recovery_point < self._state.log_end_offset:
+            # Earlier commits were not flushed: this one covers them too.
+            bases = self._log.segments(self._state)
+            first = max(bisect.bisect_right(bases, self._state.recovery_point) - 1, 0)
+            for base in bases[first:]:
+                paths.update(dict.fromkeys(segment_paths(self._log.directory, base)))
+        paths.update(self._touched)
+        self._files.flush(path for path in paths if self._files.exists(path))
+        if self._made_files or self._state.recovery_point < self._state.log_end_offset:
+            self._files.flush([self._log.directory])
+        self._touched, self._made_files = {}, False
+
+    def _pieces(self, source: Path, position: int, size: int) -> Iterator[memoryview]:
+        """Whole batches of source[position : position + size], about 8 MiB at a time."""
+        end = position + size
+        while position < end:
+            view = memoryview(bytearray(min(_COPY_BYTES, end - position)))
+            if self._files.read_into(source, position, view) < len(view):
+                raise CorruptRecordError(
+                    "staged file is cut off", path=str(source), position=position
+                )
+            whole = whole_size(view)
+            if whole == 0:
+                batch_size = unpack(view).size_in_bytes if len(view) >= RECORD_BATCH_OVERHEAD else 0
+                if not len(view) < batch_size <= end - position:
+                    raise CorruptRecordError(
+                        "batch length", path=str(source), position=position,
+                        expected=f"at most {end - position}", found=batch_size,
+                    )  # fmt: skip
+                view = memoryview(bytearray(whole := batch_size))
+                self._files.read_into(source, position, view)
+            yield view[:whole]
+            position += whole

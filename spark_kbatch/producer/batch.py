@@ -1,0 +1,296 @@
+"""A batch on its way, and what its senders are told when it has arrived, or will not.
+
+A batch ends in one of three states, once:
+
+    from        to          by
+    none        SUCCEEDED   the answer of a transport
+    none        FAILED      an answer that cannot be retried, delivery.timeout.ms, a split
+    none        ABORTED     a producer that is closed by force
+    FAILED      any         ignored: the answer came late
+    ABORTED     any         ignored: the answer came late
+    SUCCEEDED   any         RuntimeError: nothing answers twice
+    any         ABORTED     RuntimeError
+
+Who waits for a batch's result is let go after its callbacks have run, in the order of its records.
+A batch that was split hands its callbacks to its children, and whoever asks for its result is led
+to theirs.
+
+Source: Kafka clients/producer/internals/ProducerBatch.java, ProduceRequestResult.java.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+
+from spark_kbatch.config import Topic
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.record import codec
+from spark_kbatch.record import columns as arrow
+from spark_kbatch.record.builder import RecordBatchBuilder, size_upper_bound
+from spark_kbatch.record.header import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    increment_sequence,
+    rewrite,
+)
+
+logger = logging.getLogger(__name__)
+
+NO_OFFSET = -1
+
+
+class FinalState(Enum):
+    """What became of a batch."""
+
+    ABORTED = "aborted"
+    FAILED = "failed"
+    SUCCEEDED = "succeeded"
+
+
+class ProduceResult:
+    """What became of the records of one batch; futures of its records share it."""
+
+    __slots__ = (
+        "_pending", "base_offset", "children", "error", "log_append_time", "topic_partition",
+    )  # fmt: skip
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        self.base_offset, self.log_append_time = NO_OFFSET, -1
+        self.error: Exception | None = None
+        self.children: list[tuple[int, ProduceResult]] = []  # index of its first record, and it
+        # Held until `release`; who waits takes it and gives it back. An event costs ten times as
+        # much, and every batch has one.
+        self._pending = threading.Lock()
+        self._pending.acquire()
+
+    def set(self, base_offset: int, log_append_time: int, error: Exception | None) -> None:
+        """What callbacks see; `release` lets those go who wait."""
+        self.base_offset, self.log_append_time = base_offset, log_append_time
+        self.error = error
+
+    def release(self) -> None:
+        """Let everybody go who waits; nothing changes any more."""
+        self._pending.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether the batch itself has ended within so many seconds; its children may not have."""
+        left = -1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)
+        if not self._pending.acquire(timeout=left):
+            return False
+        self._pending.release()
+        return True
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the batch and what it was split into have ended."""
+        return self.wait(0) and all(child.is_done for _, child in self.children)
+
+    def parts(self, first: int, count: int) -> Iterator[tuple[ProduceResult, int, int]]:
+        """Records [first, first + count): whose they became, as (result, first index, count)."""
+        if not self.children:
+            yield self, first, count
+            return
+        ends = [start for start, _ in self.children[1:]] + [first + count]
+        for (start, child), end in zip(self.children, ends, strict=True):
+            low, high = max(first, start), min(first + count, end)
+            if low < high:
+                yield from child.parts(low - start, high - low)
+
+    def offset(self, index: int) -> int:
+        """Of a record of a batch that succeeded; -1 where nobody asked for it."""
+        return self.base_offset + index if self.base_offset >= 0 else NO_OFFSET
+
+
+class Thunk(NamedTuple):
+    """A callback of `size` records of a batch, from `first` on."""
+
+    first: int
+    size: int
+    callback: Callable[[ProduceResult, int, int], None]  # result, first, size
+
+
+class ProducerBatch:
+    """One batch of one partition. Who holds its queue's lock, or has drained it, may change it."""
+
+    def __init__(
+        self,
+        topic: Topic,
+        partition: int,
+        builder: RecordBatchBuilder,
+        now_ms: int,
+        *,
+        memory: tuple[int, int] | None = None,
+    ) -> None:
+        """An open batch; `memory` is what it holds of the pool, as (start, size)."""
+        self.topic, self.partition, self.builder = topic, partition, builder
+        self.topic_partition = TopicPartition(topic.name, partition)
+        self.created_ms = self.last_attempt_ms = now_ms
+        self.memory = memory
+        self.readers = 0  # requests that may still read its bytes
+        self.attempts, self.backoff_ms = 0, 0.0
+        self.result = ProduceResult(self.topic_partition)
+        self.producer_id, self.producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
+        self.base_sequence, self.sequence_was_reset = NO_SEQUENCE, False
+        self._thunks: list[Thunk] = []
+        self._final_state: FinalState | None = None
+        self._lock = threading.Lock()  # guards _final_state: it changes once
+
+    @property
+    def records_count(self) -> int:
+        """Records in it."""
+        return self.builder.records_count
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has a final state."""
+        return self._final_state is not None
+
+    @property
+    def in_retry(self) -> bool:
+        """Whether it was sent before."""
+        return self.attempts > 0
+
+    @property
+    def has_sequence(self) -> bool:
+        """Whether it was given one, which it keeps over retries."""
+        return self.base_sequence != NO_SEQUENCE
+
+    def add_callback(
+        self, first: int, count: int, callback: Callable[[ProduceResult, int, int], None]
+    ) -> None:
+        """Have `callback` run when these records' fate is known."""
+        self._thunks.append(Thunk(first, count, callback))
+
+    def set_producer_state(self, producer_id: int, epoch: int, base_sequence: int) -> None:
+        """Number its records; the bytes are rewritten where it is closed.
+
+        Bytes that a request may still be reading are left alone, and a copy is made.
+        """
+        self.sequence_was_reset = self.has_sequence
+        self.producer_id, self.producer_epoch = producer_id, epoch
+        self.base_sequence = base_sequence
+        if self.builder.is_closed:
+            if self.readers:
+                self.builder.data = memoryview(bytearray(self.builder.data))
+            rewrite(
+                self.builder.data,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=base_sequence,
+            )
+
+    def close(self) -> None:
+        """Seal the bytes; nothing is done where they are."""
+        if not self.builder.is_closed:
+            self.builder.close(
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                base_sequence=self.base_sequence,
+            )
+
+    def done(
+        self, base_offset: int, log_append_time: int = -1, error: Exception | None = None
+    ) -> bool:
+        """End in SUCCEEDED or FAILED; whether this changed anything.
+
+        Raises:
+            RuntimeError: it has succeeded before.
+        """
+        wanted = FinalState.SUCCEEDED if error is None else FinalState.FAILED
+        with self._lock:
+            before = self._final_state
+            if before is None:
+                self._final_state = wanted
+        if before is None:
+            self._complete(base_offset, log_append_time, error)
+        elif before is FinalState.SUCCEEDED:
+            raise RuntimeError(
+                f"a batch of {self.topic_partition} {wanted.value} after it had succeeded"
+            )
+        else:
+            logger.debug(
+                "a batch of %s %s after it was %s",
+                self.topic_partition, wanted.value, before.value,
+            )  # fmt: skip
+        return before is None
+
+    def abort(self, error: Exception) -> None:
+        """End in ABORTED.
+
+        Raises:
+            RuntimeError: it has ended before.
+        """
+        with self._lock:
+            before = self._final_state
+            self._final_state = before or FinalState.ABORTED
+        if before is not None:
+            raise RuntimeError(
+                f"a batch of {self.topic_partition} is aborted after it {before.value}"
+            )
+        self._complete(NO_OFFSET, -1, error)
+
+    def split(self, batch_size: int, *, codec_id: int, level: int | None) -> list[ProducerBatch]:
+        """Its records in smaller batches, in memory of their own; this one has failed with that.
+
+        The children inherit callbacks and age, and sequences that follow each other. The records
+        are taken from the closed bytes.
+        """
+        rows = codec.decode(bytes(self.builder.data))
+        columns = arrow.columns(
+            rows.num_rows,
+            key=rows.column("key"),
+            value=rows.column("value"),
+            timestamps=arrow.timestamps_ms(rows.column("timestamp"), rows.num_rows, 0),
+            headers=rows.column("headers"),
+        )
+        left = arrow.frozen(np.arange(rows.num_rows, dtype=np.int32))
+        children: list[tuple[int, ProducerBatch]] = []
+        while len(left):
+            first = int(left[0])
+            capacity = max(batch_size, size_upper_bound(columns, first))
+            # What a codec makes larger has room, too.
+            memory = np.empty(2 * capacity, np.uint8)
+            builder = RecordBatchBuilder(
+                memory, 0, 2 * capacity, write_limit=capacity, codec=codec_id, level=level
+            )
+            left = left[builder.append(columns, left) :]
+            builder.close_for_appends()
+            child = ProducerBatch(self.topic, self.partition, builder, self.created_ms)
+            child.attempts, child.last_attempt_ms = self.attempts, self.last_attempt_ms
+            if self.has_sequence:
+                sequence = increment_sequence(self.base_sequence, first)
+                child.set_producer_state(self.producer_id, self.producer_epoch, sequence)
+            children.append((first, child))
+        self._hand_over(children)
+        return [child for _, child in children]
+
+    def _hand_over(self, children: list[tuple[int, ProducerBatch]]) -> None:
+        with self._lock:
+            if self._final_state is not None:
+                raise RuntimeError(f"a batch of {self.topic_partition} is split after its end")
+            self._final_state = FinalState.FAILED
+        for thunk in self._thunks:
+            for first, child in children:
+                low = max(thunk.first, first)
+                high = min(thunk.first + thunk.size, first + child.records_count)
+                if low < high:
+                    child.add_callback(low - first, high - low, thunk.callback)
+        self.result.children = [(first, child.result) for first, child in children]
+        self.result.release()
+
+    def _complete(self, base_offset: int, log_append_time: int, error: Exception | None) -> None:
+        self.result.set(base_offset, log_append_time, error)
+        for first, size, callback in self._thunks:
+            try:
+                callback(self.result, first, size)
+            except Exception:
+                logger.exception("a callback of records of %s failed", self.topic_partition)
+        self.result.release()

@@ -1,0 +1,220 @@
+"""What `send` and `send_arrow` give back: where the records went, once that is known.
+
+Source: Kafka clients/producer/RecordMetadata.java, internals/FutureRecordMetadata.java.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from spark_kbatch.producer.batch import ProduceResult
+from spark_kbatch.record.columns import Array
+
+METADATA_SCHEMA = pa.schema(
+    [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
+)
+
+
+class RecordMetadata(NamedTuple):
+    """Where one record lies."""
+
+    topic: str
+    partition: int
+    offset: int  # -1 where acks is 0: nobody was asked
+    timestamp: int  # ms
+
+
+Callback = Callable[[RecordMetadata | None, Exception | None], None]
+ArrowCallback = Callable[[pa.RecordBatch | None, Exception | None], None]
+
+
+class RecordFuture:
+    """Of one record that was sent."""
+
+    __slots__ = ("_index", "_result", "_timestamp")
+
+    def __init__(self, result: ProduceResult, index: int, timestamp: int) -> None:
+        self._result, self._index, self._timestamp = result, index, timestamp
+
+    def done(self) -> bool:
+        """Whether the record's fate is known."""
+        result, _ = self._place()
+        return result.is_done
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Where the record lies; waits.
+
+        Raises:
+            TimeoutError: not known after `timeout` seconds; the record is still on its way.
+            KBatchError: it was not written, or nobody knows whether it was.
+        """
+        result, index = self._wait(timeout)
+        if result.error is not None:
+            raise result.error
+        return _metadata(result, index, self._timestamp)
+
+    def exception(self, timeout: float | None = None) -> Exception | None:
+        """What `result` would raise, None where it would not; waits."""
+        return self._wait(timeout)[0].error
+
+    def _place(self) -> tuple[ProduceResult, int]:
+        result, index, _ = next(self._result.parts(self._index, 1))
+        return result, index
+
+    def _wait(self, timeout: float | None) -> tuple[ProduceResult, int]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            result, index = self._place()
+            _wait_for(result, deadline)
+            if not result.children:
+                return result, index
+
+
+class FailedFuture:
+    """Of what could not be sent at all."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def done(self) -> bool:
+        """True."""
+        return True
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Raises what went wrong."""
+        del timeout
+        raise self._error
+
+    def exception(self, timeout: float | None = None) -> Exception:
+        """What went wrong."""
+        del timeout
+        return self._error
+
+
+class ArrowFuture:
+    """Of all rows of a `send_arrow`."""
+
+    def __init__(self, callback: ArrowCallback | None = None) -> None:
+        self._callback = callback
+        self._pieces: list[tuple[ProduceResult, int, Array]] = []  # result, first index, rows
+        self._lock = threading.Lock()  # guards the counts: the callback runs once
+        self._rows_count = -1  # not known before every row is appended
+        self._ended = 0
+
+    def add(self, result: ProduceResult, first: int, rows: Array) -> None:
+        """These rows went into a batch, from its record `first` on."""
+        self._pieces.append((result, first, rows))
+
+    def close(self, rows_count: int) -> None:
+        """Every row was appended."""
+        with self._lock:
+            self._rows_count = rows_count
+            is_last = self._callback is not None and self._ended == rows_count
+        if is_last:
+            self._call_back()
+
+    def count_down(self, _result: ProduceResult, _first: int, count: int) -> None:
+        """The fate of so many more rows is known: a batch's callback."""
+        with self._lock:
+            self._ended += count
+            is_last = self._ended == self._rows_count
+        if is_last and self._callback is not None:
+            self._call_back()
+
+    def done(self) -> bool:
+        """Whether every row's fate is known."""
+        return all(result.is_done for result, _, _ in self._pieces)
+
+    def result(self, timeout: float | None = None) -> pa.RecordBatch:
+        """Where each row lies, in the order of the rows: topic, partition, offset; waits.
+
+        Raises:
+            TimeoutError: not known after `timeout` seconds; rows are still on their way.
+            KBatchError: of the first row that was not written; others may have been.
+        """
+        self._wait(timeout)
+        error = self._error()
+        if error is not None:
+            raise error
+        return self._metadata()
+
+    def exception(self, timeout: float | None = None) -> Exception | None:
+        """What `result` would raise, None where it would not; waits."""
+        self._wait(timeout)
+        return self._error()
+
+    def _wait(self, timeout: float | None) -> None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for whole, _, _ in self._pieces:
+            waiting = [whole]
+            while waiting:
+                result = waiting.pop()
+                _wait_for(result, deadline)
+                waiting += [child for _, child in result.children]
+
+    def _parts(self) -> list[tuple[ProduceResult, int, Array]]:
+        parts = []
+        for whole, first, rows in self._pieces:
+            at = 0
+            for result, index, count in whole.parts(first, len(rows)):
+                parts.append((result, index, rows[at : at + count]))
+                at += count
+        return parts
+
+    def _error(self) -> Exception | None:
+        failed = [(int(rows[0]), r.error) for r, _, rows in self._parts() if r.error is not None]
+        return min(failed, key=lambda pair: pair[0])[1] if failed else None
+
+    def _metadata(self) -> pa.RecordBatch:
+        parts = self._parts()
+        count = sum(len(rows) for _, _, rows in parts)
+        topics = np.zeros(count, np.int32)
+        partitions, offsets = np.zeros(count, np.int32), np.full(count, -1, np.int64)
+        names: dict[str, int] = {}
+        for result, first, rows in parts:
+            topic, partition = result.topic_partition
+            topics[rows] = names.setdefault(topic, len(names))
+            partitions[rows] = partition
+            if result.base_offset >= 0:
+                offsets[rows] = np.arange(len(rows)) + (result.base_offset + first)
+        topic_names = pa.array(list(names), pa.string()).take(pa.array(topics))
+        return pa.RecordBatch.from_arrays(
+            [topic_names, pa.array(partitions), pa.array(offsets)], schema=METADATA_SCHEMA
+        )
+
+    def _call_back(self) -> None:
+        assert self._callback is not None
+        error = self._error()
+        self._callback(None if error else self._metadata(), error)
+
+
+def record_callback(
+    callback: Callback, timestamp: int
+) -> Callable[[ProduceResult, int, int], None]:
+    """What a batch calls for the record of one `send`."""
+
+    def call(result: ProduceResult, first: int, _count: int) -> None:
+        if result.error is not None:
+            callback(None, result.error)
+        else:
+            callback(_metadata(result, first, timestamp), None)
+
+    return call
+
+
+def _metadata(result: ProduceResult, index: int, timestamp: int) -> RecordMetadata:
+    topic, partition = result.topic_partition
+    time_ms = result.log_append_time if result.log_append_time >= 0 else timestamp
+    return RecordMetadata(topic, partition, result.offset(index), time_ms)
+
+
+def _wait_for(result: ProduceResult, deadline: float | None) -> None:
+    left = None if deadline is None else max(deadline - time.monotonic(), 0)
+    if not result.wait(left):
+        raise TimeoutError(f"a record for {result.topic_partition} is still on its way")

@@ -1,0 +1,386 @@
+"""Rows and records in, batches out to a transport: the parts of a producer put together.
+
+    send, send_arrow -> Partitioner -> RecordAccumulator (BufferPool) -> Sender -> Transport
+
+A producer has a thread that sends what is due. `inline` has none: who appends sends what is full,
+and where memory runs out the fullest batch; that is for a caller that gives rows as fast as it can
+and waits for no answer, as a Spark task does, and for a transport that answers at once.
+
+Source: Kafka clients/producer/KafkaProducer.java.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_kbatch.config import Topic
+from spark_kbatch.errors import (
+    BufferExhaustedError,
+    ConfigError,
+    InvalidTimestampError,
+    ProducerClosedError,
+    RecordTooLargeError,
+)
+from spark_kbatch.producer.accumulator import AccumulatorConfig, RecordAccumulator
+from spark_kbatch.producer.batch import ProducerBatch
+from spark_kbatch.producer.buffer_pool import BufferPool
+from spark_kbatch.producer.futures import (
+    ArrowCallback,
+    ArrowFuture,
+    Callback,
+    FailedFuture,
+    RecordFuture,
+    record_callback,
+)
+from spark_kbatch.producer.partitioner import Partitioner, load_partitioner
+from spark_kbatch.producer.sender import Sender, SenderConfig, Transport
+from spark_kbatch.producer.sequences import Sequences
+from spark_kbatch.producer_config import ProducerConfig
+from spark_kbatch.record import columns as arrow
+from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX
+from spark_kbatch.record.columns import HEADER_OVERHEAD_MAX, Array
+from spark_kbatch.record.compression import CODECS
+from spark_kbatch.record.header import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD
+from spark_kbatch.record.plain import Header
+
+_BYTES_AT_ONCE = 1 << 20
+
+Bytes = bytes | bytearray | memoryview | str
+
+
+class Producer:
+    """Sends records to topics. Thread-safe; with `inline`, for one thread.
+
+    with cluster.producer(linger_ms=5) as producer:
+        future = producer.send("events", key=b"k", value=b"v", headers=[("h", b"x")])
+        producer.send_arrow("events", table)
+        future.result().offset
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        transport: Transport,
+        find_topic: Callable[[str], Topic],
+        clock_ms: Callable[[], int],
+        *,
+        new_producer_id: Callable[[], int] | None = None,
+        inline: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        """Set up, and start the thread unless `inline`.
+
+        Args:
+            find_topic: asked for each topic that occurs.
+            new_producer_id: needed where the config says idempotence.
+            seed: of everything that is random; by default another one each time.
+        """
+        self._config, self._clock_ms, self._inline = config, clock_ms, inline
+        codec = CODECS[config.compression_type]
+        # Before compression a batch may be several times batch.size; a compressor's result lies
+        # beside the buffers until it is copied back, one at a time.
+        capacity_max = max(config.batch_size, config.buffer_memory // 16)
+        scratch = capacity_max + capacity_max // 128 + 1024 if codec else 0
+        self.pool = BufferPool(
+            total_memory=max(config.buffer_memory - scratch, 1),
+            # A buffer for each of two partitions at least, whatever batch.size says.
+            poolable_size=max(
+                min(config.batch_size, (config.buffer_memory - scratch) // 2),
+                RECORD_BATCH_OVERHEAD,
+            ),
+            # Once somebody waits, the sender takes batches that are not full, too.
+            on_wait=self._wake_up,
+        )
+        sequences = None
+        if config.enable_idempotence and new_producer_id is not None:
+            sequences = Sequences(new_producer_id)
+        seed = uuid.uuid4().int if seed is None else seed
+        self._accumulator = RecordAccumulator(
+            AccumulatorConfig(
+                batch_size=self.pool.poolable_size,
+                linger_ms=config.linger_ms,
+                codec=codec,
+                level=config.compression_level,
+                delivery_timeout_ms=config.delivery_timeout_ms,
+                retry_backoff_ms=config.retry_backoff_ms,
+                retry_backoff_max_ms=config.retry_backoff_max_ms,
+                capacity_max=capacity_max,
+            ),
+            self.pool,
+            allocate=self._make_room if inline else self._wait_for_memory,
+            on_ready=self._pump if inline else self._wake_up,
+            sequences=sequences,
+            seed=seed,
+        )
+        self._sender = Sender(
+            self._accumulator,
+            transport,
+            SenderConfig(
+                acks=config.acks,
+                retries=config.retries,
+                request_timeout_ms=config.request_timeout_ms,
+                max_request_size=config.max_request_size,
+                max_in_flight=config.max_in_flight_requests_per_connection,
+            ),
+            clock_ms,
+            sequences=sequences,
+        )
+        topics: dict[str, Topic] = {}
+
+        def known_topic(name: str) -> Topic:
+            if name not in topics:
+                topics[name] = find_topic(name)
+            return topics[name]
+
+        custom = config.partitioner_class
+        self._partitioner = Partitioner(
+            known_topic,
+            switch_bytes=config.batch_size,
+            seed=seed,
+            ignore_keys=config.partitioner_ignore_keys,
+            adaptive=config.partitioner_adaptive_partitioning_enable,
+            queue_sizes=lambda name: self._accumulator.queue_sizes(known_topic(name)),
+            custom=load_partitioner(custom) if isinstance(custom, str) else custom,
+        )
+        self._is_closed = False
+        if not inline:
+            self._sender.start()
+
+    # Sending.
+
+    def send(
+        self,
+        topic: str,
+        value: Bytes | None = None,
+        key: Bytes | None = None,
+        *,
+        headers: Iterable[tuple[str, Bytes | None]] = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        callback: Callback | None = None,
+    ) -> RecordFuture | FailedFuture:
+        """Send one record; text is written as UTF-8.
+
+        Args:
+            partition: by default the partitioner's choice.
+            timestamp_ms: by default now.
+            callback: given the record's metadata, or None and an error, once its fate is known; in
+                the sender's thread and in the order of a partition's records.
+
+        Returns:
+            A future; a record that is too large, or finds no memory within max.block.ms, fails there.
+
+        Raises:
+            ConfigError: an argument that no record can have.
+            UnknownTopicOrPartitionError: no such topic or partition.
+            ProducerClosedError: the producer is closed.
+        """
+        self._ensure_open()
+        now_ms = self._clock_ms()
+        timestamp = now_ms if timestamp_ms is None else timestamp_ms
+        if timestamp < NO_TIMESTAMP:
+            raise InvalidTimestampError(timestamp)
+        key_bytes, value_bytes = _bytes("key", key), _bytes("value", value)
+        header_bytes = [_header(header) for header in headers]
+        size = len(key_bytes or b"") + len(value_bytes or b"")
+        size += sum(HEADER_OVERHEAD_MAX + len(k) + len(v or b"") for k, v in header_bytes)
+        found, partition = self._partitioner.partition_one(topic, key_bytes, size, partition)
+        size += RECORD_BATCH_OVERHEAD + RECORD_OVERHEAD_MAX
+        futures: list[RecordFuture] = []
+
+        def on_appended(batch: ProducerBatch, index: int) -> None:
+            futures.append(RecordFuture(batch.result, index, timestamp))
+            if callback is not None:
+                batch.add_callback(index, 1, record_callback(callback, timestamp))
+
+        try:
+            self._ensure_size(size)
+            record = timestamp, key_bytes, value_bytes, header_bytes
+            self._accumulator.append_record(found, partition, record, size, now_ms, on_appended)
+        except (BufferExhaustedError, RecordTooLargeError) as error:
+            if callback is not None:
+                callback(None, error)
+            return FailedFuture(error)
+        return futures[0]
+
+    def send_arrow(
+        self, topic: str | None, rows: Any, *, callback: ArrowCallback | None = None
+    ) -> ArrowFuture:
+        """Send every row of a table.
+
+        Args:
+            topic: of all rows; None where they have a column `topic`.
+            rows: a pyarrow RecordBatch or Table, or what pyarrow makes one of. Its columns are those
+                of Spark's Kafka sink: value; key, topic, partition, headers, timestamp, each
+                optional. Others are ignored.
+            callback: given a RecordBatch of topic, partition and offset for every row, or None and
+                an error, once the fate of all is known; in the sender's thread.
+
+        Returns:
+            A future of where each row lies.
+
+        Raises:
+            ConfigError: a column with a wrong type, a value that no record can have.
+            BufferExhaustedError, RecordTooLargeError: rows before may have been sent.
+            UnknownTopicOrPartitionError: no such topic.
+            ProducerClosedError: the producer is closed.
+        """
+        self._ensure_open()
+        table = rows if isinstance(rows, (pa.RecordBatch, pa.Table)) else pa.table(rows)
+        batches = table.to_batches() if isinstance(table, pa.Table) else [table]
+        arrow.ensure_sendable(table.schema, has_topic=topic is not None)
+        future = ArrowFuture(callback)
+        first_row = 0
+        for batch in batches:
+            self._append_in_pieces(batch, topic, first_row, future)
+            first_row += batch.num_rows
+        future.close(first_row)
+        return future
+
+    def append(self, rows: pa.RecordBatch, topic: str | None) -> None:
+        """As `send_arrow`, without a future; the columns were checked before."""
+        self._append_in_pieces(rows, topic, 0, None)
+
+    def ensure_delivered(self) -> None:
+        """Raise the error of the first batch that could not be delivered, if there is one."""
+        if self._sender.first_error is not None:
+            raise self._sender.first_error
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send all that was given so far, and wait until its fate is known.
+
+        Raises:
+            RequestTimedOutError: not within so many seconds; the rest is still on its way.
+        """
+        self._accumulator.begin_flush()
+        if self._inline:
+            self._pump()
+        else:
+            self._wake_up()
+        self._accumulator.await_flush(timeout)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Send all that was given, within so many seconds, and end. More calls do nothing.
+
+        Futures of what was not delivered by then fail with ProducerClosedError.
+        """
+        if not self._is_closed:
+            self._is_closed = True
+            self._sender.close(timeout)
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; at once, giving up what was not sent, where the block failed."""
+        self.close(timeout=None if error is None else 0)
+
+    # Inside.
+
+    def _append_in_pieces(
+        self, rows: pa.RecordBatch, topic: str | None, first_row: int, future: ArrowFuture | None
+    ) -> None:
+        """Rows are gone over once for each partition, so they are taken as the cache holds them."""
+        pieces = max(rows.nbytes // _BYTES_AT_ONCE, 1)
+        size = max(-(-rows.num_rows // pieces), 1)
+        for start in range(0, rows.num_rows, size):
+            self._append(rows.slice(start, size), topic, first_row + start, future)
+
+    def _append(
+        self, batch: pa.RecordBatch, topic: str | None, first_row: int, future: ArrowFuture | None
+    ) -> None:
+        names = batch.schema.names
+
+        def column(name: str) -> pa.Array | None:
+            return batch.column(names.index(name)) if name in names else None
+
+        now_ms = self._clock_ms()
+        try:
+            columns = arrow.columns(
+                batch.num_rows,
+                key=column("key"),
+                value=column("value"),
+                timestamps=arrow.timestamps_ms(column("timestamp"), batch.num_rows, now_ms),
+                headers=column("headers"),
+            )
+        except OverflowError:
+            # Over 2 GiB in one column of an Arrow batch: more than its int32 bounds can say.
+            half = batch.num_rows // 2
+            if half == 0:
+                raise RecordTooLargeError(
+                    "a record", 2**31, 2**31 - 1, "max.message.bytes"
+                ) from None
+            self._append(batch.slice(0, half), topic, first_row, future)
+            self._append(batch.slice(half), topic, first_row + half, future)
+            return
+
+        def on_appended(to: ProducerBatch, first: int, rows: Array) -> None:
+            assert future is not None
+            future.add(to.result, first, rows + np.int32(first_row) if first_row else rows)
+            to.add_callback(first, len(rows), future.count_down)
+
+        topics = column("topic") if topic is None else topic
+        row_size = arrow.mean_row_size(columns)
+        told = None if future is None else on_appended
+        for found, partition, rows in self._partitioner.partition(
+            columns, topics, column("partition"), column("key")
+        ):
+            self._accumulator.append(
+                found, partition, columns, rows, now_ms, told, row_size=row_size
+            )
+
+    def _wait_for_memory(self, size: int) -> int:
+        return self.pool.allocate(size, self._config.max_block_ms)
+
+    def _make_room(self, size: int) -> int:
+        start = self.pool.try_allocate(size)
+        while start is None:
+            self._accumulator.send_fullest()
+            self._pump()
+            start = self.pool.try_allocate(size)
+        return start
+
+    def _pump(self) -> None:
+        self._sender.send_ready()
+        self.ensure_delivered()
+
+    def _wake_up(self) -> None:
+        self._sender.wake_up()
+
+    def _ensure_open(self) -> None:
+        if self._is_closed:
+            raise ProducerClosedError("the producer is closed and takes no more records")
+
+    def _ensure_size(self, size: int) -> None:
+        if size > self._config.max_request_size:
+            raise RecordTooLargeError(
+                "a record", size, self._config.max_request_size, "max.request.size"
+            )
+
+
+def _bytes(name: str, value: Bytes | None) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    raise ConfigError(f"{name} is a {type(value).__name__}; accepted: bytes, text or None")
+
+
+def _header(header: tuple[str, Bytes | None]) -> Header:
+    key, value = header
+    if not isinstance(key, str):
+        raise ConfigError(f"a header's key is {key!r}; accepted: text")
+    return key.encode(), _bytes(f"header {key!r}", value)

@@ -1,0 +1,34 @@
+"""Producer ids: each process takes a block of the cluster's, and gives them out one by one.
+
+Source: Kafka transaction-coordinator/.../RPCProducerIdManager.java, ProducerIdsBlock.java.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from spark_kbatch.replica.locks import Locks
+from spark_kbatch.replica.metadata import Metadata
+
+BLOCK_SIZE = 1000
+
+
+class ProducerIds:
+    """Ids that no producer of this cluster has had. Thread-safe; a forked child has its own block."""
+
+    def __init__(self, metadata: Metadata, locks: Locks) -> None:
+        self._metadata, self._locks = metadata, locks
+        # Guarded by the metadata lock, which excludes threads too and which no child inherits.
+        self._block: Iterator[int] = iter(())
+        self._process_id = os.getpid()
+
+    def next(self) -> int:
+        """A new id. What is left of a block when a process ends is never given out."""
+        with self._locks.metadata():
+            if self._process_id != os.getpid():
+                self._block, self._process_id = iter(()), os.getpid()
+            for producer_id in self._block:
+                return producer_id
+            self._block = iter(self._metadata.take_producer_ids(BLOCK_SIZE))
+            return next(self._block)

@@ -1,0 +1,93 @@
+"""How fast does the whole producer take rows: partition, accumulate, encode, hand over?
+
+Unit: million records a second, one core; 16-byte keys, 100-byte values, 8 partitions by key, batches
+of 64 KiB, uncompressed, with CRC, to a transport that only looks where the bytes lie. Ceiling: memcpy
+of the encoded bytes between two arrays. Peer: confluent-kafka's `produce`, which copies each record
+into librdkafka's queue and encodes none of them; its callbacks and its broker are not there.
+Before and after a change: `make bench`, then read the ratios.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Producer as ConfluentProducer
+
+from spark_kbatch import kernels
+from spark_kbatch.config import Topic, TopicConfig
+from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.producer.producer import Producer
+from spark_kbatch.producer.sender import Answer, ProduceRequest
+from spark_kbatch.producer_config import ProducerConfig
+from tests.benchmarks.interleaved import Candidate, bulk_rows, interleave
+
+ROWS = 4_000_000
+ROWS_AT_ONCE = 10_000  # as Spark hands them to a writer
+PEER_ROWS = 200_000
+TARGETS = {("producer", "memcpy"): 0.35, ("producer", "confluent-kafka"): 5.0}
+
+
+class Nowhere:
+    """A transport that takes whatever comes."""
+
+    def __init__(self) -> None:
+        self.records = self.bytes = 0
+
+    def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
+        for batch in request.batches:
+            self.records += batch.records_count
+            self.bytes += len(batch.data)
+        on_answer(
+            {TopicPartition(b.topic.name, b.partition): AppendResult() for b in request.batches}
+        )
+
+
+def produce(batches: list[pa.RecordBatch]) -> Nowhere:
+    transport = Nowhere()
+    topic = Topic("events", "id", 8, TopicConfig())
+    config = ProducerConfig(
+        batch_size=256 * 1024, linger_ms=None, enable_idempotence=False, max_request_size=2**31 - 1
+    )
+    with Producer(config, transport, lambda _: topic, lambda: 0, inline=True) as producer:
+        for rows in batches:
+            producer.append(rows, "events")
+    return transport
+
+
+def confluent_produce(rows: list[tuple[bytes, bytes]]) -> None:
+    producer = ConfluentProducer(
+        {
+            "bootstrap.servers": "127.0.0.1:1",
+            "queue.buffering.max.messages": 2 * len(rows),
+            "queue.buffering.max.kbytes": 1024 * 1024,
+            "log_level": 0,
+        }
+    )
+    for key, value in rows:
+        producer.produce("events", value, key)
+    producer.purge()
+
+
+def bench_producer() -> None:
+    kernels.load()
+    rows = bulk_rows(ROWS, key_bytes=16, value_bytes=100)
+    batches = [rows.slice(first, ROWS_AT_ONCE) for first in range(0, ROWS, ROWS_AT_ONCE)]
+    sent = produce(batches)
+    assert sent.records == ROWS
+    source, target = np.zeros(sent.bytes, np.uint8), np.zeros(sent.bytes, np.uint8)
+    source[:] = 1
+    peer_rows = list(
+        zip(*(rows.column(c)[:PEER_ROWS].to_pylist() for c in ("key", "value")), strict=True)
+    )
+    rates = interleave(
+        {
+            "memcpy": Candidate(lambda: np.copyto(target, source), ROWS / 1e6),
+            "producer": Candidate(lambda: produce(batches), ROWS / 1e6),
+            "confluent-kafka": Candidate(lambda: confluent_produce(peer_rows), PEER_ROWS / 1e6),
+        },
+        rounds=9,
+    )
+    rates.show("Rows to finished batches, 8 partitions, one core", "M records/s", TARGETS)
+    rates.ensure(TARGETS)

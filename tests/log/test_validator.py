@@ -1,0 +1,140 @@
+"""Which batches a leader takes; what it refuses, and in which words."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from spark_kbatch.config import TopicConfig
+from spark_kbatch.errors import (
+    CorruptRecordError,
+    InvalidRecordError,
+    KBatchError,
+    RecordTooLargeError,
+)
+from spark_kbatch.log.validator import validate
+from spark_kbatch.model import AppendOrigin, TopicPartition
+from tests import builders, reference
+from tests.reference import BatchHeader, read_header
+
+PARTITION = TopicPartition("events", 0)
+GOOD = builders.batch(n=3)
+IDEMPOTENT = builders.idempotent_batch(producer_id=7, base_sequence=5, n=3)
+SIZE = len(GOOD)
+CONTROL, TRANSACTIONAL = 0x20, 0x10
+
+
+def changed(data: bytes = GOOD, **fields: int) -> bytes:
+    """The batch with other header fields and a CRC that holds."""
+    header = read_header(data)._replace(**fields)
+    return reference.with_crc(reference.HEADER.pack(*header) + data[reference.HEADER_SIZE :])
+
+
+def check(
+    data: bytes, *, config: TopicConfig | None = None, origin: AppendOrigin = AppendOrigin.CLIENT
+) -> BatchHeader:
+    return BatchHeader._make(validate(data, PARTITION, config or TopicConfig(), origin))
+
+
+@pytest.mark.parametrize("codec", reference.CODECS)
+def test_a_batch_of_every_codec_is_taken(codec: str) -> None:
+    data = builders.batch(compression=codec)
+    assert check(data) == read_header(data)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_a_batch_may_lie_in_any_buffer(kind: type) -> None:
+    assert check(kind(GOOD)) == read_header(GOOD)
+
+
+def test_a_batch_of_an_idempotent_producer_is_taken() -> None:
+    assert check(IDEMPOTENT).base_sequence == 5
+
+
+def test_a_leader_epoch_does_not_matter_since_the_leader_sets_it() -> None:
+    assert check(changed(leader_epoch=77)).leader_epoch == 77
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        pytest.param(b"", "has 0 bytes; accepted: one batch, of 61 bytes or more", id="nothing"),
+        pytest.param(GOOD[:60], "has 60 bytes", id="less than a header"),
+        pytest.param(GOOD[:-1], f"says that it has {SIZE} bytes, where {SIZE - 1} are", id="cut"),
+        pytest.param(GOOD + b"\0", f"where {SIZE + 1} are given", id="a byte more"),
+        pytest.param(GOOD * 2, "accepted: exactly one whole batch", id="two batches"),
+        pytest.param(changed(length=-1), "says that it has 11 bytes", id="a length below 0"),
+        pytest.param(changed(magic=1), "has magic 1; accepted: 2, Kafka's format", id="magic 1"),
+        pytest.param(GOOD[:16] + b"\0", "has magic 0", id="magic 0 and few bytes"),
+        pytest.param(changed(base_offset=4), "has base offset 4; accepted: 0", id="base offset"),
+        pytest.param(
+            changed(records_count=0, last_offset_delta=-1), "has 0 records and", id="no records"
+        ),
+        pytest.param(
+            changed(records_count=-1, last_offset_delta=-2), "has -1 records", id="fewer than none"
+        ),
+        pytest.param(
+            changed(last_offset_delta=3),
+            "has 3 records and last offset delta 3; accepted: 1 record or more",
+            id="a delta too large",
+        ),
+        pytest.param(changed(records_count=2), "has 2 records", id="a count too small"),
+        pytest.param(changed(attributes=5), "has codec 5; accepted: 0 to 4", id="codec"),
+        pytest.param(changed(attributes=CONTROL), "is a control batch", id="control batch"),
+        pytest.param(changed(attributes=TRANSACTIONAL), "is transactional", id="transactional"),
+        pytest.param(changed(attributes=8), "has log append time", id="log append time"),
+        pytest.param(
+            changed(IDEMPOTENT, base_sequence=-1),
+            "of producer 7 has epoch 0 and base sequence -1; accepted: 0 or more of both",
+            id="no sequence",
+        ),
+        pytest.param(changed(IDEMPOTENT, producer_epoch=-1), "has epoch -1 and", id="no epoch"),
+    ],
+)
+def test_what_no_log_takes_is_refused_with_what_is_accepted(data: bytes, words: str) -> None:
+    with pytest.raises(InvalidRecordError) as error:
+        check(data)
+    assert str(error.value).startswith("a batch for events-0 ")
+    assert words in str(error.value)
+
+
+def test_more_records_than_bytes_for_them_are_refused() -> None:
+    """A reader would refuse them, and all behind them."""
+    with pytest.raises(CorruptRecordError, match="records count for the bytes there are"):
+        check(changed(records_count=1000, last_offset_delta=999))
+
+
+@pytest.mark.parametrize("position", [21, 61, SIZE - 1], ids=["header", "first", "last"])
+def test_a_flipped_bit_is_found(position: int) -> None:
+    data = bytearray(GOOD)
+    data[position] ^= 1
+    with pytest.raises(CorruptRecordError, match=r"CRC-32C: expected 0x[0-9a-f]{8}, found"):
+        check(bytes(data))
+
+
+@pytest.mark.parametrize("option", ["max.message.bytes", "segment.bytes"])
+def test_a_batch_may_be_as_large_as_the_topic_allows_and_no_larger(option: str) -> None:
+    field = option.replace(".", "_")
+    assert check(GOOD, config=TopicConfig(**{field: SIZE}))
+    with pytest.raises(RecordTooLargeError) as error:
+        check(GOOD, config=TopicConfig(**{field: SIZE - 1}))
+    assert (error.value.size_in_bytes, error.value.limit) == (SIZE, SIZE - 1)
+    assert f"write to a new topic with a larger {option}" in str(error.value)
+
+
+def test_the_cluster_itself_may_write_control_batches_and_any_sequence() -> None:
+    for data in (changed(attributes=CONTROL), changed(IDEMPOTENT, base_sequence=-1)):
+        assert check(data, origin=AppendOrigin.COORDINATOR)
+        with pytest.raises(InvalidRecordError):
+            check(data)
+
+
+@pytest.mark.parametrize("position", range(reference.HEADER_SIZE))
+def test_any_other_byte_of_the_header_is_taken_or_refused_on_purpose(position: int) -> None:
+    for mask in (0x01, 0x80, 0xFF):
+        data = bytearray(GOOD)
+        data[position] ^= mask
+        for one in (bytes(data), reference.with_crc(bytes(data))):
+            with contextlib.suppress(KBatchError):
+                check(one)

@@ -1,0 +1,512 @@
+"""Appends to several partitions at once: each is answered for itself, beside jobs that commit."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.config import Topic, TopicConfig, parse_write_options
+from spark_kbatch.errors import (
+    CommitError,
+    ConfigError,
+    CorruptRecordError,
+    InvalidProducerEpochError,
+    InvalidRecordError,
+    InvalidRequiredAcksError,
+    KafkaStorageError,
+    LogDirLockedError,
+    OutOfOrderSequenceError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.log.state import STATE_FILE
+from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
+from spark_kbatch.record import plain
+from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC, coordinator
+from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
+from tests import builders
+from tests.builders import append_records, batch, contents, idempotent_batch, records_of
+from tests.faults import (
+    DiesAtTheCommitPoint,
+    Fault,
+    FaultyFiles,
+    ReadOnlyFiles,
+    StopsInTheFlip,
+    died,
+    run_child,
+)
+from tests.log.soundness import ensure_sound
+from tests.reference import Record, split_batches
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # by kafka-python, about itself
+    import kafka.record.memory_records as kafka_python  # type: ignore[import-untyped]
+
+EVENTS, OTHERS = TopicPartition("events", 0), TopicPartition("others", 0)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return builders.a_cluster(tmp_path, topics={"events": 2, "others": 2})
+
+
+def another(cluster: Cluster, files: Files | None = None) -> Cluster:
+    """The same cluster, as another process has it open."""
+    return Cluster(str(cluster.path), files=files)
+
+
+def ensure_all_sound(cluster: Cluster) -> None:
+    for topic in cluster.topics():
+        for topic_partition in cluster.manager.partitions(topic.name):
+            ensure_sound(cluster.manager.log(topic_partition))
+    ensure_sound(cluster.manager.log(TRANSACTION_STATE))
+
+
+# Answers.
+
+
+@pytest.mark.parametrize("required_acks", [-1, 0, 1])
+@pytest.mark.parametrize("flush", [False, True], ids=["not flushed", "flushed"])
+def test_each_partition_is_answered_with_its_base_offset(
+    cluster: Cluster, required_acks: int, flush: bool
+) -> None:
+    append_records(cluster, {("events", 1): batch(n=5)})
+    entries: dict[tuple[str, int], Buffer] = {("others", 1): batch(n=2), ("events", 1): batch(n=3)}
+    found = append_records(cluster, entries, required_acks=required_acks, flush=flush)
+
+    assert found == {
+        TopicPartition("others", 1): AppendResult(0, log_start_offset=0),
+        TopicPartition("events", 1): AppendResult(5, log_start_offset=0),
+    }
+    expected = records_of([batch(n=5), batch(n=3)])
+    assert contents(cluster)[TopicPartition("events", 1)] == expected
+    ensure_all_sound(cluster)
+
+
+def test_appends_of_nothing_are_answered(cluster: Cluster) -> None:
+    assert append_records(cluster, {}) == {}
+
+
+@pytest.mark.parametrize("required_acks", [-2, 2])
+def test_other_acks_are_refused_for_every_partition(cluster: Cluster, required_acks: int) -> None:
+    entries: dict[tuple[str, int], Buffer] = {("events", 0): batch(), ("no topic", 0): batch()}
+    for result in append_records(cluster, entries, required_acks=required_acks).values():
+        assert isinstance(result.error, InvalidRequiredAcksError)
+        assert str(result.error).startswith(f"acks is {required_acks}; accepted: -1 ")
+        assert result[:3] == (-1, -1, -1)
+    assert contents(cluster)[EVENTS] == []
+
+
+def test_one_partitions_error_does_not_stop_the_others(cluster: Cluster) -> None:
+    damaged = bytearray(batch())
+    damaged[-1] ^= 1
+    idempotent = idempotent_batch(base_sequence=3, epoch=2)
+    append_records(cluster, {("others", 0): idempotent, ("others", 1): idempotent})
+    found = append_records(
+        cluster,
+        {
+            ("__transaction_state", 0): batch(),
+            ("events", 0): damaged,
+            ("events", 1): batch(),
+            ("events", 2): batch(),
+            ("no-topic", 0): batch(),
+            ("others", 0): idempotent_batch(base_sequence=5, epoch=2),
+            ("others", 1): idempotent_batch(base_sequence=4, epoch=1),
+        },
+    )
+
+    errors = {str(tp): type(result.error) for tp, result in found.items()}
+    assert errors == {
+        "__transaction_state-0": ConfigError,
+        "events-0": CorruptRecordError,
+        "events-1": type(None),
+        "events-2": UnknownTopicOrPartitionError,
+        "no-topic-0": UnknownTopicOrPartitionError,
+        "others-0": OutOfOrderSequenceError,
+        "others-1": InvalidProducerEpochError,
+    }
+    assert [len(records) for records in contents(cluster).values()] == [0, 3, 1, 1]
+    ensure_all_sound(cluster)
+
+
+def test_a_batch_that_a_log_does_not_take_leaves_no_trace(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, config=TopicConfig(max_message_bytes=300))
+    before = cluster.manager.log(EVENTS).state()
+    for data, kind in (
+        (batch(n=9), RecordTooLargeError),
+        (batch(n=1) * 2, InvalidRecordError),
+        (b"", InvalidRecordError),
+    ):
+        assert isinstance(append_records(cluster, {EVENTS: data})[EVENTS].error, kind)
+    assert cluster.manager.log(EVENTS).state() == before
+
+
+def test_internal_topics_are_written_where_allowed(cluster: Cluster) -> None:
+    cluster.manager.create_topic("__commits", partitions=1, config=TopicConfig())
+    place = ("__commits", 0)
+    (refused,) = append_records(cluster, {place: batch()}).values()
+    assert str(refused.error) == "topic '__commits' is the cluster's own; write to another"
+    (taken,) = append_records(
+        cluster,
+        {place: batch()},
+        internal_topics_allowed=True,
+        origin=AppendOrigin.COORDINATOR,
+    ).values()
+    assert taken == AppendResult(0, log_start_offset=0)
+
+
+def test_replicas_do_not_come_here(cluster: Cluster) -> None:
+    with pytest.raises(ValueError, match="a follower copies the bytes of its leader"):
+        append_records(cluster, {EVENTS: batch()}, origin=AppendOrigin.REPLICATION)
+
+
+@pytest.mark.parametrize("outcome", ["taken", "refused", "failed"])
+def test_the_buffer_is_as_it_was_and_free(cluster: Cluster, outcome: str) -> None:
+    buffer = bytearray(batch())
+    if outcome == "refused":
+        buffer[-1] ^= 1
+    before = bytes(buffer)
+    files = FaultyFiles(Fault(3, errno.EIO) if outcome == "failed" else None)
+    (result,) = append_records(another(cluster, files), {EVENTS: memoryview(buffer)}).values()
+
+    assert (result.error is None) == (outcome == "taken")
+    assert buffer == before
+    buffer.clear()  # BufferError while anybody has a view of it
+
+
+def test_a_broker_in_the_log_dir_is_every_partitions_error(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Files, "share_lock", lambda *_: False)
+    for result in append_records(cluster, {EVENTS: batch(), OTHERS: batch()}).values():
+        assert isinstance(result.error, LogDirLockedError)
+
+
+def test_a_damaged_state_is_not_the_batchs_error(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    (cluster.manager.log(EVENTS).directory / STATE_FILE).write_bytes(bytes(8192))
+    found = append_records(cluster, {EVENTS: batch(), OTHERS: batch()})
+    assert isinstance(found[EVENTS].error, KafkaStorageError)
+    assert "neither slot of the state is valid" in str(found[EVENTS].error)
+    assert found[OTHERS].error is None
+
+
+def test_a_log_shorter_than_recorded_is_not_appended_to(cluster: Cluster) -> None:
+    append_records(cluster, {EVENTS: batch()})
+    os.truncate(cluster.manager.log(EVENTS).directory / f"{0:020d}.log", 50)
+    found = append_records(cluster, {EVENTS: batch()})[EVENTS].error
+    assert isinstance(found, KafkaStorageError)
+    assert "fewer than the" in str(found)
+
+
+def test_on_a_read_only_mount_every_partition_is_answered(cluster: Cluster) -> None:
+    read_only = another(cluster, ReadOnlyFiles())
+    for result in append_records(read_only, {EVENTS: batch(), OTHERS: batch()}).values():
+        assert isinstance(result.error, KafkaStorageError)
+        assert "Read-only file system" in str(result.error)
+
+
+def test_an_append_where_an_adoption_stopped_halfway_makes_the_segments_file_anew(
+    cluster: Cluster,
+) -> None:
+    """And flushes the directory with it, or a power loss would take the file."""
+    extents = builders.staged(cluster, {EVENTS: [batch()]}, adopt_min_bytes=0)
+    log = cluster.manager.log(EVENTS)
+    dry_run = FaultyFiles()
+    assert died(
+        lambda: builders.commit(another(cluster, DiesAtTheRename()), extents, adopt_min_bytes=0)
+    )
+    assert not (log.directory / f"{0:020d}.log").exists()
+
+    found = append_records(another(cluster, dry_run), {EVENTS: batch(n=2)}, flush=True)[EVENTS]
+    assert found == AppendResult(0, log_start_offset=0)
+    assert f"flush {log.directory}" in dry_run.steps
+    assert contents(cluster)[EVENTS] == records_of([batch(n=2)])
+    ensure_sound(log)
+
+
+class DiesAtTheRename(FaultyFiles):
+    """A process that is killed between an adoption's two steps."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.fault = Fault(len(self.steps))
+        super().rename(source, target)
+
+
+# Idempotence.
+
+
+def test_all_threads_have_one_log_of_a_partition(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows the producers: with one each, a retry in another thread would be written again."""
+    mine, both = another(cluster), threading.Barrier(2)
+    find = mine.metadata.topic
+
+    def find_at_once(name: str) -> Topic:
+        both.wait(10)
+        return find(name)
+
+    monkeypatch.setattr(mine.metadata, "topic", find_at_once)
+    found: list[PartitionLog] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(mine.manager.log(EVENTS))) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found[0] is found[1]
+
+
+def test_a_retry_after_a_lost_answer_keeps_one_copy(cluster: Cluster) -> None:
+    producer_id = cluster.new_producer_id()
+    batches = [
+        idempotent_batch(producer_id=producer_id, base_sequence=3 * n, n=3) for n in range(5)
+    ]
+    first = [append_records(cluster, {EVENTS: data}) for data in batches]
+    append_records(another(cluster), {EVENTS: batch(n=2)})
+    again = [append_records(cluster, {EVENTS: data}, flush=True) for data in batches]
+
+    assert again == first
+    assert contents(cluster)[EVENTS] == records_of([*batches, batch(n=2)])
+    ensure_all_sound(cluster)
+
+
+def test_a_retry_finds_what_was_written_before_a_commit(cluster: Cluster) -> None:
+    """The flush behind the last write failed, and a job came between that and the retry."""
+    files = FaultyFiles()
+    failing = another(cluster, files)
+    steps = [0]
+    for sequence in range(2):
+        append_records(failing, {EVENTS: idempotent_batch(base_sequence=sequence)}, flush=True)
+        steps.append(len(files.steps))
+    files.fault = Fault(steps[2] + (steps[2] - steps[1]) - 1, errno.EIO)
+    data = idempotent_batch(base_sequence=2)
+    found = append_records(failing, {EVENTS: data}, flush=True)[EVENTS]
+    assert files.steps[-1].startswith("flush")
+    assert files.steps[-1].endswith(STATE_FILE)
+    assert isinstance(found.error, KafkaStorageError)
+
+    builders.write(cluster, {EVENTS: [batch(n=2)] * 3})
+    found = append_records(failing, {EVENTS: data}, flush=True)[EVENTS]
+    assert found == AppendResult(2, log_start_offset=0)
+    assert len(contents(cluster)[EVENTS]) == 3 + 6
+
+
+# Formats.
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
+def test_kafka_python_reads_what_was_appended(cluster: Cluster, codec: str) -> None:
+    for seed in range(3):
+        data = builders.batch(n=4, compression=codec, seed=seed)
+        append_records(cluster, {EVENTS: data})
+    append_records(cluster, {EVENTS: idempotent_batch(base_sequence=7, n=2)})
+    stored = (cluster.manager.log(EVENTS).directory / f"{0:020d}.log").read_bytes()
+
+    found, epochs = [], []
+    batches = kafka_python.MemoryRecords(stored)
+    while batches.has_next():
+        one = batches.next_batch()
+        assert one.validate_crc()
+        epochs.append((one.leader_epoch, one.producer_id, one.base_sequence))
+        found += [Record(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in one]
+    assert found == contents(cluster)[EVENTS]
+    assert epochs == [(0, -1, -1)] * 3 + [(0, 7, 7)]
+
+
+# Beside commits.
+
+
+def an_undone_flip(cluster: Cluster, *, flips: int = 0, adopt_min_bytes: int = 8 << 20) -> None:
+    """A job of one batch in each partition, decided and flipped in so many of them."""
+    places = [(topic.name, n) for topic in cluster.topics() for n in range(topic.partitions)]
+    extents = builders.staged(
+        cluster, {place: [batch(n=3)] for place in places}, adopt_min_bytes=adopt_min_bytes
+    )
+    with pytest.raises(CommitError) as error:
+        builders.commit(
+            another(cluster, StopsInTheFlip(flips)), extents, adopt_min_bytes=adopt_min_bytes
+        )
+    assert error.value.outcome == coordinator.COMMITTED
+
+
+@pytest.mark.parametrize("adopt_min_bytes", [8 << 20, 0], ids=["copied", "renamed"])
+@pytest.mark.parametrize("flips", range(5))
+@pytest.mark.parametrize("there_before", [0, 1], ids=["empty", "not empty"])
+def test_a_commit_decided_and_not_flipped_comes_first(
+    cluster: Cluster, flips: int, adopt_min_bytes: int, there_before: int
+) -> None:
+    places = [("events", 0), ("events", 1), ("others", 0), ("others", 1)]
+    for place in places[:there_before]:
+        append_records(cluster, {place: batch(n=1)})
+    an_undone_flip(cluster, flips=flips, adopt_min_bytes=adopt_min_bytes)
+    found = append_records(cluster, {EVENTS: batch(n=2)})[EVENTS]
+
+    assert found == AppendResult(3 + there_before, log_start_offset=0)
+    everywhere = [[batch(n=1)]] * there_before + [[]] * (4 - there_before)
+    expected = [records_of([*before, batch(n=3)]) for before in everywhere]
+    expected[0] = records_of([*everywhere[0], batch(n=3), batch(n=2)])
+    assert list(contents(cluster).values()) == expected
+    # A roll forward that comes later takes nothing back.
+    cluster.coordinator(parse_write_options({"path": str(cluster.path)})).roll_forward()
+    assert list(contents(cluster).values()) == expected
+    ensure_all_sound(cluster)
+
+
+def test_an_append_elsewhere_does_not_wait_for_a_commit_that_is_under_way(
+    cluster: Cluster,
+) -> None:
+    """The committer lives: it holds the locks of its own partitions and will flip them itself."""
+    waiting, go_on = threading.Event(), threading.Event()
+
+    class Waits(Files):
+        def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
+            super().write_at(descriptor, position, data)
+            path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+            if path.endswith(f"{TRANSACTION_STATE_TOPIC}-0/{STATE_FILE}"):
+                waiting.set()
+                assert go_on.wait(10)
+
+    committer = another(cluster, Waits())
+    extents = builders.staged(cluster, {EVENTS: [batch(n=3)]})
+    thread = threading.Thread(target=lambda: builders.commit(committer, extents))
+    thread.start()
+    assert waiting.wait(10)
+    assert append_records(cluster, {OTHERS: batch(n=2)})[OTHERS].error is None
+    go_on.set()
+    thread.join()
+    assert append_records(cluster, {EVENTS: batch(n=2)})[EVENTS].base_offset == 3
+
+
+@pytest.mark.parametrize("adopt_min_bytes", [8 << 20, 0], ids=["copied", "renamed"])
+def test_what_a_commit_left_that_was_not_decided_is_cut(
+    tmp_path: Path, adopt_min_bytes: int
+) -> None:
+    """Also where it begins segments beyond those that the append begins."""
+    config = TopicConfig(index_interval_bytes=1, segment_bytes=1500)
+    cluster = builders.a_cluster(tmp_path, config=config)
+    append_records(cluster, {EVENTS: batch()})
+    job = [batch(n=n) for n in (3, 4, 3, 5, 2, 3)]
+    extents = builders.staged(cluster, {EVENTS: job}, adopt_min_bytes=adopt_min_bytes)
+    assert died(
+        lambda: builders.commit(
+            another(cluster, DiesAtTheCommitPoint()), extents, adopt_min_bytes=adopt_min_bytes
+        )
+    )
+    ours = [batch(n=2, seed=seed) for seed in range(12)]
+    for data in ours:
+        assert append_records(cluster, {EVENTS: data})[EVENTS].error is None
+    assert contents(cluster)[EVENTS] == records_of([batch(), *ours])
+    builders.write(cluster, {EVENTS: [batch()]})  # which cuts what that left in other logs
+    ensure_all_sound(cluster)
+
+
+PLACES = [("events", 0), ("events", 1), ("others", 0), ("others", 1)]
+ROUNDS = 8
+
+
+def one_record(key: str) -> bytes:
+    return bytes(plain.encode([(key.encode(), b"value")], builders.FIRST_TIMESTAMP_MS))
+
+
+def append_and_commit(cluster: Cluster, name: str) -> None:
+    """By turns, to all partitions of both topics."""
+    producer_id = cluster.new_producer_id()
+    for n in range(ROUNDS):
+        key = f"append {name} {n}"
+        data = idempotent_batch(producer_id=producer_id, base_sequence=n, key=key.encode())
+        for _ in range(2):  # the second time as a retry
+            found = append_records(cluster, dict.fromkeys(PLACES[:: 1 - 2 * (n % 2)], data))
+            assert [result.error for result in found.values()] == [None] * 4
+        job = {place: [one_record(f"commit {name} {n}")] for place in PLACES}
+        transaction = f"job-{name}-{n}".replace(" ", "-")
+        extents = builders.staged(
+            cluster, job, transaction=transaction, adopt_min_bytes=0 if n % 4 == 3 else 8 << 20
+        )
+        builders.commit(
+            cluster, extents, transaction=transaction, adopt_min_bytes=0 if n % 4 == 3 else 8 << 20
+        )
+
+
+def test_processes_and_threads_append_and_commit_to_the_same_partitions(cluster: Cluster) -> None:
+    def work(process: int) -> None:
+        mine = another(cluster)
+        failures: list[BaseException] = []
+
+        def guarded(thread: int) -> None:
+            try:
+                append_and_commit(mine, f"{process} {thread}")
+            except BaseException as error:  # noqa: BLE001  a thread's error would be lost
+                failures.append(error)
+
+        threads = [threading.Thread(target=guarded, args=(n,)) for n in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+
+    children = {run_child(lambda n=n: work(n)) for n in range(2)}
+    seen = []
+    partitions = [TopicPartition(*place) for place in PLACES]
+    while children:
+        seen.append(cluster.edges(partitions))
+        ended, status = os.waitpid(-1, os.WNOHANG)
+        if ended:
+            children.remove(ended)
+            assert status == 0
+        time.sleep(0.002)
+
+    found = contents(cluster)
+    names = [
+        f"{process} {thread} {n}" for process in "01" for thread in "01" for n in range(ROUNDS)
+    ]
+    written = sorted(f"{kind} {name}".encode() for kind in ("append", "commit") for name in names)
+    for records in found.values():
+        assert sorted(record.key or b"" for record in records) == written
+        assert [record.offset for record in records] == list(range(len(written)))
+    ensure_all_sound(cluster)
+    # Every moment that was looked at had each job in all partitions, or in none.
+    for edges in seen:
+        below = Counter(
+            record.key
+            for tp in partitions
+            for record in found[tp][: edges[tp].high_watermark]
+            if record.key and record.key.startswith(b"commit")
+        )
+        assert set(below.values()) <= {4}
+
+
+def test_a_forked_child_appends_beside_its_parent(cluster: Cluster) -> None:
+    producer_id = cluster.new_producer_id()
+    append_records(cluster, {EVENTS: idempotent_batch(producer_id=producer_id, base_sequence=0)})
+
+    def work() -> None:
+        mine = cluster.new_producer_id()
+        for n in range(20):
+            data = idempotent_batch(producer_id=mine, base_sequence=n)
+            assert append_records(cluster, {EVENTS: data})[EVENTS].error is None
+
+    child = run_child(work)
+    for n in range(1, 21):
+        data = idempotent_batch(producer_id=producer_id, base_sequence=n)
+        assert append_records(cluster, {EVENTS: data})[EVENTS].error is None
+    assert os.waitpid(child, 0)[1] == 0
+    stored = (cluster.manager.log(EVENTS).directory / f"{0:020d}.log").read_bytes()
+    assert len(list(split_batches(stored))) == 41
+    ensure_all_sound(cluster)

@@ -1,0 +1,152 @@
+"""A producer's options: Kafka's names, ranges, defaults, and the rules between them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.producer_config import (
+    PRODUCER_OPTIONS,
+    ProducerConfig,
+    parse_producer_options,
+)
+
+
+def test_without_options_everything_is_as_in_kafka() -> None:
+    assert parse_producer_options({}) == ProducerConfig(
+        acks=-1, batch_size=16384, buffer_memory=33554432, compression_type="none",
+        compression_level=None, delivery_timeout_ms=120000, enable_idempotence=True, flush=True,
+        linger_ms=0, max_block_ms=60000, max_in_flight_requests_per_connection=5,
+        max_request_size=1048576, partitioner_adaptive_partitioning_enable=True,
+        partitioner_class=None, partitioner_ignore_keys=False, request_timeout_ms=30000,
+        retries=2147483647, retry_backoff_ms=100, retry_backoff_max_ms=1000,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "option", [o for o in PRODUCER_OPTIONS if o.key != "partitioner.class"], ids=lambda o: o.key
+)
+def test_the_default_that_the_table_shows_is_the_one_that_holds(option: Any) -> None:
+    assert parse_producer_options({option.key: option.default}) in (
+        parse_producer_options({}),
+        # The level of a codec that is not used, or is used at its default.
+        ProducerConfig(compression_level=int(option.default) if "level" in option.key else None),
+    )
+
+
+VALID: dict[str, tuple[Any, str, Any]] = {
+    "batch.size": (1000, "batch_size", 1000),
+    "buffer.memory": ("65536", "buffer_memory", 65536),
+    "compression.type": ("ZSTD", "compression_type", "zstd"),
+    "max.block.ms": (0, "max_block_ms", 0),
+    "partitioner.ignore.keys": (True, "partitioner_ignore_keys", True),
+    "partitioner.adaptive.partitioning.enable": (
+        "false", "partitioner_adaptive_partitioning_enable", False,
+    ),
+    "retry.backoff.ms": ("7", "retry_backoff_ms", 7),
+    "flush": (False, "flush", False),
+    "partitioner.class": ("a.b", "partitioner_class", "a.b"),
+}  # fmt: skip
+
+
+@given(st.sets(st.sampled_from(sorted(VALID))), st.booleans())
+def test_any_valid_options_change_their_fields_and_no_other(keys: set[str], dots: bool) -> None:
+    options = {key if dots else key.replace(".", "_"): VALID[key][0] for key in keys}
+    found = vars(parse_producer_options(options))
+    assert found == vars(ProducerConfig()) | {VALID[key][1]: VALID[key][2] for key in keys}
+
+
+@pytest.mark.parametrize(("value", "acks"), [("all", -1), (-1, -1), (1, 1), ("0", 0), ("ALL", -1)])
+def test_acks_may_be_a_word_or_a_number(value: Any, acks: int) -> None:
+    assert parse_producer_options({"acks": value}).acks == acks
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"acks": 2}, "option 'acks' is '2'; accepted: all, -1, 1, 0"),
+        ({"linger_ms": -1}, "option 'linger.ms' is '-1'; accepted: a whole number from 0"),
+        ({"linger_ms": 1.5}, "option 'linger.ms' is 1.5 of type float; accepted: 0 or more"),
+        ({"batch_size": "big"}, "option 'batch.size' is 'big'"),
+        ({"flush": "maybe"}, "option 'flush' is 'maybe'; accepted: true or false"),
+        ({"compression_type": "lzma"}, "option 'compression.type' is 'lzma'; accepted: none, gzip"),
+        ({"compression_gzip_level": 0}, "option 'compression.gzip.level' is '0'"),
+        ({"compression.lz4.level": 18}, "option 'compression.lz4.level' is '18'"),
+        ({"compression.zstd.level": 23}, "option 'compression.zstd.level' is '23'"),
+        ({"linger": 5}, "unknown option 'linger'; the nearest known one is 'linger.ms'"),
+        ({"linger_ms": 1, "linger.ms": 1}, "given twice"),
+        ({"bootstrap_servers": "x:1"}, "has no meaning here: the cluster is a folder"),
+        ({"transactional.id": "t"}, "transactions are Spark jobs here"),
+        ({"ssl_cafile": "x"}, "option 'ssl.cafile' has no meaning here: there is no broker"),
+        ({"key_serializer": str}, "records are bytes or text already"),
+        ({"partitioner_availability_timeout_ms": 1}, "no brokers that could be slow"),
+        (
+            {"delivery_timeout_ms": 10},
+            "'delivery.timeout.ms' is 10; accepted: at least 'linger.ms' + 'request.timeout.ms', 30000",
+        ),
+        (
+            {"enable_idempotence": True, "acks": 1},
+            "'enable.idempotence' is true and 'acks' is 1; accepted with idempotence: all",
+        ),
+        ({"enable_idempotence": True, "retries": 0}, "'retries' is 0"),
+        (
+            {"enable_idempotence": True, "max.in.flight.requests.per.connection": 6},
+            "accepted with idempotence: at most 5",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_with_key_value_and_what_is_accepted(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_producer_options(options)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "options", [{"acks": 1}, {"retries": 0}, {"max.in.flight.requests.per.connection": 6}]
+)
+def test_idempotence_that_nobody_asked_for_gives_way_and_says_so(
+    options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        assert not parse_producer_options(options).enable_idempotence
+    assert f"idempotence is off, because {next(iter(options))} is" in caplog.text
+
+
+def test_a_long_linger_raises_the_delivery_timeout_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert parse_producer_options({"linger_ms": 100_000}).delivery_timeout_ms == 130_000
+    assert "delivery.timeout.ms is raised" in caplog.text
+
+
+def test_a_level_counts_only_for_the_codec_that_is_used() -> None:
+    levels = {"compression_gzip_level": 2, "compression_zstd_level": 7}
+    assert parse_producer_options(levels).compression_level is None
+    found = parse_producer_options(levels | {"compression_type": "zstd"})
+    assert found.compression_level == 7
+
+
+def test_a_partitioner_may_be_the_function_itself() -> None:
+    assert parse_producer_options({"partitioner_class": min}).partitioner_class is min
+
+
+def test_a_batch_size_of_zero_is_one() -> None:
+    assert parse_producer_options({"batch_size": 0}).batch_size == 1
+
+
+def test_a_pause_that_cannot_grow_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        parse_producer_options({"retry.backoff.ms": 2000})
+    assert "retry.backoff.ms, 2000, is greater than retry.backoff.max.ms" in caplog.text
+
+
+def test_no_batch_size_is_a_batch_per_record() -> None:
+    assert parse_producer_options({"batch.size": 0}).batch_size == 1
