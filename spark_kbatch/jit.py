@@ -128,8 +128,10 @@ def _fingerprint(source: Path) -> str:
 def _memcpy() -> Any:
     """`_copy(source, start, out, position, size)` as a call of memcpy, on any processor.
 
-    For short spans it is twice as fast as the loop, which first tests whether they overlap.
+    For short spans it is twice as fast as the loop, which first tests whether they overlap. Spans
+    of 16 to 32 bytes, as keys often are, need no call: their two ends, which may overlap.
     """
+    from llvmlite import ir  # noqa: PLC0415  see the module's docstring
     from numba.core import cgutils, types  # noqa: PLC0415  see the module's docstring
     from numba.extending import intrinsic  # noqa: PLC0415  see the module's docstring
 
@@ -146,8 +148,25 @@ def _memcpy() -> Any:
                 data = view(context, builder, value=arguments[array]).data
                 return builder.gep(data, [arguments[index]])
 
-            code.raw_memcpy(builder, address(2, 3), address(0, 1), arguments[4], 1, align=1)
-            return builder.add(arguments[3], arguments[4])
+            to, origin, size = address(2, 3), address(0, 1), arguments[4]
+            half = size.type(16)
+            rest = builder.sub(size, half)
+            has_two_halves = builder.icmp_unsigned("<=", rest, half)
+            with builder.if_else(has_two_halves) as (short, other):
+                with short:
+                    halves = [
+                        (builder.gep(origin, [at]), builder.gep(to, [at]))
+                        for at in (size.type(0), rest)
+                    ]
+                    kind = ir.VectorType(ir.IntType(8), 16).as_pointer()
+                    values = [
+                        builder.load(builder.bitcast(read, kind), align=1) for read, _ in halves
+                    ]
+                    for value, (_, write) in zip(values, halves, strict=True):
+                        builder.store(value, builder.bitcast(write, kind), align=1)
+                with other:
+                    code.raw_memcpy(builder, to, origin, size, 1, align=1)
+            return builder.add(arguments[3], size)
 
         return types.uint64(source, start, out, position, size), generate
 

@@ -46,9 +46,8 @@ TRAILING_BYTES = -6  # bytes behind the last record
 BAD_OFFSET = -7  # offset deltas that do not grow, or pass the batch's last
 
 # Columns of `batches` of write_records.
-POSITION, LIMIT, BASE_TIMESTAMP, MAX_TIMESTAMP, RECORDS_COUNT, START, END, SCALE = range(8)
-BATCH_COLUMNS = 8
-SCALE_ONE = 1 << 16  # SCALE of what is not compressed
+POSITION, STOP, BASE_TIMESTAMP, MAX_TIMESTAMP, RECORDS_COUNT, END = range(6)
+BATCH_COLUMNS = 6
 
 # Of assign_slots: what a record takes beside key, value and headers behind their count, roughly;
 # and the random sequence of Park and Miller.
@@ -56,15 +55,14 @@ STICKY_OVERHEAD = 10
 RANDOM_FACTOR, RANDOM_MODULUS = 48_271, 2**31 - 1
 
 _0, _1, _2, _3 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3)
-_4, _5, _6, _28 = np.uint64(4), np.uint64(5), np.uint64(6), np.uint64(28)
+_4, _5, _28 = np.uint64(4), np.uint64(5), np.uint64(28)
 _CUT, _TOO_LONG = np.uint64(2**63), np.uint64(2**63 + 1)
 _7, _13, _14, _15, _24 = np.uint64(7), np.uint64(13), np.uint64(14), np.uint64(15), np.uint64(24)
 _8, _16, _21, _63 = np.uint64(8), np.uint64(16), np.uint64(21), np.uint64(63)
 _MORE = np.uint64(0x80)
 _TWO_BYTES = np.uint64(1 << 14)
-_HEADER_SIZE = np.uint64(61)  # of a batch
 _LOW_32 = np.uint64(0xFFFFFFFF)
-_ROWS_AHEAD = np.uint64(16)  # how many rows before it is written a value is fetched
+_ROWS_AHEAD = np.uint64(32)  # how many rows before it is written a value is fetched
 _AHEAD = np.uint64(3072)  # how far _prefetch looks; under 2 KiB or over a page is slower
 _MURMUR_SEED = np.uint64(0x9747B28C)
 _MURMUR_M = np.uint64(0x5BD1E995)
@@ -344,11 +342,10 @@ def write_records(
 
     inputs:  rows int32[m], which rows to take, in order; timestamps int64[n]; key and value spans;
              headers as write_headers leaves them, or empty where no row has any.
-    outputs: memory uint8, in which all batches lie; batches int64[k, 8], one row each, of which
-             the first five are moved on: POSITION of the next record, LIMIT, BASE_TIMESTAMP (set by
-             the first record), MAX_TIMESTAMP, RECORDS_COUNT, START, END, SCALE. A record that is
-             not the first must keep within LIMIT: 61 bytes of header, the records before it
-             times SCALE / SCALE_ONE, itself. No record passes END.
+    outputs: memory uint8, in which all batches lie; batches int64[k, 6], one row each, of which
+             all but STOP and END are moved on: POSITION of the next record, STOP that a record
+             which is not the first does not pass, BASE_TIMESTAMP (set by the first record),
+             MAX_TIMESTAMP, RECORDS_COUNT, END that no record passes.
     Returns how many of the rows were written: fewer than m where the last batch is full, or where
     a record passes the END of a batch that is empty.
     """
@@ -359,14 +356,13 @@ def write_records(
     written = _0
     for batch in range(np.uint64(batches.shape[0])):
         position = np.uint64(batches[batch, _0])
-        limit = np.uint64(batches[batch, _1])
+        is_empty = batches[batch, _4] == 0
+        later_stop = np.uint64(batches[batch, _1])
+        stop = np.uint64(batches[batch, _5]) if is_empty else later_stop
         base_timestamp = batches[batch, _2]
         max_timestamp = batches[batch, _3]
         offset_delta = np.uint64(batches[batch, _4])
-        first = np.uint64(batches[batch, _5]) + _HEADER_SIZE
-        end = np.uint64(batches[batch, _6])
-        scale = np.uint64(batches[batch, _7])
-        while written < np.uint64(rows.shape[0]):
+        while written < rows_count:
             row = np.uint64(rows[written])
             if has_value and written + _ROWS_AHEAD < rows_count:
                 coming = np.uint64(rows[written + _ROWS_AHEAD])
@@ -402,8 +398,7 @@ def write_records(
                 + headers_size
             )
             total = _varint_size(size << _1) + size
-            estimate = _HEADER_SIZE + (((position - first) * scale) >> _16)
-            if position + total > end or (offset_delta > _0 and estimate + total > limit):
+            if position + total > stop:
                 break
 
             position = _write_varint(memory, position, size << _1)
@@ -423,11 +418,12 @@ def write_records(
             max_timestamp = max(max_timestamp, timestamp)
             offset_delta = offset_delta + _1
             written = written + _1
+            stop = later_stop
         batches[batch, _0] = np.int64(position)
         batches[batch, _2] = base_timestamp
         batches[batch, _3] = max_timestamp
         batches[batch, _4] = np.int64(offset_delta)
-        if offset_delta == _0 or written == np.uint64(rows.shape[0]):
+        if offset_delta == _0 or written == rows_count:
             break
     return np.int64(written)
 

@@ -57,6 +57,7 @@ LOG_APPEND_TIME_TYPE = 1
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _BASE_OFFSET_TO_EPOCH = struct.Struct(">qii")
 _LENGTH = struct.Struct(">i")
+_CRC = struct.Struct(">I")
 _PRODUCER, _PRODUCER_POSITION = struct.Struct(">qhi"), 43
 _SEQUENCE_MAX = 2**31 - 1
 assert _HEADER.size == RECORD_BATCH_OVERHEAD
@@ -172,9 +173,7 @@ def unpack(data: Buffer, position: int = 0) -> BatchHeader:
 
 
 def seal(
-    out: bytearray | memoryview,
-    *,
-    size_in_bytes: int,
+    out: memoryview,
     records_count: int,
     base_timestamp: int,
     max_timestamp: int,
@@ -185,21 +184,20 @@ def seal(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
 ) -> None:
-    """Write header and CRC in front of the records that already lie at out[61:size_in_bytes]."""
+    """Write header and CRC of a batch whose records already lie at out[61:]."""
     _HEADER.pack_into(
         out, 0,
-        base_offset, size_in_bytes - LOG_OVERHEAD, leader_epoch, MAGIC, 0, attributes,
-        max(records_count - 1, 0), base_timestamp, max_timestamp,
+        base_offset, len(out) - LOG_OVERHEAD, leader_epoch, MAGIC, 0, attributes,
+        records_count - 1 if records_count else 0, base_timestamp, max_timestamp,
         producer_id, producer_epoch, base_sequence, records_count,
     )  # fmt: skip
-    crc = checksums.crc32c(memoryview(out)[CRC_COVERS_FROM:size_in_bytes])
-    struct.pack_into(">I", out, CRC_POSITION, crc)
+    _CRC.pack_into(out, CRC_POSITION, checksums.crc32c(out[CRC_COVERS_FROM:]))
 
 
 def rewrite(data: memoryview, *, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
     """Set the producer's numbers of a whole batch, and the CRC, which covers them."""
     _PRODUCER.pack_into(data, _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
-    struct.pack_into(">I", data, CRC_POSITION, checksums.crc32c(data[CRC_COVERS_FROM:]))
+    _CRC.pack_into(data, CRC_POSITION, checksums.crc32c(data[CRC_COVERS_FROM:]))
 
 
 def increment_sequence(sequence: int, count: int) -> int:

@@ -37,8 +37,7 @@ def encode(records: Iterable[tuple[bytes | None, bytes | None]], timestamp_ms: i
         out += encode_record(0, count, key, value)
         count += 1
     seal(
-        out,
-        size_in_bytes=len(out),
+        memoryview(out),
         records_count=count,
         base_timestamp=timestamp_ms,
         max_timestamp=timestamp_ms,

@@ -49,9 +49,10 @@ def encode_all(rows: pa.RecordBatch, memory: np.ndarray, keep: bool = False) -> 
         first = written
         written += RecordBatchBuilder.fill(builders, columns, order[written:])
         for builder in builders:
-            if builder.records_count:
-                builder.close(base_offset=first if keep else 0, leader_epoch=0)
-                first += builder.records_count
+            count = builder.records_count
+            if count:
+                builder.close(base_offset=first, leader_epoch=0)
+                first += count
                 if keep:
                     kept.append(bytes(builder.data))
     return kept
