@@ -327,10 +327,7 @@ class LocalLog:
         self._cluster.append_records(
             timeout_ms=request.timeout_ms,
             required_acks=request.acks,
-            entries_per_partition={
-                TopicPartition(batch.topic.name, batch.partition): batch.data
-                for batch in request.batches
-            },
+            entries_per_partition={batch.topic_partition: batch.data for batch in request.batches},
             on_complete=on_answer,
             flush=self._flush,
         )
@@ -345,7 +342,7 @@ class StagedFiles:
     def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
         """Stage every batch."""
         answer: dict[TopicPartition, AppendResult] = {}
-        for topic, partition, data, records_count in request.batches:
+        for topic, topic_partition, data, records_count in request.batches:
             limit = topic.config.max_message_bytes
             if len(data) > limit:
                 # A commit would refuse it; of several records it is split.
@@ -353,10 +350,10 @@ class StagedFiles:
                     f"a record for topic {topic.name!r}, as a batch of its own,", len(data), limit,
                     "max.message.bytes",
                 )  # fmt: skip
-                answer[TopicPartition(topic.name, partition)] = AppendResult(error=error)
+                answer[topic_partition] = AppendResult(error=error)
             else:
-                self._staging.send(topic, partition, data, records_count)
-                answer[TopicPartition(topic.name, partition)] = AppendResult()
+                self._staging.send(topic, topic_partition.partition, data, records_count)
+                answer[topic_partition] = AppendResult()
         on_answer(answer)
 
 

@@ -5,7 +5,7 @@
     assign_slots    each row's partition as Kafka's default partitioner picks it, as a slot number
     group_rows      rows sorted by slot, order kept inside a slot
     write_headers   the headers of each row as the bytes that end its record
-    write_records   record bytes of batch format V2 into batches, as many rows as fit
+    write_records   record bytes of batch format V2 into the batches of slots, as many rows as fit
     read_records    record bytes -> offsets, timestamps, keys, values; where headers lie
     scan_headers    where the keys and values of those headers lie
     copy_spans      bytes from where they lie into one Arrow data buffer
@@ -46,8 +46,8 @@ TRAILING_BYTES = -6  # bytes behind the last record
 BAD_OFFSET = -7  # offset deltas that do not grow, or pass the batch's last
 
 # Columns of `batches` of write_records.
-POSITION, STOP, BASE_TIMESTAMP, MAX_TIMESTAMP, RECORDS_COUNT, END = range(6)
-BATCH_COLUMNS = 6
+POSITION, STOP, BASE_TIMESTAMP, MAX_TIMESTAMP, RECORDS_COUNT, END, SLOT = range(7)
+BATCH_COLUMNS = 7
 
 # Of assign_slots: what a record takes beside key, value and headers behind their count, roughly;
 # and the random sequence of Park and Miller.
@@ -55,14 +55,13 @@ STICKY_OVERHEAD = 10
 RANDOM_FACTOR, RANDOM_MODULUS = 48_271, 2**31 - 1
 
 _0, _1, _2, _3 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3)
-_4, _5, _28 = np.uint64(4), np.uint64(5), np.uint64(28)
+_4, _5, _6, _28 = np.uint64(4), np.uint64(5), np.uint64(6), np.uint64(28)
 _CUT, _TOO_LONG = np.uint64(2**63), np.uint64(2**63 + 1)
 _7, _13, _14, _15, _24 = np.uint64(7), np.uint64(13), np.uint64(14), np.uint64(15), np.uint64(24)
 _8, _16, _21, _63 = np.uint64(8), np.uint64(16), np.uint64(21), np.uint64(63)
 _MORE = np.uint64(0x80)
 _TWO_BYTES = np.uint64(1 << 14)
 _LOW_32 = np.uint64(0xFFFFFFFF)
-_ROWS_AHEAD = np.uint64(32)  # how many rows before it is written a value is fetched
 _AHEAD = np.uint64(3072)  # how far _prefetch looks; under 2 KiB or over a page is slower
 _MURMUR_SEED = np.uint64(0x9747B28C)
 _MURMUR_M = np.uint64(0x5BD1E995)
@@ -197,6 +196,7 @@ def assign_slots(
     sticky: Any,
     switch_bytes: Any,
     slots: Any,
+    counts: Any,
 ) -> Any:
     """Give every row the slot of its topic and partition.
 
@@ -205,7 +205,7 @@ def assign_slots(
              the keys, or empty where they do not count; key, value and headers spans, for their
              sizes; weights int64[slots], running sums inside a topic of how much each partition
              is wanted, all zero where all are the same.
-    outputs: slots int32[n]; sticky int64[topics, 3] goes on from call to call: partition of rows
+    outputs: slots int32[n]; counts int64[slots], rows of each are added; sticky int64[topics, 3] goes on from call to call: partition of rows
              that leave it open, bytes given to it, state of the random sequence that picks the
              next one.
     Returns n, or -(row + 1) where a row names a partition that its topic does not have.
@@ -257,6 +257,7 @@ def assign_slots(
                 size += headers_bounds[row + _1] - headers_bounds[row] - 1
             sticky[topic, _1] += size
         slots[row] = np.int64(first) + partition
+        counts[first + np.uint64(partition)] += 1
     return np.int64(topics.shape[0])
 
 
@@ -325,7 +326,8 @@ def write_headers(
 
 
 def write_records(
-    rows: Any,
+    slots: Any,
+    first_row: Any,
     timestamps: Any,
     key_data: Any,
     key_bounds: Any,
@@ -337,36 +339,49 @@ def write_records(
     headers_bounds: Any,
     memory: Any,
     batches: Any,
+    current: Any,
+    batch_of: Any,
 ) -> Any:
-    """Append the given rows as V2 records to the first batch, then the second, while they fit.
+    """Append rows as V2 records, each to the batch of its slot, in their order, while they fit.
 
-    inputs:  rows int32[m], which rows to take, in order; timestamps int64[n]; key and value spans;
-             headers as write_headers leaves them, or empty where no row has any.
-    outputs: memory uint8, in which all batches lie; batches int64[k, 6], one row each, of which
-             all but STOP and END are moved on: POSITION of the next record, STOP that a record
-             which is not the first does not pass, BASE_TIMESTAMP (set by the first record),
-             MAX_TIMESTAMP, RECORDS_COUNT, END that no record passes.
-    Returns how many of the rows were written: fewer than m where the last batch is full, or where
-    a record passes the END of a batch that is empty.
+    inputs:  slots int32[n], or empty where all rows have slot 0; first_row, where to begin;
+             timestamps int64[n]; key and value spans; headers as write_headers leaves them, or
+             empty where no row has any.
+    outputs: memory uint8, in which all batches lie; batches int64[k, 7], one row each: POSITION of
+             the next record, STOP that a record which is not the first does not pass,
+             BASE_TIMESTAMP (set by the first record), MAX_TIMESTAMP, RECORDS_COUNT, END that no
+             record passes, SLOT, negative for a spare batch; current int64[slots], the batch that
+             takes a slot's rows, negative for none; batch_of int32[n] or empty, where each row went.
+    A slot whose batch is full, or that has none, takes the first spare batch.
+    Returns the row that was not written: n, or the first whose slot found no spare batch, or
+    that passes the END of a batch that is empty.
     """
     has_key, has_value = key_bounds.shape[0] > 0, value_bounds.shape[0] > 0
     has_headers = headers_bounds.shape[0] > 0
     keys_valid, values_valid = key_valid.shape[0] == 0, value_valid.shape[0] == 0
-    rows_count = np.uint64(rows.shape[0])
-    written = _0
-    for batch in range(np.uint64(batches.shape[0])):
+    has_slots, is_told = slots.shape[0] > 0, batch_of.shape[0] > 0
+    rows_count, batches_count = np.uint64(timestamps.shape[0]), np.uint64(batches.shape[0])
+    spare = _0
+    while spare < batches_count and batches[spare, _6] >= 0:
+        spare = spare + _1
+    row, slot = np.uint64(first_row), _0
+    while row < rows_count:
+        if has_slots:
+            slot = np.uint64(slots[row])
+        if current[slot] < 0:
+            if spare == batches_count:
+                break
+            current[slot], batches[spare, _6] = np.int64(spare), np.int64(slot)
+            spare = spare + _1
+        batch = np.uint64(current[slot])
         position = np.uint64(batches[batch, _0])
-        is_empty = batches[batch, _4] == 0
-        later_stop = np.uint64(batches[batch, _1])
-        stop = np.uint64(batches[batch, _5]) if is_empty else later_stop
         base_timestamp = batches[batch, _2]
         max_timestamp = batches[batch, _3]
         offset_delta = np.uint64(batches[batch, _4])
-        while written < rows_count:
-            row = np.uint64(rows[written])
-            if has_value and written + _ROWS_AHEAD < rows_count:
-                coming = np.uint64(rows[written + _ROWS_AHEAD])
-                _prefetch(value_data, np.uint64(value_bounds[coming]))
+        later_stop = np.uint64(batches[batch, _1])
+        stop = np.uint64(batches[batch, _5]) if offset_delta == _0 else later_stop
+        is_full = False
+        while row < rows_count and (not has_slots or np.uint64(slots[row]) == slot):
             timestamp = timestamps[row]
             if offset_delta == _0:
                 base_timestamp = timestamp
@@ -399,6 +414,7 @@ def write_records(
             )
             total = _varint_size(size << _1) + size
             if position + total > stop:
+                is_full = True
                 break
 
             position = _write_varint(memory, position, size << _1)
@@ -408,6 +424,7 @@ def write_records(
             position = _write_varint(memory, position, key_length)
             position = _copy(key_data, key_start, memory, position, key_size)
             position = _write_varint(memory, position, value_length)
+            _prefetch(value_data, value_start + _AHEAD)
             position = _copy(value_data, value_start, memory, position, value_size)
             if has_headers:
                 position = _copy(headers_data, headers_start, memory, position, headers_size)
@@ -415,17 +432,21 @@ def write_records(
                 memory[position] = np.uint8(0)
                 position = position + _1
 
+            if is_told:
+                batch_of[row] = batch
             max_timestamp = max(max_timestamp, timestamp)
             offset_delta = offset_delta + _1
-            written = written + _1
             stop = later_stop
+            row = row + _1
         batches[batch, _0] = np.int64(position)
         batches[batch, _2] = base_timestamp
         batches[batch, _3] = max_timestamp
         batches[batch, _4] = np.int64(offset_delta)
-        if offset_delta == _0 or written == rows_count:
-            break
-    return np.int64(written)
+        if is_full:
+            if offset_delta == _0:
+                break
+            current[slot] = -1
+    return np.int64(row)
 
 
 def read_records(
@@ -636,10 +657,13 @@ def warm_up() -> None:
     sticky = np.zeros((1, 3), np.int64)
     spans = (u8, i32, u8)
     hash_keys(u8, i32, out32[:0])
-    assign_slots(i32, i32, i32, u8, i32, i32, u8, i32, u8, i32, out64[:0], sticky, 1, out32[:0])
+    assign_slots(
+        i32, i32, i32, u8, i32, i32, u8, i32, u8, i32, out64[:0], sticky, 1, out32[:0], out64
+    )
     group_rows(i32, out64[:2], out32[:0])
     write_headers(i32, u8, u8, i32, *spans, out8, out32)
-    write_records(i32, i64, *spans, *spans, u8, i32, out8, np.zeros((1, BATCH_COLUMNS), np.int64))
+    batches = np.zeros((1, BATCH_COLUMNS), np.int64)
+    write_records(i32, 0, i64, *spans, *spans, u8, i32, out8, batches, out64, out32[:0])
     read_records(u8, sections, found64, found32, bounds, found8, out8, out8, np.zeros(5, np.int64))
     scan_headers(u8, found32, out32, found32, bounds, out8, out64)
     copy_spans(u8, out32[:0], out32, out8)

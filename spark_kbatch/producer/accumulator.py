@@ -10,15 +10,17 @@ A batch may go when one of these holds and it is not backing off after an attemp
 lies behind it; linger.ms has passed since it was made; somebody waits for memory; a flush is under way;
 the accumulator is closed. Without linger.ms time alone sends nothing.
 
-Locks, innermost last: a queue's guards its batches and the builder of the last one; `_lock` guards
-which queues and unfinished batches there are, and the counts. Memory is waited for with none held;
-so the last batch is tried again once there is some.
+Locks, innermost last: a queue's guards its batches and the builder of the last one, and who takes
+several takes them in the order of the queues' numbers; `_lock` guards which queues and unfinished
+batches there are, and the counts. Memory is waited for with none held; so the last batch is tried
+again once there is some.
 
 Source: Kafka clients/producer/internals/RecordAccumulator.java.
 """
 
 from __future__ import annotations
 
+import operator
 import random
 import threading
 import time
@@ -28,25 +30,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from spark_kbatch.config import Topic
 from spark_kbatch.errors import ProducerClosedError, RequestTimedOutError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.producer.batch import ProducerBatch, ProduceResult
+from spark_kbatch.producer.batch_memory import BatchMemory
 from spark_kbatch.producer.buffer_pool import BufferPool
+from spark_kbatch.producer.partitioner import Placement
 from spark_kbatch.producer.sequences import Sequences
-from spark_kbatch.record import columns as arrow
-from spark_kbatch.record.builder import (
-    CompressionRatioEstimator,
-    RecordBatchBuilder,
-    capacity_for,
-    size_upper_bound,
-)
-from spark_kbatch.record.columns import Array, Columns
-from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
+from spark_kbatch.producer.table_append import OnAppended, TableAppend
+from spark_kbatch.record.columns import Columns
 from spark_kbatch.record.plain import Header
-
-# One call fills no more than this, so that batches are still in the cache when they are closed.
-_BYTES_AT_ONCE = 512 * 1024
 
 NEVER_MS = 2**62  # a delay: time alone changes nothing
 
@@ -75,17 +71,21 @@ class Ready(NamedTuple):
 class _Queue:
     """The batches of one partition, oldest first."""
 
-    __slots__ = ("batches", "is_muted", "lock", "topic_partition")
+    __slots__ = ("batches", "is_muted", "lock", "number", "topic_partition")
 
-    def __init__(self, topic_partition: TopicPartition) -> None:
-        self.topic_partition = topic_partition
+    def __init__(self, topic_partition: TopicPartition, number: int) -> None:
+        self.topic_partition, self.number = topic_partition, number
         self.lock = threading.Lock()  # guards batches, and the builder of the last one
         self.batches: deque[ProducerBatch] = deque()
         self.is_muted = False
 
     def has_full(self) -> bool:
         """Whether the first batch takes nothing more."""
-        return len(self.batches) > 1 or (len(self.batches) == 1 and self.batches[0].builder.is_full)
+        batches = self.batches
+        return len(batches) > 1 or (len(batches) == 1 and batches[0].builder.is_full)
+
+
+_number = operator.attrgetter("number")
 
 
 class RecordAccumulator:
@@ -110,9 +110,16 @@ class RecordAccumulator:
             seed: of the jitter of retries.
         """
         self._config, self._pool = config, pool
-        self._allocate, self._on_ready = allocate, on_ready
+        self._on_ready = on_ready
         self._sequences, self._random = sequences, random.Random(seed)
-        self._ratios = CompressionRatioEstimator()
+        self._memory = BatchMemory(
+            pool,
+            batch_size=config.batch_size,
+            codec=config.codec,
+            level=config.level,
+            capacity_max=config.capacity_max,
+            allocate=allocate,
+        )
         self._lock = threading.Lock()
         self._queues: dict[TopicPartition, _Queue] = {}
         self._order: list[_Queue] = []
@@ -126,44 +133,47 @@ class RecordAccumulator:
 
     def append(
         self,
-        topic: Topic,
-        partition: int,
         columns: Columns,
-        rows: Array,
+        placement: Placement,
         now_ms: int,
-        on_appended: Callable[[ProducerBatch, int, Array], None] | None = None,
-        *,
-        row_size: int | None = None,
+        on_appended: OnAppended | None = None,
     ) -> None:
-        """Add the given rows (int32, read-only) of `columns`, in order.
+        """Add all rows of `columns`, in order, each to the partition of its slot.
 
         Args:
-            on_appended: told the batch, the index of its first record of these, and their rows,
-                before the batch can be drained.
-            row_size: mean of all rows of `columns`, where it is known.
+            on_appended: told each batch that took rows, the index of its first record of these, and
+                their numbers (int32), before the batch can be drained.
 
         Raises:
             ProducerClosedError: closed; some of the rows may have been added.
             BufferExhaustedError, RecordTooLargeError: no memory, or never enough.
         """
-        queue = self._queue(TopicPartition(topic.name, partition))
-        size = arrow.mean_row_size(columns) if row_size is None else row_size
+        queues = {
+            slot: self._queue(placement.partitions[slot][1])
+            for slot in np.flatnonzero(placement.counts).tolist()
+        }
+        batches = {slot: queue.batches for slot, queue in queues.items()}
+        table = TableAppend(columns, placement, batches, self._memory, on_appended)
+        in_order = sorted(queues.values(), key=_number)
         with self._appending():
-            has_room = True
-            lingers = self._config.linger_ms is not None
-            while len(rows):
-                fresh = self._new_batches(topic, partition, columns, rows, size, now_ms, has_room)
+            while not table.is_done:
+                for queue in in_order:
+                    queue.lock.acquire()
                 try:
-                    with queue.lock:
-                        self._ensure_open()
-                        written, is_full = self._fill(queue, fresh, columns, rows, on_appended)
+                    self._ensure_open()
+                    fresh = table.fill(now_ms)
+                    full = [queue for queue in in_order if queue.has_full()]
+                    with self._lock:
+                        self._incomplete.update(fresh)
+                        self._full.update(full)
                 finally:
-                    for batch in fresh:
-                        if batch.records_count == 0:
-                            self.deallocate(batch)
-                rows, has_room = rows[written:], written > 0
-                if is_full or (lingers and any(batch.memory for batch in fresh)):
+                    for queue in in_order:
+                        queue.lock.release()
+                    table.release_unused()
+                if full or (fresh and self._config.linger_ms is not None):
                     self._on_ready()
+                if not table.is_done:
+                    table.wait_for_room()
 
     def append_record(
         self,
@@ -184,18 +194,23 @@ class RecordAccumulator:
                         self._ensure_open()
                         batch = queue.batches[-1] if queue.batches else None
                         if batch is None or not batch.builder.append_record(*record):
-                            batch = fresh
-                            if batch is not None:
-                                batch.builder.append_record(*record)
-                                self._add(queue, batch)
+                            batch = None
+                            if fresh is not None:
+                                fresh.append_record(*record)
+                                batch = ProducerBatch(
+                                    topic, queue.topic_partition, fresh, now_ms, is_pooled=True
+                                )
+                                queue.batches.append(batch)
+                                with self._lock:
+                                    self._incomplete.add(batch)
                         if batch is not None:
                             on_appended(batch, batch.records_count - 1)
                             is_full = queue.has_full()
                             break
-                    fresh = self._new_batch(topic, partition, size_upper_bound, now_ms)
+                    fresh = self._memory.builder(topic, size_upper_bound)
             finally:
                 if fresh is not None and fresh.records_count == 0:
-                    self.deallocate(fresh)
+                    self._memory.release(fresh)
         if is_full:
             self._mark_full(queue)
         if is_full or fresh is not None:
@@ -210,124 +225,11 @@ class RecordAccumulator:
             sizes.append(len(queue.batches) if queue else 0)
         return sizes
 
-    def _new_batches(
-        self,
-        topic: Topic,
-        partition: int,
-        columns: Columns,
-        rows: Array,
-        row_size: int,
-        now_ms: int,
-        has_room: bool,
-    ) -> list[ProducerBatch]:
-        """As many as the rows are likely to fill, so that one call writes all."""
-        fresh = []
-        if not has_room:
-            size = size_upper_bound(columns, int(rows[0]))
-            fresh.append(self._new_batch(topic, partition, size, now_ms))
-        limit = self._write_limit(topic)
-        wanted = min(row_size * len(rows), _BYTES_AT_ONCE) // limit
-        while len(fresh) < wanted:
-            batch = self._try_new_batch(topic, partition, limit, now_ms)
-            if batch is None:
-                break
-            fresh.append(batch)
-        return fresh
-
-    def _fill(
-        self,
-        queue: _Queue,
-        fresh: list[ProducerBatch],
-        columns: Columns,
-        rows: Array,
-        on_appended: Callable[[ProducerBatch, int, Array], None] | None,
-    ) -> tuple[int, bool]:
-        """Fill the last batch, then new ones; rows written, whether a batch is full."""
-        last = queue.batches[-1] if queue.batches else None
-        # What was sent before, or comes from a split, is full; so all that is not lies in the pool.
-        batches = fresh if last is None or last.builder.is_full else [last, *fresh]
-        if not batches:
-            return 0, False
-        before = batches[0].records_count
-        written = RecordBatchBuilder.fill([batch.builder for batch in batches], columns, rows)
-        first_row = 0
-        for batch in batches:
-            count = batch.records_count - before
-            if count == 0 and batch is not last:
-                break
-            if batch is not last:
-                self._add(queue, batch)
-            if on_appended is not None and count:
-                on_appended(batch, before, rows[first_row : first_row + count])
-            first_row, before = first_row + count, 0
-        is_full = queue.has_full()
-        if is_full:
-            self._mark_full(queue)
-        return written, is_full
-
-    def _add(self, queue: _Queue, batch: ProducerBatch) -> None:
-        queue.batches.append(batch)
-        with self._lock:
-            self._incomplete.add(batch)
-
-    def _write_limit(self, topic: Topic) -> int:
-        return max(
-            min(self._config.batch_size, topic.config.max_message_bytes), RECORD_BATCH_OVERHEAD
-        )
-
-    def _capacity(self, topic: Topic, write_limit: int) -> tuple[int, float]:
-        """Bytes for the records of a batch, and the compression ratio that is expected."""
-        codec = self._config.codec
-        if not codec:
-            return write_limit, 1.0
-        ratio = self._ratios.estimation(topic.name, codec)
-        return capacity_for(write_limit, ratio, self._config.capacity_max), ratio
-
-    def _new_batch(
-        self, topic: Topic, partition: int, record_size: int, now_ms: int
-    ) -> ProducerBatch:
-        """An empty batch that a record of so many bytes, header included, surely fits."""
-        # A record over the limit has room, and leaves none: it is alone in its batch.
-        write_limit = self._write_limit(topic)
-        capacity, ratio = self._capacity(topic, max(write_limit, record_size))
-        start = self._allocate(capacity)
-        return self._batch(topic, partition, start, capacity, write_limit, ratio, now_ms)
-
-    def _try_new_batch(
-        self, topic: Topic, partition: int, write_limit: int, now_ms: int
-    ) -> ProducerBatch | None:
-        capacity, ratio = self._capacity(topic, write_limit)
-        start = self._pool.try_allocate(capacity)
-        if start is None:
-            return None
-        return self._batch(topic, partition, start, capacity, write_limit, ratio, now_ms)
-
-    def _batch(
-        self,
-        topic: Topic,
-        partition: int,
-        start: int,
-        capacity: int,
-        write_limit: int,
-        ratio: float,
-        now_ms: int,
-    ) -> ProducerBatch:
-        builder = RecordBatchBuilder(
-            self._pool.memory,
-            start,
-            capacity,
-            write_limit=write_limit,
-            codec=self._config.codec,
-            level=self._config.level,
-            compression_ratio=ratio,
-        )
-        return ProducerBatch(topic, partition, builder, now_ms, memory=(start, capacity))
-
     def deallocate(self, batch: ProducerBatch) -> None:
         """Give a batch's memory back, unless a request may still read it."""
-        if batch.memory is not None and batch.readers == 0:
-            memory, batch.memory = batch.memory, None
-            self._pool.deallocate(*memory)
+        if batch.is_pooled and batch.readers == 0:
+            batch.is_pooled = False
+            self._memory.release(batch.builder)
 
     # Sending.
 
@@ -370,7 +272,7 @@ class RecordAccumulator:
                 if not queue.has_full():
                     with self._lock:
                         self._full.discard(queue)
-            self._close(batch)
+            self._memory.close(batch)
             size += len(batch.builder.data)
             taken.append(batch)
         return taken
@@ -405,13 +307,6 @@ class RecordAccumulator:
         linger_ms = self._config.linger_ms
         return NEVER_MS if linger_ms is None else linger_ms - waited
 
-    def _close(self, batch: ProducerBatch) -> None:
-        if not batch.builder.is_closed:
-            batch.close()
-            if self._config.codec:
-                ratio = batch.builder.actual_compression_ratio()
-                self._ratios.update(batch.topic.name, self._config.codec, ratio)
-
     # What becomes of batches.
 
     def reenqueue(self, batch: ProducerBatch, now_ms: int) -> None:
@@ -426,13 +321,7 @@ class RecordAccumulator:
 
     def split_and_reenqueue(self, batch: ProducerBatch) -> int:
         """Put smaller batches in a batch's place, which was too large; how many."""
-        config = self._config
-        if config.codec:
-            ratio = batch.builder.actual_compression_ratio()
-            self._ratios.reset(batch.topic.name, config.codec, max(1.0, ratio))
-        children = batch.split(
-            self._write_limit(batch.topic), codec_id=config.codec, level=config.level
-        )
+        children = self._memory.split(batch)
         with self._lock:
             self._incomplete.update(children)
         for child in reversed(children):
@@ -493,7 +382,7 @@ class RecordAccumulator:
         queue = max(waiting, key=lambda queue: queue.batches[0].builder.uncompressed_size)
         with queue.lock:
             if queue.batches:
-                self._close(queue.batches[0])
+                self._memory.close(queue.batches[0])
                 self._mark_full(queue)
         return True
 
@@ -569,8 +458,10 @@ class RecordAccumulator:
         queue = self._queues.get(topic_partition)
         if queue is None:
             with self._lock:
-                queue = self._queues.setdefault(topic_partition, _Queue(topic_partition))
-                # Replaced, because others walk it without the lock.
-                if queue not in self._order:
+                queue = self._queues.get(topic_partition)
+                if queue is None:
+                    queue = _Queue(topic_partition, len(self._order))
+                    # Replaced, because others walk it without the lock.
                     self._order = [*self._order, queue]
+                    self._queues[topic_partition] = queue
         return queue

@@ -123,17 +123,16 @@ class ProducerBatch:
     def __init__(
         self,
         topic: Topic,
-        partition: int,
+        topic_partition: TopicPartition,
         builder: RecordBatchBuilder,
         now_ms: int,
         *,
-        memory: tuple[int, int] | None = None,
+        is_pooled: bool = False,
     ) -> None:
-        """An open batch; `memory` is what it holds of the pool, as (start, size)."""
-        self.topic, self.partition, self.builder = topic, partition, builder
-        self.topic_partition = TopicPartition(topic.name, partition)
+        """An open batch; `is_pooled` says that its bytes lie in the pool."""
+        self.topic, self.topic_partition, self.builder = topic, topic_partition, builder
         self.created_ms = self.last_attempt_ms = now_ms
-        self.memory = memory
+        self.is_pooled = is_pooled
         self.readers = 0  # requests that may still read its bytes
         self.attempts, self.backoff_ms = 0, 0.0
         self.result = ProduceResult(self.topic_partition)
@@ -251,19 +250,19 @@ class ProducerBatch:
             timestamps=arrow.timestamps_ms(rows.column("timestamp"), rows.num_rows, 0),
             headers=rows.column("headers"),
         )
-        left = arrow.frozen(np.arange(rows.num_rows, dtype=np.int32))
         children: list[tuple[int, ProducerBatch]] = []
-        while len(left):
-            first = int(left[0])
+        next_row = 0
+        while next_row < rows.num_rows:
+            first = next_row
             capacity = max(batch_size, size_upper_bound(columns, first))
             # What a codec makes larger has room, too.
             memory = np.empty(2 * capacity, np.uint8)
             builder = RecordBatchBuilder(
                 memory, 0, 2 * capacity, write_limit=capacity, codec=codec_id, level=level
             )
-            left = left[builder.append(columns, left) :]
+            next_row = builder.append(columns, first)
             builder.close_for_appends()
-            child = ProducerBatch(self.topic, self.partition, builder, self.created_ms)
+            child = ProducerBatch(self.topic, self.topic_partition, builder, self.created_ms)
             child.attempts, child.last_attempt_ms = self.attempts, self.last_attempt_ms
             if self.has_sequence:
                 sequence = increment_sequence(self.base_sequence, first)

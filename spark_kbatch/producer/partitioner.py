@@ -23,8 +23,8 @@ import functools
 import importlib
 import operator
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,7 @@ import pyarrow as pa
 from spark_kbatch import kernels
 from spark_kbatch.config import Topic
 from spark_kbatch.errors import ConfigError
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.record.columns import (
     EMPTY_I32,
     EMPTY_U8,
@@ -46,6 +47,14 @@ from spark_kbatch.record.columns import (
 # (keys of some rows of one topic, how many partitions it has) -> a partition for each. The keys are
 # None where there is no key column.
 CustomPartitioner = Callable[[pa.Array | None, int], "pa.Array | Array"]
+
+
+class Placement(NamedTuple):
+    """Where the rows of a table go: each has a slot, and a slot is a partition of a topic."""
+
+    slots: Array  # int32[n], read-only
+    counts: Array  # int64[slots], rows of each
+    partitions: Sequence[tuple[Topic, TopicPartition]]  # of each slot; may have grown meanwhile
 
 
 class Partitioner:
@@ -85,7 +94,7 @@ class Partitioner:
         self._random = np.random.default_rng(seed)
         self._numbers: dict[str, int] = {}
         self._known: list[Topic] = []
-        self._slots: list[tuple[Topic, int]] = []
+        self._slots: list[tuple[Topic, TopicPartition]] = []
         self._first_slots = frozen(np.zeros(1, np.int32))
         self._weights = np.empty(0, np.int64)
         self._sticky = np.empty((0, 3), np.int64)
@@ -96,8 +105,8 @@ class Partitioner:
         topics: pa.Array | str,
         partitions: pa.Array | None,
         keys: pa.Array | None = None,
-    ) -> Iterator[tuple[Topic, int, Array]]:
-        """Each partition that gets rows, with their numbers (int32, read-only) in order.
+    ) -> Placement:
+        """Where each row goes.
 
         Args:
             topics: one for all rows, or a string array without nulls.
@@ -111,7 +120,7 @@ class Partitioner:
         """
         rows_count = columns.rows_count
         if rows_count == 0:
-            return iter(())
+            return Placement(EMPTY_I32, np.zeros(0, np.int64), ())
         topic_of, numbers = self._topic_numbers(rows_count, topics)
         own, own_valid = (EMPTY_I32, EMPTY_U8) if partitions is None else integers(partitions)
         is_open = len(own) == 0 or len(own_valid) > 0
@@ -127,26 +136,21 @@ class Partitioner:
         frozen(hashes)
         slots = np.empty(rows_count, np.int32)
         with self._lock:
+            counts = np.zeros(len(self._slots), np.int64)
             if is_open and (not is_hashed or len(key.valid)):
                 self._weigh_locked(numbers, _size_in_bytes(columns))
             answer = int(
                 kernels.assign_slots(
                     topic_of, self._first_slots, own, own_valid, hashes, key.bounds, key.valid,
                     value.bounds, value.valid, headers.bounds, self._weights, self._sticky,
-                    self._switch_bytes, slots,
+                    self._switch_bytes, slots, counts,
                 )
             )  # fmt: skip
-            slots_count = len(self._slots)
         if answer < 0:
             row = -answer - 1
             topic = self._known[topic_of[row]]
             raise ConfigError(f"column 'partition' holds {own[row]}, {_but_has(topic)}")
-        bounds = np.zeros(slots_count + 1, np.int64)
-        rows = np.empty(rows_count, np.int32)
-        kernels.group_rows(frozen(slots), bounds, rows)
-        frozen(rows)
-        taken = np.flatnonzero(bounds[1:] > bounds[:-1]).tolist()
-        return iter([(*self._slots[slot], rows[bounds[slot] : bounds[slot + 1]]) for slot in taken])
+        return Placement(frozen(slots), counts, self._slots)
 
     def partition_one(
         self, topic_name: str, key: bytes | None, size_in_bytes: int, partition: int | None = None
@@ -214,7 +218,9 @@ class Partitioner:
 
     def _add_locked(self, topic: Topic) -> int:
         self._known.append(topic)
-        self._slots += [(topic, partition) for partition in range(topic.partitions)]
+        self._slots += [
+            (topic, TopicPartition(topic.name, partition)) for partition in range(topic.partitions)
+        ]
         self._first_slots = frozen(np.append(self._first_slots, np.int32(len(self._slots))))
         self._weights = np.append(self._weights, np.zeros(topic.partitions, np.int64))
         state = int(self._random.integers(1, kernels.RANDOM_MODULUS))

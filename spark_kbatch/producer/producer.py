@@ -49,8 +49,6 @@ from spark_kbatch.record.compression import CODECS
 from spark_kbatch.record.header import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD
 from spark_kbatch.record.plain import Header
 
-_BYTES_AT_ONCE = 1 << 20
-
 Bytes = bytes | bytearray | memoryview | str
 
 
@@ -238,14 +236,14 @@ class Producer:
         future = ArrowFuture(callback)
         first_row = 0
         for batch in batches:
-            self._append_in_pieces(batch, topic, first_row, future)
+            self._append(batch, topic, first_row, future)
             first_row += batch.num_rows
         future.close(first_row)
         return future
 
     def append(self, rows: pa.RecordBatch, topic: str | None) -> None:
         """As `send_arrow`, without a future; the columns were checked before."""
-        self._append_in_pieces(rows, topic, 0, None)
+        self._append(rows, topic, 0, None)
 
     def ensure_delivered(self) -> None:
         """Raise the error of the first batch that could not be delivered, if there is one."""
@@ -288,31 +286,19 @@ class Producer:
 
     # Inside.
 
-    def _append_in_pieces(
-        self, rows: pa.RecordBatch, topic: str | None, first_row: int, future: ArrowFuture | None
-    ) -> None:
-        """Rows are gone over once for each partition, so they are taken as the cache holds them."""
-        pieces = max(rows.nbytes // _BYTES_AT_ONCE, 1)
-        size = max(-(-rows.num_rows // pieces), 1)
-        for start in range(0, rows.num_rows, size):
-            self._append(rows.slice(start, size), topic, first_row + start, future)
-
     def _append(
         self, batch: pa.RecordBatch, topic: str | None, first_row: int, future: ArrowFuture | None
     ) -> None:
-        names = batch.schema.names
-
-        def column(name: str) -> pa.Array | None:
-            return batch.column(names.index(name)) if name in names else None
+        arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
 
         now_ms = self._clock_ms()
         try:
             columns = arrow.columns(
                 batch.num_rows,
-                key=column("key"),
-                value=column("value"),
-                timestamps=arrow.timestamps_ms(column("timestamp"), batch.num_rows, now_ms),
-                headers=column("headers"),
+                key=arrays.get("key"),
+                value=arrays.get("value"),
+                timestamps=arrow.timestamps_ms(arrays.get("timestamp"), batch.num_rows, now_ms),
+                headers=arrays.get("headers"),
             )
         except OverflowError:
             # Over 2 GiB in one column of an Arrow batch: more than its int32 bounds can say.
@@ -330,15 +316,14 @@ class Producer:
             future.add(to.result, first, rows + np.int32(first_row) if first_row else rows)
             to.add_callback(first, len(rows), future.count_down)
 
-        topics = column("topic") if topic is None else topic
-        row_size = arrow.mean_row_size(columns)
+        placement = self._partitioner.partition(
+            columns,
+            arrays.get("topic") if topic is None else topic,
+            arrays.get("partition"),
+            arrays.get("key"),
+        )
         told = None if future is None else on_appended
-        for found, partition, rows in self._partitioner.partition(
-            columns, topics, column("partition"), column("key")
-        ):
-            self._accumulator.append(
-                found, partition, columns, rows, now_ms, told, row_size=row_size
-            )
+        self._accumulator.append(columns, placement, now_ms, told)
 
     def _wait_for_memory(self, size: int) -> int:
         return self.pool.allocate(size, self._config.max_block_ms)

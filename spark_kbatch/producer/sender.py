@@ -53,7 +53,7 @@ class ProduceBatch(NamedTuple):
     """One finished batch of a request."""
 
     topic: Topic
-    partition: int
+    topic_partition: TopicPartition
     data: memoryview  # stays as it is until the request is answered
     records_count: int
 
@@ -226,7 +226,10 @@ class Sender:
         sent = ProduceRequest(
             self._config.acks,
             self._config.request_timeout_ms,
-            [ProduceBatch(b.topic, b.partition, b.builder.data, b.records_count) for b in batches],
+            [
+                ProduceBatch(b.topic, b.topic_partition, b.builder.data, b.records_count)
+                for b in batches
+            ],
         )
 
         def on_answer(answer: Answer) -> None:

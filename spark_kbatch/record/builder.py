@@ -1,7 +1,7 @@
 """An open batch: rows go in while there is room, then it is closed into its final bytes.
 
     builder = RecordBatchBuilder(memory, start, capacity, write_limit=16384)
-    written = builder.append(columns, rows)     # as many as fit, in order
+    next_row = builder.append(columns)          # as many as fit, in order
     builder.close()
     builder.data                                # header, CRC, records: what a log stores
 
@@ -34,7 +34,7 @@ from spark_kbatch.kernels import (
 )
 from spark_kbatch.record import compression, plain
 from spark_kbatch.record import header as batch_header
-from spark_kbatch.record.columns import Array, Columns
+from spark_kbatch.record.columns import EMPTY_I32, Array, Columns
 from spark_kbatch.record.header import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -48,6 +48,7 @@ from spark_kbatch.record.plain import Header
 RECORD_OVERHEAD_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 1
 
 _NO_DATA = memoryview(b"")
+_NOT_TOLD = np.empty(0, np.int32)
 _ESTIMATION_FACTOR = 1.05  # what an expected ratio may be too good
 
 
@@ -55,7 +56,7 @@ class RecordBatchBuilder:
     """One batch in memory[start : start + capacity]. Not thread-safe."""
 
     __slots__ = (
-        "_codec", "_level", "_scale", "_start", "_takes_more", "data", "is_closed", "memory", "row",
+        "_codec", "_level", "_scale", "_takes_more", "data", "is_closed", "memory", "row", "start",
     )  # fmt: skip
 
     def __init__(
@@ -80,7 +81,7 @@ class RecordBatchBuilder:
         self.memory = memory
         self._codec = codec
         self._level = level
-        self._start = start
+        self.start = start
         self._takes_more = True
         self.is_closed = False
         self._scale = compression_ratio * _ESTIMATION_FACTOR if codec else 1.0
@@ -89,7 +90,7 @@ class RecordBatchBuilder:
         if write_limit is not None:
             limit = write_limit - RECORD_BATCH_OVERHEAD
             stop = min(first + int(limit / self._scale), end)
-        # A row of write_records.
+        # A row of write_records, without its slot.
         self.row = [first, stop, NO_TIMESTAMP, NO_TIMESTAMP, 0, end]
         self.data = _NO_DATA  # the whole batch, once closed
 
@@ -99,9 +100,19 @@ class RecordBatchBuilder:
         return self.row[RECORDS_COUNT]
 
     @property
+    def capacity(self) -> int:
+        """Bytes that it has in memory."""
+        return self.row[END] - self.start
+
+    @property
+    def room(self) -> int:
+        """Bytes of records that it should still take."""
+        return self.row[STOP] - self.row[POSITION]
+
+    @property
     def uncompressed_size(self) -> int:
         """Bytes of header and records in memory."""
-        return self.row[POSITION] - self._start
+        return self.row[POSITION] - self.start
 
     @property
     def estimated_size_in_bytes(self) -> int:
@@ -128,28 +139,9 @@ class RecordBatchBuilder:
         last = row[STOP] if row[RECORDS_COUNT] else row[END]
         return self._takes_more and row[POSITION] + record_size <= last
 
-    def append(self, columns: Columns, rows: Array) -> int:
-        """Append the given rows (int32), as many as fit; returns how many."""
-        return self.fill([self], columns, rows)
-
-    @staticmethod
-    def fill(builders: Sequence[RecordBatchBuilder], columns: Columns, rows: Array) -> int:
-        """Append the given rows to the first builder, then the second, while they fit; how many did.
-
-        All are open and lie in one memory; all but the first are empty. One call, because a call
-        costs as much as some hundred records.
-        """
-        flat: list[int] = []  # an array of it is made twice as fast as of lists
-        for builder in builders:
-            flat += builder.row
-        batches = np.array(flat, np.int64).reshape(-1, BATCH_COLUMNS)
-        written = kernels.write_records(
-            rows, columns.timestamps, *columns.key, *columns.value,
-            columns.headers.data, columns.headers.bounds, builders[0].memory, batches,
-        )  # fmt: skip
-        for builder, row in zip(builders, batches.tolist(), strict=True):
-            builder.row = row
-        return int(written)
+    def append(self, columns: Columns, first_row: int = 0) -> int:
+        """Append rows from `first_row` on, as many as fit; returns the row after the last of them."""
+        return fill([self], [0], columns, first_row)[0]
 
     def append_record(
         self,
@@ -190,7 +182,7 @@ class RecordBatchBuilder:
         It stays uncompressed where the codec makes more of it than the capacity.
         """
         position, _, base_timestamp, max_timestamp, records_count, _ = self.row
-        data, codec = self.memory.data[self._start : position], 0
+        data, codec = self.memory.data[self.start : position], 0
         if self._codec:
             data, codec = self._compressed(data)
         self.data = data
@@ -213,14 +205,14 @@ class RecordBatchBuilder:
         """The batch with its records compressed in their place, where they have room, and the codec."""
         # What is larger than any reader accepts uncompressed is not compressed.
         if RECORD_BATCH_OVERHEAD < len(data) <= compression.MAX_DECOMPRESSED_SIZE:
-            first = self._start + RECORD_BATCH_OVERHEAD
+            first = self.start + RECORD_BATCH_OVERHEAD
             section = compression.compress(
                 self._codec, data[RECORD_BATCH_OVERHEAD:], level=self._level
             )
             end = first + len(section)
             if end <= self.row[END]:
                 self.memory.data[first:end] = section
-                return self.memory.data[self._start : end], self._codec
+                return self.memory.data[self.start : end], self._codec
         return data, 0
 
     def abort(self) -> None:
@@ -235,6 +227,50 @@ class RecordBatchBuilder:
         if uncompressed == 0:
             return 1.0
         return (len(self.data) - RECORD_BATCH_OVERHEAD) / uncompressed
+
+
+def fill(
+    builders: Sequence[RecordBatchBuilder],
+    slot_of: Sequence[int],
+    columns: Columns,
+    first_row: int = 0,
+    *,
+    slots: Array = EMPTY_I32,
+    slots_count: int = 1,
+    batch_of: Array = _NOT_TOLD,
+) -> tuple[int, list[int]]:
+    """Append rows in their order, each to the builder of its slot, as many as fit.
+
+    One call for all, because a call costs as much as some hundred records.
+
+    Args:
+        builders: open, in one memory.
+        slot_of: the slot of each builder, at most one for a slot; -1 for those to be taken where
+            another one of the slot is full, which are empty and stand last.
+        first_row: where to begin.
+        slots: int32[n], each row's; empty where all have slot 0.
+        batch_of: int32[n], is told the index of each row's builder; may be empty.
+
+    Returns:
+        The first row that had no room, the number of rows if all had; and `slot_of`, as it is now.
+    """
+    flat: list[int] = []  # an array of it is made twice as fast as of lists
+    current = np.full(slots_count, -1, np.int64)
+    for index, (builder, slot) in enumerate(zip(builders, slot_of, strict=True)):
+        flat += builder.row
+        flat.append(slot)
+        if slot >= 0:
+            current[slot] = index
+    batches = np.array(flat, np.int64).reshape(-1, BATCH_COLUMNS)
+    row = kernels.write_records(
+        slots, first_row, columns.timestamps, *columns.key, *columns.value,
+        columns.headers.data, columns.headers.bounds, builders[0].memory, batches, current, batch_of,
+    )  # fmt: skip
+    slots_now = []
+    for builder, moved_on in zip(builders, batches.tolist(), strict=True):
+        slots_now.append(moved_on.pop())
+        builder.row = moved_on
+    return int(row), slots_now
 
 
 def capacity_for(write_limit: int, compression_ratio: float, capacity_max: int) -> int:

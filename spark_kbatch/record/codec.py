@@ -93,7 +93,7 @@ def encode(
     builder = RecordBatchBuilder(
         np.empty(2 * size, np.uint8), 0, 2 * size, codec=CODECS[compression] if count else 0
     )
-    written = builder.append(columns, np.arange(count, dtype=np.int32))
+    written = builder.append(columns)
     assert written == count
     builder.close(base_offset=base_offset, leader_epoch=leader_epoch)
     return bytes(builder.data)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from spark_kbatch import kernels
 from spark_kbatch.record import codec
 from spark_kbatch.record import columns as arrow
-from spark_kbatch.record.builder import RecordBatchBuilder
+from spark_kbatch.record.builder import RecordBatchBuilder, fill
 from spark_kbatch.record.header import walk
 from tests.benchmarks.interleaved import Candidate, bulk_rows, interleave
 
@@ -39,7 +39,6 @@ def encode_all(rows: pa.RecordBatch, memory: np.ndarray, keep: bool = False) -> 
         timestamps=times,
         headers=None,
     )
-    order = arrow.frozen(np.arange(rows.num_rows, dtype=np.int32))
     kept, written = [], 0
     while written < rows.num_rows:
         builders = [
@@ -47,7 +46,8 @@ def encode_all(rows: pa.RecordBatch, memory: np.ndarray, keep: bool = False) -> 
             for start in range(0, len(memory), BATCH_SIZE)
         ]
         first = written
-        written += RecordBatchBuilder.fill(builders, columns, order[written:])
+        slots = [0] + [-1] * (len(builders) - 1)
+        written, _ = fill(builders, slots, columns, written)
         for builder in builders:
             count = builder.records_count
             if count:

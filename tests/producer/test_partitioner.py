@@ -116,7 +116,7 @@ def partition(
     partitions: pa.Array | None = None,
     keys: pa.Array | None = None,
 ) -> list[tuple[str, int]]:
-    """Each row's place, after checking that every row has one and keeps its order there."""
+    """Each row's place, after checking that every row has one."""
 
     def column(name: str) -> pa.Array | None:
         return rows.column(name) if name in rows.schema.names else None
@@ -128,15 +128,11 @@ def partition(
         timestamps=arrow.timestamps_ms(None, rows.num_rows, 0),
         headers=column("headers"),
     )
-    places: dict[int, tuple[str, int]] = {}
-    for found, number, taken in partitioner.partition(columns, topics, partitions, keys):
-        assert len(taken)
-        assert taken.tolist() == sorted(taken.tolist())
-        assert 0 <= number < found.partitions
-        for row in taken.tolist():
-            assert places.setdefault(row, (found.name, number)) == (found.name, number)
-    assert sorted(places) == list(range(rows.num_rows))
-    return [places[row] for row in range(rows.num_rows)]
+    slots, counts, places = partitioner.partition(columns, topics, partitions, keys)
+    assert len(slots) == rows.num_rows
+    assert np.bincount(slots, minlength=len(counts)).tolist() == counts.tolist()
+    assert all(0 <= place.partition < found.partitions for found, place in places)
+    return [tuple(places[slot][1]) for slot in slots.tolist()]
 
 
 def a_partitioner(

@@ -35,8 +35,8 @@ class Kept:
     def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
         answer = {}
         for batch in request.batches:
-            self.batches[batch.partition].append(bytes(batch.data))
-            answer[TopicPartition(batch.topic.name, batch.partition)] = AppendResult()
+            self.batches[batch.topic_partition.partition].append(bytes(batch.data))
+            answer[batch.topic_partition] = AppendResult()
         assert len(answer) == len(request.batches)
         on_answer(answer)
 
@@ -147,7 +147,7 @@ class Limited(Kept):
                 error = RecordTooLargeError(
                     "a batch", len(batch.data), self._limit, "max.message.bytes"
                 )
-                answer[TopicPartition("events", batch.partition)] = AppendResult(error=error)
+                answer[batch.topic_partition] = AppendResult(error=error)
         on_answer(answer)
 
 

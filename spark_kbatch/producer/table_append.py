@@ -1,0 +1,183 @@
+"""Appends the rows of one table to the queues of all their partitions, in one pass over the table.
+
+Rows are read as they lie in memory, once, and each is written to the last batch of its partition's
+queue. A batch that is full is followed by a spare one, made before the pass by what the rows will
+probably take. Where none is left the pass ends, and begins again behind the rows that are written.
+
+Source: Kafka clients/producer/internals/RecordAccumulator.java, append, for one record.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from spark_kbatch import kernels
+from spark_kbatch.config import Topic
+from spark_kbatch.producer.batch import ProducerBatch
+from spark_kbatch.producer.batch_memory import BatchMemory
+from spark_kbatch.producer.partitioner import Placement
+from spark_kbatch.record import columns as arrow
+from spark_kbatch.record.builder import RecordBatchBuilder, fill, size_upper_bound
+from spark_kbatch.record.columns import Array, Columns
+from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
+
+# No more is written at once, roughly, so that full batches are still in the cache when they are closed.
+_BYTES_AT_ONCE = 1024 * 1024
+
+# A batch, the index of its first record of these rows, and their numbers (int32).
+OnAppended = Callable[[ProducerBatch, int, Array], None]
+
+
+class TableAppend:
+    """One table on its way into the queues. `fill` is called with the queues' locks held."""
+
+    def __init__(
+        self,
+        columns: Columns,
+        placement: Placement,
+        queues: Mapping[int, deque[ProducerBatch]],
+        memory: BatchMemory,
+        on_appended: OnAppended | None,
+    ) -> None:
+        """Set up.
+
+        Args:
+            queues: of each slot that rows have.
+            on_appended: told every batch that takes rows.
+        """
+        self._columns, self._placement, self._queues = columns, placement, queues
+        self._memory, self._on_appended = memory, on_appended
+        row_size = arrow.mean_row_size(columns)
+        topics = {topic.name: topic for topic, _ in map(placement.partitions.__getitem__, queues)}
+        # Batches of several topics differ in size: then a queue's next one is made when it is needed.
+        self._only_topic = topics.popitem()[1] if len(topics) == 1 else None
+        # Bytes that each slot's rows take, about.
+        self._sizes = dict(
+            zip(queues, (placement.counts[[*queues]] * row_size).tolist(), strict=True)
+        )
+        self._next_row = 0
+        self._waited_for: tuple[int, RecordBatchBuilder] | None = None  # its slot
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every row is in a queue."""
+        return self._next_row == self._columns.rows_count
+
+    def wait_for_room(self) -> None:
+        """Have memory for the next row, at least; `BatchMemory.builder` says what it raises."""
+        slot = int(self._placement.slots[self._next_row])
+        size = size_upper_bound(self._columns, self._next_row)
+        self._waited_for = slot, self._memory.builder(self._placement.partitions[slot][0], size)
+
+    def release_unused(self) -> None:
+        """Give back memory that was waited for and not needed."""
+        if self._waited_for is not None:
+            self._memory.release(self._waited_for[1])
+            self._waited_for = None
+
+    def fill(self, now_ms: int) -> list[ProducerBatch]:
+        """Append rows while there is room; new batches, which are in their queues now."""
+        last = self._last_batches()
+        builders = [batch.builder for batch in last.values()]
+        slot_of = list(last)
+        counts = [builder.records_count for builder in builders]
+        for slot, builder in self._new_builders(last):
+            builders.append(builder)
+            slot_of.append(slot)
+        if not builders:
+            return []
+        is_told = self._on_appended is not None
+        batch_of = np.empty(self._columns.rows_count if is_told else 0, np.int32)
+        first_row = self._next_row
+        self._next_row, slot_of = fill(
+            builders,
+            slot_of,
+            self._columns,
+            first_row,
+            slots=self._placement.slots,
+            slots_count=len(self._placement.counts),
+            batch_of=batch_of,
+        )
+        batches = list(last.values())
+        for slot, builder in zip(slot_of[len(last) :], builders[len(last) :], strict=True):
+            if builder.records_count == 0:
+                self._memory.release(builder)
+            else:
+                topic, topic_partition = self._placement.partitions[slot]
+                batch = ProducerBatch(topic, topic_partition, builder, now_ms, is_pooled=True)
+                batches.append(batch)
+                self._queues[slot].append(batch)
+        if is_told:
+            # Those without records stand behind the others: nobody is told of them.
+            self._tell(batches, counts, first_row, batch_of)
+        return batches[len(last) :]
+
+    def _last_batches(self) -> dict[int, ProducerBatch]:
+        """Of each slot whose queue ends in a batch that may take more."""
+        # What was sent before, or comes from a split, is full; so all that is not lies in the pool.
+        last = {
+            slot: queue[-1]
+            for slot, queue in self._queues.items()
+            if queue and not queue[-1].builder.is_full
+        }
+        if self._waited_for is not None and (batch := last.get(self._waited_for[0])) is not None:
+            # It had no room; somebody else may have added one that has.
+            size = size_upper_bound(self._columns, self._next_row) - RECORD_BATCH_OVERHEAD
+            if batch.builder.has_room_for(size):
+                self.release_unused()
+            else:
+                del last[self._waited_for[0]]
+        return last
+
+    def _new_builders(
+        self, last: Mapping[int, ProducerBatch]
+    ) -> list[tuple[int, RecordBatchBuilder]]:
+        """Those for a slot of their own first, then spare ones (-1), as far as there is memory."""
+        made = []
+        if self._waited_for is not None:
+            made.append(self._waited_for)
+            self._waited_for = None
+        if self._only_topic is not None:
+            for _ in range(self._spares_wanted(self._only_topic, last)):
+                builder = self._memory.try_builder(self._only_topic)
+                if builder is None:
+                    break
+                made.append((-1, builder))
+            return made
+        for slot in self._queues:
+            if slot not in last and all(slot != other for other, _ in made):
+                builder = self._memory.try_builder(self._placement.partitions[slot][0])
+                if builder is None:
+                    break
+                made.append((slot, builder))
+        return made
+
+    def _spares_wanted(self, topic: Topic, last: Mapping[int, ProducerBatch]) -> int:
+        """How many batches the rows are likely to begin."""
+        limit = self._memory.write_limit(topic)
+        left = 1 - self._next_row / self._columns.rows_count
+        wanted = 0
+        for slot, size in self._sizes.items():
+            excess = size * left
+            if slot in last:
+                excess -= last[slot].builder.room
+            if excess > 0:
+                wanted += 1 + int(excess / limit)
+        return min(wanted, max(_BYTES_AT_ONCE // limit, len(self._queues)))
+
+    def _tell(
+        self, batches: list[ProducerBatch], counts: list[int], first_row: int, batch_of: Array
+    ) -> None:
+        assert self._on_appended is not None
+        bounds = np.zeros(len(batches) + 1, np.int64)
+        rows = np.empty(self._next_row - first_row, np.int32)
+        kernels.group_rows(arrow.frozen(batch_of[first_row : self._next_row]), bounds, rows)
+        rows += np.int32(first_row)
+        for index, batch in enumerate(batches):
+            taken = rows[bounds[index] : bounds[index + 1]]
+            if len(taken):
+                first = counts[index] if index < len(counts) else 0
+                self._on_appended(batch, first, taken)
