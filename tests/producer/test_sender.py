@@ -1,0 +1,328 @@
+"""Whatever becomes of requests: futures tell the truth, and with idempotence records are there once."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import spark_kbatch
+from spark_kbatch.cluster import LocalLog, now_ms
+from spark_kbatch.config import TopicConfig
+from spark_kbatch.errors import (
+    InvalidRecordError,
+    RequestTimedOutError,
+)
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.producer import sequences
+from spark_kbatch.producer.buffer_pool import BufferPool
+from spark_kbatch.producer.futures import FailedFuture, RecordFuture
+from spark_kbatch.producer.producer import Producer
+from spark_kbatch.producer.sender import Transport
+from spark_kbatch.producer_config import parse_producer_options
+from spark_kbatch.record.compression import CODECS
+from tests import builders, reference
+from tests.faults import run_child
+from tests.producer.faulty_transport import (
+    TRANSIENT,
+    Fate,
+    FaultyTransport,
+    HeldTransport,
+    drawn_fates,
+)
+
+PARTITIONS = 2
+RECORDS = 120
+INT_MAX = 2**31 - 1
+
+Future = RecordFuture | FailedFuture
+
+
+@pytest.fixture(autouse=True)
+def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes back to the pool is overwritten at once: who still reads it, reads this."""
+    deallocate = BufferPool.deallocate
+
+    def poisoned(pool: BufferPool, start: int, size_in_bytes: int) -> None:
+        pool.memory[start : start + size_in_bytes] = 0xDD
+        deallocate(pool, start, size_in_bytes)
+
+    monkeypatch.setattr(BufferPool, "deallocate", poisoned)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> spark_kbatch.Cluster:
+    return a_cluster(tmp_path)
+
+
+def a_cluster(tmp_path: Path, **config: Any) -> spark_kbatch.Cluster:
+    cluster = spark_kbatch.open(str(tmp_path / "cluster"), create=True)
+    cluster.create_topic("events", partitions=PARTITIONS, config=TopicConfig(**config))
+    return cluster
+
+
+def a_log(cluster: spark_kbatch.Cluster) -> LocalLog:
+    return LocalLog(cluster, flush=False)
+
+
+@contextmanager
+def producing(
+    cluster: spark_kbatch.Cluster, transport: Transport | None = None, **options: Any
+) -> Iterator[Producer]:
+    """A producer whose records are batches of their own unless told otherwise."""
+    defaults = {"batch_size": 1, "retry_backoff_ms": 1, "retry_backoff_max_ms": 5}
+    producer = Producer(
+        parse_producer_options(defaults | options),
+        transport or a_log(cluster),
+        cluster.topic_to_write,
+        now_ms,
+        new_producer_id=cluster.new_producer_id,
+        seed=1,
+    )
+    try:
+        yield producer
+    finally:
+        producer.close(timeout=0)
+
+
+def send(producer: Producer, *records: bytes) -> list[Future]:
+    return [producer.send("events", value, partition=0) for value in records]
+
+
+def values(cluster: spark_kbatch.Cluster, partition: int = 0) -> list[bytes]:
+    found = builders.contents(cluster)[TopicPartition("events", partition)]
+    return [record.value or b"" for record in found]
+
+
+def headers(cluster: spark_kbatch.Cluster) -> list[reference.BatchHeader]:
+    """Of the batches of partition 0."""
+    directory = cluster.metadata.log_directory(TopicPartition("events", 0))
+    data = (directory / f"{0:020}.log").read_bytes()
+    return [reference.read_header(batch) for batch in reference.split_batches(data)]
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%04d" % number for number in range(count)]
+
+
+def offsets(futures: Sequence[Future]) -> list[int]:
+    return [future.result(10).offset for future in futures]
+
+
+# Whatever happens.
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_request_in_flight_keeps_the_order_without_numbers(
+    cluster: spark_kbatch.Cluster, seed: int
+) -> None:
+    transport = FaultyTransport(a_log(cluster), drawn_fates(seed, TRANSIENT), seed=seed)
+    with producing(
+        cluster,
+        transport,
+        enable_idempotence=False,
+        max_in_flight_requests_per_connection=1,
+        request_timeout_ms=20,
+    ) as producer:
+        futures = send(producer, *numbered(30))
+        assert [future.exception(10) for future in futures] == [None] * 30
+    transport.close()
+    assert list(dict.fromkeys(values(cluster))) == numbered(30)
+
+
+def test_two_processes_take_no_batch_of_each_other_for_their_own(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    """Their sequences are the same; their ids are not."""
+    reading, writing = os.pipe()
+
+    def work(process: int) -> None:
+        os.close(writing)
+        os.read(reading, 1)
+        with producing(cluster) as producer:
+            for number in range(150):
+                value = b"%d-%04d" % (process, number)
+                for future in send(producer, value):
+                    future.result(10)
+
+    children = [run_child(lambda n=n: work(n)) for n in range(2)]
+    os.close(reading)
+    os.close(writing)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+    found = values(cluster)
+    assert len(found) == 300
+    for process in (b"0-", b"1-"):
+        assert [value[2:] for value in found if value.startswith(process)] == numbered(150)
+
+
+# One fault at a time.
+
+
+def delivered_in_the_end(transport: HeldTransport, number: int, futures: list[Future]) -> None:
+    """Deliver every request from `number` on, until all futures are done."""
+    deadline = time.monotonic() + 10
+    while not all(future.done() for future in futures):
+        assert time.monotonic() < deadline
+        if transport.count > number:
+            transport.request(number).deliver()
+            number += 1
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
+def test_records_of_a_batch_that_was_split_know_their_offsets(
+    tmp_path: Path, idempotent: bool
+) -> None:
+    cluster = a_cluster(tmp_path, max_message_bytes=2000)
+    rng = random.Random(1)
+    records = [rng.randbytes(300) for _ in range(60)]
+    with producing(
+        cluster,
+        batch_size=2000,
+        compression_type="zstd",
+        enable_idempotence=idempotent,
+        linger_ms=10_000,
+    ) as producer:
+        producer._accumulator._ratios.reset("events", CODECS["zstd"], 0.1)
+        futures = send(producer, *records[:40])
+        rows = pa.table({"value": records[40:], "partition": pa.array([0] * 20, pa.int32())})
+        of_table = producer.send_arrow("events", rows)
+        producer.flush(10)
+        assert offsets(futures) == list(range(40))
+        assert of_table.result(10).column("offset").to_pylist() == list(range(40, 60))
+    assert values(cluster) == records
+
+
+def test_batches_behind_one_that_is_refused_are_delivered(cluster: spark_kbatch.Cluster) -> None:
+    transport = HeldTransport(a_log(cluster))
+    with producing(cluster, transport) as producer:
+        futures = send(producer, b"first")
+        transport.request(0).deliver()
+        futures += send(producer, b"refused", b"behind", b"further")
+        transport.request(3)
+        transport.request(1).fail(InvalidRecordError("refused"))
+        futures += send(producer, b"later")
+        delivered_in_the_end(transport, 2, futures)
+        assert isinstance(futures[1].exception(), InvalidRecordError)
+        del futures[1]
+        assert offsets(futures) == [0, 1, 2, 3]
+    assert values(cluster) == [b"first", b"behind", b"further", b"later"]
+    found = [(header.producer_epoch, header.base_sequence) for header in headers(cluster)]
+    assert found == [(0, 0), (1, 0), (1, 1), (1, 2)]
+
+
+def test_numbers_go_on_at_0_behind_the_largest(
+    cluster: spark_kbatch.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Partition(sequences._Partition):
+        def __init__(self, producer_id: int, epoch: int) -> None:
+            super().__init__(producer_id, epoch)
+            self.next_sequence = INT_MAX - 8
+
+    monkeypatch.setattr(sequences, "_Partition", Partition)
+    fates = [Fate.DELIVERED, Fate.FAILED, Fate.RAISED, Fate.UNANSWERED, Fate.TWICE] * 4
+    transport = FaultyTransport(a_log(cluster), fates)
+    with producing(cluster, transport, batch_size=100, request_timeout_ms=30) as producer:
+        futures = []
+        for record in numbered(40):
+            futures += send(producer, record)
+            time.sleep(0.0005)
+        assert offsets(futures) == list(range(40))
+    assert values(cluster) == numbered(40)
+    found = [header.base_sequence for header in headers(cluster)]
+    assert found[0] > found[-1] > 0
+    sizes = [header.records_count for header in headers(cluster)]
+    assert found[1:] == [(a + n) % 2**31 for a, n in zip(found[:-1], sizes[:-1], strict=True)]
+
+
+def test_a_producer_that_has_no_more_epochs_takes_a_new_id(
+    cluster: spark_kbatch.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequences, "_EPOCH_MAX", 1)
+    transport = FaultyTransport(
+        a_log(cluster), [Fate.DELIVERED, Fate.REFUSED, Fate.DELIVERED, Fate.REFUSED]
+    )
+    with producing(cluster, transport) as producer:
+        for record in numbered(5):
+            send(producer, record)[0].exception(10)
+    assert values(cluster) == [b"0000", b"0002", b"0004"]
+    first, second, third = headers(cluster)
+    assert (first.producer_epoch, second.producer_epoch, third.producer_epoch) == (0, 1, 0)
+    assert first.producer_id == second.producer_id != third.producer_id
+    assert third.base_sequence == 0
+
+
+def test_without_acks_a_future_knows_no_offset(cluster: spark_kbatch.Cluster) -> None:
+    transport = FaultyTransport(a_log(cluster), [Fate.DELIVERED, Fate.FAILED, Fate.RAISED])
+    with producing(cluster, transport, acks=0) as producer:
+        assert offsets(send(producer, *numbered(4))) == [-1] * 4
+        producer.close(10)
+        assert producer.pool.in_use == 0
+    assert values(cluster) == [b"0000", b"0002", b"0003"]
+
+
+# Times.
+
+
+def test_a_record_that_is_never_sent_fails_in_time(cluster: spark_kbatch.Cluster) -> None:
+    transport = HeldTransport(a_log(cluster))
+    with producing(
+        cluster,
+        transport,
+        max_in_flight_requests_per_connection=1,
+        request_timeout_ms=100,
+        delivery_timeout_ms=100,
+    ) as producer:
+        futures = send(producer, *numbered(2))
+        assert all(isinstance(future.exception(10), RequestTimedOutError) for future in futures)
+    assert transport.count == 1
+
+
+# Memory.
+
+
+def test_nothing_lies_where_a_request_is_read_that_nobody_waits_for(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    transport = HeldTransport(a_log(cluster))
+    with producing(
+        cluster, transport, batch_size=100, buffer_memory=500, request_timeout_ms=100
+    ) as producer:
+        futures = send(producer, b"late")
+        late = transport.request(0)
+        delivered_in_the_end(transport, 1, futures)
+        for record in numbered(20):
+            before = transport.count
+            futures += send(producer, record)
+            transport.request(before).deliver()
+            futures[-1].result(10)
+            assert late.is_unchanged
+        late.deliver()
+        producer.close(10)
+        assert producer.pool.in_use == 0
+    assert values(cluster) == [b"late", *numbered(20)]
+
+
+def test_a_late_request_keeps_its_numbers_when_its_batch_gets_new_ones(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    transport = HeldTransport(a_log(cluster))
+    with producing(cluster, transport, request_timeout_ms=200) as producer:
+        futures = send(producer, b"first")
+        transport.request(0).deliver()
+        futures += send(producer, b"refused", b"late")
+        late = transport.request(2)
+        transport.request(1).fail(InvalidRecordError("refused"))
+        # Behind the lost one, in the old epoch, and again when nobody waits for the first.
+        delivered_in_the_end(transport, 3, futures)
+        assert [header.producer_epoch for header in headers(cluster)] == [0, 1]
+        assert late.is_unchanged
+        late.deliver()
+    assert values(cluster) == [b"first", b"late"]
