@@ -8,7 +8,7 @@ When a batch is lost for good, what comes after it would be out of order for eve
 takes a new epoch, in which the partition's unfinished batches count from 0 again. But only once it
 is sure that no log has them under their old numbers: the partition is unresolved until
 
-    a batch behind the lost one is refused as out of order    so are those behind it: new epoch
+    its oldest batch is refused as out of order               so are those behind it: new epoch
     all of them are answered, and the last acknowledged
     number is the one before the next                         the log had the batch: no gap
     likewise, and it is not                                   new epoch
@@ -150,9 +150,11 @@ class Sequences:
         """Whether the batch may be sent again after an answer with an error."""
         if isinstance(answer.error, OutOfOrderSequenceError):
             partition = self._partition(batch.topic_partition)
-            # What is missing may be on its way again; if nothing is, only a new epoch helps.
+            # What is missing may be on its way again; if nothing is, only a new epoch helps. Older
+            # batches have to end first: a log may have them.
+            is_oldest = partition.in_flight[0] is batch
             expected = partition.is_next(batch.base_sequence) and not batch.sequence_was_reset
-            if partition.is_unresolved or expected:
+            if is_oldest and (partition.is_unresolved or expected):
                 self._to_renumber.add(batch.topic_partition)
             return True
         return isinstance(answer.error, RetriableError)

@@ -218,6 +218,33 @@ def test_batches_behind_one_that_is_refused_are_delivered(cluster: spark_kbatch.
     assert found == [(0, 0), (1, 0), (1, 1), (1, 2)]
 
 
+@pytest.mark.parametrize("then", ["refused", "overtaken"])
+def test_a_new_epoch_waits_for_batches_whose_answers_were_lost(
+    cluster: spark_kbatch.Cluster, then: str
+) -> None:
+    """The log has them under their old numbers."""
+    transport = HeldTransport(a_log(cluster))
+    with producing(cluster, transport, request_timeout_ms=300) as producer:
+        futures = send(producer, b"first")
+        transport.request(0).deliver()
+        futures += send(producer, b"unanswered", b"second", b"third")
+        third = transport.request(3)
+        transport.request(1).write()
+        if then == "refused":
+            transport.request(2).fail(InvalidRecordError("refused"))
+            third.deliver()
+        else:
+            refusal = third.write()
+            transport.request(2).deliver()
+            third.answer(refusal)
+        delivered_in_the_end(transport, 4, futures)
+    expected = [b"first", b"unanswered", b"second", b"third"]
+    if then == "refused":
+        del expected[2], futures[2]
+    assert values(cluster) == expected
+    assert offsets(futures) == list(range(len(expected)))
+
+
 def test_numbers_go_on_at_0_behind_the_largest(
     cluster: spark_kbatch.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,18 +298,21 @@ def test_without_acks_a_future_knows_no_offset(cluster: spark_kbatch.Cluster) ->
 # Times.
 
 
-def test_a_record_that_is_never_sent_fails_in_time(cluster: spark_kbatch.Cluster) -> None:
-    transport = HeldTransport(a_log(cluster))
+def test_a_record_that_waits_to_go_again_fails_in_time(cluster: spark_kbatch.Cluster) -> None:
+    transport = FaultyTransport(a_log(cluster), [Fate.FAILED])
     with producing(
         cluster,
         transport,
-        max_in_flight_requests_per_connection=1,
+        retry_backoff_ms=10_000,
+        retry_backoff_max_ms=10_000,
         request_timeout_ms=100,
         delivery_timeout_ms=100,
     ) as producer:
-        futures = send(producer, *numbered(2))
-        assert all(isinstance(future.exception(10), RequestTimedOutError) for future in futures)
-    assert transport.count == 1
+        started = time.monotonic()
+        (future,) = send(producer, b"v")
+        assert isinstance(future.exception(10), RequestTimedOutError)
+        assert 0.1 <= time.monotonic() - started < 1
+    assert values(cluster) == []
 
 
 # Memory.
