@@ -2,7 +2,8 @@
 
 Each partition counts its records from 0 within a producer id and epoch. A batch keeps its numbers
 over retries, and the log answers a repeated one with the offsets of the first. At most five batches
-of a partition may be in flight, since a log remembers so many.
+of a partition may be in flight, since a log remembers so many. The first one goes alone: a log takes
+any number of a producer that it does not know.
 
 When a batch is lost for good, what comes after it would be out of order for ever: the producer then
 takes a new epoch, in which the partition's unfinished batches count from 0 again. But only once it
@@ -94,7 +95,8 @@ class Sequences:
             # Sent before: those numbered before it go first.
             return not partition.in_flight or partition.in_flight[0] is batch
         return not partition.is_unresolved and not (
-            self._is_stale(partition) and partition.in_flight
+            partition.in_flight
+            and (self._is_stale(partition) or partition.last_acked_sequence == _NONE_ACKED)
         )
 
     def assign(self, batch: ProducerBatch) -> None:

@@ -245,6 +245,14 @@ def test_a_new_epoch_waits_for_batches_whose_answers_were_lost(
     assert offsets(futures) == list(range(len(expected)))
 
 
+def test_a_first_batch_that_goes_again_is_not_overtaken(cluster: spark_kbatch.Cluster) -> None:
+    """A log takes any number of a producer that it does not know."""
+    transport = FaultyTransport(a_log(cluster), [Fate.FAILED_LATE])
+    with producing(cluster, transport, request_timeout_ms=200) as producer:
+        assert offsets(send(producer, *numbered(5))) == list(range(5))
+    assert values(cluster) == numbered(5)
+
+
 def test_numbers_go_on_at_0_behind_the_largest(
     cluster: spark_kbatch.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
