@@ -1,9 +1,9 @@
 """Numbers of an idempotent producer: so that a log takes each batch once, and in order.
 
 Each partition counts its records from 0 within a producer id and epoch. A batch keeps its numbers
-over retries, and the log answers a repeated one with the offsets of the first. At most five batches
-of a partition may be in flight, since a log remembers so many. The first one goes alone: a log takes
-any number of a producer that it does not know.
+over retries, and the log answers a repeated one with the offsets of the first. A log remembers five
+batches: no more than four are sent behind one that has not ended, answered or not. The first one goes
+alone: a log takes any number of a producer that it does not know.
 
 When a batch is lost for good, what comes after it would be out of order for ever: the producer then
 takes a new epoch, in which the partition's unfinished batches count from 0 again. But only once it
@@ -25,6 +25,7 @@ Source: Kafka clients/producer/internals/TransactionManager.java, TxnPartitionEn
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from spark_kbatch.errors import OutOfOrderSequenceError, RetriableError
@@ -36,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 _EPOCH_MAX = 2**15 - 1
 _NONE_ACKED = -1
+_BATCHES_REMEMBERED = 5  # by a log
 
 
 class _Partition:
@@ -46,6 +48,8 @@ class _Partition:
         self.next_sequence = 0
         self.last_acked_sequence = _NONE_ACKED
         self.in_flight: list[ProducerBatch] = []  # numbered and not ended, by age
+        # First numbers of the last batches, ended or not: one more may be sent behind each.
+        self.recent: deque[int] = deque(maxlen=_BATCHES_REMEMBERED - 1)
         self.is_unresolved = False
 
     def is_next(self, sequence: int) -> bool:
@@ -94,9 +98,12 @@ class Sequences:
         if batch.has_sequence:
             # Sent before: those numbered before it go first.
             return not partition.in_flight or partition.in_flight[0] is batch
-        return not partition.is_unresolved and not (
-            partition.in_flight
-            and (self._is_stale(partition) or partition.last_acked_sequence == _NONE_ACKED)
+        if partition.is_unresolved:
+            return False
+        return not partition.in_flight or (
+            not self._is_stale(partition)
+            and partition.last_acked_sequence != _NONE_ACKED
+            and partition.in_flight[0].base_sequence in partition.recent
         )
 
     def assign(self, batch: ProducerBatch) -> None:
@@ -179,9 +186,11 @@ class Sequences:
         partition.producer_id, partition.epoch = self._producer_id, self._epoch
         partition.next_sequence, partition.last_acked_sequence = 0, _NONE_ACKED
         partition.is_unresolved = False
+        partition.recent.clear()
         for batch in partition.in_flight:
             self._number(partition, batch)
 
     def _number(self, partition: _Partition, batch: ProducerBatch) -> None:
         batch.set_producer_state(partition.producer_id, partition.epoch, partition.next_sequence)
+        partition.recent.append(batch.base_sequence)
         partition.next_sequence = increment_sequence(partition.next_sequence, batch.records_count)

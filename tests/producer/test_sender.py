@@ -253,6 +253,16 @@ def test_a_first_batch_that_goes_again_is_not_overtaken(cluster: spark_kbatch.Cl
     assert values(cluster) == numbered(5)
 
 
+def test_a_batch_whose_answer_was_lost_is_remembered_when_it_goes_again(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    """A log remembers the last five."""
+    transport = FaultyTransport(a_log(cluster), [Fate.DELIVERED, Fate.UNANSWERED])
+    with producing(cluster, transport, request_timeout_ms=50) as producer:
+        assert offsets(send(producer, *numbered(12))) == list(range(12))
+    assert values(cluster) == numbered(12)
+
+
 def test_numbers_go_on_at_0_behind_the_largest(
     cluster: spark_kbatch.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
