@@ -124,6 +124,12 @@ class Sender:
 
     def send_ready(self) -> None:
         """Take answers, and send what may go."""
+        while self._send_one_request():
+            pass
+
+    def _send_one_request(self) -> bool:
+        """Take answers, and send what may go in one request; whether anything did."""
+        # Asked each time: a busy producer always has another request, and time goes on.
         now_ms = self._clock_ms()
         self._take_answers(now_ms)
         if now_ms != self._expired_ms:
@@ -131,12 +137,12 @@ class Sender:
             self._expired_ms = now_ms
         if self._sequences is not None:
             self._sequences.prepare()
-        while self._has_room:
-            batches = self._accumulator.drain(now_ms, self._config.max_request_size)
-            if not batches:
-                break
+        if not self._has_room:
+            return False
+        batches = self._accumulator.drain(now_ms, self._config.max_request_size)
+        if batches:
             self._send(batches, now_ms)
-            self._take_answers(now_ms)
+        return bool(batches)
 
     def run_once(self) -> int:
         """As `send_ready`; after how many ms to come again unless woken."""

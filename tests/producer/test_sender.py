@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from spark_kbatch.producer import sequences
 from spark_kbatch.producer.buffer_pool import BufferPool
 from spark_kbatch.producer.futures import FailedFuture, RecordFuture
 from spark_kbatch.producer.producer import Producer
-from spark_kbatch.producer.sender import Transport
+from spark_kbatch.producer.sender import Answer, ProduceRequest, Transport
 from spark_kbatch.producer_config import parse_producer_options
 from spark_kbatch.record.compression import CODECS
 from tests import builders, reference
@@ -394,6 +395,47 @@ def test_a_record_that_waits_to_go_again_fails_in_time(cluster: spark_kbatch.Clu
         assert isinstance(future.exception(10), RequestTimedOutError)
         assert 0.09 <= time.monotonic() - started < 1
     assert values(cluster) == []
+
+
+def test_retries_without_a_pause_end_in_time(cluster: spark_kbatch.Cluster) -> None:
+    fates = iter(lambda: Fate.FAILED, None)
+    transport = FaultyTransport(a_log(cluster), fates)
+    with producing(
+        cluster, transport, retry_backoff_ms=0, request_timeout_ms=100, delivery_timeout_ms=100
+    ) as producer:
+        (future,) = send(producer, b"v")
+        assert isinstance(future.exception(5), KafkaStorageError | RequestTimedOutError)
+
+
+class FailsOnce:
+    """Fails the first request with a batch of partition 0."""
+
+    def __init__(self, log: Transport) -> None:
+        self._log, self._has_failed = log, False
+
+    def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
+        if not self._has_failed and any(batch.partition == 0 for batch in request.batches):
+            self._has_failed = True
+            raise KafkaStorageError("not written")
+        self._log.send(request, on_answer)
+
+
+def test_a_busy_partition_does_not_keep_others_from_going_again(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    is_over = threading.Event()
+
+    def send_another(*_: object) -> None:
+        if not is_over.is_set():
+            producer.send("events", b"v", partition=1, callback=send_another)
+
+    with producing(cluster, FailsOnce(a_log(cluster))) as producer:
+        for _ in range(3):
+            send_another()
+        try:
+            assert offsets(send(producer, b"v")) == [0]
+        finally:
+            is_over.set()
 
 
 # Memory.
