@@ -113,7 +113,7 @@ class Sender:
     ) -> None:
         self._accumulator, self._transport, self._config = accumulator, transport, config
         self._clock_ms, self._sequences = clock_ms, sequences
-        self._expired_ms = -1  # when it was looked last
+        self._looked_ms = -1  # when it was looked last what is expired and what may go
         self._in_flight: list[_InFlight] = []
         self._read_late: list[_InFlight] = []  # given up, not answered
         self._answers: deque[tuple[_InFlight, Answer | Exception]] = deque()
@@ -132,9 +132,9 @@ class Sender:
         # Asked each time: a busy producer always has another request, and time goes on.
         now_ms = self._clock_ms()
         self._take_answers(now_ms)
-        if now_ms != self._expired_ms:
+        if now_ms != self._looked_ms:
             self._expire(now_ms)
-            self._expired_ms = now_ms
+            self._looked_ms = now_ms
         if self._sequences is not None:
             self._sequences.prepare()
         if not self._has_room:
@@ -151,16 +151,16 @@ class Sender:
         except (KBatchError, OSError) as error:
             logger.warning("no producer id can be had: %s", error)
             return _PAUSE_MS
-        now_ms = self._clock_ms()
         due = [request.sent_ms + self._config.request_timeout_ms for request in self._in_flight]
         due.append(self._accumulator.next_expiry_ms())
-        delay = NEVER_MS
         if self._has_room:
-            is_ready, delay = self._accumulator.ready(now_ms)
+            # As of then: what time has made ready since is due, it does not wait for an answer.
+            is_ready, delay = self._accumulator.ready(self._looked_ms)
             if is_ready:
                 # It waits for answers that are under way, or has just become so.
                 delay = NEVER_MS if self._in_flight else 1
-        return 0 if self._answers else max(min(delay, min(due) - now_ms), 0)
+            due.append(self._looked_ms + delay)
+        return 0 if self._answers else max(min(due) - self._clock_ms(), 0)
 
     def start(self) -> None:
         """Run in a thread of its own until `close`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import threading
@@ -79,7 +80,11 @@ def a_log(cluster: spark_kbatch.Cluster) -> LocalLog:
 
 @contextmanager
 def producing(
-    cluster: spark_kbatch.Cluster, transport: Transport | None = None, **options: Any
+    cluster: spark_kbatch.Cluster,
+    transport: Transport | None = None,
+    *,
+    clock_ms: Callable[[], int] = now_ms,
+    **options: Any,
 ) -> Iterator[Producer]:
     """A producer whose records are batches of their own unless told otherwise."""
     defaults = {"batch_size": 1, "retry_backoff_ms": 1, "retry_backoff_max_ms": 5}
@@ -87,7 +92,7 @@ def producing(
         parse_producer_options(defaults | options),
         transport or a_log(cluster),
         cluster.topic_to_write,
-        now_ms,
+        clock_ms,
         new_producer_id=cluster.new_producer_id,
         seed=1,
     )
@@ -436,6 +441,21 @@ def test_a_busy_partition_does_not_keep_others_from_going_again(
             assert offsets(send(producer, b"v")) == [0]
         finally:
             is_over.set()
+
+
+@pytest.mark.parametrize("linger_ms", [4, 5])
+def test_what_has_lingered_does_not_wait_for_the_answer_of_another(
+    cluster: spark_kbatch.Cluster, linger_ms: int
+) -> None:
+    """Time goes on whenever it is looked at: between looking and waiting, too."""
+    transport = HeldTransport(a_log(cluster))
+    clock_ms = itertools.count(1)
+    with producing(
+        cluster, transport, clock_ms=clock_ms.__next__, batch_size=1000, linger_ms=linger_ms
+    ) as producer:
+        for number, partition in enumerate((1, 0)):
+            producer.send("events", b"v", partition=partition)
+            assert [batch.partition for batch in transport.request(number).batches] == [partition]
 
 
 # Memory.
