@@ -152,6 +152,7 @@ class Sender:
             logger.warning("no producer id can be had: %s", error)
             return _PAUSE_MS
         due = [request.sent_ms + self._config.request_timeout_ms for request in self._in_flight]
+        due += [self._accumulator.expiry_ms(batch) for batch in self._batches_in_flight()]
         due.append(self._accumulator.next_expiry_ms())
         if self._has_room:
             # As of then: what time has made ready since is due, it does not wait for an answer.
@@ -208,6 +209,10 @@ class Sender:
     @property
     def _has_room(self) -> bool:
         return len(self._in_flight) < self._config.max_in_flight
+
+    def _batches_in_flight(self) -> list[ProducerBatch]:
+        """Those that have not ended."""
+        return [b for request in self._in_flight for b in request.batches if not b.is_done]
 
     def _run(self) -> None:
         while not self._is_forced and (not self._is_closing or self._has_work):
@@ -333,8 +338,7 @@ class Sender:
         return isinstance(result.error, RetriableError)
 
     def _expire(self, now_ms: int) -> None:
-        in_flight = [batch for request in self._in_flight for batch in request.batches]
-        late = [b for b in in_flight if not b.is_done and self._accumulator.is_expired(b, now_ms)]
+        late = [b for b in self._batches_in_flight() if self._accumulator.is_expired(b, now_ms)]
         for batch in (*late, *self._accumulator.expired(now_ms)):
             self._fail(
                 batch,

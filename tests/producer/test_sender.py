@@ -385,6 +385,20 @@ def test_without_acks_a_future_knows_no_offset(cluster: spark_kbatch.Cluster) ->
 # Times.
 
 
+def test_a_record_that_nobody_answers_for_fails_in_time(cluster: spark_kbatch.Cluster) -> None:
+    """Also where its time ends before that of the request that has it."""
+    transport = HeldTransport(a_log(cluster))
+    with producing(cluster, transport, request_timeout_ms=400, delivery_timeout_ms=500) as producer:
+        started = time.monotonic()
+        (future,) = send(producer, b"v")
+        with pytest.raises(
+            RequestTimedOutError, match=r"1 records for events-0 .* within delivery\.timeout\.ms"
+        ):
+            future.result(10)
+        assert 0.49 <= time.monotonic() - started < 0.7
+    assert transport.count == 2
+
+
 def test_a_record_that_waits_to_go_again_fails_in_time(cluster: spark_kbatch.Cluster) -> None:
     transport = FaultyTransport(a_log(cluster), [Fate.FAILED])
     with producing(
