@@ -121,7 +121,9 @@ class Sequences:
         if batch.has_sequence:
             partition = self._partition(batch.topic_partition)
             partition.in_flight.append(batch)
-            partition.in_flight.sort(key=lambda other: other.base_sequence)
+            # All lie closely before the next number, and 0 follows the largest.
+            end = partition.next_sequence
+            partition.in_flight.sort(key=lambda other: (other.base_sequence - end) % 2**31)
 
     def position(self, batch: ProducerBatch, queue: Sequence[ProducerBatch]) -> int:
         """Where in a queue a batch belongs: numbered ones in the order of their numbers, first."""
