@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import random
 import threading
@@ -61,6 +62,13 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
         deallocate(pool, start, size_in_bytes)
 
     monkeypatch.setattr(BufferPool, "deallocate", poisoned)
+
+
+@pytest.fixture(autouse=True)
+def errors_are_answers(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """The sender has none of its own; it would log it and go on."""
+    yield
+    assert [one for one in caplog.get_records("call") if one.levelno >= logging.ERROR] == []
 
 
 @pytest.fixture
@@ -124,6 +132,17 @@ def numbered(count: int) -> list[bytes]:
 
 def offsets(futures: Sequence[Future]) -> list[int]:
     return [future.result(10).offset for future in futures]
+
+
+def delivered_in_the_end(transport: HeldTransport, number: int, futures: list[Future]) -> None:
+    """Deliver every request from `number` on, until all futures are done."""
+    deadline = time.monotonic() + 10
+    while not all(future.done() for future in futures):
+        assert time.monotonic() < deadline
+        if transport.count > number:
+            transport.request(number).deliver()
+            number += 1
+        time.sleep(0.001)
 
 
 # Whatever happens.
@@ -206,6 +225,20 @@ def test_one_request_in_flight_keeps_the_order_without_numbers(
     assert list(dict.fromkeys(values(cluster))) == numbered(30)
 
 
+def test_with_one_request_in_flight_other_partitions_wait_too(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    transport = HeldTransport(a_log(cluster))
+    with producing(cluster, transport, max_in_flight_requests_per_connection=1) as producer:
+        futures = send(producer, b"v")
+        first = transport.request(0)
+        futures.append(producer.send("events", b"v", partition=1))
+        time.sleep(0.02)
+        assert transport.count == 1
+        first.deliver()
+        delivered_in_the_end(transport, 1, futures)
+
+
 def test_two_processes_take_no_batch_of_each_other_for_their_own(
     cluster: spark_kbatch.Cluster,
 ) -> None:
@@ -232,17 +265,6 @@ def test_two_processes_take_no_batch_of_each_other_for_their_own(
 
 
 # One fault at a time.
-
-
-def delivered_in_the_end(transport: HeldTransport, number: int, futures: list[Future]) -> None:
-    """Deliver every request from `number` on, until all futures are done."""
-    deadline = time.monotonic() + 10
-    while not all(future.done() for future in futures):
-        assert time.monotonic() < deadline
-        if transport.count > number:
-            transport.request(number).deliver()
-            number += 1
-        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
