@@ -361,13 +361,16 @@ class RecordAccumulator:
 
     def is_expired(self, batch: ProducerBatch, now_ms: int) -> bool:
         """Whether a batch's time is up."""
-        return now_ms - batch.created_ms >= self._config.delivery_timeout_ms
+        return now_ms >= self.expiry_ms(batch)
+
+    def expiry_ms(self, batch: ProducerBatch) -> int:
+        """When a batch's time is up."""
+        return batch.created_ms + self._config.delivery_timeout_ms
 
     def next_expiry_ms(self) -> int:
         """When the first of the batches that wait will have expired; NEVER_MS without any."""
         firsts = [queue.batches[0] for queue in self._order if queue.batches]
-        created = min((batch.created_ms for batch in firsts), default=None)
-        return NEVER_MS if created is None else created + self._config.delivery_timeout_ms
+        return min((self.expiry_ms(batch) for batch in firsts), default=NEVER_MS)
 
     @property
     def has_undrained(self) -> bool:

@@ -113,7 +113,7 @@ class Sender:
     ) -> None:
         self._accumulator, self._transport, self._config = accumulator, transport, config
         self._clock_ms, self._sequences = clock_ms, sequences
-        self._expired_ms = -1  # when it was looked last
+        self._looked_ms = -1  # when it was looked last what is expired and what may go
         self._in_flight: list[_InFlight] = []
         self._read_late: list[_InFlight] = []  # given up, not answered
         self._answers: deque[tuple[_InFlight, Answer | Exception]] = deque()
@@ -124,19 +124,25 @@ class Sender:
 
     def send_ready(self) -> None:
         """Take answers, and send what may go."""
+        while self._send_one_request():
+            pass
+
+    def _send_one_request(self) -> bool:
+        """Take answers, and send what may go in one request; whether anything did."""
+        # Asked each time: a busy producer always has another request, and time goes on.
         now_ms = self._clock_ms()
         self._take_answers(now_ms)
-        if now_ms != self._expired_ms:
+        if now_ms != self._looked_ms:
             self._expire(now_ms)
-            self._expired_ms = now_ms
+            self._looked_ms = now_ms
         if self._sequences is not None:
             self._sequences.prepare()
-        while self._has_room:
-            batches = self._accumulator.drain(now_ms, self._config.max_request_size)
-            if not batches:
-                break
+        if not self._has_room:
+            return False
+        batches = self._accumulator.drain(now_ms, self._config.max_request_size)
+        if batches:
             self._send(batches, now_ms)
-            self._take_answers(now_ms)
+        return bool(batches)
 
     def run_once(self) -> int:
         """As `send_ready`; after how many ms to come again unless woken."""
@@ -145,16 +151,17 @@ class Sender:
         except (KBatchError, OSError) as error:
             logger.warning("no producer id can be had: %s", error)
             return _PAUSE_MS
-        now_ms = self._clock_ms()
         due = [request.sent_ms + self._config.request_timeout_ms for request in self._in_flight]
+        due += [self._accumulator.expiry_ms(batch) for batch in self._batches_in_flight()]
         due.append(self._accumulator.next_expiry_ms())
-        delay = NEVER_MS
         if self._has_room:
-            is_ready, delay = self._accumulator.ready(now_ms)
+            # As of then: what time has made ready since is due, it does not wait for an answer.
+            is_ready, delay = self._accumulator.ready(self._looked_ms)
             if is_ready:
                 # It waits for answers that are under way, or has just become so.
                 delay = NEVER_MS if self._in_flight else 1
-        return 0 if self._answers else max(min(delay, min(due) - now_ms), 0)
+            due.append(self._looked_ms + delay)
+        return 0 if self._answers else max(min(due) - self._clock_ms(), 0)
 
     def start(self) -> None:
         """Run in a thread of its own until `close`."""
@@ -202,6 +209,10 @@ class Sender:
     @property
     def _has_room(self) -> bool:
         return len(self._in_flight) < self._config.max_in_flight
+
+    def _batches_in_flight(self) -> list[ProducerBatch]:
+        """Those that have not ended."""
+        return [b for request in self._in_flight for b in request.batches if not b.is_done]
 
     def _run(self) -> None:
         while not self._is_forced and (not self._is_closing or self._has_work):
@@ -330,8 +341,7 @@ class Sender:
         return isinstance(result.error, RetriableError)
 
     def _expire(self, now_ms: int) -> None:
-        in_flight = [batch for request in self._in_flight for batch in request.batches]
-        late = [b for b in in_flight if not b.is_done and self._accumulator.is_expired(b, now_ms)]
+        late = [b for b in self._batches_in_flight() if self._accumulator.is_expired(b, now_ms)]
         for batch in (*late, *self._accumulator.expired(now_ms)):
             self._fail(
                 batch,

@@ -1,14 +1,15 @@
 """Numbers of an idempotent producer: so that a log takes each batch once, and in order.
 
 Each partition counts its records from 0 within a producer id and epoch. A batch keeps its numbers
-over retries, and the log answers a repeated one with the offsets of the first. At most five batches
-of a partition may be in flight, since a log remembers so many.
+over retries, and the log answers a repeated one with the offsets of the first. A log remembers five
+batches: no more than four are sent behind one that has not ended, answered or not. The first one goes
+alone: a log takes any number of a producer that it does not know.
 
 When a batch is lost for good, what comes after it would be out of order for ever: the producer then
 takes a new epoch, in which the partition's unfinished batches count from 0 again. But only once it
 is sure that no log has them under their old numbers: the partition is unresolved until
 
-    a batch behind the lost one is refused as out of order    so are those behind it: new epoch
+    its oldest batch is refused as out of order               so are those behind it: new epoch
     all of them are answered, and the last acknowledged
     number is the one before the next                         the log had the batch: no gap
     likewise, and it is not                                   new epoch
@@ -24,6 +25,7 @@ Source: Kafka clients/producer/internals/TransactionManager.java, TxnPartitionEn
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from spark_kbatch.errors import OutOfOrderSequenceError, RetriableError
@@ -35,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 _EPOCH_MAX = 2**15 - 1
 _NONE_ACKED = -1
+_BATCHES_REMEMBERED = 5  # by a log
 
 
 class _Partition:
@@ -45,6 +48,8 @@ class _Partition:
         self.next_sequence = 0
         self.last_acked_sequence = _NONE_ACKED
         self.in_flight: list[ProducerBatch] = []  # numbered and not ended, by age
+        # First numbers of the last batches, ended or not: one more may be sent behind each.
+        self.recent: deque[int] = deque(maxlen=_BATCHES_REMEMBERED - 1)
         self.is_unresolved = False
 
     def is_next(self, sequence: int) -> bool:
@@ -93,8 +98,12 @@ class Sequences:
         if batch.has_sequence:
             # Sent before: those numbered before it go first.
             return not partition.in_flight or partition.in_flight[0] is batch
-        return not partition.is_unresolved and not (
-            self._is_stale(partition) and partition.in_flight
+        if partition.is_unresolved:
+            return False
+        return not partition.in_flight or (
+            not self._is_stale(partition)
+            and partition.last_acked_sequence != _NONE_ACKED
+            and partition.in_flight[0].base_sequence in partition.recent
         )
 
     def assign(self, batch: ProducerBatch) -> None:
@@ -112,7 +121,9 @@ class Sequences:
         if batch.has_sequence:
             partition = self._partition(batch.topic_partition)
             partition.in_flight.append(batch)
-            partition.in_flight.sort(key=lambda other: other.base_sequence)
+            # All lie closely before the next number, and 0 follows the largest.
+            end = partition.next_sequence
+            partition.in_flight.sort(key=lambda other: (other.base_sequence - end) % 2**31)
 
     def position(self, batch: ProducerBatch, queue: Sequence[ProducerBatch]) -> int:
         """Where in a queue a batch belongs: numbered ones in the order of their numbers, first."""
@@ -150,9 +161,11 @@ class Sequences:
         """Whether the batch may be sent again after an answer with an error."""
         if isinstance(answer.error, OutOfOrderSequenceError):
             partition = self._partition(batch.topic_partition)
-            # What is missing may be on its way again; if nothing is, only a new epoch helps.
+            # What is missing may be on its way again; if nothing is, only a new epoch helps. Older
+            # batches have to end first: a log may have them.
+            is_oldest = partition.in_flight[0] is batch
             expected = partition.is_next(batch.base_sequence) and not batch.sequence_was_reset
-            if partition.is_unresolved or expected:
+            if is_oldest and (partition.is_unresolved or expected):
                 self._to_renumber.add(batch.topic_partition)
             return True
         return isinstance(answer.error, RetriableError)
@@ -175,9 +188,11 @@ class Sequences:
         partition.producer_id, partition.epoch = self._producer_id, self._epoch
         partition.next_sequence, partition.last_acked_sequence = 0, _NONE_ACKED
         partition.is_unresolved = False
+        partition.recent.clear()
         for batch in partition.in_flight:
             self._number(partition, batch)
 
     def _number(self, partition: _Partition, batch: ProducerBatch) -> None:
         batch.set_producer_state(partition.producer_id, partition.epoch, partition.next_sequence)
+        partition.recent.append(batch.base_sequence)
         partition.next_sequence = increment_sequence(partition.next_sequence, batch.records_count)

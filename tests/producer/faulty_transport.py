@@ -1,0 +1,235 @@
+"""Transports around a real log that do to requests what networks and brokers do.
+
+    FaultyTransport(log, [FAILED, LATE])        the first two requests meet these fates
+    FaultyTransport(log, drawn_fates(seed))     each meets the one that the seed says
+    HeldTransport(log)                          the test says what becomes of each, and when
+
+Nothing is written once request.timeout.ms has passed, and as long as a request may be read they look
+whether its bytes stay what they were.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
+
+from spark_kbatch.errors import InvalidRecordError, KafkaStorageError, RecordTooLargeError
+from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.producer.sender import Answer, ProduceBatch, ProduceRequest, Transport
+from spark_kbatch.record import codec
+
+OnAnswer = Callable[[Answer], None]
+
+
+class Fate(Enum):
+    """What may become of a request."""
+
+    DELIVERED = "written and answered"
+    FAILED = "not written, answered with an error that may pass"
+    FAILED_LATE = "not written, answered so after a while"
+    UNANSWERED = "written, never answered"
+    LATE = "written, answered after a while, at times after request.timeout.ms"
+    TWICE = "written, answered twice"
+    OVERTAKEN = "written and answered behind the request that follows it"
+    RAISED = "written, but an error that may pass is raised"
+    SPLIT = "not written, batches of several records are too large"
+    REFUSED = "not written, answered with an error that stays"
+    BROKEN = "written, but an error that stays is raised"
+
+
+FINAL = (Fate.REFUSED, Fate.BROKEN)
+TRANSIENT = tuple(fate for fate in Fate if fate not in (Fate.DELIVERED, *FINAL))
+
+
+def drawn_fates(seed: object, among: Sequence[Fate]) -> Iterator[Fate]:
+    """Half of the requests are delivered, others meet one of these fates."""
+    rng = random.Random(f"fates {seed}")
+    while True:
+        yield Fate.DELIVERED if rng.random() < 0.5 else rng.choice(among)
+
+
+class SentRequest:
+    """A request that a transport was given, and its bytes as they were then."""
+
+    def __init__(self, log: Transport, request: ProduceRequest, on_answer: OnAnswer) -> None:
+        self._log, self._request, self._on_answer = log, request, on_answer
+        self._bytes = [bytes(batch.data) for batch in request.batches]
+        self._sent = time.monotonic()
+
+    @property
+    def batches(self) -> Sequence[ProduceBatch]:
+        return self._request.batches
+
+    @property
+    def values(self) -> list[bytes]:
+        """Of all records, batch by batch."""
+        return [value for data in self._bytes for value in _values(data)]
+
+    @property
+    def is_unchanged(self) -> bool:
+        return self._bytes == [bytes(batch.data) for batch in self._request.batches]
+
+    @property
+    def may_be_written(self) -> bool:
+        """Whether there is time left; a log takes a while, too."""
+        return time.monotonic() - self._sent < 0.8 * self._request.timeout_ms / 1000
+
+    def write(self, request: ProduceRequest | None = None) -> Answer:
+        """Hand it to the log, as its memory is now; what the log answers."""
+        answers: list[Answer] = []
+        self._log.send(request or self._request, answers.append)
+        (answer,) = answers
+        return answer
+
+    def answer(self, answer: Answer) -> None:
+        self._on_answer(answer)
+
+    def deliver(self) -> None:
+        self.answer(self.write())
+
+    def fail(self, error: Exception) -> None:
+        self.answer(
+            {
+                TopicPartition(batch.topic.name, batch.partition): AppendResult(error=error)
+                for batch in self.batches
+            }
+        )
+
+    def split(self) -> None:
+        """Refuse batches of several records as too large, and deliver the others."""
+        singles = [batch for batch in self.batches if batch.records_count == 1]
+        answer = dict(self.write(self._request._replace(batches=singles)))
+        for batch in self.batches:
+            if batch.records_count > 1:
+                error = RecordTooLargeError("a batch", len(batch.data), 1, "max.message.bytes")
+                tp = TopicPartition(batch.topic.name, batch.partition)
+                answer[tp] = AppendResult(error=error)
+        self.answer(answer)
+
+
+def _values(data: bytes) -> Iterable[bytes]:
+    return codec.decode(data).column("value").to_pylist()  # type: ignore[no-any-return]
+
+
+class FaultyTransport:
+    """Requests meet the given fates in turn; without any more, they are delivered."""
+
+    def __init__(self, log: Transport, fates: Iterable[Fate], *, seed: object = 0) -> None:
+        self._log, self._fates, self._random = log, iter(fates), random.Random(f"delays {seed}")
+        self._lock = threading.Lock()  # guards _held
+        self._held: SentRequest | None = None
+        self._timers: list[threading.Timer] = []
+        self._unanswered: list[SentRequest] = []
+        self.doomed: set[bytes] = set()  # values of records that met one of FINAL
+        self.overwritten: list[SentRequest] = []  # while they could be read
+
+    def send(self, request: ProduceRequest, on_answer: OnAnswer) -> None:
+        sent = SentRequest(self._log, request, on_answer)
+        fate = next(self._fates, Fate.DELIVERED)
+        delay = self._random.uniform(0, 2) * request.timeout_ms / 1000
+        if fate is Fate.OVERTAKEN:
+            with self._lock:
+                overtaken, self._held = self._held, sent
+            self._after(request.timeout_ms / 2000, lambda: self._release(sent))
+            self._deliver_overtaken(overtaken)
+            return
+        try:
+            self._meet(fate, sent, delay)
+        finally:
+            self._release(self._held)
+
+    def close(self) -> None:
+        """Wait for what is under way, and look at what nobody answered."""
+        for timer in self._timers:
+            timer.join()
+        self._look(*self._unanswered)
+
+    def _meet(self, fate: Fate, sent: SentRequest, delay: float) -> None:
+        if fate in FINAL:
+            self.doomed.update(sent.values)
+        match fate:
+            case Fate.DELIVERED:
+                sent.deliver()
+            case Fate.FAILED:
+                sent.fail(KafkaStorageError("not written"))
+            case Fate.FAILED_LATE:
+                self._after(delay / 4, lambda: sent.fail(KafkaStorageError("not written")))
+            case Fate.UNANSWERED:
+                sent.write()
+                self._unanswered.append(sent)
+            case Fate.LATE:
+                answer = sent.write()
+
+                def answer_late() -> None:
+                    self._look(sent)
+                    sent.answer(answer)
+
+                self._after(delay, answer_late)
+            case Fate.TWICE:
+                answer = sent.write()
+                sent.answer(answer)
+                sent.answer(answer)
+            case Fate.RAISED:
+                sent.write()
+                raise KafkaStorageError("written")
+            case Fate.SPLIT:
+                sent.split()
+            case Fate.REFUSED:
+                sent.fail(InvalidRecordError("refused"))
+            case Fate.BROKEN:
+                sent.write()
+                raise RuntimeError("broken")
+
+    def _after(self, delay: float, work: Callable[[], None]) -> None:
+        timer = threading.Timer(delay, work)
+        timer.daemon = True
+        timer.start()
+        self._timers.append(timer)
+
+    def _release(self, sent: SentRequest | None) -> None:
+        with self._lock:
+            if sent is None or self._held is not sent:
+                return
+            self._held = None
+        self._deliver_overtaken(sent)
+
+    def _deliver_overtaken(self, sent: SentRequest | None) -> None:
+        if sent is None:
+            return
+        self._look(sent)
+        if sent.may_be_written:
+            sent.deliver()
+        else:
+            self._unanswered.append(sent)
+
+    def _look(self, *requests: SentRequest) -> None:
+        self.overwritten += [sent for sent in requests if not sent.is_unchanged]
+
+
+class HeldTransport:
+    """Keeps every request until the test says what becomes of it."""
+
+    def __init__(self, log: Transport) -> None:
+        self._log = log
+        self._changed = threading.Condition()
+        self._sent: list[SentRequest] = []
+
+    def send(self, request: ProduceRequest, on_answer: OnAnswer) -> None:
+        with self._changed:
+            self._sent.append(SentRequest(self._log, request, on_answer))
+            self._changed.notify_all()
+
+    @property
+    def count(self) -> int:
+        return len(self._sent)
+
+    def request(self, number: int) -> SentRequest:
+        """The request of this number, from 0; waits for it."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self._sent) > number, 10), (
+                f"request {number} did not come"
+            )
+        return self._sent[number]

@@ -1,0 +1,544 @@
+"""Whatever becomes of requests: futures tell the truth, and with idempotence records are there once."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import spark_kbatch
+from spark_kbatch.cluster import LocalLog, now_ms
+from spark_kbatch.config import TopicConfig
+from spark_kbatch.errors import (
+    InvalidRecordError,
+    KafkaStorageError,
+    OutOfOrderSequenceError,
+    RequestTimedOutError,
+)
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.producer import sequences
+from spark_kbatch.producer.buffer_pool import BufferPool
+from spark_kbatch.producer.futures import FailedFuture, RecordFuture
+from spark_kbatch.producer.producer import Producer
+from spark_kbatch.producer.sender import Answer, ProduceRequest, Transport
+from spark_kbatch.producer_config import parse_producer_options
+from spark_kbatch.record.compression import CODECS
+from tests import builders, reference
+from tests.faults import run_child
+from tests.producer.faulty_transport import (
+    FINAL,
+    TRANSIENT,
+    Fate,
+    FaultyTransport,
+    HeldTransport,
+    drawn_fates,
+)
+
+PARTITIONS = 2
+RECORDS = 120
+INT_MAX = 2**31 - 1
+
+Future = RecordFuture | FailedFuture
+
+
+@pytest.fixture(autouse=True)
+def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes back to the pool is overwritten at once: who still reads it, reads this."""
+    deallocate = BufferPool.deallocate
+
+    def poisoned(pool: BufferPool, start: int, size_in_bytes: int) -> None:
+        pool.memory[start : start + size_in_bytes] = 0xDD
+        deallocate(pool, start, size_in_bytes)
+
+    monkeypatch.setattr(BufferPool, "deallocate", poisoned)
+
+
+@pytest.fixture(autouse=True)
+def errors_are_answers(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """The sender has none of its own; it would log it and go on."""
+    yield
+    assert [one for one in caplog.get_records("call") if one.levelno >= logging.ERROR] == []
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> spark_kbatch.Cluster:
+    return a_cluster(tmp_path)
+
+
+def a_cluster(tmp_path: Path, **config: Any) -> spark_kbatch.Cluster:
+    cluster = spark_kbatch.open(str(tmp_path / "cluster"), create=True)
+    cluster.create_topic("events", partitions=PARTITIONS, config=TopicConfig(**config))
+    return cluster
+
+
+def a_log(cluster: spark_kbatch.Cluster) -> LocalLog:
+    return LocalLog(cluster, flush=False)
+
+
+@contextmanager
+def producing(
+    cluster: spark_kbatch.Cluster,
+    transport: Transport | None = None,
+    *,
+    clock_ms: Callable[[], int] = now_ms,
+    **options: Any,
+) -> Iterator[Producer]:
+    """A producer whose records are batches of their own unless told otherwise."""
+    defaults = {"batch_size": 1, "retry_backoff_ms": 1, "retry_backoff_max_ms": 5}
+    producer = Producer(
+        parse_producer_options(defaults | options),
+        transport or a_log(cluster),
+        cluster.topic_to_write,
+        clock_ms,
+        new_producer_id=cluster.new_producer_id,
+        seed=1,
+    )
+    try:
+        yield producer
+    finally:
+        producer.close(timeout=0)
+
+
+def send(producer: Producer, *records: bytes) -> list[Future]:
+    return [producer.send("events", value, partition=0) for value in records]
+
+
+def values(cluster: spark_kbatch.Cluster, partition: int = 0) -> list[bytes]:
+    found = builders.contents(cluster)[TopicPartition("events", partition)]
+    return [record.value or b"" for record in found]
+
+
+def headers(cluster: spark_kbatch.Cluster) -> list[reference.BatchHeader]:
+    """Of the batches of partition 0."""
+    directory = cluster.metadata.log_directory(TopicPartition("events", 0))
+    data = (directory / f"{0:020}.log").read_bytes()
+    return [reference.read_header(batch) for batch in reference.split_batches(data)]
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%04d" % number for number in range(count)]
+
+
+def offsets(futures: Sequence[Future]) -> list[int]:
+    return [future.result(10).offset for future in futures]
+
+
+def delivered_in_the_end(transport: HeldTransport, number: int, futures: list[Future]) -> None:
+    """Deliver every request from `number` on, until all futures are done."""
+    deadline = time.monotonic() + 10
+    while not all(future.done() for future in futures):
+        assert time.monotonic() < deadline
+        if transport.count > number:
+            transport.request(number).deliver()
+            number += 1
+        time.sleep(0.001)
+
+
+# Whatever happens.
+
+
+def check_run(tmp_path: Path, seed: int, *, idempotent: bool) -> None:
+    rng = random.Random(f"run {seed}")
+    has_final, is_hurried = rng.random() < 0.5, rng.random() < 0.3
+    cluster = a_cluster(tmp_path)
+    fates = drawn_fates(seed, TRANSIENT + FINAL * has_final)
+    transport = FaultyTransport(a_log(cluster), fates, seed=seed)
+    sent: dict[tuple[int, bytes], Future] = {}
+    with producing(
+        cluster,
+        transport,
+        batch_size=rng.choice([100, 400, 1000]),
+        buffer_memory=64 * 1024,
+        compression_type=rng.choice(["none", "lz4"]),
+        delivery_timeout_ms=60 if is_hurried else 30_000,
+        enable_idempotence=idempotent,
+        linger_ms=rng.choice([0, 2]),
+        request_timeout_ms=30,
+    ) as producer:
+        for number in range(RECORDS):
+            partition = rng.randrange(PARTITIONS)
+            value = b"%04d" % number + b"v" * 50
+            sent[partition, value] = producer.send("events", value, partition=partition)
+            if rng.random() < 0.3:
+                time.sleep(rng.uniform(0, 0.002))
+        producer.close(timeout=5)
+    transport.close()
+    assert not transport.overwritten
+
+    logs = [values(cluster, partition) for partition in range(PARTITIONS)]
+    for (partition, value), future in sent.items():
+        assert future.done()
+        error = future.exception()
+        if error is None:
+            assert logs[partition][future.result().offset] == value
+        elif value not in transport.doomed:
+            assert is_hurried, f"failed for no good reason: {error!r}"
+            transient = KafkaStorageError, OutOfOrderSequenceError, RequestTimedOutError
+            assert isinstance(error, transient)
+    for partition, log in enumerate(logs):
+        assert {(partition, value) for value in log} <= set(sent)
+        if idempotent:
+            assert [value for value, count in Counter(log).items() if count > 1] == []
+            assert log == sorted(log)
+
+
+@pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
+@pytest.mark.parametrize("seed", range(15))
+def test_futures_tell_the_truth_whatever_becomes_of_requests(
+    tmp_path: Path, seed: int, idempotent: bool
+) -> None:
+    check_run(tmp_path, seed, idempotent=idempotent)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(300))
+def test_futures_tell_the_truth_for_many_seeds(tmp_path: Path, seed: int) -> None:
+    check_run(tmp_path, seed, idempotent=seed % 4 > 0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_request_in_flight_keeps_the_order_without_numbers(
+    cluster: spark_kbatch.Cluster, seed: int
+) -> None:
+    transport = FaultyTransport(a_log(cluster), drawn_fates(seed, TRANSIENT), seed=seed)
+    with producing(
+        cluster,
+        transport,
+        enable_idempotence=False,
+        max_in_flight_requests_per_connection=1,
+        request_timeout_ms=20,
+    ) as producer:
+        futures = send(producer, *numbered(30))
+        assert [future.exception(10) for future in futures] == [None] * 30
+    transport.close()
+    assert list(dict.fromkeys(values(cluster))) == numbered(30)
+
+
+def test_with_one_request_in_flight_other_partitions_wait_too(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    transport = HeldTransport(a_log(cluster))
+    with producing(cluster, transport, max_in_flight_requests_per_connection=1) as producer:
+        futures = send(producer, b"v")
+        first = transport.request(0)
+        futures.append(producer.send("events", b"v", partition=1))
+        time.sleep(0.02)
+        assert transport.count == 1
+        first.deliver()
+        delivered_in_the_end(transport, 1, futures)
+
+
+def test_two_processes_take_no_batch_of_each_other_for_their_own(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    """Their sequences are the same; their ids are not."""
+    reading, writing = os.pipe()
+
+    def work(process: int) -> None:
+        os.close(writing)
+        os.read(reading, 1)
+        with producing(cluster) as producer:
+            for number in range(150):
+                value = b"%d-%04d" % (process, number)
+                for future in send(producer, value):
+                    future.result(10)
+
+    children = [run_child(lambda n=n: work(n)) for n in range(2)]
+    os.close(reading)
+    os.close(writing)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+    found = values(cluster)
+    assert len(found) == 300
+    for process in (b"0-", b"1-"):
+        assert [value[2:] for value in found if value.startswith(process)] == numbered(150)
+
+
+# One fault at a time.
+
+
+@pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
+def test_records_of_a_batch_that_was_split_know_their_offsets(
+    tmp_path: Path, idempotent: bool
+) -> None:
+    cluster = a_cluster(tmp_path, max_message_bytes=2000)
+    rng = random.Random(1)
+    records = [rng.randbytes(300) for _ in range(60)]
+    with (
+        ThreadPoolExecutor() as threads,
+        producing(
+            cluster,
+            batch_size=2000,
+            compression_type="zstd",
+            enable_idempotence=idempotent,
+            linger_ms=10_000,
+        ) as producer,
+    ):
+        producer._accumulator._ratios.reset("events", CODECS["zstd"], 0.1)
+        futures = send(producer, *records[:40])
+        rows = pa.table({"value": records[40:], "partition": pa.array([0] * 20, pa.int32())})
+        of_table = producer.send_arrow("events", rows)
+        waiting = threads.submit(offsets, futures)
+        producer.flush(10)
+        assert waiting.result() == list(range(40))
+        assert of_table.result(10).column("offset").to_pylist() == list(range(40, 60))
+    assert values(cluster) == records
+
+
+def test_batches_behind_one_that_is_refused_are_delivered(cluster: spark_kbatch.Cluster) -> None:
+    transport = HeldTransport(a_log(cluster))
+    with producing(cluster, transport) as producer:
+        futures = send(producer, b"first")
+        transport.request(0).deliver()
+        futures += send(producer, b"refused", b"behind", b"further")
+        transport.request(3)
+        transport.request(1).fail(InvalidRecordError("refused"))
+        futures += send(producer, b"later")
+        delivered_in_the_end(transport, 2, futures)
+        assert isinstance(futures[1].exception(), InvalidRecordError)
+        del futures[1]
+        assert offsets(futures) == [0, 1, 2, 3]
+    assert values(cluster) == [b"first", b"behind", b"further", b"later"]
+    found = [(header.producer_epoch, header.base_sequence) for header in headers(cluster)]
+    assert found == [(0, 0), (1, 0), (1, 1), (1, 2)]
+
+
+@pytest.mark.parametrize("then", ["refused", "overtaken"])
+def test_a_new_epoch_waits_for_batches_whose_answers_were_lost(
+    cluster: spark_kbatch.Cluster, then: str
+) -> None:
+    """The log has them under their old numbers."""
+    transport = HeldTransport(a_log(cluster))
+    with producing(cluster, transport, request_timeout_ms=300) as producer:
+        futures = send(producer, b"first")
+        transport.request(0).deliver()
+        futures += send(producer, b"unanswered", b"second", b"third")
+        third = transport.request(3)
+        transport.request(1).write()
+        if then == "refused":
+            transport.request(2).fail(InvalidRecordError("refused"))
+            third.deliver()
+        else:
+            refusal = third.write()
+            transport.request(2).deliver()
+            third.answer(refusal)
+        delivered_in_the_end(transport, 4, futures)
+    expected = [b"first", b"unanswered", b"second", b"third"]
+    if then == "refused":
+        del expected[2], futures[2]
+    assert values(cluster) == expected
+    assert offsets(futures) == list(range(len(expected)))
+
+
+def test_a_first_batch_that_goes_again_is_not_overtaken(cluster: spark_kbatch.Cluster) -> None:
+    """A log takes any number of a producer that it does not know."""
+    transport = FaultyTransport(a_log(cluster), [Fate.FAILED_LATE])
+    with producing(cluster, transport, request_timeout_ms=200) as producer:
+        assert offsets(send(producer, *numbered(5))) == list(range(5))
+    assert values(cluster) == numbered(5)
+
+
+def test_a_batch_whose_answer_was_lost_is_remembered_when_it_goes_again(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    """A log remembers the last five."""
+    transport = FaultyTransport(a_log(cluster), [Fate.DELIVERED, Fate.UNANSWERED])
+    with producing(cluster, transport, request_timeout_ms=50) as producer:
+        assert offsets(send(producer, *numbered(12))) == list(range(12))
+    assert values(cluster) == numbered(12)
+
+
+def test_numbers_go_on_at_0_behind_the_largest(
+    cluster: spark_kbatch.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Partition(sequences._Partition):
+        def __init__(self, producer_id: int, epoch: int) -> None:
+            super().__init__(producer_id, epoch)
+            self.next_sequence = INT_MAX - 8
+
+    monkeypatch.setattr(sequences, "_Partition", Partition)
+    fates = [Fate.DELIVERED, Fate.FAILED, Fate.RAISED, Fate.UNANSWERED, Fate.TWICE] * 4
+    transport = FaultyTransport(a_log(cluster), fates)
+    with producing(cluster, transport, batch_size=100, request_timeout_ms=30) as producer:
+        futures = []
+        for record in numbered(40):
+            futures += send(producer, record)
+            time.sleep(0.0005)
+        assert offsets(futures) == list(range(40))
+    assert values(cluster) == numbered(40)
+    found = headers(cluster)
+    assert {header.producer_epoch for header in found} == {0}
+    assert found[0].base_sequence > found[-1].base_sequence
+    for before, after in itertools.pairwise(found):
+        expected = (before.base_sequence + before.records_count) % 2**31
+        assert after.base_sequence == expected
+
+
+def test_a_producer_that_has_no_more_epochs_takes_a_new_id(
+    cluster: spark_kbatch.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequences, "_EPOCH_MAX", 1)
+    transport = FaultyTransport(
+        a_log(cluster), [Fate.DELIVERED, Fate.REFUSED, Fate.DELIVERED, Fate.REFUSED]
+    )
+    with producing(cluster, transport) as producer:
+        for record in numbered(5):
+            send(producer, record)[0].exception(10)
+    assert values(cluster) == [b"0000", b"0002", b"0004"]
+    first, second, third = headers(cluster)
+    assert (first.producer_epoch, second.producer_epoch, third.producer_epoch) == (0, 1, 0)
+    assert first.producer_id == second.producer_id != third.producer_id
+    assert third.base_sequence == 0
+
+
+def test_without_acks_a_future_knows_no_offset(cluster: spark_kbatch.Cluster) -> None:
+    transport = FaultyTransport(a_log(cluster), [Fate.DELIVERED, Fate.FAILED, Fate.RAISED])
+    with producing(cluster, transport, acks=0) as producer:
+        assert offsets(send(producer, *numbered(4))) == [-1] * 4
+        producer.close(10)
+        assert producer.pool.in_use == 0
+    assert values(cluster) == [b"0000", b"0002", b"0003"]
+
+
+# Times.
+
+
+def test_a_record_that_nobody_answers_for_fails_in_time(cluster: spark_kbatch.Cluster) -> None:
+    """Also where its time ends before that of the request that has it."""
+    transport = HeldTransport(a_log(cluster))
+    with producing(cluster, transport, request_timeout_ms=400, delivery_timeout_ms=500) as producer:
+        started = time.monotonic()
+        (future,) = send(producer, b"v")
+        with pytest.raises(
+            RequestTimedOutError, match=r"1 records for events-0 .* within delivery\.timeout\.ms"
+        ):
+            future.result(10)
+        assert 0.49 <= time.monotonic() - started < 0.7
+    assert transport.count == 2
+
+
+def test_a_record_that_waits_to_go_again_fails_in_time(cluster: spark_kbatch.Cluster) -> None:
+    transport = FaultyTransport(a_log(cluster), [Fate.FAILED])
+    with producing(
+        cluster,
+        transport,
+        retry_backoff_ms=10_000,
+        retry_backoff_max_ms=10_000,
+        request_timeout_ms=100,
+        delivery_timeout_ms=100,
+    ) as producer:
+        started = time.monotonic()
+        (future,) = send(producer, b"v")
+        assert isinstance(future.exception(10), RequestTimedOutError)
+        assert 0.09 <= time.monotonic() - started < 1
+    assert values(cluster) == []
+
+
+def test_retries_without_a_pause_end_in_time(cluster: spark_kbatch.Cluster) -> None:
+    fates = iter(lambda: Fate.FAILED, None)
+    transport = FaultyTransport(a_log(cluster), fates)
+    with producing(
+        cluster, transport, retry_backoff_ms=0, request_timeout_ms=100, delivery_timeout_ms=100
+    ) as producer:
+        (future,) = send(producer, b"v")
+        assert isinstance(future.exception(5), KafkaStorageError | RequestTimedOutError)
+
+
+class FailsOnce:
+    """Fails the first request with a batch of partition 0."""
+
+    def __init__(self, log: Transport) -> None:
+        self._log, self._has_failed = log, False
+
+    def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
+        if not self._has_failed and any(batch.partition == 0 for batch in request.batches):
+            self._has_failed = True
+            raise KafkaStorageError("not written")
+        self._log.send(request, on_answer)
+
+
+def test_a_busy_partition_does_not_keep_others_from_going_again(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    is_over = threading.Event()
+
+    def send_another(*_: object) -> None:
+        if not is_over.is_set():
+            producer.send("events", b"v", partition=1, callback=send_another)
+
+    with producing(cluster, FailsOnce(a_log(cluster))) as producer:
+        for _ in range(3):
+            send_another()
+        try:
+            assert offsets(send(producer, b"v")) == [0]
+        finally:
+            is_over.set()
+
+
+@pytest.mark.parametrize("linger_ms", [4, 5])
+def test_what_has_lingered_does_not_wait_for_the_answer_of_another(
+    cluster: spark_kbatch.Cluster, linger_ms: int
+) -> None:
+    """Time goes on whenever it is looked at: between looking and waiting, too."""
+    transport = HeldTransport(a_log(cluster))
+    clock_ms = itertools.count(1)
+    with producing(
+        cluster, transport, clock_ms=clock_ms.__next__, batch_size=1000, linger_ms=linger_ms
+    ) as producer:
+        for number, partition in enumerate((1, 0)):
+            producer.send("events", b"v", partition=partition)
+            assert [batch.partition for batch in transport.request(number).batches] == [partition]
+
+
+# Memory.
+
+
+def test_nothing_lies_where_a_request_is_read_that_nobody_waits_for(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    transport = HeldTransport(a_log(cluster))
+    with producing(
+        cluster, transport, batch_size=100, buffer_memory=500, request_timeout_ms=100
+    ) as producer:
+        futures = send(producer, b"late")
+        late = transport.request(0)
+        delivered_in_the_end(transport, 1, futures)
+        for record in numbered(20):
+            before = transport.count
+            futures += send(producer, record)
+            transport.request(before).deliver()
+            futures[-1].result(10)
+            assert late.is_unchanged
+        late.deliver()
+        producer.close(10)
+        assert producer.pool.in_use == 0
+    assert values(cluster) == [b"late", *numbered(20)]
+
+
+def test_a_late_request_keeps_its_numbers_when_its_batch_gets_new_ones(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    transport = HeldTransport(a_log(cluster))
+    with producing(cluster, transport, request_timeout_ms=200) as producer:
+        futures = send(producer, b"first")
+        transport.request(0).deliver()
+        futures += send(producer, b"refused", b"late")
+        late = transport.request(2)
+        transport.request(1).fail(InvalidRecordError("refused"))
+        # Behind the lost one, in the old epoch, and again when nobody waits for the first.
+        delivered_in_the_end(transport, 3, futures)
+        assert [header.producer_epoch for header in headers(cluster)] == [0, 1]
+        assert late.is_unchanged
+        late.deliver()
+    assert values(cluster) == [b"first", b"late"]
