@@ -135,7 +135,7 @@ class Sender:
         if now_ms != self._looked_ms:
             self._expire(now_ms)
             self._looked_ms = now_ms
-        if self._sequences is not None:
+        if self._sequences is not None and self._accumulator.has_undrained:
             self._sequences.prepare()
         if not self._has_room:
             return False
@@ -178,29 +178,30 @@ class Sender:
 
         What has not ended then fails with ProducerClosedError.
         """
-        self._accumulator.close()
-        self._is_closing = True
-        if self._thread is None:
-            while self._has_work and timeout != 0:
-                delay_ms = self.run_once()
-                if self._has_work:
-                    time.sleep(min(delay_ms, _PAUSE_MS) / 1000)
-        elif self._thread is not threading.current_thread():
-            self.wake_up()
-            self._thread.join(timeout)
+        if timeout != 0:
+            self._send_rest(timeout)
         all_ended = not self._has_work
         self._is_forced = True
         self.wake_up()
         if self._thread is not None and self._thread is not threading.current_thread():
             # One that is inside a transport is not waited for; what it holds is not used again.
             self._thread.join(1)
-        self._abort()
-        return all_ended
-
-    def _abort(self) -> None:
         self._accumulator.abort_incomplete(
             ProducerClosedError("the producer was closed before the record was delivered")
         )
+        return all_ended
+
+    def _send_rest(self, timeout: float | None) -> None:
+        self._accumulator.close()
+        self._is_closing = True
+        if self._thread is None:
+            while self._has_work:
+                delay_ms = self.run_once()
+                if self._has_work:
+                    time.sleep(min(delay_ms, _PAUSE_MS) / 1000)
+        elif self._thread is not threading.current_thread():
+            self.wake_up()
+            self._thread.join(timeout)
 
     @property
     def _has_work(self) -> bool:
@@ -355,6 +356,8 @@ class Sender:
 def _result_of(answer: Answer | Exception, topic_partition: TopicPartition) -> AppendResult:
     if isinstance(answer, Exception):
         return AppendResult(error=answer)
+    if topic_partition not in answer:
+        return AppendResult(error=RequestTimedOutError(f"no answer for {topic_partition}"))
     return answer[topic_partition]
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 
 from spark_kbatch.errors import InvalidRecordError, KafkaStorageError, RecordTooLargeError
-from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.model import AppendResult
 from spark_kbatch.producer.sender import Answer, ProduceBatch, ProduceRequest, Transport
 from spark_kbatch.record import codec
 
@@ -91,12 +91,7 @@ class SentRequest:
         self.answer(self.write())
 
     def fail(self, error: Exception) -> None:
-        self.answer(
-            {
-                TopicPartition(batch.topic.name, batch.partition): AppendResult(error=error)
-                for batch in self.batches
-            }
-        )
+        self.answer({batch.topic_partition: AppendResult(error=error) for batch in self.batches})
 
     def split(self) -> None:
         """Refuse batches of several records as too large, and deliver the others."""
@@ -105,7 +100,7 @@ class SentRequest:
         for batch in self.batches:
             if batch.records_count > 1:
                 error = RecordTooLargeError("a batch", len(batch.data), 1, "max.message.bytes")
-                tp = TopicPartition(batch.topic.name, batch.partition)
+                tp = batch.topic_partition
                 answer[tp] = AppendResult(error=error)
         self.answer(answer)
 

@@ -285,7 +285,7 @@ def test_records_of_a_batch_that_was_split_know_their_offsets(
             linger_ms=10_000,
         ) as producer,
     ):
-        producer._accumulator._ratios.reset("events", CODECS["zstd"], 0.1)
+        producer._accumulator._memory._ratios.reset("events", CODECS["zstd"], 0.1)
         futures = send(producer, *records[:40])
         rows = pa.table({"value": records[40:], "partition": pa.array([0] * 20, pa.int32())})
         of_table = producer.send_arrow("events", rows)
@@ -462,7 +462,9 @@ class FailsOnce:
         self._log, self._has_failed = log, False
 
     def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
-        if not self._has_failed and any(batch.partition == 0 for batch in request.batches):
+        if not self._has_failed and any(
+            batch.topic_partition.partition == 0 for batch in request.batches
+        ):
             self._has_failed = True
             raise KafkaStorageError("not written")
         self._log.send(request, on_answer)
@@ -498,7 +500,9 @@ def test_what_has_lingered_does_not_wait_for_the_answer_of_another(
     ) as producer:
         for number, partition in enumerate((1, 0)):
             producer.send("events", b"v", partition=partition)
-            assert [batch.partition for batch in transport.request(number).batches] == [partition]
+            assert [
+                batch.topic_partition.partition for batch in transport.request(number).batches
+            ] == [partition]
 
 
 # Memory.

@@ -29,7 +29,7 @@ def a_batch(records_count: int = 1, partition: int = 0) -> ProducerBatch:
     builder = RecordBatchBuilder(np.empty(10_000, np.uint8), 0, 10_000)
     for _ in range(records_count):
         assert builder.append_record(0, None, b"v" * 100)
-    return ProducerBatch(TOPIC, partition, builder, 0)
+    return ProducerBatch(TOPIC, TopicPartition(TOPIC.name, partition), builder, 0)
 
 
 def some_sequences(*, next_sequence: int = 0, epoch: int = 0) -> Sequences:
