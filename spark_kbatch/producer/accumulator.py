@@ -22,6 +22,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -75,10 +76,11 @@ class Ready(NamedTuple):
 class _Queue:
     """The batches of one partition, oldest first."""
 
-    __slots__ = ("batches", "is_muted", "lock", "topic_partition")
+    __slots__ = ("batches", "is_muted", "lock", "place", "topic_partition")
 
-    def __init__(self, topic_partition: TopicPartition) -> None:
+    def __init__(self, topic_partition: TopicPartition, place: int) -> None:
         self.topic_partition = topic_partition
+        self.place = place  # among all queues, in `_order`
         self.lock = threading.Lock()  # guards batches, and the builder of the last one
         self.batches: deque[ProducerBatch] = deque()
         self.is_muted = False
@@ -118,7 +120,7 @@ class RecordAccumulator:
         self._order: list[_Queue] = []
         self._full: set[_Queue] = set()  # at least those whose first batch is full
         self._incomplete: set[ProducerBatch] = set()
-        self._drain_index = 0
+        self._drain_place = 0
         self._appends = self._flushes = 0
         self._is_closed = False
 
@@ -352,10 +354,10 @@ class RecordAccumulator:
         whose sequences must be cleared up first keeps nobody else waiting.
         """
         candidates, taken, size = self._candidates(), list[ProducerBatch](), 0
-        first = self._drain_index % max(len(candidates), 1)
+        first = bisect_left(candidates, self._drain_place, key=lambda queue: queue.place)
         for index in (*range(first, len(candidates)), *range(first)):
             queue = candidates[index]
-            self._drain_index = index
+            self._drain_place = queue.place
             with queue.lock:
                 if not queue.batches or queue.is_muted or self._wait_left(queue, now_ms) > 0:
                     continue
@@ -384,11 +386,11 @@ class RecordAccumulator:
         self._queue(topic_partition).is_muted = False
 
     def _candidates(self) -> list[_Queue]:
-        """Queues of which a batch may go."""
+        """Queues of which a batch may go, by their places."""
         if self._config.linger_ms is not None or self._everything_goes:
             return self._order
         with self._lock:
-            return list(self._full)
+            return sorted(self._full, key=lambda queue: queue.place)
 
     @property
     def _everything_goes(self) -> bool:
@@ -569,8 +571,10 @@ class RecordAccumulator:
         queue = self._queues.get(topic_partition)
         if queue is None:
             with self._lock:
-                queue = self._queues.setdefault(topic_partition, _Queue(topic_partition))
-                # Replaced, because others walk it without the lock.
-                if queue not in self._order:
+                queue = self._queues.get(topic_partition)
+                if queue is None:
+                    queue = _Queue(topic_partition, len(self._order))
+                    self._queues[topic_partition] = queue
+                    # Replaced, because others walk it without the lock.
                     self._order = [*self._order, queue]
         return queue
