@@ -154,8 +154,9 @@ class RecordAccumulator:
             has_room = True
             lingers = self._config.linger_ms is not None
             while len(rows):
-                fresh = self._new_batches(topic, partition, columns, rows, size, now_ms, has_room)
+                fresh: list[ProducerBatch] = []
                 try:
+                    self._add_fresh(fresh, topic, partition, columns, rows, size, now_ms, has_room)
                     with queue.lock:
                         self._ensure_open()
                         written, is_full = self._fill(queue, fresh, columns, rows, on_appended)
@@ -212,8 +213,9 @@ class RecordAccumulator:
             sizes.append(len(queue.batches) if queue else 0)
         return sizes
 
-    def _new_batches(
+    def _add_fresh(
         self,
+        fresh: list[ProducerBatch],
         topic: Topic,
         partition: int,
         columns: Columns,
@@ -221,9 +223,11 @@ class RecordAccumulator:
         row_size: int,
         now_ms: int,
         has_room: bool,
-    ) -> list[ProducerBatch]:
-        """As many as the rows are likely to fill, so that one call writes all."""
-        fresh = []
+    ) -> None:
+        """Add as many batches as the rows are likely to fill, so that one call writes all.
+
+        Those that were made stay in `fresh` when another one cannot be.
+        """
         if not has_room:
             size = size_upper_bound(columns, int(rows[0]))
             fresh.append(self._new_batch(topic, partition, size, now_ms))
@@ -234,7 +238,6 @@ class RecordAccumulator:
             if batch is None:
                 break
             fresh.append(batch)
-        return fresh
 
     def _fill(
         self,
