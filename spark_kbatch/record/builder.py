@@ -185,10 +185,10 @@ class RecordBatchBuilder:
         """
         row = self.row
         start, end, codec = row[START], row[POSITION], 0
+        first = start + RECORD_BATCH_OVERHEAD
         memory = self.memory.data
-        # What is larger than any reader accepts uncompressed is not compressed.
-        if self._codec and 0 < end - start <= compression.MAX_DECOMPRESSED_SIZE:
-            first = start + RECORD_BATCH_OVERHEAD
+        # Not where there are no records, nor more than any reader accepts uncompressed.
+        if self._codec and 0 < end - first <= compression.MAX_DECOMPRESSED_SIZE:
             section = compression.compress(self._codec, memory[first:end], level=self._level)
             if first + len(section) <= self._end:
                 codec, end = self._codec, first + len(section)
