@@ -127,7 +127,7 @@ class RecordBatchBuilder:
 
     def append(self, columns: Columns, rows: Array) -> int:
         """Append the given rows (int32), as many as fit; returns how many."""
-        return self.fill([self], columns, rows)
+        return self.fill([self], columns, rows) if self._takes_more else 0
 
     @staticmethod
     def fill(builders: Sequence[RecordBatchBuilder], columns: Columns, rows: Array) -> int:
