@@ -24,6 +24,7 @@ import operator
 import random
 import threading
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -125,7 +126,7 @@ class RecordAccumulator:
         self._order: list[_Queue] = []
         self._full: set[_Queue] = set()  # at least those whose first batch is full
         self._incomplete: set[ProducerBatch] = set()
-        self._drain_index = 0
+        self._drain_number = 0
         self._appends = self._flushes = 0
         self._is_closed = False
 
@@ -254,10 +255,10 @@ class RecordAccumulator:
         whose sequences must be cleared up first keeps nobody else waiting.
         """
         candidates, taken, size = self._candidates(), list[ProducerBatch](), 0
-        first = self._drain_index % max(len(candidates), 1)
+        first = bisect_left(candidates, self._drain_number, key=_number)
         for index in (*range(first, len(candidates)), *range(first)):
             queue = candidates[index]
-            self._drain_index = index
+            self._drain_number = queue.number
             with queue.lock:
                 if not queue.batches or queue.is_muted or self._wait_left(queue, now_ms) > 0:
                     continue
@@ -286,11 +287,11 @@ class RecordAccumulator:
         self._queue(topic_partition).is_muted = False
 
     def _candidates(self) -> list[_Queue]:
-        """Queues of which a batch may go."""
+        """Queues of which a batch may go, by their numbers."""
         if self._config.linger_ms is not None or self._everything_goes:
             return self._order
         with self._lock:
-            return list(self._full)
+            return sorted(self._full, key=_number)
 
     @property
     def _everything_goes(self) -> bool:

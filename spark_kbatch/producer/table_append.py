@@ -59,7 +59,9 @@ class TableAppend:
             zip(queues, (placement.counts[[*queues]] * row_size).tolist(), strict=True)
         )
         self._next_row = 0
-        self._waited_for: tuple[int, RecordBatchBuilder] | None = None  # its slot
+        # Builders that no row is in, and their slots, -1 for spare ones. Between two calls of `fill` at
+        # most the one that was waited for.
+        self._unused: list[tuple[int, RecordBatchBuilder]] = []
 
     @property
     def is_done(self) -> bool:
@@ -70,13 +72,13 @@ class TableAppend:
         """Have memory for the next row, at least; `BatchMemory.builder` says what it raises."""
         slot = int(self._placement.slots[self._next_row])
         size = size_upper_bound(self._columns, self._next_row)
-        self._waited_for = slot, self._memory.builder(self._placement.partitions[slot][0], size)
+        builder = self._memory.builder(self._placement.partitions[slot][0], size)
+        self._unused.append((slot, builder))
 
     def release_unused(self) -> None:
-        """Give back memory that was waited for and not needed."""
-        if self._waited_for is not None:
-            self._memory.release(self._waited_for[1])
-            self._waited_for = None
+        """Give back the memory that no row is in, also after an error."""
+        while self._unused:
+            self._memory.release(self._unused.pop()[1])
 
     def fill(self, now_ms: int) -> list[ProducerBatch]:
         """Append rows while there is room; new batches, which are in their queues now."""
@@ -84,7 +86,8 @@ class TableAppend:
         builders = [batch.builder for batch in last.values()]
         slot_of = list(last)
         counts = [builder.records_count for builder in builders]
-        for slot, builder in self._new_builders(last):
+        self._make_builders(last)
+        for slot, builder in self._unused:
             builders.append(builder)
             slot_of.append(slot)
         if not builders:
@@ -102,9 +105,10 @@ class TableAppend:
             batch_of=batch_of,
         )
         batches = list(last.values())
+        self._unused.clear()
         for slot, builder in zip(slot_of[len(last) :], builders[len(last) :], strict=True):
             if builder.records_count == 0:
-                self._memory.release(builder)
+                self._unused.append((slot, builder))
             else:
                 topic, topic_partition = self._placement.partitions[slot]
                 batch = ProducerBatch(topic, topic_partition, builder, now_ms, is_pooled=True)
@@ -123,37 +127,31 @@ class TableAppend:
             for slot, queue in self._queues.items()
             if queue and not queue[-1].builder.is_full
         }
-        if self._waited_for is not None and (batch := last.get(self._waited_for[0])) is not None:
+        if self._unused and (batch := last.get(self._unused[0][0])) is not None:
             # It had no room; somebody else may have added one that has.
             size = size_upper_bound(self._columns, self._next_row) - RECORD_BATCH_OVERHEAD
             if batch.builder.has_room_for(size):
                 self.release_unused()
             else:
-                del last[self._waited_for[0]]
+                del last[self._unused[0][0]]
         return last
 
-    def _new_builders(
-        self, last: Mapping[int, ProducerBatch]
-    ) -> list[tuple[int, RecordBatchBuilder]]:
-        """Those for a slot of their own first, then spare ones (-1), as far as there is memory."""
-        made = []
-        if self._waited_for is not None:
-            made.append(self._waited_for)
-            self._waited_for = None
+    def _make_builders(self, last: Mapping[int, ProducerBatch]) -> None:
+        """As many as the rows are likely to need, as far as there is memory."""
         if self._only_topic is not None:
             for _ in range(self._spares_wanted(self._only_topic, last)):
                 builder = self._memory.try_builder(self._only_topic)
                 if builder is None:
                     break
-                made.append((-1, builder))
-            return made
+                self._unused.append((-1, builder))
+            return
+        waited_for = {slot for slot, _ in self._unused}
         for slot in self._queues:
-            if slot not in last and all(slot != other for other, _ in made):
+            if slot not in last and slot not in waited_for:
                 builder = self._memory.try_builder(self._placement.partitions[slot][0])
                 if builder is None:
                     break
-                made.append((slot, builder))
-        return made
+                self._unused.append((slot, builder))
 
     def _spares_wanted(self, topic: Topic, last: Mapping[int, ProducerBatch]) -> int:
         """How many batches the rows are likely to begin."""

@@ -88,7 +88,7 @@ class RecordBatchBuilder:
         first = start + RECORD_BATCH_OVERHEAD
         stop = end = start + capacity
         if write_limit is not None:
-            limit = write_limit - RECORD_BATCH_OVERHEAD
+            limit = max(write_limit - RECORD_BATCH_OVERHEAD, 0)
             stop = min(first + int(limit / self._scale), end)
         # A row of write_records, without its slot.
         self.row = [first, stop, NO_TIMESTAMP, NO_TIMESTAMP, 0, end]
@@ -141,7 +141,7 @@ class RecordBatchBuilder:
 
     def append(self, columns: Columns, first_row: int = 0) -> int:
         """Append rows from `first_row` on, as many as fit; returns the row after the last of them."""
-        return fill([self], [0], columns, first_row)[0]
+        return fill([self], [0], columns, first_row)[0] if self._takes_more else first_row
 
     def append_record(
         self,
@@ -203,8 +203,8 @@ class RecordBatchBuilder:
 
     def _compressed(self, data: memoryview) -> tuple[memoryview, int]:
         """The batch with its records compressed in their place, where they have room, and the codec."""
-        # What is larger than any reader accepts uncompressed is not compressed.
-        if RECORD_BATCH_OVERHEAD < len(data) <= compression.MAX_DECOMPRESSED_SIZE:
+        # Not where there are no records, nor more than any reader accepts uncompressed.
+        if 0 < len(data) - RECORD_BATCH_OVERHEAD <= compression.MAX_DECOMPRESSED_SIZE:
             first = self.start + RECORD_BATCH_OVERHEAD
             section = compression.compress(
                 self._codec, data[RECORD_BATCH_OVERHEAD:], level=self._level
