@@ -10,7 +10,7 @@ Source: Kafka clients/producer/internals/RecordAccumulator.java, append, for one
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -104,20 +104,20 @@ class TableAppend:
             slots_count=len(self._placement.counts),
             batch_of=batch_of,
         )
-        batches = list(last.values())
         self._unused.clear()
+        batches: list[ProducerBatch | None] = [*last.values()]
         for slot, builder in zip(slot_of[len(last) :], builders[len(last) :], strict=True):
             if builder.records_count == 0:
                 self._unused.append((slot, builder))
+                batches.append(None)
             else:
                 topic, topic_partition = self._placement.partitions[slot]
                 batch = ProducerBatch(topic, topic_partition, builder, now_ms, is_pooled=True)
                 batches.append(batch)
                 self._queues[slot].append(batch)
         if is_told:
-            # Those without records stand behind the others: nobody is told of them.
             self._tell(batches, counts, first_row, batch_of)
-        return batches[len(last) :]
+        return [batch for batch in batches[len(last) :] if batch is not None]
 
     def _last_batches(self) -> dict[int, ProducerBatch]:
         """Of each slot whose queue ends in a batch that may take more."""
@@ -167,8 +167,18 @@ class TableAppend:
         return min(wanted, max(_BYTES_AT_ONCE // limit, len(self._queues)))
 
     def _tell(
-        self, batches: list[ProducerBatch], counts: list[int], first_row: int, batch_of: Array
+        self,
+        batches: Sequence[ProducerBatch | None],
+        counts: Sequence[int],
+        first_row: int,
+        batch_of: Array,
     ) -> None:
+        """Tell of rows from `first_row` on.
+
+        Args:
+            batches: all that `batch_of` counts; None for those without records.
+            counts: of records that were in them before; the others were empty.
+        """
         assert self._on_appended is not None
         bounds = np.zeros(len(batches) + 1, np.int64)
         rows = np.empty(self._next_row - first_row, np.int32)
@@ -176,6 +186,6 @@ class TableAppend:
         rows += np.int32(first_row)
         for index, batch in enumerate(batches):
             taken = rows[bounds[index] : bounds[index + 1]]
-            if len(taken):
+            if batch is not None and len(taken):
                 first = counts[index] if index < len(counts) else 0
                 self._on_appended(batch, first, taken)
