@@ -252,6 +252,8 @@ class ProducerBatch:
             headers=rows.column("headers"),
         )
         left = arrow.frozen(np.arange(rows.num_rows, dtype=np.int32))
+        # None of the children has more than half, so that splitting ends whatever a codec makes of it.
+        most = max(rows.num_rows // 2, 1)
         children: list[tuple[int, ProducerBatch]] = []
         while len(left):
             first = int(left[0])
@@ -261,7 +263,7 @@ class ProducerBatch:
             builder = RecordBatchBuilder(
                 memory, 0, 2 * capacity, write_limit=capacity, codec=codec_id, level=level
             )
-            left = left[builder.append(columns, left) :]
+            left = left[builder.append(columns, left[:most]) :]
             builder.close_for_appends()
             child = ProducerBatch(self.topic, self.partition, builder, self.created_ms)
             child.attempts, child.last_attempt_ms = self.attempts, self.last_attempt_ms
