@@ -257,11 +257,11 @@ class ProducerBatch:
         children: list[tuple[int, ProducerBatch]] = []
         while len(left):
             first = int(left[0])
-            capacity = max(batch_size, size_upper_bound(columns, first))
             # What a codec makes larger has room, too.
-            memory = np.empty(2 * capacity, np.uint8)
+            capacity = 2 * max(batch_size, size_upper_bound(columns, first))
+            memory = np.empty(capacity, np.uint8)
             builder = RecordBatchBuilder(
-                memory, 0, 2 * capacity, write_limit=capacity, codec=codec_id, level=level
+                memory, 0, capacity, write_limit=batch_size, codec=codec_id, level=level
             )
             left = left[builder.append(columns, left[:most]) :]
             builder.close_for_appends()
