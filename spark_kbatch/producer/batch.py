@@ -58,7 +58,8 @@ class ProduceResult:
     """What became of the records of one batch; futures of its records share it."""
 
     __slots__ = (
-        "_pending", "base_offset", "children", "error", "log_append_time", "topic_partition",
+        "_pending", "_was_released", "base_offset", "children", "error", "log_append_time",
+        "topic_partition",
     )  # fmt: skip
 
     def __init__(self, topic_partition: TopicPartition) -> None:
@@ -70,6 +71,7 @@ class ProduceResult:
         # much, and every batch has one.
         self._pending = threading.Lock()
         self._pending.acquire()
+        self._was_released = False  # the lock alone cannot tell: who waits has it for a moment
 
     def set(self, base_offset: int, log_append_time: int, error: Exception | None) -> None:
         """What callbacks see; `release` lets those go who wait."""
@@ -78,15 +80,16 @@ class ProduceResult:
 
     def release(self) -> None:
         """Let everybody go who waits; nothing changes any more."""
+        self._was_released = True
         self._pending.release()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether the batch itself has ended within so many seconds; its children may not have."""
-        left = -1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)
-        if not self._pending.acquire(timeout=left):
-            return False
-        self._pending.release()
-        return True
+        if not self._was_released:
+            left = -1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)
+            if self._pending.acquire(timeout=left):
+                self._pending.release()
+        return self._was_released
 
     @property
     def is_done(self) -> bool:
@@ -250,17 +253,19 @@ class ProducerBatch:
             timestamps=arrow.timestamps_ms(rows.column("timestamp"), rows.num_rows, 0),
             headers=rows.column("headers"),
         )
+        # None of the children has more than half, so that splitting ends whatever a codec makes of it.
+        most = max(rows.num_rows // 2, 1)
         children: list[tuple[int, ProducerBatch]] = []
         next_row = 0
         while next_row < rows.num_rows:
             first = next_row
-            capacity = max(batch_size, size_upper_bound(columns, first))
             # What a codec makes larger has room, too.
-            memory = np.empty(2 * capacity, np.uint8)
+            capacity = 2 * max(batch_size, size_upper_bound(columns, first))
+            memory = np.empty(capacity, np.uint8)
             builder = RecordBatchBuilder(
-                memory, 0, 2 * capacity, write_limit=capacity, codec=codec_id, level=level
+                memory, 0, capacity, write_limit=batch_size, codec=codec_id, level=level
             )
-            next_row = builder.append(columns, first)
+            next_row = builder.append(columns.head(first + most), first)
             builder.close_for_appends()
             child = ProducerBatch(self.topic, self.topic_partition, builder, self.created_ms)
             child.attempts, child.last_attempt_ms = self.attempts, self.last_attempt_ms

@@ -129,7 +129,7 @@ class ArrowFuture:
 
     def done(self) -> bool:
         """Whether every row's fate is known."""
-        return all(result.is_done for result, _, _ in self._pieces)
+        return all(result.is_done for result, _, _ in self._parts())
 
     def result(self, timeout: float | None = None) -> pa.RecordBatch:
         """Where each row lies, in the order of the rows: topic, partition, offset; waits.
@@ -151,12 +151,10 @@ class ArrowFuture:
 
     def _wait(self, timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
-        for whole, _, _ in self._pieces:
-            waiting = [whole]
-            while waiting:
-                result = waiting.pop()
-                _wait_for(result, deadline)
-                waiting += [child for _, child in result.children]
+        for whole, first, rows in self._pieces:
+            # A batch that was split may have children with rows of others alone.
+            while pending := [r for r, _, _ in whole.parts(first, len(rows)) if not r.is_done]:
+                _wait_for(pending[0], deadline)
 
     def _parts(self) -> list[tuple[ProduceResult, int, Array]]:
         parts = []

@@ -59,6 +59,11 @@ class Columns(NamedTuple):
     value: Spans
     headers: Spans  # each row's as written; absent where no row has any
 
+    def head(self, rows_count: int) -> Columns:
+        """The first so many rows, or all."""
+        timestamps = self.timestamps[:rows_count]
+        return self._replace(rows_count=len(timestamps), timestamps=timestamps)
+
 
 def columns(
     rows_count: int,
