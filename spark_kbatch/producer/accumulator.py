@@ -27,7 +27,7 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -437,7 +437,8 @@ class RecordAccumulator:
                     if batch in queue.batches:
                         queue.batches.remove(batch)
                     batch.builder.abort()
-                if not batch.is_done:
+                # It has ended where an answer came, perhaps just now.
+                with suppress(RuntimeError):
                     batch.abort(error)
                 self.complete(batch)
             if not appends:

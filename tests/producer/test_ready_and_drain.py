@@ -760,6 +760,25 @@ def test_an_abort_ends_the_batches_that_an_append_under_way_still_adds(
     assert accumulator._pool.in_use == 0
 
 
+def test_an_answer_that_comes_during_an_abort_keeps_no_other_batch_from_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    abort = ProducerBatch.abort
+
+    def abort_after_an_answer(batch: ProducerBatch, error: Exception) -> None:
+        batch.done(7)
+        abort(batch, error)
+
+    accumulator = an_accumulator(linger_ms=0)
+    for partition in range(2):
+        append(accumulator, partition, values(1))
+    batches = accumulator.drain(0, EVERYTHING)
+    monkeypatch.setattr(ProducerBatch, "abort", abort_after_an_answer)
+    accumulator.abort_incomplete(KafkaStorageError("by force"))
+    assert [(b.is_done, b.result.base_offset) for b in batches] == [(True, 7), (True, 7)]
+    assert accumulator._pool.in_use == 0
+
+
 @pytest.mark.parametrize("singly", [False, True])
 def test_appends_that_race_an_abort_leave_no_batch_without_end(
     threads: ThreadPoolExecutor, singly: bool
