@@ -81,17 +81,15 @@ class Producer:
         """
         self._config, self._clock_ms, self._inline = config, clock_ms, inline
         codec = CODECS[config.compression_type]
-        # Before compression a batch may be several times batch.size; a compressor's result lies
-        # beside the buffers until it is copied back, one at a time.
-        capacity_max = max(config.batch_size, config.buffer_memory // 16)
+        # A buffer for each of four partitions at least, whatever batch.size says.
+        batch_size = max(min(config.batch_size, config.buffer_memory // 4), RECORD_BATCH_OVERHEAD)
+        # Before compression a batch may be several times as large; a compressor's result lies beside
+        # the buffers until it is copied back, one at a time.
+        capacity_max = max(batch_size, config.buffer_memory // 16)
         scratch = capacity_max + capacity_max // 128 + 1024 if codec else 0
         self.pool = BufferPool(
             total_memory=max(config.buffer_memory - scratch, 1),
-            # A buffer for each of two partitions at least, whatever batch.size says.
-            poolable_size=max(
-                min(config.batch_size, (config.buffer_memory - scratch) // 2),
-                RECORD_BATCH_OVERHEAD,
-            ),
+            poolable_size=batch_size,
             # Once somebody waits, the sender takes batches that are not full, too.
             on_wait=self._wake_up,
         )

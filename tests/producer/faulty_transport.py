@@ -41,6 +41,7 @@ class Fate(Enum):
 
 
 FINAL = (Fate.REFUSED, Fate.BROKEN)
+_NOT_WRITTEN = (Fate.FAILED, Fate.FAILED_LATE, Fate.SPLIT, Fate.REFUSED)
 TRANSIENT = tuple(fate for fate in Fate if fate not in (Fate.DELIVERED, *FINAL))
 
 
@@ -119,11 +120,16 @@ class FaultyTransport:
         self._timers: list[threading.Timer] = []
         self._unanswered: list[SentRequest] = []
         self.doomed: set[bytes] = set()  # values of records that met one of FINAL
+        self._written: set[bytes] = set()  # values of records that a log has, or is about to have
         self.overwritten: list[SentRequest] = []  # while they could be read
 
     def send(self, request: ProduceRequest, on_answer: OnAnswer) -> None:
         sent = SentRequest(self._log, request, on_answer)
         fate = next(self._fates, Fate.DELIVERED)
+        if fate is Fate.SPLIT and not self._written.isdisjoint(sent.values):
+            fate = Fate.DELIVERED  # what was not too large is not now
+        if fate not in _NOT_WRITTEN:
+            self._written.update(sent.values)
         delay = self._random.uniform(0, 2) * request.timeout_ms / 1000
         if fate is Fate.OVERTAKEN:
             with self._lock:

@@ -336,7 +336,7 @@ def test_children_have_all_that_their_parent_had(
         assert (child.created_ms, child.attempts, child.last_attempt_ms) == (5, 2, 30)
         assert not child.is_done
         assert child.builder.is_full
-        assert child.memory is None
+        assert not child.is_pooled
         records = records_of(child)
         header = reference.read_header(bytes(child.builder.data))
         assert len(records) == child.records_count >= 1

@@ -167,3 +167,14 @@ def test_a_record_larger_than_the_memory_is_refused_at_once() -> None:
     future = producer.send("events", b"v" * 2 * MEMORY)
     assert isinstance(future.exception(), RecordTooLargeError)
     producer.close()
+
+
+def test_batches_that_compress_well_keep_within_a_small_memory() -> None:
+    kept = Kept()
+    rows = pa.RecordBatch.from_pydict({"value": [b"v" * 200] * 20_000})
+    with a_producer(
+        kept, batch_size=40_000, buffer_memory=MEMORY, compression_type="zstd"
+    ) as producer:
+        for first in range(0, rows.num_rows, 1000):
+            producer.append(rows.slice(first, 1000), "events")
+    assert sum(len(kept.records(partition)) for partition in range(PARTITIONS)) == rows.num_rows
