@@ -235,6 +235,41 @@ def test_a_callback_that_fails_is_logged_and_harms_nobody(
     assert caplog.text.count("ValueError: of the user's own") == 3
 
 
+class Silent:
+    """A transport whose answer names no partition."""
+
+    def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
+        on_answer({})
+
+
+def test_a_partition_that_an_answer_leaves_out_was_not_answered(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    config = parse_producer_options({"retries": 0})
+    with Producer(config, Silent(), cluster.topic_to_write, now_ms) as producer:
+        error = producer.send("events", b"v", partition=2).exception(SOON)
+    assert isinstance(error, RequestTimedOutError)
+    assert "events-2" in str(error)
+
+
+def test_a_producer_without_records_takes_no_id(cluster: spark_kbatch.Cluster) -> None:
+    taken: list[int] = []
+
+    def new_producer_id() -> int:
+        taken.append(cluster.new_producer_id())
+        return taken[-1]
+
+    config = parse_producer_options({})
+    transport = LocalLog(cluster, flush=False)
+    with Producer(
+        config, transport, cluster.topic_to_write, now_ms, new_producer_id=new_producer_id
+    ) as producer:
+        producer.flush(SOON)
+        assert taken == []
+        producer.send("events", b"v").result(SOON)
+        assert len(taken) == 1
+
+
 # Memory.
 
 
