@@ -234,3 +234,27 @@ class HeldTransport:
                 f"request {number} did not come"
             )
         return self._sent[number]
+
+
+class Gate:
+    """A transport that stands still while it is shut."""
+
+    def __init__(self, log: Transport) -> None:
+        self._log = log
+        self._is_open = threading.Event()
+        self.arrived = threading.Event()
+
+    def open(self) -> None:
+        self._is_open.set()
+
+    def send(self, request: ProduceRequest, on_answer: OnAnswer) -> None:
+        self.arrived.set()
+        assert self._is_open.wait(20)
+        self._log.send(request, on_answer)
+
+
+class Silent:
+    """A transport whose answer names no partition."""
+
+    def send(self, request: ProduceRequest, on_answer: OnAnswer) -> None:
+        on_answer({})

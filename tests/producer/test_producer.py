@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,9 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.producer.futures import RecordMetadata
 from spark_kbatch.producer.producer import Producer
-from spark_kbatch.producer.sender import Answer, ProduceRequest
 from spark_kbatch.producer_config import parse_producer_options
 from tests import builders
+from tests.producer.faulty_transport import Gate, Silent
 
 PARTITIONS = 4
 SOON = 20  # seconds: what does not end by then hangs
@@ -54,23 +54,6 @@ def values(cluster: spark_kbatch.Cluster, topic: str = "events") -> Counter[byte
     for batch in cluster.read(topic):
         found.update(batch.column("value").to_pylist())
     return found
-
-
-class Gate:
-    """A transport to the local log that stands still while it is shut."""
-
-    def __init__(self, cluster: spark_kbatch.Cluster) -> None:
-        self._log = LocalLog(cluster, flush=False)
-        self._is_open = threading.Event()
-        self.arrived = threading.Event()
-
-    def open(self) -> None:
-        self._is_open.set()
-
-    def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
-        self.arrived.set()
-        assert self._is_open.wait(SOON)
-        self._log.send(request, on_answer)
 
 
 def gated(cluster: spark_kbatch.Cluster, gate: Gate, **options: Any) -> Producer:
@@ -211,7 +194,7 @@ def test_flush_sends_what_lingers_and_waits_for_it(cluster: spark_kbatch.Cluster
 
 
 def test_flush_gives_up_in_time(cluster: spark_kbatch.Cluster) -> None:
-    gate = Gate(cluster)
+    gate = Gate(LocalLog(cluster, flush=False))
     with gated(cluster, gate) as producer:
         future = producer.send("events", b"v")
         with pytest.raises(RequestTimedOutError, match=r"flush waited 0\.05 s"):
@@ -233,13 +216,6 @@ def test_a_callback_that_fails_is_logged_and_harms_nobody(
         futures = [producer.send("events", b"v", partition=0, callback=fail) for _ in range(3)]
         assert [future.result(SOON).offset for future in futures] == [0, 1, 2]
     assert caplog.text.count("ValueError: of the user's own") == 3
-
-
-class Silent:
-    """A transport whose answer names no partition."""
-
-    def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
-        on_answer({})
 
 
 def test_a_partition_that_an_answer_leaves_out_was_not_answered(
@@ -274,7 +250,7 @@ def test_a_producer_without_records_takes_no_id(cluster: spark_kbatch.Cluster) -
 
 
 def test_who_finds_no_memory_is_told_after_max_block_ms(cluster: spark_kbatch.Cluster) -> None:
-    gate = Gate(cluster)
+    gate = Gate(LocalLog(cluster, flush=False))
     options = {"buffer_memory": 64 * 1024, "batch_size": 16 * 1024, "max_block_ms": 100}
     with gated(cluster, gate, **options) as producer:
         futures = [producer.send("events", b"v" * 15_000) for _ in range(6)]
@@ -471,7 +447,7 @@ def test_a_callback_may_close_the_producer(cluster: spark_kbatch.Cluster) -> Non
 def test_who_waits_for_memory_is_told_that_the_producer_is_closed(
     cluster: spark_kbatch.Cluster,
 ) -> None:
-    gate = Gate(cluster)
+    gate = Gate(LocalLog(cluster, flush=False))
     producer = gated(cluster, gate, buffer_memory=32 * 1024, batch_size=16 * 1024)
     with ThreadPoolExecutor(4) as pool:
         sends = [
