@@ -72,7 +72,7 @@ def _acks(key: str, value: str) -> int:
 # fmt: off
 PRODUCER_OPTIONS = (
     Option("acks", _acks, "all, -1, 1, 0", "all", "What a record's future waits for: that all in-sync replicas have it, the leader, or nothing. With 0 offsets stay unknown and errors are not told."),
-    Option("batch.size", parse_number(0), f"0 to {INT_MAX}", "16384", "Bytes at which a batch of a partition is full. 0 is as 1: each record is a batch."),
+    Option("batch.size", parse_number(0), f"0 to {INT_MAX}", "16384", "Bytes at which a batch of a partition is full; at most a quarter of buffer.memory. 0 is as 1: each record is a batch."),
     Option("linger.ms", parse_number(0, LONG_MAX), "0 or more", "0", "How long a batch that is not full waits for more records."),
     Option("buffer.memory", parse_number(0, LONG_MAX), "0 or more", "33554432", "Bytes that the producer holds in batches, at most. A record that is larger is refused."),
     Option("max.block.ms", parse_number(0, LONG_MAX), "0 or more", "60000", "How long `send` waits for buffer.memory before its record fails."),
