@@ -135,10 +135,10 @@ class Sender:
         if now_ms != self._looked_ms:
             self._expire(now_ms)
             self._looked_ms = now_ms
-        if self._sequences is not None and self._accumulator.has_undrained:
-            self._sequences.prepare()
-        if not self._has_room:
+        if not self._has_room or not self._accumulator.has_undrained:
             return False
+        if self._sequences is not None:
+            self._sequences.prepare()
         batches = self._accumulator.drain(now_ms, self._config.max_request_size)
         if batches:
             self._send(batches, now_ms)

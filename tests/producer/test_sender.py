@@ -29,6 +29,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.producer import sequences
+from spark_kbatch.producer.accumulator import RecordAccumulator
 from spark_kbatch.producer.buffer_pool import BufferPool
 from spark_kbatch.producer.futures import FailedFuture, RecordFuture
 from spark_kbatch.producer.producer import Producer
@@ -546,3 +547,30 @@ def test_a_late_request_keeps_its_numbers_when_its_batch_gets_new_ones(
         assert late.is_unchanged
         late.deliver()
     assert values(cluster) == [b"first", b"late"]
+
+
+def test_a_record_that_comes_while_the_sender_looks_is_numbered(
+    cluster: spark_kbatch.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    futures: list[Future] = []
+    armed = threading.Event()
+    look = RecordAccumulator.has_undrained.fget
+    assert look is not None
+
+    def look_and_append(accumulator: RecordAccumulator) -> bool:
+        found = look(accumulator)
+        if armed.is_set() and not futures:
+            futures.extend(send(producer, b"v"))
+        return found
+
+    monkeypatch.setattr(RecordAccumulator, "has_undrained", property(look_and_append))
+    with producing(cluster) as producer:
+        armed.set()
+        producer._wake_up()
+        deadline = time.monotonic() + 10
+        while not futures:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        assert offsets(futures) == [0]
+    (header,) = headers(cluster)
+    assert (header.producer_id, header.base_sequence) == (0, 0)
