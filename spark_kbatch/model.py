@@ -36,6 +36,14 @@ class LogOffsets(NamedTuple):
     log_end_offset: int
 
 
+class PartitionInfo(NamedTuple):
+    """One partition, as it stood at one moment."""
+
+    topic_partition: TopicPartition
+    offsets: LogOffsets
+    size_in_bytes: int
+
+
 class AppendOrigin(Enum):
     """Who appends, which decides what is checked."""
 
