@@ -99,7 +99,7 @@ class ReadOptions:
     starting_offsets: int | Mapping[TopicPartition, int]
     ending_offsets: int | Mapping[TopicPartition, int]
     include_headers: bool
-    foreign_end: str
+    foreign_end: str = "log"
 
 
 @dataclass(frozen=True)

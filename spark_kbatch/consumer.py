@@ -279,9 +279,11 @@ def read_range(
             raise OffsetOutOfRangeError(
                 str(topic_partition), end, edges.log_start_offset, edges.high_watermark
             )
+        # What lies behind the range is not looked at, so that a range can end before a damaged batch.
+        batches = [(at, header) for at, header in read.batches if header.base_offset < end]
         try:
             yield from codec.decode_batches(
-                read.data, read.batches, columns=columns,
+                read.data, batches, columns=columns,
                 start_offset=offset, end_offset=end, max_bytes=PIECE_BYTES,
             )  # fmt: skip
         except CorruptRecordError as error:

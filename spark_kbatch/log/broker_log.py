@@ -10,8 +10,8 @@ what a broker does at its start, worked out in memory:
     where the look begins       the last index entry that leads to a whole valid batch; the
                                 segment's begin where none does
     a batch that does not hold  without a recovery point, or below it: stays in the log where a
-                                whole valid batch follows it, and who reads it gets an error; else
-                                the log ends before it, and later segments do not exist
+                                whole valid batch lies behind it, and who reads it gets an error;
+                                else the log ends before it, and later segments do not exist
     log end < log start         the log is empty, at its start offset
 
 So a torn, zero-filled or preallocated tail is not read, and opening takes the time for some batches
@@ -41,7 +41,7 @@ from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.leftovers import names_after_start
 from spark_kbatch.log.segment import INDEX_ENTRY, SegmentPaths, base_offset_of
-from spark_kbatch.log.segment_scan import SegmentEnd, find_end, is_batch_at, read_batches
+from spark_kbatch.log.segment_scan import SegmentEnd, find_end, read_batches, valid_batch_at
 from spark_kbatch.model import LogOffsets, TopicPartition
 from spark_kbatch.record.header import MAX_OFFSET, LogRead
 
@@ -250,11 +250,12 @@ class BrokerLog:
 
     def _warn_of_tail(self, segment: Segment, end: SegmentEnd, left_out: list[Segment]) -> None:
         bytes_left_out = self.files.size(segment.paths.log) - end.position
-        also = f", and the segments behind it, from offset {left_out[0].base_offset} on,"
+        also = ""
+        if left_out:
+            also = f", and the segments behind it, from offset {left_out[0].base_offset} on,"
         self._warn(
             f"the log of {self.topic_partition} is read up to offset {end.next_offset}: the last "
-            f"{bytes_left_out} bytes of {segment.paths.log}{also if left_out else ''} are left out "
-            f"({end.fault})"
+            f"{bytes_left_out} bytes of {segment.paths.log}{also} are left out ({end.fault})"
         )
 
     def _warn(self, text: str) -> None:
@@ -335,10 +336,12 @@ class BrokerLog:
         count, step = len(entries), 1
         while count > 0:
             offset, position = (int(number) for number in entries[count - 1])
-            if is_batch_at(
-                self.files, descriptor, segment.paths.log, position, end_position,
-                base_offset=segment.base_offset, up_to=offset,
-            ):  # fmt: skip
+            header = valid_batch_at(
+                self.files, descriptor, segment.paths.log, position, end_position
+            )
+            # Of an append of several batches the entry has the first one's position, but the last
+            # one's last offset.
+            if header is not None and segment.base_offset <= header.base_offset <= offset:
                 return position
             # Where one is wrong many may be, and each costs a read.
             count, step = count - step, step * 2
@@ -350,7 +353,9 @@ class BrokerLog:
             data = self.files.read(segment.paths.offset_index)
         except FileNotFoundError:
             data = b""
-        count = len(data) // INDEX_ENTRY.size
+        # The active segment's file is preallocated: most of its 10 MiB are zeros.
+        used = -(-len(data.rstrip(b"\0")) // INDEX_ENTRY.size)
+        count = min(used, len(data) // INDEX_ENTRY.size)
         entries = np.frombuffer(data, ">i4", count * 2).reshape(-1, 2).astype(np.int64)
         before = np.vstack([np.array([[-1, 0]]), entries[:-1]])
         wrong = np.flatnonzero((entries <= before[: len(entries)]).any(axis=1))
