@@ -36,6 +36,15 @@ class LogOffsets(NamedTuple):
     log_end_offset: int
 
 
+class AbortedTransaction(NamedTuple):
+    """A transaction that ended in ABORT. An answer to a fetch carries the first two fields alone."""
+
+    producer_id: int
+    first_offset: int  # of its first batch, or of the first that was looked at
+    last_offset: int = -1  # of its marker
+    last_stable_offset: int = -1  # of the log once the marker was in it
+
+
 class AppendOrigin(Enum):
     """Who appends, which decides what is checked."""
 

@@ -43,7 +43,7 @@ HOMES = {
     "numba": {"jit.py"},
     "fcntl": {"log/files.py"},
     "mmap": set(),
-    "awscrt": {"record/header.py", "log/state.py"},
+    "awscrt": {"record/header.py", "log/state.py", "log/producer_snapshot.py"},
 }
 
 

@@ -113,6 +113,11 @@ class BatchHeader(NamedTuple):
         """Whether it holds a control record, which consumers never see."""
         return bool(self.attributes & CONTROL)
 
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it belongs to a transaction, or ends one."""
+        return bool(self.attributes & TRANSACTIONAL)
+
     def ensure_sane(self, position: int, room: int) -> None:
         """Check what can be checked without the records.
 
