@@ -240,22 +240,20 @@ class ProducerStates:
         )
         return aborted
 
-    def first_unstable_offset(self) -> int | None:
-        """Where the first transaction began that is open, or ended at or above the high watermark."""
-        return min((*self._open, *self._ended), default=None)
-
     def last_stable_offset(self, high_watermark: int, log_start_offset: int = 0) -> int:
-        """Exclusive end of what is decided: below it every transaction has its marker.
+        """Exclusive end of what is decided.
 
-        Ended transactions whose marker lies below the high watermark are forgotten on the way.
+        Below it each transaction has its marker, and that lies below the high watermark.
         """
+        ended = (first for first, marker in self._ended.items() if marker >= high_watermark)
+        unstable = min((*self._open, *ended, high_watermark))
+        return max(unstable, min(log_start_offset, high_watermark))
+
+    def forget_ended(self, high_watermark: int) -> None:
+        """No longer keep transactions whose marker lies below the high watermark."""
         self._ended = {
             first: marker for first, marker in self._ended.items() if marker >= high_watermark
         }
-        unstable = self.first_unstable_offset()
-        return high_watermark if unstable is None else min(
-            max(unstable, log_start_offset), high_watermark
-        )  # fmt: skip
 
     def remove_expired(self, now_ms: int) -> None:
         """Forget producers that were idle for too long. Looks every ten minutes."""

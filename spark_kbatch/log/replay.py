@@ -145,8 +145,9 @@ def producer_batches(
     """
     for extent in _from_offset(segments, offset):
         view = memoryview(bytearray(RECORD_BATCH_OVERHEAD))
-        known = place is not None and place.base_offset == extent.base_offset
-        position, next_offset = place.position if place and known else 0, extent.base_offset
+        position, next_offset = 0, extent.base_offset
+        if place is not None and place.base_offset == extent.base_offset:
+            position = place.position
         with files.opened(extent.path) as descriptor:
             while position < extent.size_in_bytes:
                 try:
@@ -159,7 +160,8 @@ def producer_batches(
                                 expected=f"{next_offset} or more", found=header.base_offset,
                             )  # fmt: skip
                         next_offset = header.next_offset
-                        if header.producer_id > NO_PRODUCER_ID and header.next_offset > offset:
+                        known = header.producer_id > NO_PRODUCER_ID or header.is_transactional
+                        if known and header.next_offset > offset:
                             marker = _marker(files, descriptor, position, header)
                             yield ProducerBatch(Place(extent.base_offset, position), header, marker)
                 except CorruptRecordError as error:
@@ -212,6 +214,11 @@ def _marker(
     files: Files, descriptor: int, position: int, header: BatchHeader
 ) -> EndTransactionMarker | None:
     size = header.size_in_bytes
+    if header.producer_id <= NO_PRODUCER_ID:
+        raise CorruptRecordError(
+            "producer id of a transactional batch", position=43,
+            expected="0 or more", found=header.producer_id,
+        )  # fmt: skip
     if not header.is_control and (header.base_sequence >= 0 or size > _WITHOUT_SEQUENCE_MAX):
         return None
     if size > _WITHOUT_SEQUENCE_MAX:
