@@ -25,6 +25,7 @@ INT_MAX = 2**31 - 1
 
 COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
 INTERNAL_PREFIX = "__"
+FOREIGN_ENDS = ("log", "checkpoint")
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _TOPIC_NAME_LENGTH_MAX = 249
@@ -98,6 +99,7 @@ class ReadOptions:
     starting_offsets: int | Mapping[TopicPartition, int]
     ending_offsets: int | Mapping[TopicPartition, int]
     include_headers: bool
+    foreign_end: str
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,13 @@ def compression_level(given: Mapping[str, Any]) -> int | None:
     """The level that parsed options give the codec that they name; None for its default."""
     level: int | None = given.get(f"compression.{given.get('compression.type')}.level")
     return level
+
+
+def _foreign_end(key: str, value: str) -> str:
+    text = value.strip().lower()
+    if text not in FOREIGN_ENDS:
+        refuse(key, value, ", ".join(FOREIGN_ENDS))
+    return text
 
 
 def _topic(_key: str, value: str) -> str:
@@ -283,6 +292,7 @@ READ_OPTIONS = (
     Option("startingOffsets", _offsets("earliest", EARLIEST), 'earliest, or JSON: `{"events":{"0":23,"1":-2}}`', "earliest", "Where to begin, inclusive; -2 is earliest. JSON names every partition that is read."),
     Option("endingOffsets", _offsets("latest", LATEST), 'latest, or JSON: `{"events":{"0":50,"1":-1}}`', "latest", "Where to end, exclusive; -1 is latest. JSON names every partition that is read."),
     Option("includeHeaders", parse_boolean, "true, false", "false", "Whether rows have the column `headers`."),
+    Option("foreign.end", _foreign_end, "log, checkpoint", "log", "Where the logs of a real broker's directory end: behind the last whole valid batch, or at the high watermark that the broker last wrote into its checkpoint."),
 )
 
 # fmt: on
@@ -363,6 +373,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         starting_offsets=start,
         ending_offsets=end,
         include_headers=given.get("includeHeaders", False),
+        foreign_end=given.get("foreign.end", "log"),
     )
 
 

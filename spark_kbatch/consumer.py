@@ -9,12 +9,15 @@ Source: Spark connector/kafka-0-10-sql/.../KafkaOffsetReaderAdmin.scala, KafkaDa
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
 
 import pyarrow as pa
 
-from spark_kbatch.config import ReadOptions
+from spark_kbatch.config import ReadOptions, Topic
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -22,7 +25,14 @@ from spark_kbatch.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.model import EARLIEST, LATEST, LogOffsets, OffsetRange, TopicPartition
+from spark_kbatch.model import (
+    EARLIEST,
+    LATEST,
+    LogOffsets,
+    OffsetRange,
+    PartitionInfo,
+    TopicPartition,
+)
 from spark_kbatch.record import codec
 from spark_kbatch.record.header import LogRead
 
@@ -41,7 +51,128 @@ class Fetcher(Protocol):
         max_bytes: int,
         buffer: bytearray | None,
     ) -> tuple[LogRead, LogOffsets]:
-        """Whole batches from the one that holds `offset` on; nothing at the high watermark."""
+        """Whole batches from the first that holds `offset` or a later one, and the log's edges.
+
+        Nothing at the high watermark, and where compaction left no batch up to it.
+        """
+
+
+class TopicReader(abc.ABC):
+    """The topics at one PATH; what PATH is decides which there are and where batches come from.
+
+    Thread-safe; keeps no file open.
+    """
+
+    path: Path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(  # noqa: B027  there is nothing to do, for any of them
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing is held between calls."""
+
+    @abc.abstractmethod
+    def topic_names(self, *, internal: bool = False) -> list[str]:
+        """Sorted; internal topics where asked."""
+
+    @abc.abstractmethod
+    def topic(self, name: str) -> Topic:
+        """The topic.
+
+        Raises:
+            UnknownTopicOrPartitionError: names those that exist.
+        """
+
+    @abc.abstractmethod
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """All partitions of a topic, in order; raises as `topic`."""
+
+    @abc.abstractmethod
+    def edges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogOffsets]:
+        """Where these logs begin and end."""
+
+    @abc.abstractmethod
+    def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
+        """Edges and sizes of all partitions of these topics."""
+
+    @abc.abstractmethod
+    def fetch(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        buffer: bytearray | None = None,
+    ) -> tuple[LogRead, LogOffsets]:
+        """As `Fetcher.fetch`."""
+
+    @abc.abstractmethod
+    def resolve(self, wanted: OffsetRange, options: ReadOptions, action: str) -> OffsetRange:
+        """A range of the plan that `options` make, with numbers for its bounds.
+
+        Args:
+            action: the same for all callers that are to agree, where PATH lets them.
+        """
+
+    def topics(self) -> list[Topic]:
+        """All topics but internal ones, by name."""
+        return [self.topic(name) for name in self.topic_names()]
+
+    def plan(self, options: ReadOptions) -> list[OffsetRange]:
+        """What a read has to go over; raises as `consumer.plan` and for unknown topics."""
+        return plan(options, self.partitions, self.edges)
+
+    def read_range(self, wanted: OffsetRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """As `consumer.read_range`."""
+        return read_range(self, wanted, columns)
+
+    def read(
+        self,
+        topic: str,
+        *,
+        partitions: Sequence[int] | None = None,
+        start: int | str = "earliest",
+        end: int | str = "latest",
+        columns: Sequence[str] = tuple(codec.RECORD_SCHEMA.names),
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of a topic, partition by partition, in offset order within each.
+
+        Args:
+            topic: its name.
+            partitions: which; all by default.
+            start: offset, or "earliest"; inclusive.
+            end: offset, or "latest"; exclusive.
+            columns: which of `RECORD_SCHEMA`, in which order.
+
+        Returns:
+            Batches of the given columns of `RECORD_SCHEMA`, behind int32 `partition`.
+        """
+        for word, bound, name in (("earliest", start, "start"), ("latest", end, "end")):
+            if (isinstance(bound, str) and bound != word) or (isinstance(bound, int) and bound < 0):
+                raise ConfigError(
+                    f"{name} is {bound!r}; accepted: {word!r}, or an offset from 0 on"
+                )
+        all_of_topic = self.partitions(topic)
+        chosen = (
+            all_of_topic if partitions is None else [TopicPartition(topic, p) for p in partitions]
+        )
+        ranges = [
+            OffsetRange(
+                tp,
+                EARLIEST if isinstance(start, str) else start,
+                LATEST if isinstance(end, str) else end,
+            )
+            for tp in chosen
+        ]
+        for tp, (first, last) in resolve(ranges, self.edges(chosen)).items():
+            number = pa.scalar(tp.partition, pa.int32())
+            for batch in self.read_range(OffsetRange(tp, first, last), columns):
+                yield batch.add_column(0, "partition", pa.repeat(number, batch.num_rows))
 
 
 def plan(
@@ -143,6 +274,8 @@ def read_range(
     while offset < end:
         read, edges = fetcher.fetch(topic_partition, offset, max_bytes=FETCH_BYTES, buffer=buffer)
         if not read.batches:
+            if end <= edges.high_watermark:
+                return
             raise OffsetOutOfRangeError(
                 str(topic_partition), end, edges.log_start_offset, edges.high_watermark
             )

@@ -45,6 +45,14 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int = -1  # of the log once the marker was in it
 
 
+class PartitionInfo(NamedTuple):
+    """One partition, as it stood at one moment."""
+
+    topic_partition: TopicPartition
+    offsets: LogOffsets
+    size_in_bytes: int
+
+
 class AppendOrigin(Enum):
     """Who appends, which decides what is checked."""
 
