@@ -21,6 +21,7 @@ storage/.../log/ProducerStateManager.java truncateAndReload.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -38,6 +39,7 @@ from spark_kbatch.record.header import (
     NO_PRODUCER_ID,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
+    LogRead,
     ensure_valid,
     unpack,
 )
@@ -259,6 +261,34 @@ class AbortedSearch:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._looked: _Looked | None = None
+
+    def decided(
+        self,
+        read: LogRead,
+        segments: Iterable[SegmentExtent],
+        *,
+        last_stable_offset: int,
+        log_end_offset: int,
+    ) -> LogRead:
+        """What a reader of committed data is given of `read`: what is decided, and which to leave out.
+
+        Args:
+            segments: from the one that was read on, ascending; only looked at where transactions are.
+        """
+        read = read.below(last_stable_offset)
+        if not any(header.is_transactional for _, header in read.batches):
+            return read
+        segments = iter(segments)
+        extent = next(segments)
+        first, last = read.batches[0][1], read.batches[-1][1]
+        aborted = self.between(
+            itertools.chain([extent], segments),
+            first.base_offset,
+            Place(extent.base_offset, read.position),
+            last.next_offset,
+            log_end_offset,
+        )
+        return read._replace(aborted=aborted)
 
     def between(
         self,
