@@ -25,7 +25,13 @@ from spark_kbatch.consumer import TopicReader
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.log.broker_log import Checkpoints
 from spark_kbatch.log.broker_log_dir import BrokerLogDir
-from spark_kbatch.model import LogOffsets, OffsetRange, PartitionInfo, TopicPartition
+from spark_kbatch.model import (
+    IsolationLevel,
+    LogOffsets,
+    OffsetRange,
+    PartitionInfo,
+    TopicPartition,
+)
 from spark_kbatch.record.header import LogRead
 
 _NEAREST = 5
@@ -101,6 +107,7 @@ class BrokerLogs(TopicReader):
         *,
         max_bytes: int,
         buffer: bytearray | None = None,
+        isolation: IsolationLevel,
     ) -> tuple[LogRead, LogOffsets]:
         """The `Fetcher` of readers in this process."""
         return self._log_dir.log(topic_partition).read(
@@ -108,13 +115,15 @@ class BrokerLogs(TopicReader):
             lambda: self._checkpoints([topic_partition])[topic_partition],
             max_bytes=max_bytes,
             buffer=buffer,
+            isolation=isolation,
         )
 
     def resolve(self, wanted: OffsetRange, options: ReadOptions, action: str) -> OffsetRange:
         """Each caller for itself: there is no place to agree in."""
         topic_partition = wanted.topic_partition
         edges = self.edges([topic_partition])
-        return OffsetRange(topic_partition, *consumer.resolve([wanted], edges)[topic_partition])
+        resolved = consumer.resolve([wanted], edges, options.isolation_level)
+        return OffsetRange(topic_partition, *resolved[topic_partition])
 
     def create_topic(self, name: str, **_settings: Any) -> NoReturn:
         """Refused."""

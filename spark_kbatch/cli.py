@@ -26,6 +26,7 @@ from spark_kbatch.broker import BrokerLogs
 from spark_kbatch.cluster import Cluster, open_for_reading
 from spark_kbatch.config import FOREIGN_ENDS
 from spark_kbatch.errors import KBatchError
+from spark_kbatch.model import IsolationLevel
 
 _foreign_end = click.option(
     "--foreign-end",
@@ -33,6 +34,13 @@ _foreign_end = click.option(
     default="log",
     show_default=True,
     help="Where a real broker's logs end: the last whole batch, or the checkpoint's high watermark.",
+)
+_isolation_level = click.option(
+    "--isolation-level",
+    type=click.Choice([level.value for level in IsolationLevel]),
+    default=IsolationLevel.READ_COMMITTED.value,
+    show_default=True,
+    help="Whether to leave out what a real broker's transactions aborted or have not yet decided.",
 )
 _as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 
@@ -113,6 +121,7 @@ def topics(
     help="Offset to stop before.",
 )
 @click.option("--max-records", "-n", type=click.IntRange(1), help="Stop after so many.")
+@_isolation_level
 @_foreign_end
 @_as_json
 def consume(
@@ -122,6 +131,7 @@ def consume(
     start: int | str,
     end: int | str,
     max_records: int | None,
+    isolation_level: str,
     foreign_end: str,
     as_json: bool,
 ) -> None:
@@ -131,7 +141,7 @@ def consume(
     UTF-8 are shown with escapes; with --json as {"base64": "..."}.
     """
     cluster = open_for_reading(path, foreign_end=foreign_end)
-    records = _records(cluster, topic, partitions, start, end)
+    records = _records(cluster, topic, partitions, start, end, isolation_level)
     for number, record in enumerate(records, 1):
         if as_json:
             _print_json(record)
@@ -170,9 +180,15 @@ def _records(
     partitions: Sequence[int],
     start: int | str,
     end: int | str,
+    isolation_level: str,
 ) -> Iterator[dict[str, Any]]:
     for batch in cluster.read(
-        topic, partitions=partitions or None, start=start, end=end, columns=_COLUMNS[1:]
+        topic,
+        partitions=partitions or None,
+        start=start,
+        end=end,
+        columns=_COLUMNS[1:],
+        isolation_level=isolation_level,
     ):
         for row in batch.to_pylist():
             headers = row["headers"] or []

@@ -24,6 +24,7 @@ from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.model import (
     AppendOrigin,
     AppendResult,
+    IsolationLevel,
     LogOffsets,
     OffsetRange,
     PartitionInfo,
@@ -171,6 +172,7 @@ class Cluster(TopicReader):
         *,
         max_bytes: int,
         buffer: bytearray | None = None,
+        isolation: IsolationLevel,
     ) -> tuple[LogRead, LogOffsets]:
         """The `Fetcher` of readers in this process."""
         return self.manager.fetch(
@@ -179,6 +181,7 @@ class Cluster(TopicReader):
             max_bytes=max_bytes,
             states=self.snapshots.states,
             buffer=buffer,
+            isolation=isolation,
         )
 
     def resolve(self, wanted: OffsetRange, options: ReadOptions, action: str) -> OffsetRange:
@@ -186,7 +189,8 @@ class Cluster(TopicReader):
 
         def resolved() -> dict[TopicPartition, tuple[int, int]]:
             ranges = self.plan(options)
-            return consumer.resolve(ranges, self.edges(one.topic_partition for one in ranges))
+            edges = self.edges(one.topic_partition for one in ranges)
+            return consumer.resolve(ranges, edges, options.isolation_level)
 
         agreed = self.snapshots.agree(action, resolved)
         return OffsetRange(wanted.topic_partition, *agreed.get(wanted.topic_partition, (0, 0)))

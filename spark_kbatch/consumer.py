@@ -10,6 +10,7 @@ Source: Spark connector/kafka-0-10-sql/.../KafkaOffsetReaderAdmin.scala, KafkaDa
 from __future__ import annotations
 
 import abc
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +18,7 @@ from typing import Protocol, Self
 
 import pyarrow as pa
 
-from spark_kbatch.config import ReadOptions, Topic
+from spark_kbatch.config import ReadOptions, Topic, parse_isolation_level
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -28,13 +29,20 @@ from spark_kbatch.errors import (
 from spark_kbatch.model import (
     EARLIEST,
     LATEST,
+    IsolationLevel,
     LogOffsets,
     OffsetRange,
     PartitionInfo,
     TopicPartition,
 )
 from spark_kbatch.record import codec
-from spark_kbatch.record.header import LogRead
+from spark_kbatch.record.control import read_marker
+from spark_kbatch.record.header import (
+    NO_PRODUCER_ID,
+    BatchHeader,
+    LogRead,
+    ensure_valid,
+)
 
 FETCH_BYTES = 4 * 1024 * 1024
 PIECE_BYTES = 4 * 1024 * 1024
@@ -50,10 +58,12 @@ class Fetcher(Protocol):
         *,
         max_bytes: int,
         buffer: bytearray | None,
+        isolation: IsolationLevel,
     ) -> tuple[LogRead, LogOffsets]:
         """Whole batches from the first that holds `offset` or a later one, and the log's edges.
 
-        Nothing at the high watermark, and where compaction left no batch up to it.
+        Nothing at or above the end for this isolation level, and where compaction left no batch up
+        to it. Where committed data is asked for, with the aborted transactions among the batches.
         """
 
 
@@ -108,6 +118,7 @@ class TopicReader(abc.ABC):
         *,
         max_bytes: int,
         buffer: bytearray | None = None,
+        isolation: IsolationLevel,
     ) -> tuple[LogRead, LogOffsets]:
         """As `Fetcher.fetch`."""
 
@@ -127,9 +138,14 @@ class TopicReader(abc.ABC):
         """What a read has to go over; raises as `consumer.plan` and for unknown topics."""
         return plan(options, self.partitions, self.edges)
 
-    def read_range(self, wanted: OffsetRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def read_range(
+        self,
+        wanted: OffsetRange,
+        columns: Sequence[str],
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> Iterator[pa.RecordBatch]:
         """As `consumer.read_range`."""
-        return read_range(self, wanted, columns)
+        return read_range(self, wanted, columns, isolation)
 
     def read(
         self,
@@ -139,6 +155,7 @@ class TopicReader(abc.ABC):
         start: int | str = "earliest",
         end: int | str = "latest",
         columns: Sequence[str] = tuple(codec.RECORD_SCHEMA.names),
+        isolation_level: str = "read_committed",
     ) -> Iterator[pa.RecordBatch]:
         """The records of a topic, partition by partition, in offset order within each.
 
@@ -148,6 +165,8 @@ class TopicReader(abc.ABC):
             start: offset, or "earliest"; inclusive.
             end: offset, or "latest"; exclusive.
             columns: which of `RECORD_SCHEMA`, in which order.
+            isolation_level: "read_committed" leaves out what transactions aborted, and ends before
+                the first that is open; "read_uncommitted" does neither.
 
         Returns:
             Batches of the given columns of `RECORD_SCHEMA`, behind int32 `partition`.
@@ -157,6 +176,7 @@ class TopicReader(abc.ABC):
                 raise ConfigError(
                     f"{name} is {bound!r}; accepted: {word!r}, or an offset from 0 on"
                 )
+        isolation = parse_isolation_level("isolation_level", isolation_level)
         all_of_topic = self.partitions(topic)
         chosen = (
             all_of_topic if partitions is None else [TopicPartition(topic, p) for p in partitions]
@@ -169,9 +189,9 @@ class TopicReader(abc.ABC):
             )
             for tp in chosen
         ]
-        for tp, (first, last) in resolve(ranges, self.edges(chosen)).items():
+        for tp, (first, last) in resolve(ranges, self.edges(chosen), isolation).items():
             number = pa.scalar(tp.partition, pa.int32())
-            for batch in self.read_range(OffsetRange(tp, first, last), columns):
+            for batch in self.read_range(OffsetRange(tp, first, last), columns, isolation):
                 yield batch.add_column(0, "partition", pa.repeat(number, batch.num_rows))
 
 
@@ -198,12 +218,13 @@ def plan(
     if given:
         edges = edges_of(given)
         for topic_partition in given:
-            log_start, high_watermark = edges[topic_partition][:2]
+            log_start = edges[topic_partition].log_start_offset
+            log_end = edges[topic_partition].end_offset(options.isolation_level)
             for option, offsets in (("startingOffsets", start), ("endingOffsets", end)):
                 offset = offsets[topic_partition]
-                if offset >= 0 and not log_start <= offset <= high_watermark:
+                if offset >= 0 and not log_start <= offset <= log_end:
                     raise OffsetOutOfRangeError(
-                        str(topic_partition), offset, log_start, high_watermark, option
+                        str(topic_partition), offset, log_start, log_end, option
                     )
     return [r for r in ranges if r.start < 0 or r.end < 0 or r.start < r.end]
 
@@ -235,7 +256,9 @@ def _by_partition(
 
 
 def resolve(
-    ranges: Iterable[OffsetRange], edges: Mapping[TopicPartition, LogOffsets]
+    ranges: Iterable[OffsetRange],
+    edges: Mapping[TopicPartition, LogOffsets],
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Numbers in place of EARLIEST and LATEST.
 
@@ -244,13 +267,14 @@ def resolve(
     """
     resolved = {}
     for topic_partition, start, end in ranges:
-        log_start, high_watermark = edges[topic_partition][:2]
+        log_start = edges[topic_partition].log_start_offset
+        log_end = edges[topic_partition].end_offset(isolation)
         first = log_start if start == EARLIEST else start
-        last = high_watermark if end == LATEST else end
+        last = log_end if end == LATEST else end
         if first > last:
             raise DataLossError(
                 f"{topic_partition} from offset {first} to {last}",
-                f"offsets {log_start} to {high_watermark}",
+                f"offsets {log_start} to {log_end}",
                 "it begins past its end, so records that it named are gone",
             )
         resolved[topic_partition] = (first, last)
@@ -258,9 +282,14 @@ def resolve(
 
 
 def read_range(
-    fetcher: Fetcher, wanted: OffsetRange, columns: Sequence[str]
+    fetcher: Fetcher,
+    wanted: OffsetRange,
+    columns: Sequence[str],
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a range whose bounds are numbers, in offset order, in bounded pieces.
+
+    Control records are left out; where committed data is asked for, so is what was aborted.
 
     Args:
         columns: names of `codec.RECORD_SCHEMA`; only those are decoded.
@@ -272,20 +301,51 @@ def read_range(
     topic_partition, offset, end = wanted
     buffer = bytearray(FETCH_BYTES)
     while offset < end:
-        read, edges = fetcher.fetch(topic_partition, offset, max_bytes=FETCH_BYTES, buffer=buffer)
+        read, edges = fetcher.fetch(
+            topic_partition, offset, max_bytes=FETCH_BYTES, buffer=buffer, isolation=isolation
+        )
         if not read.batches:
-            if end <= edges.high_watermark:
+            log_end = edges.end_offset(isolation)
+            if end <= log_end:
                 return
-            raise OffsetOutOfRangeError(
-                str(topic_partition), end, edges.log_start_offset, edges.high_watermark
-            )
+            raise OffsetOutOfRangeError(str(topic_partition), end, edges.log_start_offset, log_end)
         # What lies behind the range is not looked at, so that a range can end before a damaged batch.
-        batches = [(at, header) for at, header in read.batches if header.base_offset < end]
+        read = read.below(end)
+        if not read.batches:
+            return
         try:
             yield from codec.decode_batches(
-                read.data, batches, columns=columns,
+                read.data, without_aborted(read), columns=columns,
                 start_offset=offset, end_offset=end, max_bytes=PIECE_BYTES,
             )  # fmt: skip
         except CorruptRecordError as error:
             raise error.at(read.path, read.position) from None
         offset = read.batches[-1][1].next_offset
+
+
+def without_aborted(read: LogRead) -> list[tuple[int, BatchHeader]]:
+    """The batches that are left once those of aborted transactions are taken out.
+
+    Raises:
+        CorruptRecordError: the CRC of a batch that is taken out, or of a marker, does not hold: they
+            are judged by their headers, of which nothing is true without it.
+    Source: CompletedFetch.nextFetchedRecord, consumeAbortedTransactionsUpTo.
+    """
+    if not read.aborted:
+        return read.batches
+    left: list[tuple[int, BatchHeader]] = []
+    coming = deque(read.aborted)
+    aborting: set[int] = set()  # producers whose transaction here was aborted
+    for position, header in read.batches:
+        if header.producer_id > NO_PRODUCER_ID:
+            while coming and coming[0].first_offset <= header.last_offset:
+                aborting.add(coming.popleft().producer_id)
+            if header.is_control:
+                marker = read_marker(read.data, position, header)
+                if marker is not None and marker.is_abort:
+                    aborting.discard(header.producer_id)
+            elif header.is_transactional and header.producer_id in aborting:
+                ensure_valid(read.data, position, header)
+                continue
+        left.append((position, header))
+    return left

@@ -44,7 +44,7 @@ HOMES = {
     "numba": {"jit.py"},
     "fcntl": {"log/files.py"},
     "mmap": set(),
-    "awscrt": {"record/header.py", "log/state.py"},
+    "awscrt": {"record/header.py", "log/state.py", "log/producer_snapshot.py"},
 }
 
 

@@ -18,6 +18,9 @@ So a torn, zero-filled or preallocated tail is not read, and opening takes the t
 where there are indexes. What is left out is said once, as a warning. Before the place where the look
 begins nothing is checked until it is read, and then it is an error.
 
+Up to which offset all transactions are decided comes from the producers' batches, from the newest
+`.snapshot` that holds on; where there is none the headers of the whole log are read for it, once.
+
 An index is a hint and no more: its entry counts if a whole valid batch begins where it says. The
 state of a directory may change while it is read: a segment is compacted, or removed. Then one
 attempt fails, and the next goes by what is there now.
@@ -30,7 +33,7 @@ from __future__ import annotations
 import bisect
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -40,14 +43,17 @@ import numpy.typing as npt
 from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.leftovers import names_after_start
-from spark_kbatch.log.segment import INDEX_ENTRY, SegmentPaths, base_offset_of
+from spark_kbatch.log.producer_state import ProducerStates
+from spark_kbatch.log.replay import AbortedSearch, producer_batches, rebuild, replay
+from spark_kbatch.log.segment import INDEX_ENTRY, SegmentExtent, SegmentPaths, base_offset_of
 from spark_kbatch.log.segment_scan import SegmentEnd, find_end, read_batches, valid_batch_at
-from spark_kbatch.model import LogOffsets, TopicPartition
+from spark_kbatch.model import IsolationLevel, LogOffsets, TopicPartition
 from spark_kbatch.record.header import MAX_OFFSET, LogRead
 
 logger = logging.getLogger(__name__)
 
 _Entries: TypeAlias = Sequence[tuple[int, int]] | npt.NDArray[np.int64]
+_NOTHING_EXPIRES = 0  # the clock, for producers of which only the transactions matter
 _NOTHING = LogRead("", 0, memoryview(b""), [])
 
 
@@ -90,7 +96,11 @@ class BrokerLog:
         # By file, whatever its name: (offset, position), ascending. A batch begins at that position, and all before it
         # have lower offsets.
         self._known: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        self._aborted = AbortedSearch(files)
         self._warnings: set[str] = set()
+        self._replay_mutex = threading.Lock()  # guards what follows; before _mutex
+        self._states: ProducerStates | None = None
+        self._replayed_to = 0
 
     def edges(self, checkpoints: Checkpoints) -> LogOffsets:
         """Where the log begins and ends now.
@@ -112,6 +122,7 @@ class BrokerLog:
         *,
         max_bytes: int,
         buffer: bytearray | None = None,
+        isolation: IsolationLevel,
     ) -> tuple[LogRead, LogOffsets]:
         """Whole batches from the first that holds `offset` or a later one, and the log's edges.
 
@@ -120,26 +131,28 @@ class BrokerLog:
             checkpoints: asked where the log was not looked at, or ends before `offset`.
             max_bytes: the first batch is returned even when it is larger.
             buffer: used for the result where it is large enough.
+            isolation: whether to end at the high watermark, or at the last stable offset and with
+                the aborted transactions.
 
         Returns:
-            Batches of one segment. Nothing at the high watermark, and where compaction left no batch
-            up to it.
+            Batches of one segment. Nothing at that end, and where compaction left no batch up to it.
 
         Raises:
             OffsetOutOfRangeError: below the log start or above the high watermark.
             CorruptRecordError: sizes, magics or offsets that cannot be. CRCs are not checked.
         """
         view = self._view
-        if view is None or offset >= view.offsets.high_watermark:
+        if view is None or offset >= view.offsets.end_offset(isolation):
             view = self._look(checkpoints())
         try:
-            return self._read(view, offset, max_bytes, buffer), view.offsets
+            return self._read(view, offset, max_bytes, buffer, isolation), view.offsets
         except (FileNotFoundError, CorruptRecordError):
             # The owner may have compacted or removed the segment since the last look.
             with self._mutex:
                 self._known.clear()
+                self._aborted = AbortedSearch(self.files)
             view = self._look(checkpoints())
-            return self._read(view, offset, max_bytes, buffer), view.offsets
+            return self._read(view, offset, max_bytes, buffer, isolation), view.offsets
 
     # Looking: what there is.
 
@@ -163,7 +176,10 @@ class BrokerLog:
         high_watermark = log_end_offset
         if checkpoints.high_watermark is not None:
             high_watermark = min(max(checkpoints.high_watermark, log_start_offset), log_end_offset)
-        offsets = LogOffsets(log_start_offset, high_watermark, high_watermark, log_end_offset)
+        last_stable_offset = self._last_stable_offset(
+            segments, log_start_offset, high_watermark, log_end_offset
+        )
+        offsets = LogOffsets(log_start_offset, high_watermark, last_stable_offset, log_end_offset)
         view = View(tuple(segments), offsets)
         with self._mutex:
             self._view = view
@@ -258,6 +274,48 @@ class BrokerLog:
             f"{bytes_left_out} bytes of {segment.paths.log}{also} are left out ({end.fault})"
         )
 
+    def _last_stable_offset(
+        self,
+        segments: Sequence[Segment],
+        log_start_offset: int,
+        high_watermark: int,
+        log_end_offset: int,
+    ) -> int:
+        with self._replay_mutex:
+            try:
+                states = self._states_at(segments, log_start_offset, log_end_offset)
+            except CorruptRecordError as error:
+                self._warn(
+                    f"which transactions of {self.topic_partition} are open is not known, and all "
+                    f"count as decided: {error}"
+                )
+                return high_watermark
+            return states.last_stable_offset(high_watermark, log_start_offset)
+
+    def _states_at(
+        self, segments: Sequence[Segment], log_start_offset: int, log_end_offset: int
+    ) -> ProducerStates:
+        """The producers as of the log's end; what came since the last look is added to what was."""
+        extents = self._extents(segments)
+        states, self._states = self._states, None
+        if states is None or not log_start_offset <= self._replayed_to <= log_end_offset:
+            rebuilt = rebuild(
+                self.files, self.directory, self.topic_partition, extents,
+                log_start_offset=log_start_offset, log_end_offset=log_end_offset,
+                now_ms=_NOTHING_EXPIRES,
+            )  # fmt: skip
+            states = rebuilt.states
+        elif self._replayed_to < log_end_offset:
+            for _, header, marker in producer_batches(self.files, extents, self._replayed_to):
+                replay(states, header, marker, _NOTHING_EXPIRES, [])
+        self._states, self._replayed_to = states, log_end_offset
+        return states
+
+    def _extents(self, segments: Iterable[Segment]) -> Iterator[SegmentExtent]:
+        for segment in segments:
+            end_position = self._end_position(segment)
+            yield SegmentExtent(segment.base_offset, segment.paths.log, end_position)
+
     def _warn(self, text: str) -> None:
         with self._mutex:
             is_new = text not in self._warnings
@@ -267,21 +325,36 @@ class BrokerLog:
 
     # Reading.
 
-    def _read(self, view: View, offset: int, max_bytes: int, buffer: bytearray | None) -> LogRead:
-        log_start_offset, high_watermark, _, log_end_offset = view.offsets
+    def _read(
+        self,
+        view: View,
+        offset: int,
+        max_bytes: int,
+        buffer: bytearray | None,
+        isolation: IsolationLevel,
+    ) -> LogRead:
+        log_start_offset, high_watermark, last_stable_offset, log_end_offset = view.offsets
         if not log_start_offset <= offset <= high_watermark:
             raise OffsetOutOfRangeError(
                 str(self.topic_partition), offset, log_start_offset, high_watermark
             )
-        if offset == high_watermark:
+        end = view.offsets.end_offset(isolation)
+        if offset >= end:
             return _NOTHING
         segments = view.segments
         for index in range(_floor(segments, offset), len(segments)):
-            if segments[index].base_offset >= high_watermark:
+            if segments[index].base_offset >= end:
                 break
             rest = segments[index + 1 :]
             end_offset = rest[0].base_offset if rest else log_end_offset
             found = self._read_segment(segments[index], offset, end_offset, max_bytes, buffer)
+            if found is not None and isolation is IsolationLevel.READ_COMMITTED:
+                return self._aborted.decided(
+                    found,
+                    self._extents(segments[index:]),
+                    last_stable_offset=last_stable_offset,
+                    log_end_offset=log_end_offset,
+                )
             if found is not None:
                 return found
         return _NOTHING

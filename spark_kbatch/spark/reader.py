@@ -58,7 +58,7 @@ class KBatchReader(DataSourceReader):
         logs = self._open()
         wanted = self._resolve(logs, partition)
         names = [_RECORD_COLUMNS[name] for name in self._columns if name in _RECORD_COLUMNS]
-        for batch in logs.read_range(wanted, names):
+        for batch in logs.read_range(wanted, names, self._options.isolation_level):
             yield self._to_row_batch(batch, wanted.topic_partition)
 
     def _open(self) -> TopicReader:
