@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import open_for_reading
+from spark_kbatch.consumer import TopicReader
 from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
 from spark_kbatch.log.files import Files
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import IsolationLevel, LogOffsets, TopicPartition
+from spark_kbatch.record.header import LogRead
 from tests.broker_dirs import (
     a_batch,
     a_partition,
@@ -55,6 +57,10 @@ def end_of(path: Path, *, foreign_end: str = "log") -> int:
     return open_for_reading(str(path), foreign_end=foreign_end).edges([TP])[TP].high_watermark
 
 
+def fetch(logs: TopicReader, offset: int, *, max_bytes: int) -> tuple[LogRead, LogOffsets]:
+    return logs.fetch(TP, offset, max_bytes=max_bytes, isolation=IsolationLevel.READ_UNCOMMITTED)
+
+
 def start_of(path: Path) -> int:
     return open_for_reading(str(path)).edges([TP])[TP].log_start_offset
 
@@ -80,7 +86,7 @@ def test_a_fetch_returns_whole_batches_from_the_one_that_holds_the_offset(
     logs = open_for_reading(str(tmp_path))
 
     for offset in random.Random(max_bytes).sample(range(30), 30):
-        found, edges = logs.fetch(TP, offset, max_bytes=max_bytes)
+        found, edges = fetch(logs, offset, max_bytes=max_bytes)
         first = offset // 3
         count = len(found.batches)
         assert bytes(found.data) == b"".join(held[first : first + count])
@@ -302,10 +308,10 @@ def test_a_base_offset_that_hides_the_batches_behind_it_is_an_error(
         file.write(b"\x01")  # 256 more
     logs = open_for_reading(str(tmp_path))
 
-    found, _ = logs.fetch(TP, 0, max_bytes=max_bytes)
+    found, _ = fetch(logs, 0, max_bytes=max_bytes)
     assert found.batches[-1][1].next_offset <= 10
     with pytest.raises(CorruptRecordError, match="base offset"):
-        logs.fetch(TP, 10, max_bytes=max_bytes)
+        fetch(logs, 10, max_bytes=max_bytes)
 
 
 def test_past_the_recovery_point_the_first_damaged_batch_ends_the_log(
@@ -426,26 +432,26 @@ def test_a_segment_that_is_compacted_while_it_is_read_shows_what_is_left(tmp_pat
     held = batches(0, 40)
     directory = a_partition(tmp_path / "t-0", {0: held, 40: batches(40, 44)})
     logs = open_for_reading(str(tmp_path))
-    first, _ = logs.fetch(TP, 0, max_bytes=1)
+    first, _ = fetch(logs, 0, max_bytes=1)
     assert first.batches[-1][1].next_offset == 2
 
     # Of the same sizes, so that every position is still one of a batch.
     compacted = [data for data in held if len(data) == len(held[5])][10:]
     a_segment(tmp_path / "made", 0, compacted).replace(directory / LOG)
 
-    found, _ = logs.fetch(TP, 2, max_bytes=1)
+    found, _ = fetch(logs, 2, max_bytes=1)
     assert bytes(found.data) == compacted[0]
 
 
 def test_a_segment_that_is_removed_while_it_is_read_is_out_of_range(tmp_path: Path) -> None:
     directory = a_partition(tmp_path / "t-0", {0: batches(0, 10), 10: batches(10, 20)})
     logs = open_for_reading(str(tmp_path))
-    logs.fetch(TP, 0, max_bytes=1)
+    fetch(logs, 0, max_bytes=1)
     (directory / LOG).rename(directory / f"{LOG}.deleted")
 
     with pytest.raises(OffsetOutOfRangeError, match="holds offsets 10 to 20"):
-        logs.fetch(TP, 2, max_bytes=1)
-    assert logs.fetch(TP, 10, max_bytes=1)[0].batches[0][1].base_offset == 10
+        fetch(logs, 2, max_bytes=1)
+    assert fetch(logs, 10, max_bytes=1)[0].batches[0][1].base_offset == 10
 
 
 def test_what_a_broker_appends_is_seen_without_reading_the_log_again(tmp_path: Path) -> None:
@@ -469,7 +475,7 @@ def test_what_a_broker_appends_is_seen_without_reading_the_log_again(tmp_path: P
 
     offset, files.bytes_read = 0, 0
     while offset < 44:
-        found, _ = logs.fetch(TP, offset, max_bytes=100_000)
+        found, _ = fetch(logs, offset, max_bytes=100_000)
         offset = found.batches[-1][1].next_offset
     assert files.bytes_read < 2 * log.stat().st_size
 
@@ -484,7 +490,7 @@ def test_opening_reads_little_where_there_is_an_index(tmp_path: Path) -> None:
     assert files.bytes_read < 5 * len(held[40][-1])
 
     files.bytes_read = 0
-    found, _ = logs.fetch(TP, 33, max_bytes=1)
+    found, _ = fetch(logs, 33, max_bytes=1)
     assert found.batches[0][1].base_offset == 32
     assert files.bytes_read < 5 * len(held[40][-1])
 
@@ -501,7 +507,7 @@ def test_a_truncated_and_rewritten_tail_is_seen(tmp_path: Path) -> None:
     with log.open("ab") as file:
         file.write(a_batch(10, 11, 12, value_bytes=7))
     assert logs.edges([TP])[TP].log_end_offset == 13
-    found, _ = logs.fetch(TP, 10, max_bytes=1 << 20)
+    found, _ = fetch(logs, 10, max_bytes=1 << 20)
     assert bytes(found.data) == a_batch(10, 11, 12, value_bytes=7)
 
 
