@@ -407,32 +407,44 @@ def _lz4_checksum(covered: bytes) -> bytes:
     return xxhash.xxh32_digest(covered)[2:3]
 
 
-def decode_messages(data: bytes) -> list[Record]:
-    """Every record of whole messages back to back; checks CRCs, lengths and nesting."""
+def decode_messages(data: bytes, *, strict: bool = True) -> list[Record]:
+    """Every record of whole messages back to back; checks CRCs, lengths and nesting.
+
+    `strict` is as for `decode_batches`.
+    """
     records = []
-    for message, magic, attributes in _split_messages(data):
+    for message, magic, attributes in _split_messages(data, cut_off=False):
         codec = attributes & CODEC_MASK
         if codec == 0:
             records.append(message)
             continue
         assert message.value is not None, "a wrapper's value"
-        inner = list(_split_messages(_decompress_of(magic, codec, message.value)))
+        set_of = _decompress_of(magic, codec, message.value, strict)
+        inner = list(_split_messages(set_of, cut_off=True))
         assert {m for _, m, _ in inner} == {magic}, "magic of a message in a wrapper"
         assert not any(a & CODEC_MASK for _, _, a in inner), "a wrapper in a wrapper"
-        shift = message.offset - inner[-1][0].offset if magic else 0
+        # A wrapper without an offset was not given one by a broker.
+        shift = message.offset - inner[-1][0].offset if magic and message.offset else 0
         for record, _, _ in inner:
-            timestamp = message.timestamp if attributes & LOG_APPEND_TIME else record.timestamp
+            has_one_time = magic and attributes & LOG_APPEND_TIME
+            timestamp = message.timestamp if has_one_time else record.timestamp
             records.append(record._replace(offset=record.offset + shift, timestamp=timestamp))
     return records
 
 
-def _split_messages(data: bytes) -> Iterator[tuple[Record, int, int]]:
-    """Each message as a record, its magic and its attributes."""
+def _split_messages(data: bytes, *, cut_off: bool) -> Iterator[tuple[Record, int, int]]:
+    """Each message as a record, its magic and its attributes; the last one may be cut off."""
     position = 0
     while position < len(data):
-        offset, size, crc, magic, attributes = struct.unpack_from(">qiIbb", data, position)
-        end = position + LOG_OVERHEAD + size
+        end = position + LOG_OVERHEAD
+        if end <= len(data):
+            (size,) = struct.unpack_from(">i", data, position + 8)
+            assert size >= 14, "message size"
+            end += size
+        if end > len(data) and cut_off:
+            return
         assert end <= len(data), "message size"
+        offset, _, crc, magic, attributes = struct.unpack_from(">qiIbb", data, position)
         assert crc == zlib.crc32(data[position + 16 : end]), "CRC of a message"
         assert magic in (0, 1), "magic of a message"
         position += 18
@@ -450,7 +462,9 @@ def _split_messages(data: bytes) -> Iterator[tuple[Record, int, int]]:
         yield Record(offset, timestamp, *fields), magic, attributes
 
 
-def _decompress_of(magic: int, codec: int, data: bytes) -> bytes:
+def _decompress_of(magic: int, codec: int, data: bytes, strict: bool) -> bytes:
     if codec == LZ4 and magic == 0:
-        data = data[:6] + _lz4_checksum(data[4:6]) + data[7:]
-    return decompress(codec, data)
+        # Flags, block size; then a content size and a dictionary id, where the flags say so.
+        end = 6 + 8 * (data[4] >> 3 & 1) + 4 * (data[4] & 1)
+        data = data[:end] + _lz4_checksum(data[4:end]) + data[end + 1 :]
+    return decompress(codec, data, strict=strict)

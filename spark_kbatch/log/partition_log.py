@@ -296,7 +296,7 @@ class PartitionLog:
         self, descriptor: int, path: Path, position: int, end_position: int
     ) -> BatchHeader:
         # A message of an older format may be shorter than a batch's header.
-        size = min(RECORD_BATCH_OVERHEAD, end_position - position)
+        size = max(min(RECORD_BATCH_OVERHEAD, end_position - position), 0)
         view = memoryview(bytearray(size))
         if self.files.pread_into(descriptor, position, view) < size:
             raise self._too_short(path, position + size)
