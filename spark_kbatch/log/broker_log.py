@@ -33,7 +33,7 @@ from __future__ import annotations
 import bisect
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -48,6 +48,7 @@ from spark_kbatch.log.replay import AbortedSearch, producer_batches, rebuild, re
 from spark_kbatch.log.segment import INDEX_ENTRY, SegmentExtent, SegmentPaths, base_offset_of
 from spark_kbatch.log.segment_scan import SegmentEnd, find_end, read_batches, valid_batch_at
 from spark_kbatch.model import IsolationLevel, LogOffsets, TopicPartition
+from spark_kbatch.record import legacy
 from spark_kbatch.record.header import MAX_OFFSET, LogRead
 
 logger = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class BrokerLog:
         # have lower offsets.
         self._known: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         self._aborted = AbortedSearch(files)
-        self._warnings: set[str] = set()
+        self._warned_about: set[Hashable] = set()
         self._replay_mutex = threading.Lock()  # guards what follows; before _mutex
         self._states: ProducerStates | None = None
         self._replayed_to = 0
@@ -168,8 +169,9 @@ class BrokerLog:
         )
         if segments and log_end_offset < log_start_offset:
             self._warn(
+                "log start",
                 f"{self.directory} ends at offset {log_end_offset}, before its log start offset "
-                f"{log_start_offset} in the checkpoint: it is read as empty"
+                f"{log_start_offset} in the checkpoint: it is read as empty",
             )
             segments = []
         log_end_offset = max(log_end_offset, log_start_offset)
@@ -210,16 +212,16 @@ class BrokerLog:
                 yield base, name
 
     def _first_offset(self, path: Path) -> int:
-        """Of a file whose name does not say it; 0 where it has no batch."""
+        """Of a file whose name does not say it; 0 where it has no batch that says it."""
+        size = self.files.size(path)
         with self.files.opened(path) as descriptor:
-            try:
-                size = self.files.size(path)
-                read = read_batches(
-                    self.files, descriptor, path, 0, size, max_bytes=1 << 16, at_least=0
-                )
-            except CorruptRecordError:
-                return 0
-        return read.batches[0][1].base_offset if read.batches else 0
+            header = valid_batch_at(self.files, descriptor, 0, size)
+        if header is None:
+            return 0
+        if header.is_wrapper:
+            data = self.files.read(path, 0, header.size_in_bytes)
+            return legacy.unwrap(data, 0, header).header.base_offset
+        return header.base_offset
 
     def _paths(self, found: dict[str, str], base: int, name: str) -> Iterator[Path]:
         for ending in (".log", ".index", ".timeindex"):
@@ -261,7 +263,10 @@ class BrokerLog:
             if end.last is not None:
                 self._remember(descriptor, segment, *end.last)
         for error in end.damaged:
-            self._warn(f"{error}; reading it is an error, because whole batches follow it")
+            self._warn(
+                (error.path, error.position),
+                f"{error}; reading it is an error, because whole batches follow it",
+            )
         return end
 
     def _warn_of_tail(self, segment: Segment, end: SegmentEnd, left_out: list[Segment]) -> None:
@@ -270,8 +275,9 @@ class BrokerLog:
         if left_out:
             also = f", and the segments behind it, from offset {left_out[0].base_offset} on,"
         self._warn(
+            (segment.paths.log, end.position),
             f"the log of {self.topic_partition} is read up to offset {end.next_offset}: the last "
-            f"{bytes_left_out} bytes of {segment.paths.log}{also} are left out ({end.fault})"
+            f"{bytes_left_out} bytes of {segment.paths.log}{also} are left out ({end.fault})",
         )
 
     def _last_stable_offset(
@@ -286,8 +292,9 @@ class BrokerLog:
                 states = self._states_at(segments, log_start_offset, log_end_offset)
             except CorruptRecordError as error:
                 self._warn(
+                    "transactions",
                     f"which transactions of {self.topic_partition} are open is not known, and all "
-                    f"count as decided: {error}"
+                    f"count as decided: {error}",
                 )
                 return high_watermark
             return states.last_stable_offset(high_watermark, log_start_offset)
@@ -316,10 +323,10 @@ class BrokerLog:
             end_position = self._end_position(segment)
             yield SegmentExtent(segment.base_offset, segment.paths.log, end_position)
 
-    def _warn(self, text: str) -> None:
+    def _warn(self, about: Hashable, text: str) -> None:
         with self._mutex:
-            is_new = text not in self._warnings
-            self._warnings.add(text)
+            is_new = about not in self._warned_about
+            self._warned_about.add(about)
         if is_new:
             logger.warning("%s", text)
 
@@ -409,9 +416,7 @@ class BrokerLog:
         count, step = len(entries), 1
         while count > 0:
             offset, position = (int(number) for number in entries[count - 1])
-            header = valid_batch_at(
-                self.files, descriptor, segment.paths.log, position, end_position
-            )
+            header = valid_batch_at(self.files, descriptor, position, end_position)
             # Of an append of several batches the entry has the first one's position, but the last
             # one's last offset.
             if header is not None and segment.base_offset <= header.base_offset <= offset:

@@ -23,10 +23,12 @@ from spark_kbatch.log.segment import RELATIVE_OFFSET_MAX
 from spark_kbatch.record.header import (
     LOG_OVERHEAD,
     MAGIC,
+    MAGIC_POSITION,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
     LogRead,
     ensure_valid,
+    header_at,
     walk,
     whole_size,
 )
@@ -36,7 +38,6 @@ _PROBE_BYTES = 64 * 1024
 _BASE_OFFSET = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
 _LENGTH_POSITION = 8
-_MAGIC_POSITION = 16
 _BASE_OFFSET_FAULT = "base offset"
 
 
@@ -123,17 +124,15 @@ def _ensure_grows(position: int, found: int, at_least: int) -> None:
 
 
 def valid_batch_at(
-    files: Files, descriptor: int, path: Path, position: int, end_position: int
+    files: Files, descriptor: int, position: int, end_position: int
 ) -> BatchHeader | None:
-    """The whole valid batch that begins there, if one does."""
+    """The whole valid batch, or message of an older format, that begins there, if one does."""
     if not 0 <= position < end_position:
         return None
     try:
-        read = read_batches(
-            files, descriptor, path, position, end_position, max_bytes=_PROBE_BYTES, at_least=0
-        )
-        at, header = read.batches[0]
-        ensure_valid(read.data, at, header)
+        view, size = _read_whole(files, descriptor, position, end_position, _PROBE_BYTES)
+        header = header_at(view, 0, size or len(view))
+        ensure_valid(view, 0, header)
     except CorruptRecordError:
         return None
     return header
@@ -181,7 +180,7 @@ def find_end(
             # Where offsets fall it may be the batch before that is wrong: the one behind decides.
             lowest = min(next_offset, misplaced.next_offset) if misplaced else next_offset
             behind = _find_batch(
-                files, descriptor, path, position, end_position, range(lowest, offset_max + 1)
+                files, descriptor, position, end_position, range(lowest, offset_max + 1)
             )
             if behind is None:
                 return SegmentEnd(position, next_offset, last, fault, tuple(damaged))
@@ -192,12 +191,12 @@ def find_end(
 
 
 def _find_batch(
-    files: Files, descriptor: int, path: Path, position: int, end_position: int, offsets: range
+    files: Files, descriptor: int, position: int, end_position: int, offsets: range
 ) -> tuple[int, BatchHeader] | None:
     """The next whole valid batch behind what lies at `position`, with all offsets in `offsets`."""
 
     def found_at(at: int) -> tuple[int, BatchHeader] | None:
-        header = valid_batch_at(files, descriptor, path, at, end_position)
+        header = valid_batch_at(files, descriptor, at, end_position)
         fits = header and header.base_offset in offsets and header.last_offset in offsets
         return (at, header) if header and fits else None
 
@@ -208,13 +207,13 @@ def _find_batch(
         # Its length may be what is damaged, so a batch is looked for at every position.
         view = _read(files, descriptor, position, min(_CHUNK_BYTES, end_position - position))
         data = bytes(view)
-        at = data.find(MAGIC, _MAGIC_POSITION)
+        at = data.find(MAGIC, MAGIC_POSITION)
         while found is None and at >= 0:
-            (base_offset,) = _BASE_OFFSET.unpack_from(data, at - _MAGIC_POSITION)
+            (base_offset,) = _BASE_OFFSET.unpack_from(data, at - MAGIC_POSITION)
             if base_offset in offsets:
-                found = found_at(position + at - _MAGIC_POSITION)
+                found = found_at(position + at - MAGIC_POSITION)
             at = data.find(MAGIC, at + 1)
-        position += max(len(data) - _MAGIC_POSITION, 1)
+        position += max(len(data) - MAGIC_POSITION, 1)
     return found
 
 
@@ -226,7 +225,13 @@ def _valid_batches(
         try:
             view, size = _read_whole(files, descriptor, position, end_position, _CHUNK_BYTES)
             for at, header in walk(view, 0, size or len(view)):
-                ensure_valid(view, at, header)
+                try:
+                    ensure_valid(view, at, header)
+                except CorruptRecordError as error:
+                    # Of messages that are walked as one those before the error are sound.
+                    for sound_at, sound in walk(view, at, error.position):
+                        yield position + sound_at, sound
+                    raise
                 yield position + at, header
         except CorruptRecordError as error:
             raise error.at(str(path), position) from None
