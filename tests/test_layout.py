@@ -23,7 +23,7 @@ LAYERS = (
     {"config"},
     {"producer_config"},
     {"jit"},
-    {"kernels"},
+    {"kernels", "message_kernels"},
     {"record"},
     {"producer", "consumer", "log"},
     {"replica"},

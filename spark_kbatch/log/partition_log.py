@@ -66,7 +66,7 @@ from spark_kbatch.record.header import (
     BatchHeader,
     LogRead,
     ensure_valid,
-    unpack,
+    header_at,
     walk,
     whole_size,
 )
@@ -387,20 +387,15 @@ class PartitionLog:
     def _header_at(
         self, descriptor: int, path: Path, position: int, end_position: int
     ) -> BatchHeader:
-        view = memoryview(bytearray(RECORD_BATCH_OVERHEAD))
-        if end_position - position < RECORD_BATCH_OVERHEAD:
-            raise CorruptRecordError(
-                "batch is cut off", path=str(path), position=position,
-                expected=f"{RECORD_BATCH_OVERHEAD} bytes or more", found=end_position - position,
-            )  # fmt: skip
-        if self.files.pread_into(descriptor, position, view) < RECORD_BATCH_OVERHEAD:
-            raise self._too_short(path, position + RECORD_BATCH_OVERHEAD)
-        header = unpack(view)
+        # A message of an older format may be shorter than a batch's header.
+        size = max(min(RECORD_BATCH_OVERHEAD, end_position - position), 0)
+        view = memoryview(bytearray(size))
+        if self.files.pread_into(descriptor, position, view) < size:
+            raise self._too_short(path, position + size)
         try:
-            header.ensure_sane(position, end_position - position)
+            return header_at(view, 0, size, room=end_position - position)
         except CorruptRecordError as error:
-            raise error.at(str(path), 0) from None
-        return header
+            raise error.at(str(path), position) from None
 
     def _whole_batches(
         self, path: Path, position: int, view: memoryview, base_offset: int
