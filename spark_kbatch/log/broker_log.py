@@ -44,7 +44,7 @@ from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOut
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.leftovers import names_after_start
 from spark_kbatch.log.producer_state import ProducerStates
-from spark_kbatch.log.replay import AbortedSearch, producer_batches, rebuild, replay
+from spark_kbatch.log.replay import AbortedSearch, Place, producer_batches, rebuild, replay
 from spark_kbatch.log.segment import INDEX_ENTRY, SegmentExtent, base_offset_of
 from spark_kbatch.log.segment_scan import SegmentEnd, find_end, read_batches, valid_batch_at
 from spark_kbatch.model import IsolationLevel, LogOffsets, TopicPartition
@@ -104,6 +104,7 @@ class BrokerLog:
         self._replay_mutex = threading.Lock()  # guards what follows; before _mutex
         self._states: ProducerStates | None = None
         self._replayed_to = 0
+        self._replayed_place: Place | None = None
 
     def edges(self, checkpoints: Checkpoints) -> LogOffsets:
         """Where the log begins and ends now.
@@ -324,9 +325,13 @@ class BrokerLog:
             )  # fmt: skip
             states = rebuilt.states
         elif self._replayed_to < log_end_offset:
-            for _, header, marker in producer_batches(self.files, extents, self._replayed_to):
-                replay(states, header, marker, _NOTHING_EXPIRES, [])
+            for _, header, marker in producer_batches(
+                self.files, extents, self._replayed_to, self._replayed_place
+            ):
+                replay(states, header, marker, _NOTHING_EXPIRES)
         self._states, self._replayed_to = states, log_end_offset
+        if segments:
+            self._replayed_place = Place(segments[-1].base_offset, self._end_position(segments[-1]))
         return states
 
     def _extents(self, segments: Iterable[Segment]) -> Iterator[SegmentExtent]:
