@@ -165,6 +165,22 @@ def test_every_cut_of_a_log_of_older_formats_keeps_the_whole_entries_before_it(
         assert read(copy) == expected[:last]
 
 
+def test_a_damaged_last_message_of_an_older_format_ends_the_log_before_it(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    [log] = (shared_data / SEGMENTS / "licensed/segmentio-mixed/v1-v1/test-edgy-0").glob("*.log")
+    whole = log.read_bytes()
+    expected = read(log, "test-edgy")
+    *_, (_, last) = entries(whole)
+    copy = tmp_path / "t.log"
+
+    for position in range(len(whole) - len(last) + 8, len(whole)):
+        changed = bytearray(whole)
+        changed[position] ^= 0x20
+        copy.write_bytes(changed)
+        assert read(copy) == expected[:-1]
+
+
 # What PATH may be.
 
 
