@@ -229,19 +229,21 @@ def test_an_index_is_a_hint_that_never_changes_what_is_read(tmp_path: Path, dama
 
 
 def test_an_index_entry_that_leads_to_what_looks_like_a_batch_is_not_followed(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     inner = bytearray(a_batch(3))
     inner[-1] ^= 1
     outer = encode_batch(
         [Record(offset, 0, None, bytes(inner)) for offset in (0, 1, 2)], base_offset=0
     )
-    log = a_segment(tmp_path / "t-0", 0, [outer, a_batch(3, 4)], index=False)
+    held = [outer, a_batch(3, 4), a_batch(5, 6)]
+    log = a_segment(tmp_path / "t-0", 0, held, index=False)
     position = outer.rindex(bytes(inner))
-    log.with_suffix(".index").write_bytes(struct.pack(">ii", 3, position))
+    log.with_suffix(".index").write_bytes(struct.pack(">ii", 4, position))
 
-    assert end_of(tmp_path) == 5
-    assert read(tmp_path, start=3) == records_in([a_batch(3, 4)])
+    assert end_of(tmp_path) == 7
+    assert read(tmp_path, start=4) == records_in(held)[4:]
+    assert caplog.messages == []
 
 
 def test_every_changed_byte_of_an_index_leaves_what_is_read(tmp_path: Path) -> None:
