@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.log import transaction_index
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.producer_snapshot import newest_snapshot, snapshot_offsets
 from spark_kbatch.log.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerStates
@@ -315,10 +316,8 @@ class AbortedSearch:
         if looked is None or not looked.start_offset <= offset <= looked.next_offset:
             looked = _Looked(offset, offset, place, {}, ())
         looked = self._looked = self._look(segments, looked, offset, end_offset, log_end_offset)
-        return sorted(
-            (one for one in looked.aborted if one.first_offset < end_offset),
-            key=lambda one: one.first_offset,
-        )
+        found = transaction_index.collect([looked.aborted], offset, end_offset)
+        return sorted(found, key=lambda one: one.first_offset)
 
     def _look(
         self,

@@ -175,6 +175,17 @@ def test_a_snapshot_at_no_segments_begin_is_not_believed(tmp_path: Path, offset:
     assert append_to(as_another_process_has_it(log), Sent(3, 0, 4, 1)) == ("appended", 4)
 
 
+def test_snapshots_of_segments_that_are_gone_go_with_the_next_load(tmp_path: Path) -> None:
+    log = builders.a_log(tmp_path, batches=0, config=SMALL)
+    for sequence in range(12):
+        append_to(log, Sent(3, 0, sequence, 1))
+    bases = log.segments(log.state())
+    for path in segment_paths(log.directory, bases[1]):
+        path.unlink()
+    assert append_to(as_another_process_has_it(log), Sent(3, 0, 12, 1)) == ("appended", 12)
+    assert snapshot_offsets(Files(), log.directory) == bases[2:]
+
+
 def test_what_a_dead_writer_left_is_cut_before_a_segment_begins_there(tmp_path: Path) -> None:
     log = builders.a_log(tmp_path, batches=0, config=SMALL)
     append_to(log, Sent(3, 0, 0, 1))

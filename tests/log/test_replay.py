@@ -331,3 +331,14 @@ def aborted_or_error(extent: SegmentExtent) -> list[AbortedTransaction] | Corrup
         return rebuilt_from(extent.path.parent, [extent]).aborted
     except CorruptRecordError as error:
         return error
+
+
+def test_an_offset_that_goes_back_is_an_error(tmp_path: Path) -> None:
+    """A base offset lies outside the CRC: its neighbours tell."""
+    path = tmp_path / f"{0:020d}.log"
+    path.write_bytes(
+        data_batch(base_offset=5, n=3, producer_id=1) + data_batch(base_offset=7, producer_id=1)
+    )
+    extent = SegmentExtent(0, path, path.stat().st_size)
+    with pytest.raises(CorruptRecordError, match="base offset: expected 8 or more, found 7"):
+        rebuilt_from(tmp_path, [extent])
