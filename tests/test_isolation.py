@@ -26,6 +26,7 @@ from spark_kbatch.model import (
 from spark_kbatch.record.header import LogRead, walk
 from spark_kbatch.replica.manager import log_offsets
 from tests import builders
+from tests.faults import FaultyFiles
 from tests.log.histories import History, data_batch, histories, marker_batch
 
 PARTITION = TopicPartition("events", 0)
@@ -62,7 +63,8 @@ def a_log_of(
 ) -> tuple[PartitionLog, LogState]:
     """A log that holds the history, and its state."""
     config = builders.TopicConfig(segment_bytes=segment_bytes)
-    log = builders.a_log(tmp_path, batches=0, config=config)
+    # Which does not wait for the disk.
+    log = builders.a_log(tmp_path, batches=0, config=config, files=FaultyFiles())
     state = builders.append(log, *(batch.data for batch in history.written))
     assert state.log_end_offset == history.end_offset
     return log, state._replace(last_stable_offset=history.last_stable_offset())
@@ -90,7 +92,7 @@ def read_values(
     return found
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(
     history=histories(size_max=30),
     segment_bytes=st.sampled_from([200, 400, 1 << 20]),

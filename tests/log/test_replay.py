@@ -67,7 +67,7 @@ def aborted_in(history: History) -> set[tuple[int, int]]:
     return found
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(histories(), st.data())
 def test_a_replay_finds_what_a_look_at_every_record_finds(
     history: History, data: st.DataObject
@@ -104,7 +104,7 @@ def test_a_snapshot_at_any_batch_and_a_replay_of_the_rest_is_a_replay_of_all(
     assert resumed.aborted == [one for one in full.aborted if one.last_offset >= at]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(histories(size_max=40), st.data())
 def test_a_search_finds_the_aborted_transactions_of_every_range(
     history: History, data: st.DataObject
