@@ -16,7 +16,15 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from spark_kbatch import consumer
-from spark_kbatch.config import INT_MAX, ReadOptions, Topic, TopicConfig, WriteOptions
+from spark_kbatch.config import (
+    INT_MAX,
+    ReadOptions,
+    Topic,
+    TopicConfig,
+    WriteOptions,
+    parse_topic_config,
+    topic_key,
+)
 from spark_kbatch.errors import ConfigError, KafkaStorageError, RecordTooLargeError
 from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.model import (
@@ -114,12 +122,20 @@ class Cluster:
         return [self.metadata.topic(name) for name in self.metadata.topic_names()]
 
     def create_topic(
-        self, name: str, *, partitions: int = 1, config: TopicConfig | None = None
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        config: TopicConfig | Mapping[str, object] | None = None,
     ) -> Topic:
         """Make a topic.
 
+        Args:
+            config: its settings, also by Kafka's keys: `{"retention.ms": 86_400_000}`.
+
         Raises:
-            ConfigError: it exists already, is the cluster's own, or has no partitions.
+            ConfigError: it exists already, is the cluster's own, or has no partitions; a setting
+                that is unknown or not accepted.
             InvalidTopicError: Kafka would refuse the name.
         """
         ensure_not_internal(name)
@@ -127,9 +143,9 @@ class Cluster:
             raise ConfigError(f"partitions is {partitions}; a topic has 1 or more")
         if self.metadata.find_topic(name) is not None:
             raise ConfigError(f"topic {name!r} exists already")
-        return self.manager.create_topic(
-            name, partitions=partitions, config=config or TopicConfig()
-        )
+        if not isinstance(config, TopicConfig):
+            config = parse_topic_config(config or {})
+        return self.manager.create_topic(name, partitions=partitions, config=config)
 
     def topic_for(self, name: str, options: WriteOptions) -> Topic:
         """The topic that a write goes to, made by its options where it does not exist.
@@ -140,20 +156,20 @@ class Cluster:
         """
         ensure_not_internal(name)
         found = self.metadata.find_topic(name)
-        default = TopicConfig()
-        wanted = TopicConfig(
-            max_message_bytes=options.max_message_bytes or default.max_message_bytes,
-            segment_bytes=options.segment_bytes or default.segment_bytes,
-        )
         topic = found or self.manager.create_topic(
-            name, partitions=options.num_partitions or 1, config=wanted
+            name,
+            partitions=options.num_partitions or 1,
+            config=TopicConfig(**options.topic_config),
         )
-        for key, given, existing in (
-            ("num.partitions", options.num_partitions, topic.partitions),
-            ("max.message.bytes", options.max_message_bytes, topic.config.max_message_bytes),
-            ("segment.bytes", options.segment_bytes, topic.config.segment_bytes),
-        ):
-            if given is not None and given != existing:
+        wanted = [
+            ("num.partitions", options.num_partitions or topic.partitions, topic.partitions),
+            *(
+                (topic_key(field), given, getattr(topic.config, field))
+                for field, given in options.topic_config.items()
+            ),
+        ]
+        for key, given, existing in wanted:
+            if given != existing:
                 raise ConfigError(
                     f"option {key!r} is {given}, but topic {name!r} exists with {existing}; leave the "
                     "option out, or write to a new topic"
@@ -343,12 +359,15 @@ class StagedFiles:
         """Stage every batch."""
         answer: dict[TopicPartition, AppendResult] = {}
         for topic, topic_partition, data, records_count in request.batches:
-            limit = topic.config.max_message_bytes
+            limit, option = min(
+                (topic.config.max_message_bytes, "max.message.bytes"),
+                (topic.config.segment_bytes, "segment.bytes"),
+            )
             if len(data) > limit:
                 # A commit would refuse it; of several records it is split.
                 error = RecordTooLargeError(
                     f"a record for topic {topic.name!r}, as a batch of its own,", len(data), limit,
-                    "max.message.bytes",
+                    option,
                 )  # fmt: skip
                 answer[topic_partition] = AppendResult(error=error)
             else:

@@ -158,13 +158,33 @@ class RecordTooLargeError(KBatchError):
 
 
 class InvalidTimestampError(KBatchError):
-    """A record time that Kafka's format does not hold."""
+    """A record time that Kafka's format does not hold, or that a topic does not accept.
 
-    def __init__(self, timestamp_ms: int) -> None:
-        super().__init__(timestamp_ms)
-        self.timestamp_ms = timestamp_ms
+    `option` is the topic's limit that it passes, at `now_ms`; empty where there is none.
+    """
+
+    def __init__(
+        self,
+        timestamp_ms: int,
+        topic: str = "",
+        option: str = "",
+        limit_ms: int = -1,
+        now_ms: int = -1,
+    ) -> None:
+        super().__init__(timestamp_ms, topic, option, limit_ms, now_ms)
+        self.timestamp_ms, self.topic, self.option = timestamp_ms, topic, option
+        self.limit_ms, self.now_ms = limit_ms, now_ms
 
     def __str__(self) -> str:
+        if self.option:
+            distance = self.timestamp_ms - self.now_ms
+            side = "after" if distance > 0 else "before"
+            return (
+                f"a record for topic {self.topic!r} has the time {self.timestamp_ms} ms, "
+                f"{abs(distance)} ms {side} now ({self.now_ms}), more than {self.option}="
+                f"{self.limit_ms}; a topic keeps the limit that it was created with: write to a new "
+                f"topic with a larger {self.option}, or write other times"
+            )
         return (
             f"column 'timestamp' holds {self.timestamp_ms} ms, a time before 1970-01-01T00:00:00Z; "
             "a record's time is 0 or later, or -1 ms for none; a null takes the time of writing"

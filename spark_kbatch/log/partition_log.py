@@ -8,7 +8,7 @@ batch of a producer.
     log = PartitionLog(files, directory, TopicPartition("events", 0), TopicConfig())
     state = log.state()
     log.cut(state)                              # what a dead writer left past the recorded ends
-    appender = LogAppender(log, state)
+    appender = LogAppender(log, state, now_ms=now_ms)
     appender.append(batches)                    # invisible
     log.write_state(appender.finish(flush=True), flush=True)        # visible
     log.read(log.state(), 0, max_bytes=1 << 20)
@@ -50,6 +50,7 @@ from spark_kbatch.log.state import (
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.record.header import (
     NO_PRODUCER_ID,
+    NO_TIMESTAMP,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
     LogRead,
@@ -229,7 +230,7 @@ class PartitionLog:
                 be. Repeating it is safe for an idempotent producer: the log is looked at then.
         Source: UnifiedLog.append.
         """
-        appender = LogAppender(self, state)
+        appender = LogAppender(self, state, now_ms=now_ms)
         idempotent = header.producer_id > NO_PRODUCER_ID
         if idempotent:
             self._read_producers(state, now_ms)
@@ -238,23 +239,25 @@ class PartitionLog:
                 if duplicate is not None:
                     if flush:  # It was perhaps not flushed, or the flush of its state failed.
                         self.write_state(appender.finish(flush=True), flush=True)
-                    return AppendResult(
-                        duplicate.base_offset, log_start_offset=state.log_start_offset
-                    )
+                    return self._appended(state, duplicate.base_offset, duplicate.timestamp)
                 self._producers.ensure_follows(header)
         # What a dead writer left behind the active segment shows in its size. Other left-overs,
         # index entries and segments, come to light only when the segment is rolled.
         if appender.is_full_for(header) or self._active_size(state) != state.segment_size:
             self.cut(state)
-        appender.append_batch(data, header)
+        header = appender.append_batch(data, header)
         after = appender.finish(flush=flush)
         self.write_state(after, flush=flush)
         known = self._producers_as_of
         if known is not None and known.log_end_offset == state.log_end_offset:
             if idempotent:
-                self._producers.add(header._replace(base_offset=state.log_end_offset), now_ms)
+                self._producers.add(header, now_ms)
             self._producers_as_of = after
-        return AppendResult(state.log_end_offset, log_start_offset=state.log_start_offset)
+        return self._appended(state, header.base_offset, header.max_timestamp)
+
+    def _appended(self, state: LogState, base_offset: int, time_ms: int) -> AppendResult:
+        log_append_time = time_ms if self.config.is_log_append_time else NO_TIMESTAMP
+        return AppendResult(base_offset, log_append_time, state.log_start_offset)
 
     def _read_producers(self, state: LogState, now_ms: int) -> None:
         """Look at the batches that came since the last look: of other processes, and of commits.

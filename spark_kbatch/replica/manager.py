@@ -162,7 +162,7 @@ class ReplicaManager:
             if not internal_topics_allowed:
                 ensure_not_internal(topic_partition.topic)
             log = self.log(topic_partition)
-            header = validate(data, topic_partition, log.config, origin)
+            header = validate(data, topic_partition, log.config, origin, now_ms=self._now_ms())
         except (OSError, KBatchError) as error:
             return _answer(error)
         try:

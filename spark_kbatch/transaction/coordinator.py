@@ -78,8 +78,9 @@ class Coordinator:
                 self._roll_forward_locked()
                 with self._manager.locks.partitions(by_partition):
                     self._ensure_unchanged(by_partition)
+                    now_ms = self._now_ms()
                     states = {
-                        topic_partition: self._place(topic_partition, pieces)
+                        topic_partition: self._place(topic_partition, pieces, now_ms)
                         for topic_partition, pieces in by_partition.items()
                     }
                     prepared = self._prepare(transactional_id, states)
@@ -134,12 +135,14 @@ class Coordinator:
                         f"{extent.topic_id} with {extent.partition_count}; run the job again"
                     )
 
-    def _place(self, topic_partition: TopicPartition, extents: Sequence[Extent]) -> LogState:
+    def _place(
+        self, topic_partition: TopicPartition, extents: Sequence[Extent], now_ms: int
+    ) -> LogState:
         """Put the extents behind the partition's recorded end; the state that would show them."""
         log = self._manager.log(topic_partition)
         state = log.state()
         log.cut(state)
-        appender = LogAppender(log, state)
+        appender = LogAppender(log, state, now_ms=now_ms)
         for extent in extents:
             path = self._staging_dir / extent.file
             first_offset = appender.next_offset
@@ -163,7 +166,7 @@ class Coordinator:
         state = log.state()
         log.cut(state)
         now_ms = self._now_ms()
-        appender = LogAppender(log, state)
+        appender = LogAppender(log, state, now_ms=now_ms)
         appender.append(self._message(transactional_id, PREPARE_COMMIT, states, now_ms))
         decided = appender.finish(flush=False, prepare_offset=state.log_end_offset)
         appender.append(self._message(transactional_id, COMPLETE_COMMIT, {}, now_ms))
@@ -215,7 +218,7 @@ class Coordinator:
             self._flip(states)
         # CompleteCommit's bytes lie behind the end since before the commit point. They are written
         # over in place, not cut first, so that a full disk cannot stop this.
-        appender = LogAppender(log, state)
         now_ms = self._now_ms()
+        appender = LogAppender(log, state, now_ms=now_ms)
         appender.append(self._message(pending.transactional_id, COMPLETE_COMMIT, {}, now_ms))
         log.write_state(appender.finish(flush=self._flush), flush=self._flush)
