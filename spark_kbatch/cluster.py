@@ -32,6 +32,7 @@ from spark_kbatch.model import (
     LATEST,
     AppendOrigin,
     AppendResult,
+    Deletion,
     LogOffsets,
     OffsetRange,
     TopicPartition,
@@ -53,7 +54,13 @@ from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.snapshot import Snapshots
-from spark_kbatch.transaction.staging import Extent, Staging
+from spark_kbatch.transaction.staging import (
+    STAGING_RETENTION_MS,
+    Extent,
+    LeftOver,
+    Staging,
+    left_overs,
+)
 
 # One record per commit would pass max.message.bytes with a few thousand partitions.
 _TRANSACTION_STATE_CONFIG = TopicConfig(max_message_bytes=2**31 - 1)
@@ -70,6 +77,13 @@ class PartitionInfo(NamedTuple):
     topic_partition: TopicPartition
     offsets: LogOffsets
     size_in_bytes: int
+
+
+class Garbage(NamedTuple):
+    """What was removed, or would be."""
+
+    partitions: Mapping[TopicPartition, Deletion]
+    left_overs: Sequence[LeftOver]
 
 
 class Cluster:
@@ -279,8 +293,64 @@ class Cluster:
             entries_per_partition=entries_per_partition,
             on_complete=on_complete,
             flush=flush,
-            commits=Coordinator(self.manager, now_ms, adopt_min_bytes=0, flush=flush),
+            commits=self._commits(flush=flush),
         )
+
+    def _commits(self, *, flush: bool) -> Coordinator:
+        """Who finishes the commit that a dead committer left."""
+        return Coordinator(self.manager, now_ms, adopt_min_bytes=0, flush=flush)
+
+    # Deleting.
+
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete all records below an offset of each of these partitions; -1 deletes all there are.
+
+        They cannot be read any more when this returns. Their bytes go with whole segments.
+
+        Returns:
+            Where each partition begins now: the offset, or what it was where that is higher.
+
+        Raises:
+            OffsetOutOfRangeError: above a high watermark; nothing is deleted then.
+            ConfigError: a topic of the cluster's own.
+            UnknownTopicOrPartitionError: one of them does not exist.
+        """
+        for topic_partition in offsets:
+            ensure_not_internal(topic_partition.topic)
+        done = self.manager.delete_records(offsets, self._commits(flush=True))
+        return {tp: deletion.log_start_offset for tp, deletion in done.items()}
+
+    def collect_garbage(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        staging_retention_ms: int = STAGING_RETENTION_MS,
+        dry_run: bool = False,
+    ) -> Garbage:
+        """Delete what retention says, files whose delay is over, and what dead jobs have staged.
+
+        Args:
+            topics: all by default; what jobs have staged is looked at in any case.
+            staging_retention_ms: after how long without a write to any of its files a job is dead.
+            dry_run: only say what would go.
+
+        Raises:
+            UnknownTopicOrPartitionError: no such topic.
+        """
+        names = self.metadata.topic_names() if topics is None else topics
+        partitions = [tp for name in names for tp in self.manager.partitions(name)]
+        found = left_overs(
+            self.files,
+            self.metadata.staging_dir,
+            retention_ms=staging_retention_ms,
+            now_ms=now_ms(),
+        )
+        if dry_run:
+            return Garbage(self.manager.planned_deletions(partitions, self.snapshots.states), found)
+        deletions = self.manager.delete_old_segments(partitions, self._commits(flush=True))
+        for left_over in found:
+            self.files.remove_dir(self.metadata.staging_dir / left_over.transaction)
+        return Garbage(deletions, found)
 
     def new_producer_id(self) -> int:
         """An id that no producer of this cluster has had, in any process.

@@ -11,6 +11,8 @@ KBatchError
   RecordTooLargeError               size_in_bytes, limit
   InvalidTimestampError
   InvalidRecordError                a batch that a log does not take
+  UnexpectedAppendOffsetError       a copy that does not go on where the log ends
+  OffsetsOutOfOrderError            a copy whose batches do not follow each other
   OutOfOrderSequenceError           producer_id, expected, found
   InvalidProducerEpochError         producer_id, current epoch, found
   ProducerClosedError
@@ -193,6 +195,35 @@ class InvalidTimestampError(KBatchError):
 
 class InvalidRecordError(KBatchError):
     """A batch whose bytes are whole but that a log does not take from a client; says why."""
+
+
+class UnexpectedAppendOffsetError(KBatchError):
+    """What a follower was given does not begin where its log ends."""
+
+    def __init__(self, topic_partition: str, expected: int, found: int) -> None:
+        super().__init__(topic_partition, expected, found)
+        self.topic_partition, self.expected, self.found = topic_partition, expected, found
+
+    def __str__(self) -> str:
+        return (
+            f"batches for the copy of {self.topic_partition} begin at offset {self.found}, where its "
+            f"log ends at {self.expected}: truncate it to where both agree, and fetch from there"
+        )
+
+
+class OffsetsOutOfOrderError(KBatchError):
+    """The offsets of batches that a follower was given leave a gap, or go back."""
+
+    def __init__(self, topic_partition: str, expected: int, found: int) -> None:
+        super().__init__(topic_partition, expected, found)
+        self.topic_partition, self.expected, self.found = topic_partition, expected, found
+
+    def __str__(self) -> str:
+        return (
+            f"a batch for the copy of {self.topic_partition} begins at offset {self.found}, where the "
+            f"one before it ends at {self.expected}: the leader's log is damaged, or not the one "
+            "that was copied so far"
+        )
 
 
 class OutOfOrderSequenceError(KBatchError):

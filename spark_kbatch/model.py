@@ -36,6 +36,15 @@ class LogOffsets(NamedTuple):
     log_end_offset: int
 
 
+class Deletion(NamedTuple):
+    """What was deleted from the begin of one partition, or would be."""
+
+    log_start_offset: int  # from then on
+    segments: tuple[int, ...]  # base offsets
+    size_in_bytes: int  # of these segments' batches
+    files: tuple[str, ...]  # of segments that were deleted before, removed for good now
+
+
 class AppendOrigin(Enum):
     """Who appends, which decides what is checked."""
 

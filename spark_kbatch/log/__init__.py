@@ -17,7 +17,8 @@ one are never written again; their sizes are those of their files.
 Module by module: `files` all I/O and file locks, `state` the two slots, `segment` index entries and
 lookups, `checkpoints` the small text files, `appender` what is put behind the end and shown later,
 `validator` which batches a leader takes, `producer_state` which it has taken before, `partition_log`
-segments in order: read, cut, append as a leader.
+segments in order: read, cut, append as leader or follower, `retention` what is deleted from a log's
+begin, `truncation` what is cut off its end.
 
 Source: Kafka storage/.../log/LogSegment.java, OffsetIndex.java, TimeIndex.java, LocalLog.java.
 """

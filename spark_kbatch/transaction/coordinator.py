@@ -7,7 +7,7 @@ committer that died has left. The partition locks keep other writers away from t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,6 +63,8 @@ class Coordinator:
     def commit(self, extents: Sequence[Extent], *, transactional_id: str) -> None:
         """Make all extents visible, in their order within each partition, or none.
 
+        Then delete what the topics' retention says.
+
         Raises:
             CommitError: its outcome says whether the data is visible.
             LogDirLockedError: a broker is in; nothing is visible.
@@ -93,6 +95,7 @@ class Coordinator:
             raise
         except (OSError, KBatchError) as error:
             raise CommitError(outcome, str(error)) from error
+        self._delete_old_segments(by_partition)
 
     def pending(self) -> Mapping[TopicPartition, LogState]:
         """What a commit that is decided and not complete will have written, by partition.
@@ -124,6 +127,15 @@ class Coordinator:
         except OSError as error:
             logger.warning("staged files in %s are left behind: %s", transaction_dir, error)
 
+    def _delete_old_segments(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Of topics that have retention. What goes wrong is not the commit's, and comes up again."""
+        try:
+            limited = [tp for tp in topic_partitions if self._manager.log(tp).config.has_retention]
+            if limited:
+                self._manager.delete_old_segments(limited, self)
+        except (OSError, KBatchError) as error:
+            logger.warning("old segments stay for now: %s", error)
+
     def _ensure_unchanged(self, by_partition: Mapping[TopicPartition, list[Extent]]) -> None:
         for topic_partition, extents in by_partition.items():
             topic = self._manager.metadata.topic(topic_partition.topic)
@@ -145,6 +157,11 @@ class Coordinator:
         appender = LogAppender(log, state, now_ms=now_ms)
         for extent in extents:
             path = self._staging_dir / extent.file
+            if not self._manager.files.exists(path):
+                raise KafkaStorageError(
+                    f"{path}, which a task of this job has staged, is gone: `kbatch gc` removes what "
+                    "nobody has written to for staging.retention.ms; give it more, and run the job again"
+                )
             first_offset = appender.next_offset
             own_file = extent.position == 0 and path.name != "shared"
             if own_file and extent.size_in_bytes >= self._adopt_min_bytes:
