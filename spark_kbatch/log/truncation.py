@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from spark_kbatch.log.checkpoints import read_leader_epochs
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.retention import delete_segments
@@ -47,7 +48,7 @@ def truncate_to(
     at = bisect.bisect_right(bases, offset) - 1
     if at < 0:
         return truncate_fully_and_start_at(log, state, offset, now_ms=now_ms, flush=flush)
-    after = _state_before(log, state, bases[at], offset)
+    after = _with_epoch(log, _state_before(log, state, bases[at], offset))
     log.forget_producers()
     log.write_state(after, flush=flush)
     log.cut(after)
@@ -58,7 +59,7 @@ def truncate_fully_and_start_at(
     log: PartitionLog, state: LogState, offset: int, *, now_ms: int, flush: bool
 ) -> LogState:
     """Remove everything; the next batch gets `offset`. The state then."""
-    after = state._replace(
+    emptied = state._replace(
         sequence=state.sequence + 1,
         log_start_offset=offset,
         log_end_offset=offset,
@@ -73,6 +74,7 @@ def truncate_fully_and_start_at(
         bytes_since_index_entry=0,
         recovery_point=offset,
     )
+    after = _with_epoch(log, emptied)
     log.forget_producers()
     log.write_state(after, flush=flush)
     log.cut(after)
@@ -126,6 +128,13 @@ def _state_before(log: PartitionLog, state: LogState, base: int, offset: int) ->
         bytes_since_index_entry=bytes_since_index_entry,
         recovery_point=min(state.recovery_point, end_offset),
     )
+
+
+def _with_epoch(log: PartitionLog, state: LogState) -> LogState:
+    """The state with the last of the leader epochs that `cut` keeps."""
+    epochs = read_leader_epochs(log.files, log.directory)
+    kept = [epoch for epoch, start in epochs if start <= state.log_end_offset]
+    return state._replace(leader_epoch=kept[-1] if kept else state.leader_epoch)
 
 
 def _kept(
