@@ -198,11 +198,12 @@ def gc(
     for tp, deletion in deletions:
         if deletion.segments:
             click.echo(
-                f"{tp}: {len(deletion.segments)} segments of {deletion.size_in_bytes:,} bytes {would}; "
+                f"{tp}: {_count(deletion.segments, 'segment')} of {deletion.size_in_bytes:,} bytes "
+                f"{would}; "
                 f"it begins at offset {deletion.log_start_offset}"
             )
         if deletion.files:
-            click.echo(f"{tp}: {len(deletion.files)} files deleted earlier {would}")
+            click.echo(f"{tp}: {_count(deletion.files, 'file')} deleted earlier {would}")
     for left_over in garbage.left_overs:
         days = left_over.age_ms / 86_400_000
         click.echo(
@@ -252,6 +253,10 @@ def _records(
                 "value": _text(row["value"]),
                 "headers": [[header["key"], _text(header["value"])] for header in headers],
             }
+
+
+def _count(things: Sequence[object], noun: str) -> str:
+    return f"{len(things):,} {noun}{'s' * (len(things) != 1)}"
 
 
 def _time(timestamp_ms: int) -> str | None:

@@ -55,6 +55,8 @@ def test_a_write_needs_no_option_but_a_path() -> None:
         num_partitions=None,
         topic_config={},
         adopt_min_bytes=8 * 1024 * 1024,
+        txn_app_id=None,
+        txn_version=None,
         flush=True,
     )
 
