@@ -10,7 +10,7 @@ A segment goes, the oldest first and none behind one that stays,
 
 The active segment may go, too: an empty one then begins at the log's end.
 
-    1. the files of that empty one      past the recorded ends: the next writer cuts them
+    1. the files of that empty one      past the recorded ends: the next writer removes them
     2. the state, flushed               log start, and the new active segment
     3. files are renamed to .deleted    .log last: while it is there the segment is found again
     4. those are removed                once they are file.delete.delay.ms old, by whoever comes next
@@ -117,6 +117,7 @@ def _carry_out(log: PartitionLog, state: LogState, planned: Deletion, now_ms: in
     )
     if state.segment_base_offset in planned.segments:
         end = state.log_end_offset
+        log.cut(state)  # a dead writer may have left a segment where the new one begins
         paths = segment_paths(log.directory, end)
         for path in paths:
             files.write(path, 0, b"")

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import OffsetOutOfRangeError
 from spark_kbatch.log import retention
+from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
@@ -224,6 +225,17 @@ def test_an_emptied_log_goes_on_where_it_ended(tmp_path: Path) -> None:
     append(log, a_batch(1), a_batch(2))
     assert offsets(log) == [3, 4]
     ensure_sound(log)
+
+
+def test_what_a_dead_writer_left_is_not_in_an_emptied_log(tmp_path: Path) -> None:
+    log = timed_log(tmp_path, [5, 6], retention_bytes=0)
+    dead = LogAppender(log, log.state(), now_ms=NOW)
+    dead.append(bytearray(a_batch(7)))
+    dead.append(bytearray(a_batch(8)))
+    dead.finish(flush=False)  # and its state is never written
+    run(log)
+    ensure_sound(log)
+    assert offsets(log) == []
 
 
 # Deleting records.
