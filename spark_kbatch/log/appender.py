@@ -28,6 +28,8 @@ from spark_kbatch.log.segment import (
 )
 from spark_kbatch.log.state import LogState, boot_id
 from spark_kbatch.record.header import (
+    MAGIC,
+    MAGIC_POSITION,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
     assign,
@@ -90,6 +92,7 @@ class LogAppender:
         """
         first = 0
         for position, header in walk(data):
+            _ensure_magic(header, position)
             if self._is_full(position - first, header):
                 self._write_log(memoryview(data)[first:position])
                 self._roll()
@@ -114,6 +117,11 @@ class LogAppender:
         self._account(header, self._size)
         self._write_log(head, records)
         return header
+
+    @property
+    def segment_base_offset(self) -> int:
+        """Of the segment that has the last batch."""
+        return self._indexer.base_offset
 
     def is_full_for(self, header: BatchHeader) -> bool:
         """Whether the active segment has no room for this batch."""
@@ -145,6 +153,7 @@ class LogAppender:
                     )
                 header = unpack(view)
                 header.ensure_sane(position, size - position)
+                _ensure_magic(header, position)
                 header = self._assign(view, b"", header)
                 self._files.write_at(descriptor, position, view[:_ASSIGNED_BYTES])
                 self._account(header, position)
@@ -160,29 +169,38 @@ class LogAppender:
         self._made_files = True
         self._size = size
 
+    def touch(self, path: Path) -> None:
+        """Flush this file too."""
+        self._touched[path] = None
+
     def finish(
         self,
         *,
         flush: bool,
         prepare_offset: int | None = None,
         high_watermark: int | None = None,
+        last_stable_offset: int | None = None,
     ) -> LogState:
         """Write the index entries, flush, and return the state that makes all of it visible.
 
         May be called again after further appends; each state's sequence is one above the last.
         `prepare_offset` is what the state says from now on, where one is given. So is
-        `high_watermark`, which is the log's end otherwise.
+        `high_watermark`, which is the log's end otherwise, and `last_stable_offset`; else a
+        transaction that was open still is.
         """
         if high_watermark is None:
             high_watermark = self.next_offset
         self._write_indexes()
         if flush:
             self._flush()
+        if last_stable_offset is None:
+            is_stable = self._state.last_stable_offset == self._state.high_watermark
+            last_stable_offset = high_watermark if is_stable else self._state.last_stable_offset
         self._state = self._state._replace(
             sequence=self._state.sequence + 1,
             log_end_offset=self.next_offset,
             high_watermark=high_watermark,
-            last_stable_offset=high_watermark,
+            last_stable_offset=last_stable_offset,
             segment_base_offset=self._indexer.base_offset,
             segment_size=self._size,
             index_size=self._index_size,
@@ -357,3 +375,10 @@ class LogAppender:
                 self._files.read_into(source, position, view)
             yield view[:whole]
             position += whole
+
+
+def _ensure_magic(header: BatchHeader, position: int) -> None:
+    if header.magic != MAGIC:
+        raise CorruptRecordError(
+            "magic byte", position=position + MAGIC_POSITION, expected=MAGIC, found=header.magic
+        )

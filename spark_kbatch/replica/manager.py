@@ -47,6 +47,7 @@ from spark_kbatch.model import (
     AppendOrigin,
     AppendResult,
     Deletion,
+    IsolationLevel,
     LogOffsets,
     TopicPartition,
 )
@@ -283,6 +284,7 @@ class ReplicaManager:
         max_bytes: int,
         states: States,
         buffer: bytearray | None = None,
+        isolation: IsolationLevel,
     ) -> tuple[LogRead, LogOffsets]:
         """Whole batches from the one that holds `offset` on, and the log's edges.
 
@@ -290,6 +292,7 @@ class ReplicaManager:
             max_bytes: the first batch is returned even when it is larger.
             states: answers with the states that count, commits not yet flipped included.
             buffer: used for the result where it is large enough.
+            isolation: what of transactions is wanted.
 
         Raises:
             As `PartitionLog.read`.
@@ -297,7 +300,7 @@ class ReplicaManager:
         state = states([topic_partition])[topic_partition]
         log = self.log(topic_partition)
         try:
-            return log.read(state, offset, max_bytes=max_bytes, buffer=buffer), log_offsets(state)
+            read = log.read(state, offset, max_bytes=max_bytes, buffer=buffer, isolation=isolation)
         except (FileNotFoundError, KafkaStorageError):
             # 1. We read the state. 2. The log start was moved, and segments below it renamed. 3. We
             # look for the one that held `offset`.
@@ -305,6 +308,7 @@ class ReplicaManager:
             if start <= offset:
                 raise
             raise OffsetOutOfRangeError(str(topic_partition), offset, start, end) from None
+        return read, log_offsets(state)
 
     def create_topic(self, name: str, *, partitions: int, config: TopicConfig) -> Topic:
         """The topic, made if it does not exist."""
