@@ -27,6 +27,7 @@ from pathlib import Path
 
 from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
+from spark_kbatch.log import transaction_index
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.checkpoints import (
     read_leader_epochs,
@@ -34,8 +35,18 @@ from spark_kbatch.log.checkpoints import (
     write_partition_metadata,
 )
 from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.log.producer_snapshot import SUFFIX as SNAPSHOT_SUFFIX
+from spark_kbatch.log.producer_snapshot import snapshot_path, write_snapshot
 from spark_kbatch.log.producer_state import ProducerStates
+from spark_kbatch.log.replay import (
+    AbortedSearch,
+    Place,
+    producer_batches,
+    rebuild,
+    replay,
+)
 from spark_kbatch.log.segment import (
+    SegmentExtent,
     base_offset_of,
     lookup,
     segment_paths,
@@ -47,7 +58,8 @@ from spark_kbatch.log.state import (
     read_state,
     write_state,
 )
-from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
+from spark_kbatch.model import AppendOrigin, AppendResult, IsolationLevel, TopicPartition
+from spark_kbatch.record.control import read_marker
 from spark_kbatch.record.header import (
     MAGIC,
     MAGIC_POSITION,
@@ -61,7 +73,7 @@ from spark_kbatch.record.header import (
     whole_size,
 )
 
-_SEGMENT_FILES = (".log", ".index", ".timeindex")
+_SEGMENT_FILES = (".log", ".index", ".timeindex", transaction_index.SUFFIX, SNAPSHOT_SUFFIX)
 
 
 class PartitionLog:
@@ -82,9 +94,10 @@ class PartitionLog:
         # alone, and is then read again.
         self._leader_epochs: list[tuple[int, int]] = []
         # Both guarded by the partition's lock. The producers are those of the batches below the end
-        # of this state; None until an idempotent producer comes.
+        # of this state; None until an idempotent producer comes, or a coordinator.
         self._producers = ProducerStates(topic_partition)
         self._producers_as_of: LogState | None = None
+        self._aborted = AbortedSearch(files)
 
     def create(self, topic_id: str) -> None:
         """Make the directory of an empty log; what an unfinished creation left is removed."""
@@ -116,16 +129,24 @@ class PartitionLog:
         return state.segment_size + sum(sizes)
 
     def read(
-        self, state: LogState, offset: int, *, max_bytes: int, buffer: bytearray | None = None
+        self,
+        state: LogState,
+        offset: int,
+        *,
+        max_bytes: int,
+        buffer: bytearray | None = None,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> LogRead:
-        """Whole batches from the one that holds `offset` on, up to the high watermark.
+        """Whole batches from the one that holds `offset` on, up to the end for `isolation`.
 
         Args:
             max_bytes: the first batch is returned even when it is larger.
             buffer: used for the result where it is large enough, which spares a new one.
+            isolation: whether to end at the high watermark, or at the last stable offset and with
+                the aborted transactions.
 
         Returns:
-            Batches of one segment. Nothing where `offset` is the high watermark.
+            Batches of one segment. Nothing where `offset` is that end or above it.
 
         Raises:
             OffsetOutOfRangeError: below the log start or above the high watermark.
@@ -137,7 +158,8 @@ class PartitionLog:
             raise OffsetOutOfRangeError(
                 str(self.topic_partition), offset, state.log_start_offset, state.high_watermark
             )
-        if offset == state.high_watermark:
+        committed = isolation is IsolationLevel.READ_COMMITTED
+        if offset >= (state.last_stable_offset if committed else state.high_watermark):
             return LogRead("", 0, memoryview(b""), [])
         bases = self.segments(state)
         at = bisect.bisect_right(bases, offset) - 1
@@ -183,7 +205,26 @@ class PartitionLog:
                 path=str(paths.log), position=position + last_position,
                 expected=end_offset, found=last.next_offset,
             )  # fmt: skip
-        return LogRead(str(paths.log), position, view[:end], batches)
+        read = LogRead(str(paths.log), position, view[:end], batches)
+        return self._decided(state, read, base) if committed else read
+
+    def _decided(self, state: LogState, read: LogRead, base: int) -> LogRead:
+        """What a reader of committed data is given of `read`, out of the segment `base`."""
+        return self._aborted.decided(
+            read,
+            self._extents(state, base),
+            last_stable_offset=state.last_stable_offset,
+            log_end_offset=state.log_end_offset,
+        )
+
+    def _extents(self, state: LogState, first_base: int = 0) -> Iterator[SegmentExtent]:
+        """The segments from one on, as far as the state shows them."""
+        for base in self.segments(state):
+            if base >= first_base:
+                path = segment_paths(self.directory, base).log
+                active = base == state.segment_base_offset
+                size = state.segment_size if active else self.files.size(path)
+                yield SegmentExtent(base, path, size)
 
     def cut(self, state: LogState) -> None:
         """Remove what lies past the recorded ends. The caller holds the partition's lock.
@@ -191,7 +232,8 @@ class PartitionLog:
         Raises:
             KafkaStorageError: a file is shorter than recorded.
         """
-        for name in self.files.list(self.directory):
+        names = self.files.list(self.directory)
+        for name in names:
             base = base_offset_of(f"{name.partition('.')[0]}.log")
             if (
                 base is not None
@@ -208,6 +250,13 @@ class PartitionLog:
                 raise self._too_short(path, size)
             if found > size:
                 self.files.truncate(path, size)
+        aborted = transaction_index.transaction_index_path(
+            self.directory, state.segment_base_offset
+        )
+        if aborted.name in names:
+            transaction_index.truncate(
+                self.files, self.directory, state.segment_base_offset, state.log_end_offset
+            )
 
     def append_as_leader(
         self,
@@ -226,15 +275,21 @@ class PartitionLog:
         kept.
 
         Raises:
-            InvalidProducerEpochError, OutOfOrderSequenceError: nothing is written.
+            InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError,
+                TransactionCoordinatorFencedError: nothing is written.
             OSError: the batch is not visible, or, where writing or flushing the state failed, may
                 be. Repeating it is safe for an idempotent producer: the log is looked at then.
         Source: UnifiedLog.append.
         """
         appender = LogAppender(self, state)
         idempotent = header.producer_id > NO_PRODUCER_ID
+        marker = None
         if idempotent:
             self._read_producers(state, now_ms)
+            if header.is_control:
+                marker = read_marker(data, 0, header)
+            if marker is not None:
+                self._producers.ensure_may_end(header, marker)
             if origin is AppendOrigin.CLIENT:
                 duplicate = self._producers.find_duplicate(header)
                 if duplicate is not None:
@@ -244,49 +299,86 @@ class PartitionLog:
                         duplicate.base_offset, log_start_offset=state.log_start_offset
                     )
                 self._producers.ensure_follows(header)
+        known = self._producers_as_of
+        are_known = known is not None and known.log_end_offset == state.log_end_offset
         # What a dead writer left behind the active segment shows in its size. Other left-overs,
         # index entries and segments, come to light only when the segment is rolled.
-        if appender.is_full_for(header) or self._active_size(state) != state.segment_size:
+        is_full = appender.is_full_for(header)
+        if is_full or self._active_size(state) != state.segment_size:
             self.cut(state)
+        if is_full and are_known:
+            appender.touch(
+                write_snapshot(
+                    self.files, self.directory, state.log_end_offset, self._producers.entries
+                )
+            )
         appender.append_batch(data, header)
-        after = appender.finish(flush=flush)
+        header = header._replace(base_offset=state.log_end_offset)
+        last_stable_offset = None
+        if idempotent:
+            last_stable_offset = self._producers.last_stable_offset_with(header)
+            aborted = self._producers.aborted_by(header, marker) if marker else None
+            if aborted is not None:
+                base = appender.segment_base_offset
+                appender.touch(
+                    transaction_index.append(self.files, self.directory, base, [aborted])
+                )
+        after = appender.finish(flush=flush, last_stable_offset=last_stable_offset)
         self.write_state(after, flush=flush)
-        known = self._producers_as_of
-        if known is not None and known.log_end_offset == state.log_end_offset:
+        if are_known:
             if idempotent:
-                self._producers.add(header._replace(base_offset=state.log_end_offset), now_ms)
+                replay(self._producers, header, marker, now_ms)
+                self._producers.forget_ended(after.high_watermark)
             self._producers_as_of = after
         return AppendResult(state.log_end_offset, log_start_offset=state.log_start_offset)
 
     def _read_producers(self, state: LogState, now_ms: int) -> None:
-        """Look at the batches that came since the last look: of other processes, and of commits.
+        """Know the producers of all batches that `state` shows.
 
-        Ours as well where the write of their state seemed to fail. What lies in the log before the
-        first look is not read: ids are not used by two processes.
+        First from the newest snapshot and the batches behind it; then from those that came since the
+        last look: of other processes, of commits, and ours where the write of their state seemed to
+        fail.
         """
         known = self._producers_as_of
-        if known is not None and known.log_end_offset != state.log_end_offset:
-            for header in self._headers_between(known, state):
-                if header.producer_id > NO_PRODUCER_ID:
-                    self._producers.add(header, now_ms)
+        if known is None or known.log_end_offset > state.log_end_offset:
+            self._producers = self._load_producers(state, now_ms)
+        elif known.log_end_offset < state.log_end_offset:
+            first = known.segment_base_offset
+            for _, header, marker in producer_batches(
+                self.files,
+                self._extents(state, first),
+                known.log_end_offset,
+                Place(first, known.segment_size),
+            ):
+                replay(self._producers, header, marker, now_ms)
         self._producers_as_of = state
+        self._producers.forget_ended(state.high_watermark)
         self._producers.remove_expired(now_ms)
 
-    def _headers_between(self, before: LogState, after: LogState) -> Iterator[BatchHeader]:
-        """Of the batches that `after` shows and `before` does not, as far as they are still held."""
-        bases = [after.segment_base_offset]
-        if before.segment_base_offset != after.segment_base_offset:
-            bases = [base for base in self.segments(after) if base >= before.segment_base_offset]
-        for base in bases:
-            path = segment_paths(self.directory, base).log
-            with self.files.opened(path) as descriptor:
-                active = base == after.segment_base_offset
-                position = before.segment_size if base == before.segment_base_offset else 0
-                end_position = after.segment_size if active else self.files.size(path)
-                while position < end_position:
-                    header = self._header_at(descriptor, path, position, end_position)
-                    yield header
-                    position += header.size_in_bytes
+    def _load_producers(self, state: LogState, now_ms: int) -> ProducerStates:
+        """From the log. Where commits have rolled segments, which write no snapshots, one is written.
+
+        A snapshot counts only where a segment begins that the state shows: one that a dead writer
+        left is at an offset that came to hold other batches.
+        """
+        bases, active = self.segments(state), state.segment_base_offset
+
+        def rebuilt(log_end_offset: int) -> ProducerStates:
+            return rebuild(
+                self.files,
+                self.directory,
+                self.topic_partition,
+                self._extents(state),
+                log_start_offset=state.log_start_offset,
+                log_end_offset=log_end_offset,
+                now_ms=now_ms,
+                snapshots=set(bases),
+            ).states
+
+        path = snapshot_path(self.directory, active)
+        if active > state.log_start_offset and not self.files.exists(path):
+            write_snapshot(self.files, self.directory, active, rebuilt(active).entries)
+        return rebuilt(state.log_end_offset)
 
     def _active_size(self, state: LogState) -> int:
         try:

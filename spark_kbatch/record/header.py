@@ -30,7 +30,7 @@ KIP-534.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -38,6 +38,7 @@ from awscrt import checksums
 
 from spark_kbatch import message_kernels
 from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.model import AbortedTransaction
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -156,6 +157,11 @@ class BatchHeader(NamedTuple):
             base_offset=base_offset, last_offset_delta=delta, records_count=delta + 1
         )
 
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it belongs to a transaction, or ends one."""
+        return self.magic == MAGIC and bool(self.attributes & TRANSACTIONAL)
+
     def ensure_sane(self, position: int, room: int) -> None:
         """Check what can be checked without the records.
 
@@ -218,6 +224,18 @@ class LogRead(NamedTuple):
     position: int
     data: memoryview
     batches: list[tuple[int, BatchHeader]]
+    # Of which something may be among the batches, by first offset; where committed data was asked for.
+    aborted: Sequence[AbortedTransaction] = ()
+
+    def below(self, end_offset: int) -> LogRead:
+        """Without the batches that begin at `end_offset` or above."""
+        count = len(self.batches)
+        while count and self.batches[count - 1][1].base_offset >= end_offset:
+            count -= 1
+        if count == len(self.batches):
+            return self
+        size = self.batches[count][0]
+        return self._replace(data=self.data[:size], batches=self.batches[:count])
 
 
 def unpack(data: Buffer, position: int = 0) -> BatchHeader:
