@@ -11,6 +11,7 @@ connector/kafka-0-10-sql/.../KafkaSourceProvider.scala.
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -32,6 +33,8 @@ FOREIGN_ENDS = ("log", "checkpoint")
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _TOPIC_NAME_LENGTH_MAX = 249
+_VERSION = re.compile(r"(\d)\.(\d{1,2})(\.\d{1,2}){0,2}(-IV\d)?")
+_VERSIONS = "a version of Kafka from 0.8 on, such as 0.9.0, 0.10.2 or 3.0"
 _TXN_APP_ID_LENGTH_MAX = 1000  # their UTF-8 has a 16-bit length in the log
 _DOTTED_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -54,6 +57,21 @@ def ensure_valid_topic(name: str) -> str:
     return name
 
 
+@functools.cache
+def message_magic(version: str) -> int:
+    """The record format, 0 to 2, that Kafka's brokers of a version wrote.
+
+    Raises:
+        ConfigError: no such version.
+    Source: MetadataVersion.fromVersionString, highestSupportedRecordVersion.
+    """
+    found = _VERSION.fullmatch(version.strip())
+    major, minor = (int(found[1]), int(found[2])) if found else (0, 0)
+    if (major == 0 and minor < 8) or major > 4:
+        refuse("message.format.version", version, _VERSIONS)
+    return 2 if major else (0 if minor < 10 else 1 if minor == 10 else 2)
+
+
 @dataclass(frozen=True)
 class TopicConfig:
     """A topic's own settings, fixed when it is created; stored with it. Each field is a key of Kafka.
@@ -62,7 +80,7 @@ class TopicConfig:
     events are old by nature, and seven days of retention would delete a backfill at once.
 
     Raises:
-        ConfigError: a timestamp type or cleanup policy that is not accepted.
+        ConfigError: a timestamp type, a cleanup policy or a version that is not accepted.
     """
 
     max_message_bytes: int = 1 * MiB + 12
@@ -77,6 +95,7 @@ class TopicConfig:
     retention_bytes: int = NO_LIMIT
     file_delete_delay_ms: int = 60_000
     cleanup_policy: str = "delete"
+    message_format_version: str = "3.0"
 
     def __post_init__(self) -> None:
         for field, parse in (
@@ -84,6 +103,16 @@ class TopicConfig:
             ("cleanup_policy", _cleanup_policy),
         ):
             object.__setattr__(self, field, parse(topic_key(field), getattr(self, field)))
+        if self.message_magic < 2 and self.is_log_append_time:
+            raise ConfigError(
+                "option 'message.timestamp.type' is 'LogAppendTime', which goes with "
+                f"message.format.version 0.11.0 and later, not with {self.message_format_version!r}"
+            )
+
+    @property
+    def message_magic(self) -> int:
+        """Of what is written to the topic: 2 for batches, 0 and 1 for the formats before them."""
+        return message_magic(self.message_format_version)
 
     @property
     def is_log_append_time(self) -> bool:
@@ -251,6 +280,26 @@ def parse_dotted_path(key: str, value: str) -> str:
     return text
 
 
+def _format_version(key: str, value: str) -> str:
+    del key
+    message_magic(value)
+    return value.strip()
+
+
+def ensure_codec_exists(topic: Topic, compression_type: str) -> None:
+    """Check that the format of a topic knows a codec.
+
+    Raises:
+        ConfigError: zstd, which came after the formats V0 and V1.
+    """
+    if topic.config.message_magic < 2 and compression_type == "zstd":
+        raise ConfigError(
+            f"option 'compression.type' is 'zstd', but topic {topic.name!r} has "
+            f"message.format.version={topic.config.message_format_version}, whose format has no zstd; "
+            f"accepted: {', '.join(COMPRESSION_TYPES[:-1])}"
+        )
+
+
 def _gzip_level(key: str, value: str) -> int:
     level = parse_number(-1, 9)(key, value)
     if level == 0:
@@ -385,6 +434,7 @@ TOPIC_OPTIONS = (
     Option("retention.ms", parse_number(-1, LONG_MAX), "-1 or more", "-1", "Segments whose newest record is older are deleted; -1 keeps all. Kafka's default of seven days would delete old events as soon as they are written."),
     Option("retention.bytes", parse_number(-1, LONG_MAX), "-1 or more", "-1", "The oldest segments of a partition are deleted while it keeps this many bytes without them; -1 keeps all."),
     Option("file.delete.delay.ms", parse_number(0, LONG_MAX), "0 or more", "60000", "How long the files of deleted segments stay, named `.deleted`."),
+    Option("message.format.version", _format_version, _VERSIONS, "3.0", "Format of the records, by the version of the brokers that wrote it: before 0.10 V0, before 0.11 V1, then V2. V0 and V1 have no headers and no zstd, and LogAppendTime is refused; V0 has no timestamps. Producers are not idempotent there."),
     Option("cleanup.policy", _cleanup_policy, "delete", "delete", "Compaction is refused: it leaves gaps between offsets."),
 )
 

@@ -31,6 +31,7 @@ from spark_kbatch.record.header import (
     MAGIC,
     MAGIC_POSITION,
     RECORD_BATCH_OVERHEAD,
+    RUN_BYTES_MAX,
     BatchHeader,
     assign,
     set_log_append_time,
@@ -38,6 +39,7 @@ from spark_kbatch.record.header import (
     walk,
     whole_size,
 )
+from spark_kbatch.record.message_set import place
 
 if TYPE_CHECKING:
     from spark_kbatch.log.partition_log import PartitionLog
@@ -65,6 +67,7 @@ class LogAppender:
     ) -> None:
         self.next_offset = state.log_end_offset
         self._log, self._files, self._state = log, log.files, state
+        self._magic = log.config.message_magic
         self._now_ms, self._as_follower = now_ms, as_follower
         self._stamps = log.config.is_log_append_time and not as_follower
         self._segment_time: int | None = None  # see `_time_of_segment`
@@ -87,12 +90,17 @@ class LogAppender:
     def append(self, data: bytearray | memoryview) -> None:
         """Copy batches behind the active segment, rolling where it is full. Writes to `data`.
 
+        Those of a topic with an older format are messages, as `message_set` makes them.
+
         Raises:
             CorruptRecordError: `data` is not whole batches; carries the position in it.
         """
+        if self._magic < MAGIC:
+            self._append_messages(memoryview(data))
+            return
         first = 0
         for position, header in walk(data):
-            _ensure_magic(header, position)
+            self._ensure_magic(header, position)
             if self._is_full(position - first, header):
                 self._write_log(memoryview(data)[first:position])
                 self._roll()
@@ -103,12 +111,35 @@ class LogAppender:
             self._account(header, self._size + position - first)
         self._write_log(memoryview(data)[first:])
 
+    def _append_messages(self, data: memoryview, known: BatchHeader | None = None) -> None:
+        """Append messages; `known` says what one wrapper holds, whose own offset need not."""
+        run_bytes_max = min(self._log.config.segment_bytes, RUN_BYTES_MAX)
+        for position, header in walk(data, run_bytes_max=run_bytes_max):
+            self._ensure_magic(header, position)
+            held = data[position : position + header.size_in_bytes]
+            told = known if known is not None and header.is_wrapper else header
+            placed, final = place(held, told, self.next_offset)
+            if self._is_full(0, final):
+                self._roll()
+            if self._size == 0:
+                self._segment_time = final.max_timestamp
+            if final.is_wrapper:
+                self._indexer.add(final, self._size)
+            else:
+                self._indexer.add_messages(placed, final, self._size)
+            self.next_offset = final.next_offset
+            self._write_log(placed)
+
     def append_batch(self, data: Buffer, header: BatchHeader) -> BatchHeader:
         """As `append`, for the one batch that `data` holds, whose header is known. Only reads it.
 
         Returns:
             Its header in the log, all but the CRC.
         """
+        if self._magic < MAGIC:
+            base_offset = self.next_offset
+            self._append_messages(memoryview(bytearray(data)), header)
+            return header._replace(base_offset=base_offset)
         if self.is_full_for(header):
             self._roll()
         view = memoryview(data)
@@ -138,7 +169,7 @@ class LogAppender:
         It is copied, as by `append_extent`, where a segment may have to begin within it, and where
         its batches get other CRCs.
         """
-        if not self._is_one_segment(size) or self._stamps:
+        if not self._is_one_segment(size) or self._stamps or self._magic < MAGIC:
             self.append_extent(source, 0, size)
             return
         if self._size:
@@ -153,7 +184,7 @@ class LogAppender:
                     )
                 header = unpack(view)
                 header.ensure_sane(position, size - position)
-                _ensure_magic(header, position)
+                self._ensure_magic(header, position)
                 header = self._assign(view, b"", header)
                 self._files.write_at(descriptor, position, view[:_ASSIGNED_BYTES])
                 self._account(header, position)
@@ -236,6 +267,15 @@ class LogAppender:
             self._segment_time = header.max_timestamp
         self._indexer.add(header, position)
         self.next_offset = header.next_offset
+
+    def _ensure_magic(self, header: BatchHeader, position: int) -> None:
+        if header.magic != self._magic:
+            raise CorruptRecordError(
+                "magic byte",
+                position=position + MAGIC_POSITION,
+                expected=self._magic,
+                found=header.magic,
+            )
 
     def _is_full(self, unwritten: int, header: BatchHeader) -> bool:
         size = self._size + unwritten
@@ -375,10 +415,3 @@ class LogAppender:
                 self._files.read_into(source, position, view)
             yield view[:whole]
             position += whole
-
-
-def _ensure_magic(header: BatchHeader, position: int) -> None:
-    if header.magic != MAGIC:
-        raise CorruptRecordError(
-            "magic byte", position=position + MAGIC_POSITION, expected=MAGIC, found=header.magic
-        )

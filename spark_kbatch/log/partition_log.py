@@ -67,6 +67,8 @@ from spark_kbatch.log.state import (
 from spark_kbatch.model import AppendOrigin, AppendResult, IsolationLevel, TopicPartition
 from spark_kbatch.record.control import read_marker
 from spark_kbatch.record.header import (
+    MAGIC,
+    MAGIC_POSITION,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     RECORD_BATCH_OVERHEAD,
@@ -207,7 +209,7 @@ class PartitionLog:
         )
         if self.files.read_into(paths.log, position, view) < size:
             raise self._too_short(paths.log, position + size)
-        batches = self._whole_batches(paths.log, position, view, header.base_offset)
+        batches = self._whole_batches(paths.log, position, view, expected)
         last_position, last = batches[-1]
         end = last_position + last.size_in_bytes
         if position + end == end_position and last.next_offset != end_offset:
@@ -487,13 +489,18 @@ class PartitionLog:
             raise error.at(str(path), position) from None
 
     def _whole_batches(
-        self, path: Path, position: int, view: memoryview, base_offset: int
+        self, path: Path, position: int, view: memoryview, base_offset: int | None
     ) -> list[tuple[int, BatchHeader]]:
-        """The batches that lie in `view` from its begin; a partial one at the end is left out."""
+        """The batches that lie in `view` from its begin; a partial one at the end is left out.
+
+        What a wrapper holds is said by what lies before it, since there are no gaps.
+        """
         found: list[tuple[int, BatchHeader]] = []
         try:
             for at, header in walk(view, 0, whole_size(view)):
                 self._ensure_fits(path, position + at, header, base_offset)
+                if header.is_wrapper and base_offset is not None:
+                    header = header.opened(base_offset)
                 base_offset = header.next_offset
                 found.append((at, header))
         except CorruptRecordError as error:
@@ -511,11 +518,22 @@ class PartitionLog:
         self, path: Path, position: int, header: BatchHeader, base_offset: int | None
     ) -> None:
         """Check what lies outside the CRC; `base_offset` is the end of the batch before, if known."""
-        if base_offset is not None and header.base_offset != base_offset:
+        if header.magic != self.config.message_magic:
+            raise CorruptRecordError(
+                "magic byte", path=str(path), position=position + MAGIC_POSITION,
+                expected=self.config.message_magic, found=header.magic,
+            )  # fmt: skip
+        # How many records a batch has is inside its CRC, but not how many messages lie in a row.
+        fits = header.base_offset == base_offset and (header.magic == MAGIC or header.is_dense)
+        if header.is_wrapper and base_offset is not None:
+            fits = header.last_offset >= base_offset
+        if base_offset is not None and not fits:
             raise CorruptRecordError(
                 "base offset", path=str(path), position=position,
                 expected=base_offset, found=header.base_offset,
             )  # fmt: skip
+        if header.magic < MAGIC:
+            return  # which has no leader epoch
         if header.partition_leader_epoch != self._epoch_of(header.base_offset):
             self._leader_epochs = read_leader_epochs(self.files, self.directory)
             epoch = self._epoch_of(header.base_offset)
