@@ -9,14 +9,23 @@ for arrow_batch in cluster.read("events"):
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from spark_kbatch import consumer
 from spark_kbatch.broker import BrokerLogs
-from spark_kbatch.config import INT_MAX, ReadOptions, Topic, TopicConfig, WriteOptions
+from spark_kbatch.config import (
+    INT_MAX,
+    ReadOptions,
+    Topic,
+    TopicConfig,
+    WriteOptions,
+    ensure_codec_exists,
+    parse_topic_config,
+    topic_key,
+)
 from spark_kbatch.consumer import TopicReader
 from spark_kbatch.errors import ConfigError, KafkaStorageError, RecordTooLargeError
 from spark_kbatch.log.broker_log_dir import WHAT_IS_LOOKED_FOR, BrokerLogDir
@@ -24,6 +33,7 @@ from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.model import (
     AppendOrigin,
     AppendResult,
+    Deletion,
     IsolationLevel,
     LogOffsets,
     OffsetRange,
@@ -31,9 +41,10 @@ from spark_kbatch.model import (
     TopicPartition,
 )
 from spark_kbatch.producer.producer import Producer
-from spark_kbatch.producer.sender import Answer, ProduceRequest
+from spark_kbatch.producer.sender import Answer, ProduceBatch, ProduceRequest
 from spark_kbatch.producer_config import ProducerConfig, parse_producer_options
-from spark_kbatch.record.header import LogRead
+from spark_kbatch.record.header import MAGIC, LogRead
+from spark_kbatch.record.message_set import MessageSet, down_convert
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.manager import (
     OnComplete,
@@ -46,7 +57,13 @@ from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.snapshot import Snapshots
-from spark_kbatch.transaction.staging import Extent, Staging
+from spark_kbatch.transaction.staging import (
+    STAGING_RETENTION_MS,
+    Extent,
+    LeftOver,
+    Staging,
+    left_overs,
+)
 
 # One record per commit would pass max.message.bytes with a few thousand partitions.
 _TRANSACTION_STATE_CONFIG = TopicConfig(max_message_bytes=2**31 - 1)
@@ -55,6 +72,13 @@ _TRANSACTION_STATE_CONFIG = TopicConfig(max_message_bytes=2**31 - 1)
 def now_ms() -> int:
     """The one clock; everything below takes it as an argument."""
     return time.time_ns() // 1_000_000
+
+
+class Garbage(NamedTuple):
+    """What was removed, or would be."""
+
+    partitions: Mapping[TopicPartition, Deletion]
+    left_overs: Sequence[LeftOver]
 
 
 class Cluster(TopicReader):
@@ -104,12 +128,20 @@ class Cluster(TopicReader):
         return self.manager.partitions(topic)
 
     def create_topic(
-        self, name: str, *, partitions: int = 1, config: TopicConfig | None = None
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        config: TopicConfig | Mapping[str, object] | None = None,
     ) -> Topic:
         """Make a topic.
 
+        Args:
+            config: its settings, also by Kafka's keys: `{"retention.ms": 86_400_000}`.
+
         Raises:
-            ConfigError: it exists already, is the cluster's own, or has no partitions.
+            ConfigError: it exists already, is the cluster's own, or has no partitions; a setting
+                that is unknown or not accepted.
             InvalidTopicError: Kafka would refuse the name.
         """
         ensure_not_internal(name)
@@ -117,9 +149,9 @@ class Cluster(TopicReader):
             raise ConfigError(f"partitions is {partitions}; a topic has 1 or more")
         if self.metadata.find_topic(name) is not None:
             raise ConfigError(f"topic {name!r} exists already")
-        return self.manager.create_topic(
-            name, partitions=partitions, config=config or TopicConfig()
-        )
+        if not isinstance(config, TopicConfig):
+            config = parse_topic_config(config or {})
+        return self.manager.create_topic(name, partitions=partitions, config=config)
 
     def topic_for(self, name: str, options: WriteOptions) -> Topic:
         """The topic that a write goes to, made by its options where it does not exist.
@@ -130,24 +162,25 @@ class Cluster(TopicReader):
         """
         ensure_not_internal(name)
         found = self.metadata.find_topic(name)
-        default = TopicConfig()
-        wanted = TopicConfig(
-            max_message_bytes=options.max_message_bytes or default.max_message_bytes,
-            segment_bytes=options.segment_bytes or default.segment_bytes,
-        )
         topic = found or self.manager.create_topic(
-            name, partitions=options.num_partitions or 1, config=wanted
+            name,
+            partitions=options.num_partitions or 1,
+            config=TopicConfig(**options.topic_config),
         )
-        for key, given, existing in (
-            ("num.partitions", options.num_partitions, topic.partitions),
-            ("max.message.bytes", options.max_message_bytes, topic.config.max_message_bytes),
-            ("segment.bytes", options.segment_bytes, topic.config.segment_bytes),
-        ):
-            if given is not None and given != existing:
+        wanted = [
+            ("num.partitions", options.num_partitions or topic.partitions, topic.partitions),
+            *(
+                (topic_key(field), given, getattr(topic.config, field))
+                for field, given in options.topic_config.items()
+            ),
+        ]
+        for key, given, existing in wanted:
+            if given != existing:
                 raise ConfigError(
                     f"option {key!r} is {given}, but topic {name!r} exists with {existing}; leave the "
                     "option out, or write to a new topic"
                 )
+        ensure_codec_exists(topic, options.compression_type)
         return topic
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
@@ -217,8 +250,64 @@ class Cluster(TopicReader):
             entries_per_partition=entries_per_partition,
             on_complete=on_complete,
             flush=flush,
-            commits=Coordinator(self.manager, now_ms, adopt_min_bytes=0, flush=flush),
+            commits=self._commits(flush=flush),
         )
+
+    def _commits(self, *, flush: bool) -> Coordinator:
+        """Who finishes the commit that a dead committer left."""
+        return Coordinator(self.manager, now_ms, adopt_min_bytes=0, flush=flush)
+
+    # Deleting.
+
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete all records below an offset of each of these partitions; -1 deletes all there are.
+
+        They cannot be read any more when this returns. Their bytes go with whole segments.
+
+        Returns:
+            Where each partition begins now: the offset, or what it was where that is higher.
+
+        Raises:
+            OffsetOutOfRangeError: above a high watermark; nothing is deleted then.
+            ConfigError: a topic of the cluster's own.
+            UnknownTopicOrPartitionError: one of them does not exist.
+        """
+        for topic_partition in offsets:
+            ensure_not_internal(topic_partition.topic)
+        done = self.manager.delete_records(offsets, self._commits(flush=True))
+        return {tp: deletion.log_start_offset for tp, deletion in done.items()}
+
+    def collect_garbage(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        staging_retention_ms: int = STAGING_RETENTION_MS,
+        dry_run: bool = False,
+    ) -> Garbage:
+        """Delete what retention says, files whose delay is over, and what dead jobs have staged.
+
+        Args:
+            topics: all by default; what jobs have staged is looked at in any case.
+            staging_retention_ms: after how long without a write to any of its files a job is dead.
+            dry_run: only say what would go.
+
+        Raises:
+            UnknownTopicOrPartitionError: no such topic.
+        """
+        names = self.metadata.topic_names() if topics is None else topics
+        partitions = [tp for name in names for tp in self.manager.partitions(name)]
+        found = left_overs(
+            self.files,
+            self.metadata.staging_dir,
+            retention_ms=staging_retention_ms,
+            now_ms=now_ms(),
+        )
+        if dry_run:
+            return Garbage(self.manager.planned_deletions(partitions, self.snapshots.states), found)
+        deletions = self.manager.delete_old_segments(partitions, self._commits(flush=True))
+        for left_over in found:
+            self.files.remove_dir(self.metadata.staging_dir / left_over.transaction)
+        return Garbage(deletions, found)
 
     def new_producer_id(self) -> int:
         """An id that no producer of this cluster has had, in any process.
@@ -250,7 +339,7 @@ class Cluster(TopicReader):
         config = parse_producer_options(options)
         return Producer(
             config,
-            LocalLog(self, flush=config.flush),
+            LocalLog(self, flush=config.flush, level=config.compression_level),
             self.topic_to_write,
             now_ms,
             new_producer_id=self.new_producer_id,
@@ -304,15 +393,19 @@ def open_for_reading(
 class LocalLog:
     """The transport of plain Python: batches are appended to the logs before it answers."""
 
-    def __init__(self, cluster: Cluster, *, flush: bool) -> None:
-        self._cluster, self._flush = cluster, flush
+    def __init__(self, cluster: Cluster, *, flush: bool, level: int | None = None) -> None:
+        """`level` is the codec's, for topics of an older format."""
+        self._cluster, self._flush, self._level = cluster, flush, level
 
     def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
         """Append every batch; each partition has an answer of its own."""
         self._cluster.append_records(
             timeout_ms=request.timeout_ms,
             required_acks=request.acks,
-            entries_per_partition={batch.topic_partition: batch.data for batch in request.batches},
+            entries_per_partition={
+                batch.topic_partition: _in_format(batch, self._level).data
+                for batch in request.batches
+            },
             on_complete=on_answer,
             flush=self._flush,
         )
@@ -321,25 +414,39 @@ class LocalLog:
 class StagedFiles:
     """The transport of a task: batches are staged before it answers; offsets come with the commit."""
 
-    def __init__(self, staging: Staging) -> None:
-        self._staging = staging
+    def __init__(self, staging: Staging, *, level: int | None = None) -> None:
+        """`level` is the codec's, for topics of an older format."""
+        self._staging, self._level = staging, level
 
     def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
         """Stage every batch."""
         answer: dict[TopicPartition, AppendResult] = {}
-        for topic, topic_partition, data, records_count in request.batches:
-            limit = topic.config.max_message_bytes
-            if len(data) > limit:
+        for batch in request.batches:
+            topic, topic_partition, _, records_count = batch
+            data, largest = _in_format(batch, self._level)
+            limit, option = min(
+                (topic.config.max_message_bytes, "max.message.bytes"),
+                (topic.config.segment_bytes, "segment.bytes"),
+            )
+            if largest > limit:
                 # A commit would refuse it; of several records it is split.
                 error = RecordTooLargeError(
-                    f"a record for topic {topic.name!r}, as a batch of its own,", len(data), limit,
-                    "max.message.bytes",
+                    f"a record for topic {topic.name!r}, as a batch of its own,", largest, limit,
+                    option,
                 )  # fmt: skip
                 answer[topic_partition] = AppendResult(error=error)
             else:
                 self._staging.send(topic, topic_partition.partition, data, records_count)
                 answer[topic_partition] = AppendResult()
         on_answer(answer)
+
+
+def _in_format(batch: ProduceBatch, level: int | None) -> MessageSet:
+    """What a batch is in the format of its topic."""
+    magic = batch.topic.config.message_magic
+    if magic == MAGIC:
+        return MessageSet(batch.data, len(batch.data))
+    return down_convert(batch.data, magic, level=level)
 
 
 class TaskProducer:
@@ -372,7 +479,7 @@ class TaskProducer:
                 delivery_timeout_ms=INT_MAX,
                 max_in_flight_requests_per_connection=1,
             ),
-            StagedFiles(self._staging),
+            StagedFiles(self._staging, level=options.compression_level),
             lambda name: cluster.topic_for(name, options),
             now_ms,
             # Where batches wait for no time, a thread would only cost.

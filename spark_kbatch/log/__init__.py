@@ -21,7 +21,8 @@ lookups, `checkpoints` the small text files, `leader_epochs` which epoch began w
 what is put behind the end and shown later, `validator` which batches a leader takes,
 `producer_state` which it has taken before and which transactions are open, `producer_snapshot` that
 as a file, `transaction_index` what was aborted, `replay` both from the batches themselves,
-`partition_log` segments in order: read, cut, append as a leader.
+`partition_log` segments in order: read, cut, append as leader or follower, `retention` what is
+deleted from a log's begin, `truncation` what is cut off its end.
 
 Source: Kafka storage/.../log/LogSegment.java, OffsetIndex.java, TimeIndex.java, LocalLog.java.
 """

@@ -10,13 +10,16 @@ what a broker does at its start, worked out in memory:
     where the look begins       the last index entry that leads to a whole valid batch; the
                                 segment's begin where none does
     a batch that does not hold  without a recovery point, or below it: stays in the log where a
-                                whole valid batch follows it, and who reads it gets an error; else
-                                the log ends before it, and later segments do not exist
+                                whole valid batch lies behind it, and who reads it gets an error;
+                                else the log ends before it, and later segments do not exist
     log end < log start         the log is empty, at its start offset
 
 So a torn, zero-filled or preallocated tail is not read, and opening takes the time for some batches
 where there are indexes. What is left out is said once, as a warning. Before the place where the look
 begins nothing is checked until it is read, and then it is an error.
+
+Up to which offset all transactions are decided comes from the producers' batches, from the newest
+`.snapshot` that holds on; where there is none the headers of the whole log are read for it, once.
 
 An index is a hint and no more: its entry counts if a whole valid batch begins where it says. The
 state of a directory may change while it is read: a segment is compacted, or removed. Then one
@@ -30,7 +33,7 @@ from __future__ import annotations
 import bisect
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -40,14 +43,18 @@ import numpy.typing as npt
 from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.leftovers import names_after_start
-from spark_kbatch.log.segment import INDEX_ENTRY, SegmentPaths, base_offset_of
-from spark_kbatch.log.segment_scan import SegmentEnd, find_end, is_batch_at, read_batches
-from spark_kbatch.model import LogOffsets, TopicPartition
+from spark_kbatch.log.producer_state import ProducerStates
+from spark_kbatch.log.replay import AbortedSearch, producer_batches, rebuild, replay
+from spark_kbatch.log.segment import INDEX_ENTRY, SegmentExtent, SegmentPaths, base_offset_of
+from spark_kbatch.log.segment_scan import SegmentEnd, find_end, read_batches, valid_batch_at
+from spark_kbatch.model import IsolationLevel, LogOffsets, TopicPartition
+from spark_kbatch.record import legacy
 from spark_kbatch.record.header import MAX_OFFSET, LogRead
 
 logger = logging.getLogger(__name__)
 
 _Entries: TypeAlias = Sequence[tuple[int, int]] | npt.NDArray[np.int64]
+_NOTHING_EXPIRES = 0  # the clock, for producers of which only the transactions matter
 _NOTHING = LogRead("", 0, memoryview(b""), [])
 
 
@@ -90,7 +97,11 @@ class BrokerLog:
         # By file, whatever its name: (offset, position), ascending. A batch begins at that position, and all before it
         # have lower offsets.
         self._known: dict[tuple[int, ...], list[tuple[int, int]]] = {}
-        self._warnings: set[str] = set()
+        self._aborted = AbortedSearch(files)
+        self._warned_about: set[Hashable] = set()
+        self._replay_mutex = threading.Lock()  # guards what follows; before _mutex
+        self._states: ProducerStates | None = None
+        self._replayed_to = 0
 
     def edges(self, checkpoints: Checkpoints) -> LogOffsets:
         """Where the log begins and ends now.
@@ -112,6 +123,7 @@ class BrokerLog:
         *,
         max_bytes: int,
         buffer: bytearray | None = None,
+        isolation: IsolationLevel,
     ) -> tuple[LogRead, LogOffsets]:
         """Whole batches from the first that holds `offset` or a later one, and the log's edges.
 
@@ -120,26 +132,28 @@ class BrokerLog:
             checkpoints: asked where the log was not looked at, or ends before `offset`.
             max_bytes: the first batch is returned even when it is larger.
             buffer: used for the result where it is large enough.
+            isolation: whether to end at the high watermark, or at the last stable offset and with
+                the aborted transactions.
 
         Returns:
-            Batches of one segment. Nothing at the high watermark, and where compaction left no batch
-            up to it.
+            Batches of one segment. Nothing at that end, and where compaction left no batch up to it.
 
         Raises:
             OffsetOutOfRangeError: below the log start or above the high watermark.
             CorruptRecordError: sizes, magics or offsets that cannot be. CRCs are not checked.
         """
         view = self._view
-        if view is None or offset >= view.offsets.high_watermark:
+        if view is None or offset >= view.offsets.end_offset(isolation):
             view = self._look(checkpoints())
         try:
-            return self._read(view, offset, max_bytes, buffer), view.offsets
+            return self._read(view, offset, max_bytes, buffer, isolation), view.offsets
         except (FileNotFoundError, CorruptRecordError):
             # The owner may have compacted or removed the segment since the last look.
             with self._mutex:
                 self._known.clear()
+                self._aborted = AbortedSearch(self.files)
             view = self._look(checkpoints())
-            return self._read(view, offset, max_bytes, buffer), view.offsets
+            return self._read(view, offset, max_bytes, buffer, isolation), view.offsets
 
     # Looking: what there is.
 
@@ -155,15 +169,19 @@ class BrokerLog:
         )
         if segments and log_end_offset < log_start_offset:
             self._warn(
+                "log start",
                 f"{self.directory} ends at offset {log_end_offset}, before its log start offset "
-                f"{log_start_offset} in the checkpoint: it is read as empty"
+                f"{log_start_offset} in the checkpoint: it is read as empty",
             )
             segments = []
         log_end_offset = max(log_end_offset, log_start_offset)
         high_watermark = log_end_offset
         if checkpoints.high_watermark is not None:
             high_watermark = min(max(checkpoints.high_watermark, log_start_offset), log_end_offset)
-        offsets = LogOffsets(log_start_offset, high_watermark, high_watermark, log_end_offset)
+        last_stable_offset = self._last_stable_offset(
+            segments, log_start_offset, high_watermark, log_end_offset
+        )
+        offsets = LogOffsets(log_start_offset, high_watermark, last_stable_offset, log_end_offset)
         view = View(tuple(segments), offsets)
         with self._mutex:
             self._view = view
@@ -194,16 +212,16 @@ class BrokerLog:
                 yield base, name
 
     def _first_offset(self, path: Path) -> int:
-        """Of a file whose name does not say it; 0 where it has no batch."""
+        """Of a file whose name does not say it; 0 where it has no batch that says it."""
+        size = self.files.size(path)
         with self.files.opened(path) as descriptor:
-            try:
-                size = self.files.size(path)
-                read = read_batches(
-                    self.files, descriptor, path, 0, size, max_bytes=1 << 16, at_least=0
-                )
-            except CorruptRecordError:
-                return 0
-        return read.batches[0][1].base_offset if read.batches else 0
+            header = valid_batch_at(self.files, descriptor, 0, size)
+        if header is None:
+            return 0
+        if header.is_wrapper:
+            data = self.files.read(path, 0, header.size_in_bytes)
+            return legacy.unwrap(data, 0, header).header.base_offset
+        return header.base_offset
 
     def _paths(self, found: dict[str, str], base: int, name: str) -> Iterator[Path]:
         for ending in (".log", ".index", ".timeindex"):
@@ -245,42 +263,105 @@ class BrokerLog:
             if end.last is not None:
                 self._remember(descriptor, segment, *end.last)
         for error in end.damaged:
-            self._warn(f"{error}; reading it is an error, because whole batches follow it")
+            self._warn(
+                (error.path, error.position),
+                f"{error}; reading it is an error, because whole batches follow it",
+            )
         return end
 
     def _warn_of_tail(self, segment: Segment, end: SegmentEnd, left_out: list[Segment]) -> None:
         bytes_left_out = self.files.size(segment.paths.log) - end.position
-        also = f", and the segments behind it, from offset {left_out[0].base_offset} on,"
+        also = ""
+        if left_out:
+            also = f", and the segments behind it, from offset {left_out[0].base_offset} on,"
         self._warn(
+            (segment.paths.log, end.position),
             f"the log of {self.topic_partition} is read up to offset {end.next_offset}: the last "
-            f"{bytes_left_out} bytes of {segment.paths.log}{also if left_out else ''} are left out "
-            f"({end.fault})"
+            f"{bytes_left_out} bytes of {segment.paths.log}{also} are left out ({end.fault})",
         )
 
-    def _warn(self, text: str) -> None:
+    def _last_stable_offset(
+        self,
+        segments: Sequence[Segment],
+        log_start_offset: int,
+        high_watermark: int,
+        log_end_offset: int,
+    ) -> int:
+        with self._replay_mutex:
+            try:
+                states = self._states_at(segments, log_start_offset, log_end_offset)
+            except CorruptRecordError as error:
+                self._warn(
+                    "transactions",
+                    f"which transactions of {self.topic_partition} are open is not known, and all "
+                    f"count as decided: {error}",
+                )
+                return high_watermark
+            return states.last_stable_offset(high_watermark, log_start_offset)
+
+    def _states_at(
+        self, segments: Sequence[Segment], log_start_offset: int, log_end_offset: int
+    ) -> ProducerStates:
+        """The producers as of the log's end; what came since the last look is added to what was."""
+        extents = self._extents(segments)
+        states, self._states = self._states, None
+        if states is None or not log_start_offset <= self._replayed_to <= log_end_offset:
+            rebuilt = rebuild(
+                self.files, self.directory, self.topic_partition, extents,
+                log_start_offset=log_start_offset, log_end_offset=log_end_offset,
+                now_ms=_NOTHING_EXPIRES,
+            )  # fmt: skip
+            states = rebuilt.states
+        elif self._replayed_to < log_end_offset:
+            for _, header, marker in producer_batches(self.files, extents, self._replayed_to):
+                replay(states, header, marker, _NOTHING_EXPIRES)
+        self._states, self._replayed_to = states, log_end_offset
+        return states
+
+    def _extents(self, segments: Iterable[Segment]) -> Iterator[SegmentExtent]:
+        for segment in segments:
+            end_position = self._end_position(segment)
+            yield SegmentExtent(segment.base_offset, segment.paths.log, end_position)
+
+    def _warn(self, about: Hashable, text: str) -> None:
         with self._mutex:
-            is_new = text not in self._warnings
-            self._warnings.add(text)
+            is_new = about not in self._warned_about
+            self._warned_about.add(about)
         if is_new:
             logger.warning("%s", text)
 
     # Reading.
 
-    def _read(self, view: View, offset: int, max_bytes: int, buffer: bytearray | None) -> LogRead:
-        log_start_offset, high_watermark, _, log_end_offset = view.offsets
+    def _read(
+        self,
+        view: View,
+        offset: int,
+        max_bytes: int,
+        buffer: bytearray | None,
+        isolation: IsolationLevel,
+    ) -> LogRead:
+        log_start_offset, high_watermark, last_stable_offset, log_end_offset = view.offsets
         if not log_start_offset <= offset <= high_watermark:
             raise OffsetOutOfRangeError(
                 str(self.topic_partition), offset, log_start_offset, high_watermark
             )
-        if offset == high_watermark:
+        end = view.offsets.end_offset(isolation)
+        if offset >= end:
             return _NOTHING
         segments = view.segments
         for index in range(_floor(segments, offset), len(segments)):
-            if segments[index].base_offset >= high_watermark:
+            if segments[index].base_offset >= end:
                 break
             rest = segments[index + 1 :]
             end_offset = rest[0].base_offset if rest else log_end_offset
             found = self._read_segment(segments[index], offset, end_offset, max_bytes, buffer)
+            if found is not None and isolation is IsolationLevel.READ_COMMITTED:
+                return self._aborted.decided(
+                    found,
+                    self._extents(segments[index:]),
+                    last_stable_offset=last_stable_offset,
+                    log_end_offset=log_end_offset,
+                )
             if found is not None:
                 return found
         return _NOTHING
@@ -335,10 +416,10 @@ class BrokerLog:
         count, step = len(entries), 1
         while count > 0:
             offset, position = (int(number) for number in entries[count - 1])
-            if is_batch_at(
-                self.files, descriptor, segment.paths.log, position, end_position,
-                base_offset=segment.base_offset, up_to=offset,
-            ):  # fmt: skip
+            header = valid_batch_at(self.files, descriptor, position, end_position)
+            # Of an append of several batches the entry has the first one's position, but the last
+            # one's last offset.
+            if header is not None and segment.base_offset <= header.base_offset <= offset:
                 return position
             # Where one is wrong many may be, and each costs a read.
             count, step = count - step, step * 2
@@ -350,7 +431,9 @@ class BrokerLog:
             data = self.files.read(segment.paths.offset_index)
         except FileNotFoundError:
             data = b""
-        count = len(data) // INDEX_ENTRY.size
+        # The active segment's file is preallocated: most of its 10 MiB are zeros.
+        used = -(-len(data.rstrip(b"\0")) // INDEX_ENTRY.size)
+        count = min(used, len(data) // INDEX_ENTRY.size)
         entries = np.frombuffer(data, ">i4", count * 2).reshape(-1, 2).astype(np.int64)
         before = np.vstack([np.array([[-1, 0]]), entries[:-1]])
         wrong = np.flatnonzero((entries <= before[: len(entries)]).any(axis=1))

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_kbatch.config import Topic
+from spark_kbatch.config import Topic, ensure_codec_exists
 from spark_kbatch.errors import (
     BufferExhaustedError,
     ConfigError,
@@ -38,7 +38,7 @@ from spark_kbatch.producer.futures import (
     RecordFuture,
     record_callback,
 )
-from spark_kbatch.producer.partitioner import Partitioner, load_partitioner
+from spark_kbatch.producer.partitioner import Partitioner, Placement, load_partitioner
 from spark_kbatch.producer.sender import Sender, SenderConfig, Transport
 from spark_kbatch.producer.sequences import Sequences
 from spark_kbatch.producer_config import ProducerConfig
@@ -46,7 +46,7 @@ from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX
 from spark_kbatch.record.columns import HEADER_OVERHEAD_MAX, Array
 from spark_kbatch.record.compression import CODECS
-from spark_kbatch.record.header import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD
+from spark_kbatch.record.header import MAGIC, NO_TIMESTAMP, RECORD_BATCH_OVERHEAD
 from spark_kbatch.record.plain import Header
 
 Bytes = bytes | bytearray | memoryview | str
@@ -131,7 +131,9 @@ class Producer:
 
         def known_topic(name: str) -> Topic:
             if name not in topics:
-                topics[name] = find_topic(name)
+                topic = find_topic(name)
+                ensure_codec_exists(topic, config.compression_type)
+                topics[name] = topic
             return topics[name]
 
         custom = config.partitioner_class
@@ -174,6 +176,7 @@ class Producer:
 
         Raises:
             ConfigError: an argument that no record can have.
+            InvalidTimestampError: a time before 1970, or past the topic's limits.
             UnknownTopicOrPartitionError: no such topic or partition.
             ProducerClosedError: the producer is closed.
         """
@@ -187,6 +190,9 @@ class Producer:
         size = len(key_bytes or b"") + len(value_bytes or b"")
         size += sum(HEADER_OVERHEAD_MAX + len(k) + len(v or b"") for k, v in header_bytes)
         found, partition = self._partitioner.partition_one(topic, key_bytes, size, partition)
+        found.config.ensure_time_accepted(topic, timestamp, now_ms)
+        if header_bytes:
+            _ensure_headers_exist(found)
         size += RECORD_BATCH_OVERHEAD + RECORD_OVERHEAD_MAX
         futures: list[RecordFuture] = []
 
@@ -223,6 +229,7 @@ class Producer:
 
         Raises:
             ConfigError: a column with a wrong type, a value that no record can have.
+            InvalidTimestampError: a time before 1970, or past its topic's limits.
             BufferExhaustedError, RecordTooLargeError: rows before may have been sent.
             UnknownTopicOrPartitionError: no such topic.
             ProducerClosedError: the producer is closed.
@@ -320,6 +327,9 @@ class Producer:
             arrays.get("partition"),
             arrays.get("key"),
         )
+        _ensure_times_accepted(columns.timestamps, placement, now_ms)
+        if len(columns.headers.bounds):
+            _ensure_rows_fit(columns.headers.bounds, placement)
         told = None if future is None else on_appended
         self._accumulator.append(columns, placement, now_ms, told)
 
@@ -350,6 +360,39 @@ class Producer:
             raise RecordTooLargeError(
                 "a record", size, self._config.max_request_size, "max.request.size"
             )
+
+
+def _ensure_times_accepted(timestamps: Array, placement: Placement, now_ms: int) -> None:
+    """Check every row's time against its topic's limits."""
+    slots_by_topic: dict[str, list[int]] = {}
+    for slot in np.flatnonzero(placement.counts).tolist():
+        topic, _ = placement.partitions[slot]
+        if topic.config.limits_times:
+            slots_by_topic.setdefault(topic.name, []).append(slot)
+    for name, slots in slots_by_topic.items():
+        times = timestamps[np.isin(placement.slots, slots) & (timestamps >= 0)]
+        topic, _ = placement.partitions[slots[0]]
+        for timestamp in (times.min(), times.max()) if len(times) else ():
+            topic.config.ensure_time_accepted(name, int(timestamp), now_ms)
+
+
+def _ensure_headers_exist(topic: Topic) -> None:
+    if topic.config.message_magic < MAGIC:
+        raise ConfigError(
+            f"a record for topic {topic.name!r} has headers, which its "
+            f"message.format.version={topic.config.message_format_version} has not; leave them out, or "
+            "write to a topic with version 0.11.0 or later"
+        )
+
+
+def _ensure_rows_fit(headers_bounds: Array, placement: Placement) -> None:
+    """Check that no row with headers goes to a topic whose format has none."""
+    for slot, (topic, _) in enumerate(placement.partitions[: len(placement.counts)]):
+        if topic.config.message_magic < MAGIC and placement.counts[slot]:
+            # A row without any has the one byte of their count.
+            has_headers = np.diff(headers_bounds) > 1
+            if has_headers[placement.slots == slot].any():
+                _ensure_headers_exist(topic)
 
 
 def _bytes(name: str, value: Bytes | None) -> bytes | None:

@@ -277,8 +277,29 @@ MISSING = {
     "an empty object": b"{}",
     "no partitions": b'{"topic_id": "x", "config": {}}',
     "a setting of a later release": b'{"topic_id": "x", "partitions": 1, "config": {"x": 1}}',
+    "a setting with a bad value": b'{"topic_id": "x", "partitions": 1, "config": {"cleanup.policy": 1}}',
     "a list of settings": b'{"topic_id": "x", "partitions": 1, "config": [1]}',
 }
+
+
+def test_settings_are_stored_by_kafkas_keys(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, config=TopicConfig(retention_ms=7))
+    stored = json.loads((cluster.path / "topics" / "events.json").read_text())["config"]
+
+    assert stored["retention.ms"] == 7
+    assert stored["message.timestamp.type"] == "CreateTime"
+    assert not any("_" in key for key in stored)
+
+
+def test_a_topic_of_an_earlier_release_keeps_working(tmp_path: Path) -> None:
+    """It has fewer settings, by the names of our fields."""
+    cluster = builders.a_cluster(tmp_path)
+    file = cluster.path / "topics" / "events.json"
+    old = {"max_message_bytes": 2000, "segment_bytes": 3000, "index_interval_bytes": 4096}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"config": old}))
+
+    expected = TopicConfig(max_message_bytes=2000, segment_bytes=3000)
+    assert [topic.config for topic in Cluster(str(cluster.path)).topics()] == [expected]
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
@@ -346,7 +367,9 @@ def test_topic_that_exists_is_not_made_again(tmp_path: Path) -> None:
     assert cluster.metadata.topic("events") == before
 
 
-EXISTING = TopicConfig(max_message_bytes=2_000, segment_bytes=1 << 20)
+EXISTING = TopicConfig(
+    max_message_bytes=2_000, segment_bytes=1 << 20, message_format_version="0.10.2"
+)
 
 
 @pytest.mark.parametrize(
@@ -355,11 +378,12 @@ EXISTING = TopicConfig(max_message_bytes=2_000, segment_bytes=1 << 20)
         ("num.partitions", 3, 2),
         ("max.message.bytes", 3_000, 2_000),
         ("segment.bytes", 2**21, 2**20),
+        ("message.format.version", "0.9.0", "0.10.2"),
     ],
-    ids=["partitions", "message", "segment"],
+    ids=["partitions", "message", "segment", "format"],
 )
 def test_existing_topic_with_other_settings_is_refused(
-    tmp_path: Path, key: str, given: int, existing: int
+    tmp_path: Path, key: str, given: int | str, existing: int | str
 ) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events": 2}, config=EXISTING)
     with pytest.raises(ConfigError) as error:
@@ -374,6 +398,7 @@ def test_existing_topic_with_other_settings_is_refused(
 def test_existing_topic_with_the_same_or_no_settings_is_taken(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events": 2}, config=EXISTING)
     settings = {"num.partitions": "2", "max.message.bytes": "2000", "segment.bytes": str(1 << 20)}
+    settings["message.format.version"] = "0.10.2"
     for options in ({}, settings):
         found = cluster.topic_for("events", parse_write_options({"path": "/x", **options}))
 
