@@ -557,7 +557,8 @@ def test_opening_reads_little_where_there_is_an_index(tmp_path: Path) -> None:
     logs = open_for_reading(str(tmp_path), files=files)
 
     assert logs.edges([TP])[TP].log_end_offset == 80
-    assert files.bytes_read < 5 * len(held[40][-1])
+    # All headers are gone through for transactions, but not what is between them.
+    assert files.bytes_read < 80 * len(held[40][-1]) / 2 / 3
 
     files.bytes_read = 0
     found, _ = fetch(logs, 33, max_bytes=1)
