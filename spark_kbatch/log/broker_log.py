@@ -443,19 +443,30 @@ class BrokerLog:
 
     def _index(self, segment: Segment) -> npt.NDArray[np.int64]:
         """(offset, position) of the entries of .index, as far as both grow."""
+        path = self.directory / segment.index_name
         try:
-            data = self.files.read(self.directory / segment.index_name)
+            with self.files.opened(path) as descriptor:
+                count = self._entries_used(descriptor, self.files.size(path) // INDEX_ENTRY.size)
+            data = self.files.read(path, 0, count * INDEX_ENTRY.size)
         except FileNotFoundError:
             data = b""
-        # The active segment's file is preallocated: most of its 10 MiB are zeros.
-        used = -(-len(data.rstrip(b"\0")) // INDEX_ENTRY.size)
-        count = min(used, len(data) // INDEX_ENTRY.size)
+        count = len(data) // INDEX_ENTRY.size
         entries = np.frombuffer(data, ">i4", count * 2).reshape(-1, 2).astype(np.int64)
         before = np.vstack([np.array([[-1, 0]]), entries[:-1]])
         wrong = np.flatnonzero((entries <= before[: len(entries)]).any(axis=1))
         entries = entries[: wrong[0]] if len(wrong) else entries
         entries[:, 0] += segment.base_offset
         return entries
+
+    def _entries_used(self, descriptor: int, count: int) -> int:
+        """How many entries there are before the zeros of a preallocated file, up to 10 MiB of them."""
+
+        def is_zero(at: int) -> bool:
+            entry = bytearray(INDEX_ENTRY.size)
+            self.files.pread_into(descriptor, at * INDEX_ENTRY.size, memoryview(entry))
+            return not any(entry)
+
+        return bisect.bisect_left(range(count), True, key=is_zero)
 
     def _known_in(self, descriptor: int, segment: Segment) -> list[tuple[int, int]]:
         key = (segment.base_offset, *self.files.identity(descriptor))
