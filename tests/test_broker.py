@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import shutil
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,36 @@ def test_high_watermarks_of_clean_brokers_are_their_logs_ends(shared_data: Path)
 
 
 @pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda _: None, id="removed"),
+        pytest.param(lambda data: b"", id="emptied"),
+        pytest.param(lambda data: bytes(len(data)), id="zeroed"),
+        pytest.param(lambda data: data[: len(data) // 2], id="cut"),
+        pytest.param(lambda data: random.Random(3).randbytes(len(data) + 100), id="garbage"),
+    ],
+)
+def test_a_real_log_dir_is_read_without_all_that_lies_beside_its_logs(
+    shared_data: Path, tmp_path: Path, damage: Callable[[bytes], bytes | None]
+) -> None:
+    folder = shared_data / SEGMENTS / "licensed"
+    topics = {"aryan-distributed": "design", "itumeleng-ksql-txn": "_schemas"}
+    for name, topic in topics.items():
+        copy = tmp_path / name
+        shutil.copytree(folder / name, copy, copy_function=shutil.copyfile)
+        for path in copy.rglob("*"):
+            path.chmod(0o755)
+        for path in [path for path in copy.rglob("*") if path.is_file() and path.suffix != ".log"]:
+            damaged = damage(path.read_bytes())
+            if damaged is None:
+                path.unlink()
+            else:
+                path.write_bytes(damaged)
+
+        assert read(copy, topic) == read(folder / name, topic)
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "segmentio-mixed/v1-v1/test-edgy-0",
@@ -132,6 +163,22 @@ def test_every_cut_of_a_log_of_older_formats_keeps_the_whole_entries_before_it(
                 break
             last = last_offset + 1
         assert read(copy) == expected[:last]
+
+
+def test_a_damaged_last_message_of_an_older_format_ends_the_log_before_it(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    [log] = (shared_data / SEGMENTS / "licensed/segmentio-mixed/v1-v1/test-edgy-0").glob("*.log")
+    whole = log.read_bytes()
+    expected = read(log, "test-edgy")
+    *_, (_, last) = entries(whole)
+    copy = tmp_path / "t.log"
+
+    for position in range(len(whole) - len(last) + 8, len(whole)):
+        changed = bytearray(whole)
+        changed[position] ^= 0x20
+        copy.write_bytes(changed)
+        assert read(copy) == expected[:-1]
 
 
 # What PATH may be.

@@ -24,5 +24,9 @@ as a file, `transaction_index` what was aborted, `replay` both from the batches 
 `partition_log` segments in order: read, cut, append as leader or follower, `retention` what is
 deleted from a log's begin, `truncation` what is cut off its end.
 
+A directory that a real broker wrote has no `kbatch.state`, and is only read: `broker_log_dir` finds
+its partitions, `broker_log` reads one, `segment_scan` finds where a file's batches end, `positions`
+where they begin, `leftovers` which files count.
+
 Source: Kafka storage/.../log/LogSegment.java, OffsetIndex.java, TimeIndex.java, LocalLog.java.
 """
