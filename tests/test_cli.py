@@ -13,9 +13,10 @@ import pytest
 
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.config import TopicConfig
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.record import codec
 from tests import builders
+from tests.log.histories import data_batch, marker_batch
 
 ROWS = pa.record_batch(
     {
@@ -219,3 +220,24 @@ def test_a_failure_is_one_line_and_exit_code_1(path: Path, words: list[str], rea
 )
 def test_wrong_words_are_exit_code_2(words: list[str]) -> None:
     assert kbatch(*words).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("isolation_level", "offsets"), [("read_committed", [2]), ("read_uncommitted", [0, 2, 3])]
+)
+def test_consume_leaves_out_what_transactions_aborted_unless_it_is_asked_for(
+    tmp_path: Path, isolation_level: str, offsets: list[int]
+) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    for data in (
+        data_batch(base_offset=0, producer_id=1, transactional=True),
+        marker_batch(base_offset=0, producer_id=1, abort=True),
+        data_batch(base_offset=0),
+        data_batch(base_offset=0, producer_id=2, transactional=True),
+    ):
+        builders.append_records(cluster, {("events", 0): data}, origin=AppendOrigin.COORDINATOR)
+
+    done = kbatch("consume", cluster.path, "events", "--json", "--isolation-level", isolation_level)
+    assert [json.loads(line)["offset"] for line in done.stdout.splitlines()] == offsets
+    read = cluster.read("events", columns=["offset"], isolation_level=isolation_level)
+    assert [offset for rows in read for offset in rows.column("offset").to_pylist()] == offsets
