@@ -197,7 +197,7 @@ def test_a_reader_whose_segment_goes_meanwhile_is_told_that_the_log_begins_later
 
     monkeypatch.setattr(PartitionLog, "segments", segments)
     with pytest.raises(OffsetOutOfRangeError, match=r"offset 1 of events-0 .* offsets 4 to 6"):
-        cluster.fetch(EVENTS, 1, max_bytes=1)
+        list(cluster.read("events", start=1))
     assert list_segments(log, log.state()) == [3]
 
 
@@ -205,7 +205,7 @@ def test_a_segment_that_is_gone_for_no_reason_is_a_storage_error(cluster: Cluste
     builders.write(cluster, {EVENTS: [batch()] * 2})
     segment_paths(cluster.manager.log(EVENTS).directory, 0).log.unlink()
     with pytest.raises(KafkaStorageError, match="no segment that holds offset 1"):
-        cluster.fetch(EVENTS, 1, max_bytes=1)
+        list(cluster.read("events", start=1))
 
 
 # Garbage.
