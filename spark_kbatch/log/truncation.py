@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.log.checkpoints import read_leader_epochs
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
@@ -40,7 +41,7 @@ def truncate_to(
     end or behind it changes nothing; one before all segments empties the log.
 
     Raises:
-        CorruptRecordError: the batches before `offset` cannot be followed.
+        CorruptRecordError: the batches before `offset` cannot be followed; nothing is changed.
     """
     if offset >= state.log_end_offset:
         return state
@@ -90,10 +91,15 @@ def _state_before(log: PartitionLog, state: LogState, base: int, offset: int) ->
     active = base == state.segment_base_offset
     end_position = state.segment_size if active else files.size(paths.log)
     index_size = state.index_size if active else None
-    _, first = lookup(files, paths, base, offset - 1, index_size)
+    known, first = lookup(files, paths, base, offset - 1, index_size)
     end_offset, size, bytes_since_index_entry = base, 0, 0
     largest = NO_TIMESTAMP, -1
     for position, header in log.headers(base, first, end_position):
+        if position == first > 0 and header.last_offset != known:
+            raise CorruptRecordError(
+                "last offset of an indexed batch",
+                path=str(paths.log), position=position, expected=known, found=header.last_offset,
+            )  # fmt: skip
         end_offset, size = header.base_offset, position
         if header.last_offset >= offset:
             break

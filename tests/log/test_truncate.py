@@ -193,6 +193,20 @@ def test_index_entries_of_what_is_cut_off_are_cut_off(tmp_path: Path) -> None:
     assert (after.max_timestamp, after.max_timestamp_offset) == (30, 1)
 
 
+@pytest.mark.parametrize("position", [3, 1], ids=["within a batch", "at another batch"])
+def test_an_index_that_leads_elsewhere_is_an_error(tmp_path: Path, position: int) -> None:
+    log = a_log(tmp_path, batches=0, config=TopicConfig(index_interval_bytes=0))
+    for time in range(5):
+        append(log, a_batch([time]))
+    before = log.state()
+    index, size = segment_paths(log.directory, 0).offset_index, len(a_batch([0]))
+    entry = struct.pack(">ii", 2, position if position == 3 else size)
+    index.write_bytes(index.read_bytes()[:8] + entry + index.read_bytes()[16:])
+    with pytest.raises(CorruptRecordError, match=str(segment_paths(log.directory, 0).log)):
+        cut_to(log, 3)
+    assert log.state() == before
+
+
 @pytest.mark.parametrize("offset", [0, 2, 3, 5, 12, 700])
 def test_a_log_can_be_emptied_to_begin_anew_anywhere(tmp_path: Path, offset: int) -> None:
     config = TopicConfig(segment_bytes=500, index_interval_bytes=1, file_delete_delay_ms=0)
