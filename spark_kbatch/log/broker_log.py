@@ -314,7 +314,7 @@ class BrokerLog:
             states = rebuilt.states
         elif self._replayed_to < log_end_offset:
             for _, header, marker in producer_batches(self.files, extents, self._replayed_to):
-                replay(states, header, marker, _NOTHING_EXPIRES, [])
+                replay(states, header, marker, _NOTHING_EXPIRES)
         self._states, self._replayed_to = states, log_end_offset
         return states
 

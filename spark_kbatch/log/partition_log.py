@@ -42,7 +42,12 @@ from spark_kbatch.log.checkpoints import (
 )
 from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.log.producer_snapshot import SUFFIX as SNAPSHOT_SUFFIX
-from spark_kbatch.log.producer_snapshot import snapshot_path, write_snapshot
+from spark_kbatch.log.producer_snapshot import (
+    snapshot_offsets,
+    snapshot_path,
+    stray_snapshots,
+    write_snapshot,
+)
 from spark_kbatch.log.producer_state import ProducerStates
 from spark_kbatch.log.replay import (
     AbortedSearch,
@@ -453,7 +458,7 @@ class PartitionLog:
     def _load_producers(self, state: LogState, now_ms: int) -> ProducerStates:
         """From the log. Where commits have rolled segments, which write no snapshots, one is written.
 
-        A snapshot counts only where a segment begins that the state shows: one that a dead writer
+        Those of segments that are gone are removed. A snapshot counts only where a segment begins that the state shows: one that a dead writer
         left is at an offset that came to hold other batches.
         """
         bases, active = self.segments(state), state.segment_base_offset
@@ -473,6 +478,8 @@ class PartitionLog:
         path = snapshot_path(self.directory, active)
         if active > state.log_start_offset and not self.files.exists(path):
             write_snapshot(self.files, self.directory, active, rebuilt(active).entries)
+        for offset in stray_snapshots(snapshot_offsets(self.files, self.directory), bases):
+            self.files.remove(snapshot_path(self.directory, offset))
         return rebuilt(state.log_end_offset)
 
     def _header_at(
