@@ -1,8 +1,9 @@
 """Cuts a log back to an offset, or empties it to begin anew at one.
 
-Who copies a leader's log does so where the two have come to differ. The state is written first, and
-what it no longer covers is removed behind it: a crash in between leaves bytes past the recorded
-ends, which the next writer cuts. The caller holds the partition's lock.
+Who copies a leader's log does so where the two have come to differ. The state is written first,
+flushed whatever the topic's writers do, and what it no longer covers is removed behind it: a crash
+in between leaves bytes past the recorded ends, which the next writer cuts. The caller holds the
+partition's lock.
 
 Source: Kafka storage/.../log/UnifiedLog.java truncateTo, truncateFullyAndStartAt, LogSegment.java
 truncateTo.
@@ -31,9 +32,7 @@ assert _INDEX_ENTRIES.itemsize == INDEX_ENTRY.size
 assert _TIME_INDEX_ENTRIES.itemsize == TIME_INDEX_ENTRY.size
 
 
-def truncate_to(
-    log: PartitionLog, state: LogState, offset: int, *, now_ms: int, flush: bool
-) -> LogState:
+def truncate_to(log: PartitionLog, state: LogState, offset: int, *, now_ms: int) -> LogState:
     """Remove every batch that holds `offset` or lies behind it; the state then.
 
     The log ends with a whole batch, so below `offset` where that lies within one; Kafka would put
@@ -48,16 +47,16 @@ def truncate_to(
     bases = log.segments(state)
     at = bisect.bisect_right(bases, offset) - 1
     if at < 0:
-        return truncate_fully_and_start_at(log, state, offset, now_ms=now_ms, flush=flush)
+        return truncate_fully_and_start_at(log, state, offset, now_ms=now_ms)
     after = _with_epoch(log, _state_before(log, state, bases[at], offset))
     log.forget_producers()
-    log.write_state(after, flush=flush)
+    log.write_state(after, flush=True)
     log.cut(after)
     return after
 
 
 def truncate_fully_and_start_at(
-    log: PartitionLog, state: LogState, offset: int, *, now_ms: int, flush: bool
+    log: PartitionLog, state: LogState, offset: int, *, now_ms: int
 ) -> LogState:
     """Remove everything; the next batch gets `offset`. The state then."""
     emptied = state._replace(
@@ -77,7 +76,7 @@ def truncate_fully_and_start_at(
     )
     after = _with_epoch(log, emptied)
     log.forget_producers()
-    log.write_state(after, flush=flush)
+    log.write_state(after, flush=True)
     log.cut(after)
     for path in segment_paths(log.directory, offset):
         log.files.write(path, 0, b"")

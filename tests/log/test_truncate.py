@@ -63,7 +63,7 @@ def content(log: PartitionLog) -> dict[str, bytes]:
 
 
 def cut_to(log: PartitionLog, offset: int) -> LogState:
-    return truncate_to(log, log.state(), offset, now_ms=NOW, flush=False)
+    return truncate_to(log, log.state(), offset, now_ms=NOW)
 
 
 def of_the_segment(state: LogState) -> tuple[int, ...]:
@@ -212,7 +212,7 @@ def test_a_log_can_be_emptied_to_begin_anew_anywhere(tmp_path: Path, offset: int
     config = TopicConfig(segment_bytes=500, index_interval_bytes=1, file_delete_delay_ms=0)
     log = a_log(tmp_path, batches=4, config=config)
     assert len(log.segments(log.state())) > 1
-    after = truncate_fully_and_start_at(log, log.state(), offset, now_ms=NOW, flush=True)
+    after = truncate_fully_and_start_at(log, log.state(), offset, now_ms=NOW)
 
     assert after == log.state()
     assert after[1:5] == (offset,) * 4
@@ -274,9 +274,9 @@ def test_a_kill_at_any_step_leaves_the_old_log_or_the_new_one(
 ) -> None:
     def truncate(log: PartitionLog) -> None:
         if how == "fully":
-            truncate_fully_and_start_at(log, log.state(), 40, now_ms=NOW, flush=True)
+            truncate_fully_and_start_at(log, log.state(), 40, now_ms=NOW)
         else:
-            truncate_to(log, log.state(), 7, now_ms=NOW, flush=True)
+            truncate_to(log, log.state(), 7, now_ms=NOW)
 
     before = held(original)
     end = 40 if how == "fully" else 6
@@ -416,3 +416,21 @@ def test_a_follower_cuts_what_a_dead_one_left(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes() + random.Random(0).randbytes(99))
     follow(log, as_led(builders.batch(), base_offset=3), 99)
     ensure_sound(log)
+
+
+def test_a_follower_that_is_killed_at_any_step_goes_on_where_it_was(tmp_path: Path) -> None:
+    data = as_led(*[builders.batch()] * 3, base_offset=6, epochs=[0, 2, 2])
+    original = a_log(tmp_path / "original", batches=2, config=TopicConfig(segment_bytes=1))
+    before = held(original)
+    (whole,) = copies(original, tmp_path / "whole", [Fault(at=1 << 30)])
+    after = follow(whole, data, 99)
+    steps = whole.files.steps  # type: ignore[attr-defined]
+    faults = [Fault(at, torn=torn) for at in range(len(steps)) for torn in (False, True)]
+    for fault, log in zip(faults, copies(original, tmp_path / "killed", faults), strict=True):
+        assert died(lambda log=log: follow(log, data, 99))
+        log = PartitionLog(Files(), log.directory, log.topic_partition, log.config)
+        message = f"killed at {steps[fault.at]}"
+        assert held(log) in (before, held(whole)), message
+        if held(log) == before:
+            assert follow(log, data, 99) == after, message
+        assert content(log) == content(whole), message
