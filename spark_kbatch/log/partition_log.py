@@ -380,11 +380,44 @@ class PartitionLog:
             # Also where they were written before: by one who died before its state was.
             state = state._replace(leader_epoch=max(state.leader_epoch, epochs_after[-1][0]))
         appender = LogAppender(self, state, now_ms=now_ms, as_follower=True)
-        appender.append(memoryview(data))
-        high_watermark = max(state.high_watermark, min(high_watermark, appender.next_offset))
-        after = appender.finish(flush=flush, high_watermark=high_watermark)
-        self.write_state(after, flush=flush)
+        self._read_producers(state, now_ms)
+        try:
+            self._append_and_replay(appender, memoryview(data), now_ms)
+            high_watermark = max(state.high_watermark, min(high_watermark, appender.next_offset))
+            last_stable_offset = self._producers.last_stable_offset(
+                high_watermark, state.log_start_offset
+            )
+            after = appender.finish(
+                flush=flush,
+                high_watermark=high_watermark,
+                last_stable_offset=last_stable_offset,
+            )
+            self.write_state(after, flush=flush)
+        except BaseException:
+            self.forget_producers()  # They know of batches that the log may not have.
+            raise
+        self._producers_as_of = after
+        self._producers.forget_ended(high_watermark)
         return after
+
+    def _append_and_replay(self, appender: LogAppender, data: memoryview, now_ms: int) -> None:
+        """Append a leader's batches, and let the producers and the transaction index know of them."""
+        begin = 0
+        for position, header in walk(data):
+            if header.producer_id <= NO_PRODUCER_ID:
+                continue
+            marker = read_marker(data, position, header) if header.is_control else None
+            aborted = replay(self._producers, header, marker, now_ms)
+            if aborted is not None:
+                # So that the segment which is active then is the marker's.
+                end = position + header.size_in_bytes
+                appender.append(data[begin:end])
+                begin = end
+                base = appender.segment_base_offset
+                appender.touch(
+                    transaction_index.append(self.files, self.directory, base, [aborted])
+                )
+        appender.append(data[begin:])
 
     def _checked_copy(
         self, state: LogState, data: Buffer, epochs: list[tuple[int, int]]
@@ -424,6 +457,14 @@ class PartitionLog:
                 yield position, header
                 position += header.size_in_bytes
 
+    def last_stable_offset(self, state: LogState, now_ms: int) -> int:
+        """Where the first transaction begins that is open in a log of this state, or unstable.
+
+        From the batches, whatever is remembered; nothing is written.
+        """
+        states = self._rebuilt(state, state.log_end_offset, now_ms)
+        return states.last_stable_offset(state.high_watermark, state.log_start_offset)
+
     def forget_producers(self) -> None:
         """Know of no batch of theirs: for who has taken some out of the log."""
         self._producers = ProducerStates(self.topic_partition)
@@ -459,29 +500,36 @@ class PartitionLog:
     def _load_producers(self, state: LogState, now_ms: int) -> ProducerStates:
         """From the log. Where commits have rolled segments, which write no snapshots, one is written.
 
-        Those of segments that are gone are removed. A snapshot counts only where a segment begins that the state shows: one that a dead writer
-        left is at an offset that came to hold other batches.
+        Those of segments that are gone are removed.
         """
-        bases, active = self.segments(state), state.segment_base_offset
-
-        def rebuilt(log_end_offset: int) -> ProducerStates:
-            return rebuild(
-                self.files,
-                self.directory,
-                self.topic_partition,
-                self._extents(state),
-                log_start_offset=state.log_start_offset,
-                log_end_offset=log_end_offset,
-                now_ms=now_ms,
-                snapshots=set(bases),
-            ).states
-
+        active = state.segment_base_offset
         path = snapshot_path(self.directory, active)
         if active > state.log_start_offset and not self.files.exists(path):
-            write_snapshot(self.files, self.directory, active, rebuilt(active).entries)
-        for offset in stray_snapshots(snapshot_offsets(self.files, self.directory), bases):
+            producers = self._rebuilt(state, active, now_ms)
+            write_snapshot(self.files, self.directory, active, producers.entries)
+        found = snapshot_offsets(self.files, self.directory)
+        for offset in stray_snapshots(found, self.segments(state)):
             self.files.remove(snapshot_path(self.directory, offset))
-        return rebuilt(state.log_end_offset)
+        return self._rebuilt(state, state.log_end_offset, now_ms)
+
+    def _rebuilt(self, state: LogState, log_end_offset: int, now_ms: int) -> ProducerStates:
+        """The producers as of an offset.
+
+        A snapshot counts only where a segment begins that the state shows: one that a dead writer
+        left is at an offset that came to hold other batches. Nor does it above the high watermark:
+        it does not say of which transactions the end is not yet sure.
+        """
+        bases = self.segments(state)
+        return rebuild(
+            self.files,
+            self.directory,
+            self.topic_partition,
+            self._extents(state),
+            log_start_offset=state.log_start_offset,
+            log_end_offset=log_end_offset,
+            now_ms=now_ms,
+            snapshots={base for base in bases if base <= state.high_watermark},
+        ).states
 
     def _header_at(
         self, descriptor: int, path: Path, position: int, end_position: int

@@ -188,7 +188,7 @@ def _from_offset(segments: Iterable[SegmentExtent], offset: int) -> Iterator[Seg
 
 
 class _Window:
-    """Some KiB of a file, read at once, because many small batches may lie in them."""
+    """Some KiB of a file, read at once where many small batches may lie in them."""
 
     def __init__(self, files: Files, descriptor: int, end_position: int) -> None:
         self._files, self._descriptor, self.end_position = files, descriptor, end_position
@@ -198,7 +198,8 @@ class _Window:
     def at(self, position: int, size: int) -> memoryview:
         """`size` bytes from `position`, fewer where the file has no more; until the next call."""
         if not self._position <= position <= self._end - size:
-            count = min(_WINDOW_SIZE, self.end_position - position)
+            is_far = position - self._end > _WINDOW_SIZE
+            count = min(size if is_far else _WINDOW_SIZE, self.end_position - position)
             count = self._files.pread_into(self._descriptor, position, self._buffer[:count])
             self._position, self._end = position, position + count
         start = position - self._position

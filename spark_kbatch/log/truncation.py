@@ -50,6 +50,8 @@ def truncate_to(log: PartitionLog, state: LogState, offset: int, *, now_ms: int)
         return truncate_fully_and_start_at(log, state, offset, now_ms=now_ms)
     after = _with_epoch(log, _state_before(log, state, bases[at], offset))
     log.forget_producers()
+    # A transaction whose marker is cut off is open again.
+    after = after._replace(last_stable_offset=log.last_stable_offset(after, now_ms))
     log.write_state(after, flush=True)
     log.cut(after)
     return after

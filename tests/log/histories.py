@@ -144,22 +144,26 @@ class History:
         ends = "abort" if abort else "commit"
         self.written.append(Written(self.end_offset, data, producer_id, True, ends, ()))
 
-    def outcome(self, index: int) -> str:
-        """Of the batch of data at `index`: "commit", "abort", or "" where it is not decided."""
+    def outcome(self, index: int, high_watermark: int = 2**62) -> str:
+        """Of the batch of data at `index`: "commit", "abort", or "" where it is not decided.
+
+        A marker decides once it lies below the high watermark.
+        """
         batch = self.written[index]
         if not batch.transactional:
             return "commit"
-        later = self.written[index:]
+        later = [one for one in self.written[index:] if one.base_offset < high_watermark]
         ends = (one.ends for one in later if one.ends and one.producer_id == batch.producer_id)
         return next(ends, "")
 
-    def last_stable_offset(self) -> int:
+    def last_stable_offset(self, high_watermark: int | None = None) -> int:
+        end = self.end_offset if high_watermark is None else high_watermark
         undecided = (
             batch.base_offset
             for index, batch in enumerate(self.written)
-            if not batch.ends and not self.outcome(index)
+            if not batch.ends and not self.outcome(index, end)
         )
-        return next(undecided, self.end_offset)
+        return min(next(undecided, end), end)
 
     def committed(self) -> list[int]:
         """Offsets of the records that a read_committed reader is given."""

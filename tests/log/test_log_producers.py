@@ -25,6 +25,7 @@ from spark_kbatch.log.producer_snapshot import pack, snapshot_offsets, snapshot_
 from spark_kbatch.log.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerEntry
 from spark_kbatch.log.replay import rebuild
 from spark_kbatch.log.segment import SegmentExtent, segment_paths
+from spark_kbatch.log.truncation import truncate_to
 from spark_kbatch.model import AbortedTransaction, AppendOrigin, AppendResult, IsolationLevel
 from spark_kbatch.record.header import unpack as unpack_header
 from tests import builders
@@ -260,6 +261,64 @@ def test_appended_transactions_leave_the_state_and_the_index_of_a_replay(
             entries = transaction_index.read(Files(), log.directory, base)
             assert entries
             assert all(base <= entry.last_offset < end for entry in entries)
+
+
+@settings(deadline=None, max_examples=60)
+@given(history=histories(), data=st.data())
+def test_a_follower_has_the_last_stable_offset_and_the_index_of_a_replay(
+    history: History, data: st.DataObject
+) -> None:
+    """It copies several batches at a time, and the high watermark comes after them."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = builders.a_log(Path(folder), batches=0, config=SMALL, files=FaultyFiles())
+        so_far, high_watermark = History(), 0
+        rest = list(history.written)
+        while rest:
+            count = data.draw(st.integers(1, 4))
+            piece, rest = rest[:count], rest[count:]
+            so_far.written += piece
+            high_watermark = data.draw(st.integers(high_watermark, so_far.end_offset))
+            by = data.draw(st.sampled_from([log, as_another_process_has_it(log)]))
+            state = by.append_as_follower(
+                by.state(), b"".join(one.data for one in piece),
+                high_watermark=high_watermark, flush=False, now_ms=NOW_MS,
+            )  # fmt: skip
+            assert state.high_watermark == high_watermark
+            assert state.last_stable_offset == so_far.last_stable_offset(high_watermark)
+        end = history.end_offset  # as its leader tells it, with no more batches
+        state = log.append_as_follower(
+            log.state(), b"", high_watermark=end, flush=False, now_ms=NOW_MS
+        )
+        assert state.last_stable_offset == history.last_stable_offset()
+        marked = {(one.producer_id, one.base_offset) for one in history.written if one.ends}
+        assert {(one.producer_id, one.last_offset) for one in aborted_of(log)} <= marked
+        for path in log.directory.glob("*.txnindex"):
+            bases = [base for base in log.segments(log.state()) if base > int(path.stem)]
+            entries = transaction_index.read(Files(), log.directory, int(path.stem))
+            assert entries
+            assert int(path.stem) <= entries[0].last_offset
+            assert entries[-1].last_offset < min(bases, default=2**62)
+
+
+@settings(deadline=None, max_examples=60)
+@given(history=histories(), data=st.data())
+def test_a_transaction_whose_marker_is_cut_off_is_open_again(
+    history: History, data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        log = builders.a_log(Path(folder), batches=0, config=SMALL, files=FaultyFiles())
+        for one in history.written:
+            append_written(log, one)
+        left = data.draw(st.integers(0, len(history.written) - 1))
+        offset = history.written[left].base_offset
+        state = truncate_to(log, log.state(), offset, now_ms=NOW_MS)
+        kept = History()
+        kept.written = history.written[:left]
+        assert state.last_stable_offset == kept.last_stable_offset()
+        assert all(one.last_offset < offset for one in aborted_of(log))
+        for one in history.written[left:]:
+            append_written(log, one)
+        assert log.state().last_stable_offset == history.last_stable_offset()
 
 
 def an_open_transaction(tmp_path: Path) -> PartitionLog:

@@ -6,6 +6,8 @@ import struct
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spark_kbatch.log import transaction_index
 from spark_kbatch.log.files import Files
@@ -86,6 +88,21 @@ def test_no_segment_is_searched_once_all_below_the_end_is_decided() -> None:
 )
 def test_what_cannot_be_an_entry_is_damage(entry: AbortedTransaction) -> None:
     assert unpack(pack(entry), 10) is None
+
+
+@given(st.binary(max_size=120), st.integers(0, 30))
+def test_any_bytes_are_entries_in_order_or_damage(data: bytes, base_offset: int) -> None:
+    found = unpack(data, base_offset)
+    assert found is None or b"".join(map(pack, found)) == data[: len(data) // 34 * 34]
+
+
+def test_a_flipped_byte_is_damage_or_another_entry_in_order() -> None:
+    data = pack(FIRST) + pack(SECOND) + pack(THIRD)
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 0x81
+        found = unpack(bytes(damaged), 10)
+        assert found is None or all(10 <= one.last_offset > one.first_offset for one in found)
 
 
 def test_markers_out_of_order_are_damage() -> None:

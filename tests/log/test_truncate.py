@@ -54,11 +54,11 @@ def held(log: PartitionLog) -> list[Record]:
 
 
 def content(log: PartitionLog) -> dict[str, bytes]:
-    """All files but the state."""
+    """All files but the state, and snapshots, which a crash may tear and nobody needs."""
     return {
         path.name: path.read_bytes()
         for path in log.directory.iterdir()
-        if path.name != "kbatch.state"
+        if path.name != "kbatch.state" and path.suffix != ".snapshot"
     }
 
 
