@@ -260,7 +260,7 @@ class Cluster(TopicReader):
     # Deleting.
 
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete all records below an offset of each of these partitions; -1 deletes all there are.
+        """Delete all records below an offset of each partition, (topic, number); -1 deletes all.
 
         They cannot be read any more when this returns. Their bytes go with whole segments.
 
@@ -272,9 +272,10 @@ class Cluster(TopicReader):
             ConfigError: a topic of the cluster's own.
             UnknownTopicOrPartitionError: one of them does not exist.
         """
-        for topic_partition in offsets:
+        wanted = {TopicPartition(*tp): offset for tp, offset in offsets.items()}
+        for topic_partition in wanted:
             ensure_not_internal(topic_partition.topic)
-        done = self.manager.delete_records(offsets, self._commits(flush=True))
+        done = self.manager.delete_records(wanted, self._commits(flush=True))
         return {tp: deletion.log_start_offset for tp, deletion in done.items()}
 
     def collect_garbage(

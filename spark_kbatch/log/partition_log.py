@@ -279,8 +279,7 @@ class PartitionLog:
             )
         epochs = read_leader_epochs(self.files, self.directory)
         if epochs and epochs[-1][1] > state.log_end_offset:
-            epochs = [entry for entry in epochs if entry[1] <= state.log_end_offset]
-            write_leader_epochs(self.files, self.directory, epochs)
+            write_leader_epochs(self.files, self.directory, _shown(epochs, state))
 
     def append_as_leader(
         self,
@@ -372,12 +371,14 @@ class PartitionLog:
             In all of these cases nothing is written.
         Source: UnifiedLog.appendAsFollower, LeaderEpochFileCache.assign.
         """
-        epochs = read_leader_epochs(self.files, self.directory)
+        epochs = _shown(read_leader_epochs(self.files, self.directory), state)
         epochs_after = self._checked_copy(state, data, epochs)
         self.cut(state)
         if epochs_after != epochs:
             write_leader_epochs(self.files, self.directory, epochs_after)
-            state = state._replace(leader_epoch=epochs_after[-1][0])
+        if epochs_after:
+            # Also where they were written before: by one who died before its state was.
+            state = state._replace(leader_epoch=max(state.leader_epoch, epochs_after[-1][0]))
         appender = LogAppender(self, state, now_ms=now_ms, as_follower=True)
         self._read_producers(state, now_ms)
         try:
@@ -610,3 +611,8 @@ class PartitionLog:
             "records: the file was cut or replaced from outside, or a power loss took what was not "
             "flushed"
         )
+
+
+def _shown(epochs: list[tuple[int, int]], state: LogState) -> list[tuple[int, int]]:
+    """Those of the leader epochs that begin in what the state shows, or at its end."""
+    return [entry for entry in epochs if entry[1] <= state.log_end_offset]

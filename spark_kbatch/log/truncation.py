@@ -1,8 +1,9 @@
 """Cuts a log back to an offset, or empties it to begin anew at one.
 
-Who copies a leader's log does so where the two have come to differ. The state is written first, and
-what it no longer covers is removed behind it: a crash in between leaves bytes past the recorded
-ends, which the next writer cuts. The caller holds the partition's lock.
+Who copies a leader's log does so where the two have come to differ. The state is written first,
+flushed whatever the topic's writers do, and what it no longer covers is removed behind it: a crash
+in between leaves bytes past the recorded ends, which the next writer cuts. The caller holds the
+partition's lock.
 
 Source: Kafka storage/.../log/UnifiedLog.java truncateTo, truncateFullyAndStartAt, LogSegment.java
 truncateTo.
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.log.checkpoints import read_leader_epochs
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
@@ -30,9 +32,7 @@ assert _INDEX_ENTRIES.itemsize == INDEX_ENTRY.size
 assert _TIME_INDEX_ENTRIES.itemsize == TIME_INDEX_ENTRY.size
 
 
-def truncate_to(
-    log: PartitionLog, state: LogState, offset: int, *, now_ms: int, flush: bool
-) -> LogState:
+def truncate_to(log: PartitionLog, state: LogState, offset: int, *, now_ms: int) -> LogState:
     """Remove every batch that holds `offset` or lies behind it; the state then.
 
     The log ends with a whole batch, so below `offset` where that lies within one; Kafka would put
@@ -40,25 +40,25 @@ def truncate_to(
     end or behind it changes nothing; one before all segments empties the log.
 
     Raises:
-        CorruptRecordError: the batches before `offset` cannot be followed.
+        CorruptRecordError: the batches before `offset` cannot be followed; nothing is changed.
     """
     if offset >= state.log_end_offset:
         return state
     bases = log.segments(state)
     at = bisect.bisect_right(bases, offset) - 1
     if at < 0:
-        return truncate_fully_and_start_at(log, state, offset, now_ms=now_ms, flush=flush)
+        return truncate_fully_and_start_at(log, state, offset, now_ms=now_ms)
     after = _with_epoch(log, _state_before(log, state, bases[at], offset))
     log.forget_producers()
     # A transaction whose marker is cut off is open again.
     after = after._replace(last_stable_offset=log.last_stable_offset(after, now_ms))
-    log.write_state(after, flush=flush)
+    log.write_state(after, flush=True)
     log.cut(after)
     return after
 
 
 def truncate_fully_and_start_at(
-    log: PartitionLog, state: LogState, offset: int, *, now_ms: int, flush: bool
+    log: PartitionLog, state: LogState, offset: int, *, now_ms: int
 ) -> LogState:
     """Remove everything; the next batch gets `offset`. The state then."""
     emptied = state._replace(
@@ -78,7 +78,7 @@ def truncate_fully_and_start_at(
     )
     after = _with_epoch(log, emptied)
     log.forget_producers()
-    log.write_state(after, flush=flush)
+    log.write_state(after, flush=True)
     log.cut(after)
     for path in segment_paths(log.directory, offset):
         log.files.write(path, 0, b"")
@@ -92,10 +92,15 @@ def _state_before(log: PartitionLog, state: LogState, base: int, offset: int) ->
     active = base == state.segment_base_offset
     end_position = state.segment_size if active else files.size(paths.log)
     index_size = state.index_size if active else None
-    _, first = lookup(files, paths, base, offset - 1, index_size)
+    known, first = lookup(files, paths, base, offset - 1, index_size)
     end_offset, size, bytes_since_index_entry = base, 0, 0
     largest = NO_TIMESTAMP, -1
     for position, header in log.headers(base, first, end_position):
+        if position == first > 0 and header.last_offset != known:
+            raise CorruptRecordError(
+                "last offset of an indexed batch",
+                path=str(paths.log), position=position, expected=known, found=header.last_offset,
+            )  # fmt: skip
         end_offset, size = header.base_offset, position
         if header.last_offset >= offset:
             break

@@ -14,5 +14,5 @@ lies beside `broker-0`.
 
 Module by module: `metadata` the JSON files, what PATH may be, topic creation; `locks` who waits for
 whom; `producer_ids` who is who among idempotent producers; `manager` the logs by topic and
-partition: appends and fetches.
+partition: appends, fetches and deletions.
 """

@@ -1,4 +1,4 @@
-"""The logs of a cluster by topic and partition: topics, appends, fetches, keeping brokers out.
+"""The logs of a cluster by topic and partition: topics, appends, fetches, deletions, brokers kept out.
 
 Lock order (see `locks.py`): commit, metadata, partitions by (topic, partition).
 

@@ -311,7 +311,7 @@ def test_a_transaction_whose_marker_is_cut_off_is_open_again(
             append_written(log, one)
         left = data.draw(st.integers(0, len(history.written) - 1))
         offset = history.written[left].base_offset
-        state = truncate_to(log, log.state(), offset, now_ms=NOW_MS, flush=False)
+        state = truncate_to(log, log.state(), offset, now_ms=NOW_MS)
         kept = History()
         kept.written = history.written[:left]
         assert state.last_stable_offset == kept.last_stable_offset()

@@ -54,16 +54,16 @@ def held(log: PartitionLog) -> list[Record]:
 
 
 def content(log: PartitionLog) -> dict[str, bytes]:
-    """All files but the state."""
+    """All files but the state, and snapshots, which a crash may tear and nobody needs."""
     return {
         path.name: path.read_bytes()
         for path in log.directory.iterdir()
-        if path.name != "kbatch.state"
+        if path.name != "kbatch.state" and path.suffix != ".snapshot"
     }
 
 
 def cut_to(log: PartitionLog, offset: int) -> LogState:
-    return truncate_to(log, log.state(), offset, now_ms=NOW, flush=False)
+    return truncate_to(log, log.state(), offset, now_ms=NOW)
 
 
 def of_the_segment(state: LogState) -> tuple[int, ...]:
@@ -193,12 +193,26 @@ def test_index_entries_of_what_is_cut_off_are_cut_off(tmp_path: Path) -> None:
     assert (after.max_timestamp, after.max_timestamp_offset) == (30, 1)
 
 
+@pytest.mark.parametrize("position", [3, 1], ids=["within a batch", "at another batch"])
+def test_an_index_that_leads_elsewhere_is_an_error(tmp_path: Path, position: int) -> None:
+    log = a_log(tmp_path, batches=0, config=TopicConfig(index_interval_bytes=0))
+    for time in range(5):
+        append(log, a_batch([time]))
+    before = log.state()
+    index, size = segment_paths(log.directory, 0).offset_index, len(a_batch([0]))
+    entry = struct.pack(">ii", 2, position if position == 3 else size)
+    index.write_bytes(index.read_bytes()[:8] + entry + index.read_bytes()[16:])
+    with pytest.raises(CorruptRecordError, match=str(segment_paths(log.directory, 0).log)):
+        cut_to(log, 3)
+    assert log.state() == before
+
+
 @pytest.mark.parametrize("offset", [0, 2, 3, 5, 12, 700])
 def test_a_log_can_be_emptied_to_begin_anew_anywhere(tmp_path: Path, offset: int) -> None:
     config = TopicConfig(segment_bytes=500, index_interval_bytes=1, file_delete_delay_ms=0)
     log = a_log(tmp_path, batches=4, config=config)
     assert len(log.segments(log.state())) > 1
-    after = truncate_fully_and_start_at(log, log.state(), offset, now_ms=NOW, flush=True)
+    after = truncate_fully_and_start_at(log, log.state(), offset, now_ms=NOW)
 
     assert after == log.state()
     assert after[1:5] == (offset,) * 4
@@ -260,9 +274,9 @@ def test_a_kill_at_any_step_leaves_the_old_log_or_the_new_one(
 ) -> None:
     def truncate(log: PartitionLog) -> None:
         if how == "fully":
-            truncate_fully_and_start_at(log, log.state(), 40, now_ms=NOW, flush=True)
+            truncate_fully_and_start_at(log, log.state(), 40, now_ms=NOW)
         else:
-            truncate_to(log, log.state(), 7, now_ms=NOW, flush=True)
+            truncate_to(log, log.state(), 7, now_ms=NOW)
 
     before = held(original)
     end = 40 if how == "fully" else 6
@@ -402,3 +416,21 @@ def test_a_follower_cuts_what_a_dead_one_left(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes() + random.Random(0).randbytes(99))
     follow(log, as_led(builders.batch(), base_offset=3), 99)
     ensure_sound(log)
+
+
+def test_a_follower_that_is_killed_at_any_step_goes_on_where_it_was(tmp_path: Path) -> None:
+    data = as_led(*[builders.batch()] * 3, base_offset=6, epochs=[0, 2, 2])
+    original = a_log(tmp_path / "original", batches=2, config=TopicConfig(segment_bytes=1))
+    before = held(original)
+    (whole,) = copies(original, tmp_path / "whole", [Fault(at=1 << 30)])
+    after = follow(whole, data, 99)
+    steps = whole.files.steps  # type: ignore[attr-defined]
+    faults = [Fault(at, torn=torn) for at in range(len(steps)) for torn in (False, True)]
+    for fault, log in zip(faults, copies(original, tmp_path / "killed", faults), strict=True):
+        assert died(lambda log=log: follow(log, data, 99))
+        log = PartitionLog(Files(), log.directory, log.topic_partition, log.config)
+        message = f"killed at {steps[fault.at]}"
+        assert held(log) in (before, held(whole)), message
+        if held(log) == before:
+            assert follow(log, data, 99) == after, message
+        assert content(log) == content(whole), message

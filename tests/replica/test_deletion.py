@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from spark_kbatch.replica.manager import RETENTION_CHECK_INTERVAL_MS
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
 from tests.builders import append_records, batch
-from tests.faults import FaultyFiles, StopsInTheFlip
+from tests.faults import Fault, FaultyFiles, StopsInTheFlip, died
 from tests.log.soundness import ensure_sound
 
 EVENTS = TopicPartition("events", 0)
@@ -281,3 +282,44 @@ def test_deleted_files_go_after_their_delay_also_without_retention(cluster: Clus
     assert len(cluster.collect_garbage().partitions[place].files) == 6
     assert list(folder.glob("*.deleted")) == []
     assert offsets(cluster, place) == [7, 8]
+
+
+# A crash.
+
+
+@pytest.mark.parametrize("what", ["collect garbage", "delete records"])
+def test_a_kill_at_any_step_loses_no_record_that_is_to_stay_and_is_finished_next(
+    tmp_path: Path, what: str
+) -> None:
+    def work(path: Path, files: FaultyFiles) -> None:
+        cluster = Cluster(str(path), files=files)
+        if what == "collect garbage":
+            cluster.collect_garbage(staging_retention_ms=0)
+        else:
+            cluster.delete_records({EVENTS: 7, OTHERS[0]: 2})
+
+    original = builders.a_cluster(tmp_path, config=CONFIG, files=FaultyFiles())
+    original.create_topic("others", partitions=2, config={"retention.ms": -1})
+    for _ in range(4):
+        append_records(original, {EVENTS: batch(), OTHERS[0]: batch()})
+    a_left_over(original, "job", age_ms=DAY, newest="driver")
+    before = {EVENTS: [*range(12)], OTHERS[0]: [*range(12)]}
+    starts = {EVENTS: 6, OTHERS[0]: 0} if what == "collect garbage" else {EVENTS: 7, OTHERS[0]: 2}
+    counted = FaultyFiles()
+    shutil.copytree(original.path, tmp_path / "steps")
+    work(tmp_path / "steps", counted)
+    assert {"lock", "write", "touch", "rename"} <= {step.split()[0] for step in counted.steps}
+    for at, step in enumerate(counted.steps):
+        path = tmp_path / str(at)
+        shutil.copytree(original.path, path)
+        assert died(lambda path=path, at=at: work(path, FaultyFiles(Fault(at))))
+        found = Cluster(str(path), files=FaultyFiles())
+        for tp, start in starts.items():
+            assert offsets(found, tp) in (before[tp], before[tp][start:]), f"killed at {step}"
+        work(path, FaultyFiles())
+        for tp, start in starts.items():
+            assert offsets(found, tp) == before[tp][start:], f"killed at {step}"
+            ensure_sound(found.manager.log(tp))
+        assert (found.metadata.staging_dir / "job").exists() == (what == "delete records")
+        assert append_records(found, {EVENTS: batch()})[EVENTS].base_offset == 12
+        shutil.rmtree(path)
