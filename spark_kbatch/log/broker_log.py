@@ -44,6 +44,7 @@ from spark_kbatch.log.segment import INDEX_ENTRY, SegmentPaths, base_offset_of
 from spark_kbatch.log.segment_scan import SegmentEnd, find_end, is_batch_at, read_batches
 from spark_kbatch.model import LogOffsets, TopicPartition
 from spark_kbatch.record.header import MAX_OFFSET, LogRead
+from spark_kbatch.record.legacy import unwrap
 
 logger = logging.getLogger(__name__)
 
@@ -201,9 +202,12 @@ class BrokerLog:
                 read = read_batches(
                     self.files, descriptor, path, 0, size, max_bytes=1 << 16, at_least=0
                 )
-            except CorruptRecordError:
+                _, first = read.batches[0]
+                if first.is_wrapper:
+                    first = unwrap(read.data, 0, first).header
+            except (CorruptRecordError, IndexError):
                 return 0
-        return read.batches[0][1].base_offset if read.batches else 0
+        return first.base_offset
 
     def _paths(self, found: dict[str, str], base: int, name: str) -> Iterator[Path]:
         for ending in (".log", ".index", ".timeindex"):

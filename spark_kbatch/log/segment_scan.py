@@ -25,6 +25,7 @@ from spark_kbatch.record.header import (
     BatchHeader,
     LogRead,
     ensure_valid,
+    header_at,
     walk,
     whole_size,
 )
@@ -136,7 +137,8 @@ def is_batch_at(
         read = read_batches(
             files, descriptor, path, position, end_position, max_bytes=_PROBE_BYTES, at_least=0
         )
-        _, header = read.batches[0]
+        # What lies behind the first message does not matter, where there are several.
+        header = header_at(read.data, 0, len(read.data))
         ensure_valid(read.data, 0, header)
     except (CorruptRecordError, IndexError):
         return False
@@ -192,7 +194,13 @@ def _valid_batches(
         try:
             view, size = _read_whole(files, descriptor, position, end_position, _CHUNK_BYTES)
             for at, header in walk(view, 0, size or len(view)):
-                ensure_valid(view, at, header)
+                try:
+                    ensure_valid(view, at, header)
+                except CorruptRecordError as error:
+                    # Messages that are walked as one are valid one by one.
+                    for part, before in walk(view, at, error.position):
+                        yield position + part, before
+                    raise
                 yield position + at, header
         except CorruptRecordError as error:
             raise error.at(str(path), position) from None
