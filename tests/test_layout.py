@@ -139,11 +139,13 @@ def test_no_module_is_a_drawer() -> None:
 
 
 WITHOUT_KERNELS = """
+import shutil
 import sys
 from pathlib import Path
 
 import spark_kbatch
 from spark_kbatch import consumer
+from spark_kbatch.cluster import open_for_reading
 from spark_kbatch.config import parse_read_options, parse_write_options
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import plain
@@ -162,6 +164,11 @@ edges = cluster.edges(wanted.topic_partition for wanted in ranges)
 agreed = cluster.snapshots.agree("an-action", lambda: consumer.resolve(ranges, edges))
 assert agreed == {TopicPartition("events", 0): (0, 4), TopicPartition("events", 1): (0, 4)}
 assert [info.offsets.high_watermark for info in cluster.describe(["events"])] == [4, 4]
+
+shutil.copytree(cluster.path / "broker-0", Path(path) / "broker")
+logs = open_for_reading(str(Path(path) / "broker"))
+options = parse_read_options({"path": path, "subscribe": "events"})
+assert [logs.resolve(wanted, options, "").end for wanted in logs.plan(options)] == [4, 4]
 
 # As many as lie between two entries of an index.
 messages = reference.encode_messages([reference.Record(n, 0, None, b"v") for n in range(99)], magic=1)

@@ -146,6 +146,11 @@ class BatchHeader(NamedTuple):
         return self.magic < MAGIC and bool(self.attributes & CODEC_MASK)
 
     @property
+    def is_transactional(self) -> bool:
+        """Whether it belongs to a transaction, or ends one."""
+        return self.magic == MAGIC and bool(self.attributes & TRANSACTIONAL)
+
+    @property
     def is_dense(self) -> bool:
         """Whether there is a record at each of its offsets; not known of a wrapper."""
         return self.records_count == self.last_offset_delta + 1
@@ -156,11 +161,6 @@ class BatchHeader(NamedTuple):
         return self._replace(
             base_offset=base_offset, last_offset_delta=delta, records_count=delta + 1
         )
-
-    @property
-    def is_transactional(self) -> bool:
-        """Whether it belongs to a transaction, or ends one."""
-        return self.magic == MAGIC and bool(self.attributes & TRANSACTIONAL)
 
     def ensure_sane(self, position: int, room: int) -> None:
         """Check what can be checked without the records.
