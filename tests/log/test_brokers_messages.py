@@ -13,7 +13,7 @@ from spark_kbatch.log.broker_log import BrokerLog, Checkpoints
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.replay import producer_batches
 from spark_kbatch.log.segment import SegmentExtent
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import IsolationLevel, TopicPartition
 from spark_kbatch.record import codec
 from tests import builders, reference
 from tests.record.test_legacy import records_sha256, segments
@@ -39,7 +39,10 @@ def a_broker_log(tmp_path: Path, data: bytes, name: str = "00000000000000000000.
 def contents(log: BrokerLog, offset: int, end_offset: int) -> list[Record]:
     found: list[Record] = []
     while offset < end_offset:
-        read, _ = log.read(offset, lambda: NO_CHECKPOINTS, max_bytes=10_000)
+        read, _ = log.read(
+            offset, lambda: NO_CHECKPOINTS, max_bytes=10_000,
+            isolation=IsolationLevel.READ_UNCOMMITTED,
+        )  # fmt: skip
         parts = codec.decode_batches(
             read.data, read.batches, columns=codec.RECORD_SCHEMA.names,
             start_offset=offset, end_offset=end_offset, max_bytes=10_000,
