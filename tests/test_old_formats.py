@@ -17,9 +17,14 @@ from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
     InvalidRecordError,
+    InvalidTimestampError,
     KBatchError,
+    OffsetsOutOfOrderError,
     RecordTooLargeError,
+    UnexpectedAppendOffsetError,
 )
+from spark_kbatch.log.files import Files
+from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import codec
 from spark_kbatch.record.header import walk
@@ -324,3 +329,53 @@ def test_topic_of_batches_takes_no_messages(tmp_path: Path) -> None:
     data = reference.encode_messages(records(0), magic=1)
     answer = builders.append_records(cluster, {("events", 0): data})[EVENTS]
     assert "has magic 1; accepted: 2, of message.format.version=3.0" in str(answer.error)
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_time_past_a_limit_is_refused(tmp_path: Path, compression: str) -> None:
+    cluster = a_cluster(tmp_path, 1, message_timestamp_before_max_ms=1_000)
+    codec_id = reference.CODECS[compression]
+    old = [Record(0, -1, None, b"v"), Record(1, 5, None, b"v"), Record(2, -1, None, b"v")]
+    data = reference.encode_messages(old, magic=1, codec=codec_id)
+    answer = builders.append_records(cluster, {("events", 0): data})[EVENTS]
+    assert isinstance(answer.error, InvalidTimestampError)
+
+
+# Followers.
+
+
+@pytest.mark.parametrize("magic", MAGICS)
+def test_follower_has_the_bytes_of_its_leader(tmp_path: Path, magic: int) -> None:
+    cluster = a_cluster(tmp_path, magic, segment_bytes=5_000)
+    rows = builders.rows(n=300).drop_columns(["headers"])
+    for compression in ("none", "gzip", "none"):
+        a_job(cluster, rows, topic="events", compression_type=compression, batch_size="3000")
+    data = log_bytes(cluster)
+    follower = PartitionLog(Files(), tmp_path / "f", EVENTS, cluster.manager.log(EVENTS).config)
+    follower.create("a-topic-id-of-22-chars")
+
+    state = follower.append_as_follower(
+        follower.state(), data, high_watermark=900, flush=False, now_ms=0
+    )
+
+    assert (state.log_end_offset, state.high_watermark) == (900, 900)
+    held = b"".join(path.read_bytes() for path in sorted((tmp_path / "f").glob("*.log")))
+    assert held == data
+    read = follower.read(state, 450, max_bytes=2**20)
+    assert read.batches[0][1].base_offset <= 450 <= read.batches[0][1].last_offset
+
+
+@pytest.mark.parametrize("magic", MAGICS)
+@pytest.mark.parametrize("codec_id", [0, 1])
+@pytest.mark.parametrize("offsets", [(1, 2), (0, 2)], ids=["not the next", "gap"])
+def test_follower_takes_only_what_follows(
+    tmp_path: Path, magic: int, codec_id: int, offsets: tuple[int, int]
+) -> None:
+    config = TopicConfig(message_format_version=VERSIONS[magic])
+    follower = PartitionLog(Files(), tmp_path / "f", EVENTS, config)
+    follower.create("a-topic-id-of-22-chars")
+    held = [record._replace(timestamp=-1) for record in records(*offsets)]
+    data = reference.encode_messages(held, magic=magic, codec=codec_id)
+    with pytest.raises((UnexpectedAppendOffsetError, OffsetsOutOfOrderError)):
+        follower.append_as_follower(follower.state(), data, high_watermark=2, flush=False, now_ms=0)
+    assert follower.state().log_end_offset == 0

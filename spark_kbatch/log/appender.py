@@ -116,9 +116,12 @@ class LogAppender:
         run_bytes_max = min(self._log.config.segment_bytes, RUN_BYTES_MAX)
         for position, header in walk(data, run_bytes_max=run_bytes_max):
             self._ensure_magic(header, position)
-            held = data[position : position + header.size_in_bytes]
-            told = known if known is not None and header.is_wrapper else header
-            placed, final = place(held, told, self.next_offset)
+            placed, final = data[position : position + header.size_in_bytes], header
+            if not self._as_follower:
+                told = known if known is not None and header.is_wrapper else header
+                placed, final = place(placed, told, self.next_offset)
+            elif header.is_wrapper:
+                final = header.opened(self.next_offset)
             if self._is_full(0, final):
                 self._roll()
             if self._size == 0:

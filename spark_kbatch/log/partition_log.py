@@ -84,6 +84,7 @@ from spark_kbatch.record.header import (
     walk,
     whole_size,
 )
+from spark_kbatch.record.legacy import unwrap
 
 _SEGMENT_FILES = (".log", ".index", ".timeindex", transaction_index.SUFFIX, SNAPSHOT_SUFFIX)
 
@@ -425,10 +426,17 @@ class PartitionLog:
         """The leader epochs of the log once it has these batches, which are checked."""
         next_offset = state.log_end_offset
         for position, header in walk(data):
-            if header.base_offset != next_offset:
+            if header.is_wrapper and header.last_offset >= next_offset:
+                # Where it begins is known once it is open.
+                header = unwrap(data, position, header).header
+            has_gaps = header.magic < MAGIC and not header.is_dense
+            if header.base_offset != next_offset or has_gaps:
                 kind = OffsetsOutOfOrderError if position else UnexpectedAppendOffsetError
                 raise kind(str(self.topic_partition), next_offset, header.base_offset)
+            next_offset = header.next_offset
             ensure_valid(data, position, header)
+            if header.magic < MAGIC:
+                continue  # which has no leader epoch
             epoch, latest = header.partition_leader_epoch, epochs[-1][0] if epochs else -1
             if epoch < max(latest, 0):
                 raise CorruptRecordError(
@@ -437,9 +445,8 @@ class PartitionLog:
                 )  # fmt: skip
             if epoch > latest:
                 # One that begins here has no batch.
-                epochs = [entry for entry in epochs if entry[1] < next_offset]
-                epochs.append((epoch, next_offset))
-            next_offset = header.next_offset
+                epochs = [entry for entry in epochs if entry[1] < header.base_offset]
+                epochs.append((epoch, header.base_offset))
         return epochs
 
     def headers(

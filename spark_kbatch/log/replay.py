@@ -38,10 +38,13 @@ from spark_kbatch.record.header import (
     LOG_OVERHEAD,
     NO_PRODUCER_ID,
     RECORD_BATCH_OVERHEAD,
+    RUN_BYTES_MAX,
     BatchHeader,
     LogRead,
     ensure_valid,
     unpack,
+    walk,
+    whole_size,
 )
 
 _MAGIC_POSITION = 16
@@ -205,6 +208,15 @@ class _Window:
         start = position - self._position
         return self._buffer[start : min(start + size, self._end - self._position)]
 
+    def size_of_messages(self, position: int, first_size: int) -> int:
+        """Of the plain messages from `position` on: thousands in a row are stepped over together."""
+        room = self.end_position - position
+        data = memoryview(bytearray(min(max(RUN_BYTES_MAX, first_size), room)))
+        data = data[: self._files.pread_into(self._descriptor, position, data)]
+        for _, run in walk(data, 0, whole_size(data)):
+            return run.size_in_bytes
+        return first_size
+
 
 def _header_and_size(window: _Window, position: int) -> tuple[BatchHeader | None, int]:
     """Of the batch at `position`; no header of V0 and V1. Errors count from there."""
@@ -224,9 +236,9 @@ def _header_and_size(window: _Window, position: int) -> tuple[BatchHeader | None
             expected=f"{size_min - LOG_OVERHEAD} to {room - LOG_OVERHEAD}",
             found=size - LOG_OVERHEAD,
         )  # fmt: skip
-    if is_legacy:
-        return None, size
     header = unpack(view)
+    if is_legacy:
+        return None, size if header.is_wrapper else window.size_of_messages(position, size)
     header.ensure_sane(0, room)
     return header, size
 

@@ -69,7 +69,7 @@ def validate(
             f"has magic {data[MAGIC_POSITION]}", f"{magic}, of message.format.version={version}"
         )
     if magic < MAGIC:
-        return _validate_messages(data, topic_partition, config, refuse)
+        return _validate_messages(data, topic_partition, config, refuse, now_ms)
     if size < RECORD_BATCH_OVERHEAD:
         raise refuse(f"has {size} bytes", f"one batch, of {RECORD_BATCH_OVERHEAD} bytes or more")
     header = unpack(data)
@@ -126,6 +126,7 @@ def _validate_messages(
     topic_partition: TopicPartition,
     config: TopicConfig,
     refuse: Callable[[str, str], InvalidRecordError],
+    now_ms: int,
 ) -> BatchHeader:
     headers = [header for _, header in walk(data)]
     kinds = {(header.magic, header.attributes) for header in headers}
@@ -134,7 +135,7 @@ def _validate_messages(
     first = headers[0]
     if first.timestamp_type == LOG_APPEND_TIME_TYPE:
         raise refuse("has log append time", "create time, the log's own clock sets the other")
-    rows = codec.decode(data, columns=("key", "value", "offset"))
+    rows = codec.decode(data, columns=("key", "value", "offset", "timestamp"))
     largest = len(data)
     if not first.is_wrapper:
         sizes = (pc.max(pc.binary_length(rows.column(name))).as_py() for name in ("key", "value"))
@@ -142,6 +143,9 @@ def _validate_messages(
     _ensure_size(largest, topic_partition, config)
     if rows.column("offset").to_pylist() != list(range(rows.num_rows)):
         raise refuse("has offsets with gaps", "0, 1, 2 .., the log assigns offsets")
+    if config.limits_times:
+        for timestamp in pc.unique(rows.column("timestamp")).to_pylist():
+            config.ensure_time_accepted(topic_partition.topic, timestamp, now_ms)
     return first._replace(
         base_offset=0,
         batch_length=len(data) - LOG_OVERHEAD,
