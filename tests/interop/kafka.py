@@ -215,7 +215,8 @@ class Broker:
         """Make a topic with these settings of Kafka's; on return its partitions have a leader."""
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
         topic = admin.NewTopic(name, partitions, 1, config=settings)
-        for future in self.admin().create_topics([topic]).values():
+        client = self.admin()  # dropped, it would drop what it was asked for
+        for future in client.create_topics([topic]).values():
             future.result(timeout=START_TIMEOUT_S)
         until(lambda: all((self.log_dir / f"{name}-{p}").is_dir() for p in range(partitions)))
 
