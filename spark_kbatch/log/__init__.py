@@ -15,9 +15,10 @@ but past every recorded end, and one write of the state makes it visible. Segmen
 one are never written again; their sizes are those of their files.
 
 Module by module: `files` all I/O and file locks, `state` the two slots, `segment` index entries and
-lookups, `checkpoints` the small text files, `appender` what is put behind the end and shown later,
-`validator` which batches a leader takes, `producer_state` which it has taken before, `partition_log`
-segments in order: read, cut, append as a leader.
+lookups, `checkpoints` the small text files, `leader_epochs` which epoch began where, `appender`
+what is put behind the end and shown later, `validator` which batches a leader takes,
+`producer_state` which it has taken before, `partition_log` segments in order: read, cut, append as
+a leader.
 
 Source: Kafka storage/.../log/LogSegment.java, OffsetIndex.java, TimeIndex.java, LocalLog.java.
 """

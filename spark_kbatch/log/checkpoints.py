@@ -1,25 +1,58 @@
 """The small text files beside the logs, as a broker writes and reads them.
 
-    partition.metadata         version: 0 / topic_id: 22 characters of base64url; no newline at the end
-    leader-epoch-checkpoint    0 / number of entries / epoch start_offset, ascending
-    meta.properties            version=1, cluster.id, node.id, directory.id
+    in a partition's directory
+      partition.metadata                 version: 0 / topic_id: 22 characters of base64url; no newline
+                                         at the end
+      leader-epoch-checkpoint            0 / number of entries / epoch start_offset, ascending
+    in a log dir
+      recovery-point-offset-checkpoint   0 / number of entries / topic partition offset; all below the
+                                         offset is on disk
+      log-start-offset-checkpoint        the same form; partitions that begin past their first segment
+      replication-offset-checkpoint      the same form; high watermarks
+      meta.properties                    version=1, cluster.id, node.id, directory.id, in the form of
+                                         Java's properties
 
-Source: Kafka storage/.../log/PartitionMetadataFile.java, CheckpointFile.java,
-metadata/properties/MetaProperties.java.
+A checkpoint is replaced whole. An empty one, or one that ends behind its version, has no entries.
+Whether a damaged one counts as empty is for those to say who read it.
+
+Source: Kafka storage/.../checkpoint/PartitionMetadataFile.java, OffsetCheckpointFile.java,
+LeaderEpochCheckpointFile.java, server-common/.../CheckpointFile.java, metadata/properties/
+MetaProperties.java; java.util.Properties.load.
 """
 
 from __future__ import annotations
 
 import base64
+import binascii
+import itertools
+import re
 import uuid
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.log.files import Files
+from spark_kbatch.model import TopicPartition
 
 PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
 META_PROPERTIES = "meta.properties"
+
+_INT32_MAX, _INT64_MAX = 2**31 - 1, 2**63 - 1
+_Entry = TypeVar("_Entry")
+
+
+class MetaProperties(NamedTuple):
+    """Whose log dir it is. What the file does not say is None."""
+
+    version: int
+    cluster_id: str | None
+    node_id: int | None  # of version 0: broker.id
+    directory_id: str | None
 
 
 def random_id() -> str:
@@ -30,35 +63,125 @@ def random_id() -> str:
             return text
 
 
+# partition.metadata
+
+
 def write_partition_metadata(files: Files, directory: Path, topic_id: str) -> None:
     """Say which topic the partition directory belongs to."""
     files.replace(directory / PARTITION_METADATA, f"version: 0\ntopic_id: {topic_id}".encode())
 
 
-def write_leader_epochs(files: Files, directory: Path, epochs: list[tuple[int, int]]) -> None:
+def read_partition_metadata(files: Files, directory: Path) -> str:
+    """The topic's id.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        KafkaStorageError: the file is not one.
+    """
+    path = directory / PARTITION_METADATA
+    text = files.read(path).decode(errors="replace")
+    fields = dict(re.split(r":\s+", line, maxsplit=1) for line in text.splitlines() if ": " in line)
+    topic_id = fields.get("topic_id", "").strip()
+    if not fields.get("version", "").strip().isdecimal() or not _is_topic_id(topic_id):
+        raise KafkaStorageError(
+            f"{path} does not name a topic: expected 'version: 0' and 'topic_id:' with 22 characters "
+            f"of base64url, found {text[:60]!r}"
+        )
+    return topic_id
+
+
+def _is_topic_id(text: str) -> bool:
+    try:
+        data = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return len(data) == 16 and any(data)
+
+
+# Checkpoints.
+
+
+def write_leader_epochs(files: Files, directory: Path, epochs: Iterable[tuple[int, int]]) -> None:
     """(epoch, start offset), ascending."""
-    lines = ["0", str(len(epochs)), *(f"{epoch} {start}" for epoch, start in epochs)]
-    files.replace(directory / LEADER_EPOCHS, ("\n".join(lines) + "\n").encode())
+    lines = [f"{epoch} {start}" for epoch, start in epochs]
+    _write_checkpoint(files, directory / LEADER_EPOCHS, lines)
 
 
 def read_leader_epochs(files: Files, directory: Path) -> list[tuple[int, int]]:
     """(epoch, start offset), ascending.
 
     Raises:
+        FileNotFoundError: there is no such file.
         KafkaStorageError: the file is not one.
     """
     path = directory / LEADER_EPOCHS
+    epochs = _read_checkpoint(files, path, _epoch_entry)
+    for before, after in itertools.pairwise(epochs):
+        if before[0] > after[0] or before[1] > after[1]:
+            raise KafkaStorageError(
+                f"{path} is damaged: epochs and offsets grow from line to line, found {before}, {after}"
+            )
+    return epochs
+
+
+def write_offset_checkpoint(
+    files: Files, log_dir: Path, name: str, offsets: Mapping[TopicPartition, int]
+) -> None:
+    """One of RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS, its lines in the mapping's order."""
+    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+    _write_checkpoint(files, log_dir / name, lines)
+
+
+def read_offset_checkpoint(files: Files, log_dir: Path, name: str) -> dict[TopicPartition, int]:
+    """What the file says, in its order; nothing where there is no such file.
+
+    Raises:
+        KafkaStorageError: the file is not one.
+    """
+    path = log_dir / name
+    try:
+        return dict(_read_checkpoint(files, path, _offset_entry))
+    except FileNotFoundError:
+        return {}
+
+
+def _epoch_entry(line: str) -> tuple[int, int]:
+    epoch, start = line.split()
+    return _number(epoch, _INT32_MAX), _number(start, _INT64_MAX)
+
+
+def _offset_entry(line: str) -> tuple[TopicPartition, int]:
+    topic, partition, offset = line.split()
+    return TopicPartition(topic, _number(partition, _INT32_MAX)), _number(offset, _INT64_MAX)
+
+
+def _number(text: str, largest: int) -> int:
+    if not (text.isascii() and text.isdecimal()) or int(text) > largest:
+        raise ValueError(text)
+    return int(text)
+
+
+def _write_checkpoint(files: Files, path: Path, entries: list[str]) -> None:
+    files.replace(path, ("\n".join(["0", str(len(entries)), *entries]) + "\n").encode())
+
+
+def _read_checkpoint(files: Files, path: Path, entry: Callable[[str], _Entry]) -> list[_Entry]:
     lines = files.read(path).decode(errors="replace").splitlines()
     try:
-        epochs = [(int(epoch), int(start)) for epoch, start in (line.split() for line in lines[2:])]
-        if int(lines[0]) != 0 or int(lines[1]) != len(epochs) or sorted(epochs) != epochs:
-            raise ValueError(lines[:2])
-    except (ValueError, IndexError):
+        if lines and int(lines[0]) != 0:
+            raise ValueError(lines[0])
+        entries = [entry(line) for line in lines[2:]]
+        if len(lines) > 1 and int(lines[1]) != len(entries):
+            raise ValueError(lines[1])
+    except ValueError as error:
         raise KafkaStorageError(
-            f"{path} is not a leader epoch checkpoint: expected '0', a count and that many lines "
-            f"of epoch and offset, found {lines[:3]}"
+            f"{path} is not a checkpoint: expected '0', a count and that many entries, found "
+            f"{lines[:3]}{', ...' if lines[3:] else ''} ({error})"
         ) from None
-    return epochs
+    return entries
+
+
+# meta.properties
 
 
 def write_meta_properties(
@@ -69,3 +192,51 @@ def write_meta_properties(
         "version=1", f"cluster.id={cluster_id}", f"node.id={node_id}", f"directory.id={directory_id}"
     ]  # fmt: skip
     files.replace(log_dir / META_PROPERTIES, ("\n".join(lines) + "\n").encode())
+
+
+def read_meta_properties(files: Files, log_dir: Path) -> MetaProperties:
+    """Whose log dir it is.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        KafkaStorageError: the file is not one.
+    """
+    path = log_dir / META_PROPERTIES
+    found = _properties(files.read(path).decode("latin-1"))
+    try:
+        version = _number(found.get("version", "0"), 1)
+        node_id = found.get("node.id" if version == 1 else "broker.id")
+        return MetaProperties(
+            version,
+            found.get("cluster.id"),
+            None if node_id is None else _number(node_id, _INT32_MAX),
+            found.get("directory.id"),
+        )
+    except ValueError as error:
+        raise KafkaStorageError(
+            f"{path} is damaged: version is 0 or 1 and a node's id a number, found {error}"
+        ) from None
+
+
+def _properties(text: str) -> dict[str, str]:
+    """Java's form: `key=value`, `key: value` or `key value`, # and ! comments, escapes."""
+    found = {}
+    # A line that ends in an odd number of backslashes goes on in the next, whose indent is dropped.
+    text = re.sub(r"\r\n?", "\n", text)
+    text = re.sub(r"(?<!\\)((?:\\\\)*)\\\n[ \t\f]*", r"\1", text)
+    for line in text.split("\n"):
+        line = line.lstrip(" \t\f")
+        if line and line[0] not in "#!":
+            parts = re.fullmatch(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line)
+            if parts:
+                found[_unescaped(parts[1])] = _unescaped(parts[2])
+    return found
+
+
+def _unescaped(text: str) -> str:
+    named = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+    def character(escape: re.Match[str]) -> str:
+        return chr(int(escape[1], 16)) if escape[1] else named.get(escape[2], escape[2])
+
+    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", character, text)

@@ -1,0 +1,109 @@
+"""Which leader epoch began at which offset, of one replica: `leader-epoch-checkpoint`.
+
+    epochs = LeaderEpochCache.read(files, directory)
+    epochs.assign(3, log_end_offset)            a leader begins; the file is replaced, flushed
+    epochs.end_offset_for(2, log_end_offset)    where a follower's epoch 2 ends here
+
+Epochs and start offsets both grow from entry to entry. A batch belongs to the last entry whose start
+offset is not above its base offset.
+
+Source: Kafka storage/.../epoch/LeaderEpochFileCache.java.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from spark_kbatch.log.checkpoints import read_leader_epochs, write_leader_epochs
+from spark_kbatch.log.files import Files
+
+UNDEFINED_EPOCH = -1
+UNDEFINED_EPOCH_OFFSET = -1
+
+
+class EpochEntry(NamedTuple):
+    """An epoch and the offset of the first batch that may have it."""
+
+    epoch: int
+    start_offset: int
+
+
+class LeaderEpochCache:
+    """The epochs of one replica. Writers hold the partition's lock; readers need none."""
+
+    def __init__(self, files: Files, directory: Path, entries: Iterable[tuple[int, int]]) -> None:
+        self._files, self._directory = files, directory
+        # Replaced whole, so that a reader always sees one consistent list.
+        self.entries = tuple(EpochEntry(*entry) for entry in entries)
+
+    @classmethod
+    def read(cls, files: Files, directory: Path) -> LeaderEpochCache:
+        """What the directory's file says.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            KafkaStorageError: the file is not one.
+        """
+        return cls(files, directory, read_leader_epochs(files, directory))
+
+    @property
+    def latest_epoch(self) -> int:
+        """UNDEFINED_EPOCH where there is none."""
+        return self.entries[-1].epoch if self.entries else UNDEFINED_EPOCH
+
+    def epoch_for(self, offset: int) -> int:
+        """The epoch of the batch that begins at `offset`; UNDEFINED_EPOCH before the first."""
+        at = bisect.bisect_right(self.entries, offset, key=lambda entry: entry.start_offset) - 1
+        return self.entries[at].epoch if at >= 0 else UNDEFINED_EPOCH
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEntry:
+        """The largest epoch up to `epoch` that is known here, and where it ends, exclusive.
+
+        Both are UNDEFINED where `epoch` is above all that are known. Below all of them it is
+        itself, ending where the first one begins.
+        Source: LeaderEpochFileCache.endOffsetFor.
+        """
+        if epoch == UNDEFINED_EPOCH or epoch > self.latest_epoch:
+            return EpochEntry(UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET)
+        if epoch == self.latest_epoch:
+            return EpochEntry(epoch, log_end_offset)
+        above = bisect.bisect_right(self.entries, epoch, key=lambda entry: entry.epoch)
+        floor = self.entries[above - 1].epoch if above else epoch
+        return EpochEntry(floor, self.entries[above].start_offset)
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Let `epoch` begin at `start_offset`; entries that contradict it go. On disk on return.
+
+        Nothing changes where the latest epoch is this one and begins no later.
+
+        Raises:
+            ValueError: a negative number.
+        """
+        if epoch < 0 or start_offset < 0:
+            raise ValueError(f"epoch {epoch} at offset {start_offset}; both are 0 or more")
+        if self.entries and self.latest_epoch == epoch:
+            if self.entries[-1].start_offset <= start_offset:
+                return
+        kept = list(self.entries)
+        while kept and (kept[-1].epoch >= epoch or kept[-1].start_offset >= start_offset):
+            kept.pop()
+        self._replace([*kept, EpochEntry(epoch, start_offset)])
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget epochs that begin at or behind `end_offset`."""
+        self._replace([entry for entry in self.entries if entry.start_offset < end_offset])
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget epochs that end at or before `start_offset`; the one it lies in begins there."""
+        before = [entry for entry in self.entries if entry.start_offset <= start_offset]
+        if before:
+            first = before[-1]._replace(start_offset=start_offset)
+            self._replace([first, *self.entries[len(before) :]])
+
+    def _replace(self, entries: list[EpochEntry]) -> None:
+        if tuple(entries) != self.entries:
+            write_leader_epochs(self._files, self._directory, entries)
+            self.entries = tuple(entries)
