@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ import pyarrow as pa
 from spark_kbatch import consumer
 from spark_kbatch.config import INT_MAX, ReadOptions, Topic, TopicConfig, WriteOptions
 from spark_kbatch.errors import ConfigError, KafkaStorageError, RecordTooLargeError
+from spark_kbatch.export import ExportedPartition, export_topic
 from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.model import (
     EARLIEST,
@@ -240,6 +242,25 @@ class Cluster:
             number = pa.scalar(tp.partition, pa.int32())
             for batch in self.read_range(OffsetRange(tp, first, last), columns):
                 yield batch.add_column(0, "partition", pa.repeat(number, batch.num_rows))
+
+    def export(self, topic: str, *, to: str | Path) -> list[ExportedPartition]:
+        """Place a topic's committed records in the log dir of a Kafka broker that is stopped.
+
+        The broker has the topic already, with as many partitions and no records. Let it keep old
+        records by `retention.ms=-1`: it deletes segments by the times of their records.
+
+        Args:
+            topic: not one of the cluster's own.
+            to: one of `log.dirs` of the broker.
+
+        Returns:
+            What each partition holds there; all of it is on disk.
+
+        Raises:
+            As `export_topic`; then nothing was changed, unless it says so.
+        """
+        ensure_not_internal(topic)
+        return export_topic(self.manager, self.snapshots.states, topic, absolute_path(str(to)))
 
     # Writing.
 
