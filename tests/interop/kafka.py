@@ -18,7 +18,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -218,16 +218,16 @@ class Broker:
         client = self.admin()  # dropped, it would drop what it was asked for
         for future in client.create_topics([topic]).values():
             future.result(timeout=START_TIMEOUT_S)
-        until(lambda: all((self.log_dir / f"{name}-{p}").is_dir() for p in range(partitions)))
+        written = [self.directory(name, p) / "partition.metadata" for p in range(partitions)]
+        until(lambda: all(path.exists() for path in written))
 
     def directory(self, topic: str, partition: int = 0) -> Path:
         """Of a partition."""
         return self.log_dir / f"{topic}-{partition}"
 
 
-def until(condition: object, *, timeout_s: float = 60) -> None:
+def until(condition: Callable[[], bool], *, timeout_s: float = 60) -> None:
     """Wait until `condition()` holds."""
-    assert callable(condition)
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"
