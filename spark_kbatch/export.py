@@ -115,10 +115,10 @@ def export_topic(
                 _stage(manager.log(tp), state, target.new(tp.partition))
                 for tp, state in sorted(states(partitions).items())
             ]
+            target.note(exported)
         except BaseException:
             target.remove_staged()
             raise
-        target.note(exported)
         target.swap()
         target.remove_staged()
     return exported
@@ -157,21 +157,22 @@ class _Target:
         Raises:
             ConfigError: says what is there instead.
         """
-        topic, log_dir = self._topic, self._log_dir
-        found = set(self._files.list(log_dir))
-        missing = [p for p in self._partitions if f"{topic}-{p}" not in found]
-        if missing:
+        topic, log_dir, count = self._topic, self._log_dir, len(self._partitions)
+        names = self._files.list(log_dir)
+        found = [p for p in self._partitions if f"{topic}-{p}" in names]
+        ids = {self._ensure_partition_empty(self._directory(p)) for p in found}
+        if len(found) < count:
+            missing = min(set(self._partitions).difference(found))
             raise ConfigError(
-                f"{log_dir} has no directory {topic}-{missing[0]}: create topic {topic!r} on the "
-                f"broker with {len(self._partitions)} partitions, all of them in this log dir, then "
-                "stop the broker; where it has the topic, start it once, and it makes the directory"
+                f"{log_dir} has no directory {topic}-{missing}: create topic {topic!r} on the broker "
+                f"with {count} partitions, all of them in this log dir, then stop the broker; where "
+                "it has the topic, start it once, and it makes the directory"
             )
-        if f"{topic}-{len(self._partitions)}" in found:
+        if f"{topic}-{count}" in names:
             raise ConfigError(
-                f"topic {topic!r} has more than {len(self._partitions)} partitions in {log_dir}, and "
-                f"{len(self._partitions)} here; create it there with as many"
+                f"topic {topic!r} has more than {count} partitions in {log_dir}, and {count} here; "
+                "create it there with as many"
             )
-        ids = {self._ensure_partition_empty(self._directory(p)) for p in self._partitions}
         if len(ids) > 1:
             raise ConfigError(
                 f"the partitions of topic {topic!r} in {log_dir} are of {len(ids)} topics, by their "
@@ -207,8 +208,11 @@ class _Target:
 
     def note(self, exported: Sequence[ExportedPartition]) -> None:
         """Make the log dir's checkpoints true of what will be there."""
-        for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS):
-            before = read_offset_checkpoint(self._files, self._log_dir, name)
+        checkpoints = {
+            name: read_offset_checkpoint(self._files, self._log_dir, name)
+            for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS)
+        }
+        for name, before in checkpoints.items():
             after = {tp: offset for tp, offset in before.items() if tp.topic != self._topic}
             if name == LOG_START_OFFSETS:
                 after |= {
