@@ -27,6 +27,8 @@ from spark_kbatch.log.segment import (
 )
 from spark_kbatch.log.state import LogState, boot_id
 from spark_kbatch.record.header import (
+    MAGIC,
+    MAGIC_POSITION,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
     assign,
@@ -77,6 +79,7 @@ class LogAppender:
         """
         first = 0
         for position, header in walk(data):
+            _ensure_magic(header, position)
             if self._is_full(position - first, header):
                 self._write_log(memoryview(data)[first:position])
                 self._roll()
@@ -123,6 +126,7 @@ class LogAppender:
                     )
                 header = unpack(view)
                 header.ensure_sane(position, size - position)
+                _ensure_magic(header, position)
                 assign(view, 0, base_offset=self.next_offset, leader_epoch=self._state.leader_epoch)
                 self._files.write_at(descriptor, position, view[:16])
                 self._account(header, position)
@@ -257,3 +261,10 @@ class LogAppender:
                 self._files.read_into(source, position, view)
             yield view[:whole]
             position += whole
+
+
+def _ensure_magic(header: BatchHeader, position: int) -> None:
+    if header.magic != MAGIC:
+        raise CorruptRecordError(
+            "magic byte", position=position + MAGIC_POSITION, expected=MAGIC, found=header.magic
+        )

@@ -35,7 +35,9 @@ from spark_kbatch.log.checkpoints import (
 )
 from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.log.producer_state import ProducerStates
+from spark_kbatch.log.replay import AbortedSearch
 from spark_kbatch.log.segment import (
+    SegmentExtent,
     base_offset_of,
     lookup,
     segment_paths,
@@ -47,14 +49,14 @@ from spark_kbatch.log.state import (
     read_state,
     write_state,
 )
-from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
+from spark_kbatch.model import AppendOrigin, AppendResult, IsolationLevel, TopicPartition
 from spark_kbatch.record.header import (
     NO_PRODUCER_ID,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
     LogRead,
     ensure_valid,
-    unpack,
+    header_at,
     walk,
     whole_size,
 )
@@ -83,6 +85,7 @@ class PartitionLog:
         # of this state; None until an idempotent producer comes.
         self._producers = ProducerStates(topic_partition)
         self._producers_as_of: LogState | None = None
+        self._aborted = AbortedSearch(files)
 
     def create(self, topic_id: str) -> None:
         """Make the directory of an empty log; what an unfinished creation left is removed."""
@@ -114,16 +117,24 @@ class PartitionLog:
         return state.segment_size + sum(sizes)
 
     def read(
-        self, state: LogState, offset: int, *, max_bytes: int, buffer: bytearray | None = None
+        self,
+        state: LogState,
+        offset: int,
+        *,
+        max_bytes: int,
+        buffer: bytearray | None = None,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> LogRead:
-        """Whole batches from the one that holds `offset` on, up to the high watermark.
+        """Whole batches from the one that holds `offset` on, up to the end for `isolation`.
 
         Args:
             max_bytes: the first batch is returned even when it is larger.
             buffer: used for the result where it is large enough, which spares a new one.
+            isolation: whether to end at the high watermark, or at the last stable offset and with
+                the aborted transactions.
 
         Returns:
-            Batches of one segment. Nothing where `offset` is the high watermark.
+            Batches of one segment. Nothing where `offset` is that end or above it.
 
         Raises:
             OffsetOutOfRangeError: below the log start or above the high watermark.
@@ -135,7 +146,8 @@ class PartitionLog:
             raise OffsetOutOfRangeError(
                 str(self.topic_partition), offset, state.log_start_offset, state.high_watermark
             )
-        if offset == state.high_watermark:
+        committed = isolation is IsolationLevel.READ_COMMITTED
+        if offset >= (state.last_stable_offset if committed else state.high_watermark):
             return LogRead("", 0, memoryview(b""), [])
         bases = self.segments(state)
         at = bisect.bisect_right(bases, offset) - 1
@@ -181,7 +193,26 @@ class PartitionLog:
                 path=str(paths.log), position=position + last_position,
                 expected=end_offset, found=last.next_offset,
             )  # fmt: skip
-        return LogRead(str(paths.log), position, view[:end], batches)
+        read = LogRead(str(paths.log), position, view[:end], batches)
+        return self._decided(state, read, base) if committed else read
+
+    def _decided(self, state: LogState, read: LogRead, base: int) -> LogRead:
+        """What a reader of committed data is given of `read`, out of the segment `base`."""
+        return self._aborted.decided(
+            read,
+            self._extents(state, base),
+            last_stable_offset=state.last_stable_offset,
+            log_end_offset=state.log_end_offset,
+        )
+
+    def _extents(self, state: LogState, first_base: int = 0) -> Iterator[SegmentExtent]:
+        """The segments from one on, as far as the state shows them."""
+        for base in self.segments(state):
+            if base >= first_base:
+                path = segment_paths(self.directory, base).log
+                active = base == state.segment_base_offset
+                size = state.segment_size if active else self.files.size(path)
+                yield SegmentExtent(base, path, size)
 
     def cut(self, state: LogState) -> None:
         """Remove what lies past the recorded ends. The caller holds the partition's lock.
@@ -295,20 +326,15 @@ class PartitionLog:
     def _header_at(
         self, descriptor: int, path: Path, position: int, end_position: int
     ) -> BatchHeader:
-        view = memoryview(bytearray(RECORD_BATCH_OVERHEAD))
-        if end_position - position < RECORD_BATCH_OVERHEAD:
-            raise CorruptRecordError(
-                "batch is cut off", path=str(path), position=position,
-                expected=f"{RECORD_BATCH_OVERHEAD} bytes or more", found=end_position - position,
-            )  # fmt: skip
-        if self.files.pread_into(descriptor, position, view) < RECORD_BATCH_OVERHEAD:
-            raise self._too_short(path, position + RECORD_BATCH_OVERHEAD)
-        header = unpack(view)
+        # A message of an older format may be shorter than a batch's header.
+        size = max(min(RECORD_BATCH_OVERHEAD, end_position - position), 0)
+        view = memoryview(bytearray(size))
+        if self.files.pread_into(descriptor, position, view) < size:
+            raise self._too_short(path, position + size)
         try:
-            header.ensure_sane(position, end_position - position)
+            return header_at(view, 0, size, room=end_position - position)
         except CorruptRecordError as error:
-            raise error.at(str(path), 0) from None
-        return header
+            raise error.at(str(path), position) from None
 
     def _whole_batches(
         self, path: Path, position: int, view: memoryview, base_offset: int

@@ -1,0 +1,476 @@
+"""One partition's directory as a broker left it, or is still writing it: read, never written.
+
+There is no record of where such a log ends. It is found anew whenever the edges are asked for, by
+what a broker does at its start, worked out in memory:
+
+    left-over files             as `leftovers.py` says
+    log start offset            the checkpoint's, but not below the first segment's base offset
+    segments to look at         without a recovery point, and after a clean shutdown: the last one;
+                                else from the one that holds the recovery point to the last
+    where the look begins       the last index entry that leads to a whole valid batch; the
+                                segment's begin where none does
+    a batch that does not hold  without a recovery point, or below it: stays in the log where a
+                                whole valid batch lies behind it, and who reads it gets an error;
+                                else the log ends before it, and later segments do not exist
+    log end < log start         the log is empty, at its start offset
+
+So a torn, zero-filled or preallocated tail is not read, and opening takes the time for some batches
+where there are indexes. What is left out is said once, as a warning. Before the place where the look
+begins nothing is checked until it is read, and then it is an error.
+
+Up to which offset all transactions are decided comes from the producers' batches, from the newest
+`.snapshot` that holds on; where there is none the headers of the whole log are read for it, once.
+
+An index is a hint and no more: its entry counts if a whole valid batch begins where it says. The
+state of a directory may change while it is read: a segment is compacted, or removed. Then one
+attempt fails, and the next goes by what is there now.
+
+Source: Kafka storage/.../log/LogLoader.java, LogSegment.recover, UnifiedLog.java.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
+from spark_kbatch.log.files import Files
+from spark_kbatch.log.leftovers import names_after_start
+from spark_kbatch.log.producer_state import ProducerStates
+from spark_kbatch.log.replay import AbortedSearch, producer_batches, rebuild, replay
+from spark_kbatch.log.segment import INDEX_ENTRY, SegmentExtent, SegmentPaths, base_offset_of
+from spark_kbatch.log.segment_scan import SegmentEnd, find_end, read_batches, valid_batch_at
+from spark_kbatch.model import IsolationLevel, LogOffsets, TopicPartition
+from spark_kbatch.record import legacy
+from spark_kbatch.record.header import MAX_OFFSET, LogRead
+
+logger = logging.getLogger(__name__)
+
+_Entries: TypeAlias = Sequence[tuple[int, int]] | npt.NDArray[np.int64]
+_NOTHING_EXPIRES = 0  # the clock, for producers of which only the transactions matter
+_NOTHING = LogRead("", 0, memoryview(b""), [])
+
+
+class Checkpoints(NamedTuple):
+    """What the log dir's checkpoints say of one partition; None where they say nothing."""
+
+    recovery_point: int | None = None
+    log_start_offset: int | None = None
+    high_watermark: int | None = None  # where it bounds what is read
+
+
+class Segment(NamedTuple):
+    """One segment: its files, under the names that they have now."""
+
+    base_offset: int
+    paths: SegmentPaths
+    end_position: int | None  # None where all of the file belongs to it
+
+
+class View(NamedTuple):
+    """A log, as it was found once. Replaced whole."""
+
+    segments: tuple[Segment, ...]
+    offsets: LogOffsets
+
+
+class BrokerLog:
+    """One partition of which another program is the owner. Keeps nothing open; thread-safe."""
+
+    def __init__(
+        self, files: Files, directory: Path, topic_partition: TopicPartition, *, file: str = ""
+    ) -> None:
+        """Of all segments in `directory`, or of one: that of the .log file with the name `file`."""
+        self.files = files
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self._file = file
+        self._mutex = threading.Lock()  # guards what follows
+        self._view: View | None = None
+        # By file, whatever its name: (offset, position), ascending. A batch begins at that position, and all before it
+        # have lower offsets.
+        self._known: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        self._aborted = AbortedSearch(files)
+        self._warned_about: set[Hashable] = set()
+        self._replay_mutex = threading.Lock()  # guards what follows; before _mutex
+        self._states: ProducerStates | None = None
+        self._replayed_to = 0
+
+    def edges(self, checkpoints: Checkpoints) -> LogOffsets:
+        """Where the log begins and ends now.
+
+        Raises:
+            KafkaStorageError, OSError: the directory cannot be read.
+        """
+        return self._look(checkpoints).offsets
+
+    def size_in_bytes(self) -> int:
+        """Of all batches, as of the last look."""
+        view = self._view
+        return sum(map(self._end_position, view.segments)) if view else 0
+
+    def read(
+        self,
+        offset: int,
+        checkpoints: Callable[[], Checkpoints],
+        *,
+        max_bytes: int,
+        buffer: bytearray | None = None,
+        isolation: IsolationLevel,
+    ) -> tuple[LogRead, LogOffsets]:
+        """Whole batches from the first that holds `offset` or a later one, and the log's edges.
+
+        Args:
+            offset: where to begin.
+            checkpoints: asked where the log was not looked at, or ends before `offset`.
+            max_bytes: the first batch is returned even when it is larger.
+            buffer: used for the result where it is large enough.
+            isolation: whether to end at the high watermark, or at the last stable offset and with
+                the aborted transactions.
+
+        Returns:
+            Batches of one segment. Nothing at that end, and where compaction left no batch up to it.
+
+        Raises:
+            OffsetOutOfRangeError: below the log start or above the high watermark.
+            CorruptRecordError: sizes, magics or offsets that cannot be. CRCs are not checked.
+        """
+        view = self._view
+        if view is None or offset >= view.offsets.end_offset(isolation):
+            view = self._look(checkpoints())
+        try:
+            return self._read(view, offset, max_bytes, buffer, isolation), view.offsets
+        except (FileNotFoundError, CorruptRecordError):
+            # The owner may have compacted or removed the segment since the last look.
+            with self._mutex:
+                self._known.clear()
+                self._aborted = AbortedSearch(self.files)
+            view = self._look(checkpoints())
+            return self._read(view, offset, max_bytes, buffer, isolation), view.offsets
+
+    # Looking: what there is.
+
+    def _look(self, checkpoints: Checkpoints) -> View:
+        found = self._files()
+        segments = [
+            Segment(base, SegmentPaths(*self._paths(found, base, name)), None)
+            for base, name in sorted(self._bases(found))
+        ]
+        segments, log_end_offset = self._up_to_the_end(segments, checkpoints.recovery_point)
+        log_start_offset = max(
+            segments[0].base_offset if segments else 0, checkpoints.log_start_offset or 0
+        )
+        if segments and log_end_offset < log_start_offset:
+            self._warn(
+                "log start",
+                f"{self.directory} ends at offset {log_end_offset}, before its log start offset "
+                f"{log_start_offset} in the checkpoint: it is read as empty",
+            )
+            segments = []
+        log_end_offset = max(log_end_offset, log_start_offset)
+        high_watermark = log_end_offset
+        if checkpoints.high_watermark is not None:
+            high_watermark = min(max(checkpoints.high_watermark, log_start_offset), log_end_offset)
+        last_stable_offset = self._last_stable_offset(
+            segments, log_start_offset, high_watermark, log_end_offset
+        )
+        offsets = LogOffsets(log_start_offset, high_watermark, last_stable_offset, log_end_offset)
+        view = View(tuple(segments), offsets)
+        with self._mutex:
+            self._view = view
+        return view
+
+    def _files(self) -> dict[str, str]:
+        """What a broker would have after its start: names, and the names that those have now."""
+
+        def next_offset_of(name: str) -> int:
+            path = self.directory / name
+            base = int(name.partition(".")[0])
+            size = self.files.size(path)
+            return find_end(self.files, path, base, 0, size, trusted_below=0).next_offset
+
+        names = self.files.list(self.directory)
+        if self._file:
+            stem = self._file.removesuffix(".log")
+            return {name: name for name in names if name.partition(".")[0] == stem}
+        return names_after_start(names, next_offset_of)
+
+    def _bases(self, found: dict[str, str]) -> Iterator[tuple[int, str]]:
+        """Base offset and name of each .log file."""
+        for name in found:
+            base = base_offset_of(name)
+            if base is None and name == self._file:
+                base = self._first_offset(self.directory / name)
+            if base is not None:
+                yield base, name
+
+    def _first_offset(self, path: Path) -> int:
+        """Of a file whose name does not say it; 0 where it has no batch that says it."""
+        size = self.files.size(path)
+        with self.files.opened(path) as descriptor:
+            header = valid_batch_at(self.files, descriptor, 0, size)
+        if header is None:
+            return 0
+        if header.is_wrapper:
+            data = self.files.read(path, 0, header.size_in_bytes)
+            return legacy.unwrap(data, 0, header).header.base_offset
+        return header.base_offset
+
+    def _paths(self, found: dict[str, str], base: int, name: str) -> Iterator[Path]:
+        for ending in (".log", ".index", ".timeindex"):
+            wanted = name.removesuffix(".log") + ending
+            yield self.directory / found.get(wanted, wanted)
+
+    def _up_to_the_end(
+        self, segments: list[Segment], recovery_point: int | None
+    ) -> tuple[list[Segment], int]:
+        """The segments up to the first bad tail, and the offset behind their batches."""
+        if not segments:
+            return [], 0
+        first = len(segments) - 1
+        if recovery_point is not None:
+            first = _floor(segments, recovery_point)
+        end_offset = segments[-1].base_offset
+        for index, segment in enumerate(segments[first:], first):
+            end = self._end(segment, recovery_point)
+            segments[index] = segment._replace(end_position=end.position)
+            end_offset = end.next_offset
+            if end.fault is not None:
+                self._warn_of_tail(segment, end, segments[index + 1 :])
+                return segments[: index + 1], end_offset
+        return segments, end_offset
+
+    def _end(self, segment: Segment, recovery_point: int | None) -> SegmentEnd:
+        path = segment.paths.log
+        size = self.files.size(path)
+        with self.files.opened(path) as descriptor:
+            known = self._known_in(descriptor, segment)
+            position = max(
+                self._tried(descriptor, segment, size, known),
+                self._tried(descriptor, segment, size, self._index(segment)),
+            )
+            end = find_end(
+                self.files, path, segment.base_offset, position, size,
+                trusted_below=MAX_OFFSET if recovery_point is None else recovery_point,
+            )  # fmt: skip
+            if end.last is not None:
+                self._remember(descriptor, segment, *end.last)
+        for error in end.damaged:
+            self._warn(
+                (error.path, error.position),
+                f"{error}; reading it is an error, because whole batches follow it",
+            )
+        return end
+
+    def _warn_of_tail(self, segment: Segment, end: SegmentEnd, left_out: list[Segment]) -> None:
+        bytes_left_out = self.files.size(segment.paths.log) - end.position
+        also = ""
+        if left_out:
+            also = f", and the segments behind it, from offset {left_out[0].base_offset} on,"
+        self._warn(
+            (segment.paths.log, end.position),
+            f"the log of {self.topic_partition} is read up to offset {end.next_offset}: the last "
+            f"{bytes_left_out} bytes of {segment.paths.log}{also} are left out ({end.fault})",
+        )
+
+    def _last_stable_offset(
+        self,
+        segments: Sequence[Segment],
+        log_start_offset: int,
+        high_watermark: int,
+        log_end_offset: int,
+    ) -> int:
+        with self._replay_mutex:
+            try:
+                states = self._states_at(segments, log_start_offset, log_end_offset)
+            except CorruptRecordError as error:
+                self._warn(
+                    "transactions",
+                    f"which transactions of {self.topic_partition} are open is not known, and all "
+                    f"count as decided: {error}",
+                )
+                return high_watermark
+            return states.last_stable_offset(high_watermark, log_start_offset)
+
+    def _states_at(
+        self, segments: Sequence[Segment], log_start_offset: int, log_end_offset: int
+    ) -> ProducerStates:
+        """The producers as of the log's end; what came since the last look is added to what was."""
+        extents = self._extents(segments)
+        states, self._states = self._states, None
+        if states is None or not log_start_offset <= self._replayed_to <= log_end_offset:
+            rebuilt = rebuild(
+                self.files, self.directory, self.topic_partition, extents,
+                log_start_offset=log_start_offset, log_end_offset=log_end_offset,
+                now_ms=_NOTHING_EXPIRES,
+            )  # fmt: skip
+            states = rebuilt.states
+        elif self._replayed_to < log_end_offset:
+            for _, header, marker in producer_batches(self.files, extents, self._replayed_to):
+                replay(states, header, marker, _NOTHING_EXPIRES, [])
+        self._states, self._replayed_to = states, log_end_offset
+        return states
+
+    def _extents(self, segments: Iterable[Segment]) -> Iterator[SegmentExtent]:
+        for segment in segments:
+            end_position = self._end_position(segment)
+            yield SegmentExtent(segment.base_offset, segment.paths.log, end_position)
+
+    def _warn(self, about: Hashable, text: str) -> None:
+        with self._mutex:
+            is_new = about not in self._warned_about
+            self._warned_about.add(about)
+        if is_new:
+            logger.warning("%s", text)
+
+    # Reading.
+
+    def _read(
+        self,
+        view: View,
+        offset: int,
+        max_bytes: int,
+        buffer: bytearray | None,
+        isolation: IsolationLevel,
+    ) -> LogRead:
+        log_start_offset, high_watermark, last_stable_offset, log_end_offset = view.offsets
+        if not log_start_offset <= offset <= high_watermark:
+            raise OffsetOutOfRangeError(
+                str(self.topic_partition), offset, log_start_offset, high_watermark
+            )
+        end = view.offsets.end_offset(isolation)
+        if offset >= end:
+            return _NOTHING
+        segments = view.segments
+        for index in range(_floor(segments, offset), len(segments)):
+            if segments[index].base_offset >= end:
+                break
+            rest = segments[index + 1 :]
+            end_offset = rest[0].base_offset if rest else log_end_offset
+            found = self._read_segment(segments[index], offset, end_offset, max_bytes, buffer)
+            if found is not None and isolation is IsolationLevel.READ_COMMITTED:
+                return self._aborted.decided(
+                    found,
+                    self._extents(segments[index:]),
+                    last_stable_offset=last_stable_offset,
+                    log_end_offset=log_end_offset,
+                )
+            if found is not None:
+                return found
+        return _NOTHING
+
+    def _read_segment(
+        self,
+        segment: Segment,
+        offset: int,
+        end_offset: int,
+        max_bytes: int,
+        buffer: bytearray | None,
+    ) -> LogRead | None:
+        """None where compaction left no batch from `offset` on in this segment."""
+        path, at_least = segment.paths.log, segment.base_offset
+        end_position = self._end_position(segment)
+        with self.files.opened(path) as descriptor:
+            position = self._begin(descriptor, segment, end_position, offset)
+            while position < end_position:
+                read = read_batches(
+                    self.files, descriptor, path, position, end_position,
+                    max_bytes=max_bytes, at_least=at_least, buffer=buffer,
+                )  # fmt: skip
+                last_at, last = read.batches[-1]
+                if last.next_offset > end_offset:
+                    raise CorruptRecordError(
+                        "end offset of a segment",
+                        path=str(path), position=position + last_at,
+                        expected=f"{end_offset} or less", found=last.next_offset,
+                    )  # fmt: skip
+                at_least = last.next_offset
+                self._remember(descriptor, segment, at_least, position + len(read.data))
+                if last.last_offset >= offset:
+                    return _from(read, offset)
+                position += len(read.data)
+        return None
+
+    def _begin(self, descriptor: int, segment: Segment, end_position: int, offset: int) -> int:
+        """A position from which on all batches lie that hold `offset` or a later one."""
+        known = self._known_in(descriptor, segment)
+        at = bisect.bisect_right(known, offset, key=lambda entry: entry[0]) - 1
+        if at >= 0 and known[at][0] == offset:
+            return known[at][1]
+        index = self._index(segment)
+        count = np.searchsorted(index[:, 0], offset, side="right")
+        position = self._tried(descriptor, segment, end_position, index[:count])
+        return max(position, known[at][1] if at >= 0 else 0)
+
+    def _tried(
+        self, descriptor: int, segment: Segment, end_position: int, entries: _Entries
+    ) -> int:
+        """The position in the last of these entries that leads to a whole valid batch; 0 without."""
+        count, step = len(entries), 1
+        while count > 0:
+            offset, position = (int(number) for number in entries[count - 1])
+            header = valid_batch_at(self.files, descriptor, position, end_position)
+            # Of an append of several batches the entry has the first one's position, but the last
+            # one's last offset.
+            if header is not None and segment.base_offset <= header.base_offset <= offset:
+                return position
+            # Where one is wrong many may be, and each costs a read.
+            count, step = count - step, step * 2
+        return 0
+
+    def _index(self, segment: Segment) -> npt.NDArray[np.int64]:
+        """(offset, position) of the entries of .index, as far as both grow."""
+        try:
+            data = self.files.read(segment.paths.offset_index)
+        except FileNotFoundError:
+            data = b""
+        # The active segment's file is preallocated: most of its 10 MiB are zeros.
+        used = -(-len(data.rstrip(b"\0")) // INDEX_ENTRY.size)
+        count = min(used, len(data) // INDEX_ENTRY.size)
+        entries = np.frombuffer(data, ">i4", count * 2).reshape(-1, 2).astype(np.int64)
+        before = np.vstack([np.array([[-1, 0]]), entries[:-1]])
+        wrong = np.flatnonzero((entries <= before[: len(entries)]).any(axis=1))
+        entries = entries[: wrong[0]] if len(wrong) else entries
+        entries[:, 0] += segment.base_offset
+        return entries
+
+    def _known_in(self, descriptor: int, segment: Segment) -> list[tuple[int, int]]:
+        key = (segment.base_offset, *self.files.identity(descriptor))
+        with self._mutex:
+            return list(self._known.get(key, ()))
+
+    def _remember(self, descriptor: int, segment: Segment, offset: int, position: int) -> None:
+        key = (segment.base_offset, *self.files.identity(descriptor))
+        with self._mutex:
+            known = self._known.setdefault(key, [])
+            at = bisect.bisect_left(known, (offset, position))
+            if known[at : at + 1] != [(offset, position)]:
+                known.insert(at, (offset, position))
+
+    def _end_position(self, segment: Segment) -> int:
+        if segment.end_position is not None:
+            return segment.end_position
+        return self.files.size(segment.paths.log)
+
+
+def _floor(segments: Sequence[Segment], offset: int) -> int:
+    """Index of the segment that holds `offset`, if one does."""
+    at = bisect.bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+    return max(at, 0)
+
+
+def _from(read: LogRead, offset: int) -> LogRead:
+    """Without the batches before the one that holds `offset` or a later one."""
+    first = next(i for i, (_, header) in enumerate(read.batches) if header.last_offset >= offset)
+    cut = read.batches[first][0]
+    if cut == 0:
+        return read
+    batches = [(at - cut, header) for at, header in read.batches[first:]]
+    return LogRead(read.path, read.position + cut, read.data[cut:], batches)

@@ -1,0 +1,276 @@
+"""One `.log` file of which only the bytes are sure: whole batches from a position on, and its end.
+
+Nothing here believes an index or a recorded size, and nothing writes. `read_batches` reads what lies
+at a position, `find_end` finds where the whole valid batches end, `valid_batch_at` whether one begins
+at a position: with that an index entry is a hint that can be tried.
+
+Offsets grow from batch to batch and stay within 2^31 of the segment's base offset; they may have
+gaps, which compaction leaves.
+
+Source: Kafka storage/.../log/LogSegment.recover, clients/.../record/FileLogInputStream.java.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.log.files import Files
+from spark_kbatch.log.segment import RELATIVE_OFFSET_MAX
+from spark_kbatch.record.header import (
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    RECORD_BATCH_OVERHEAD,
+    BatchHeader,
+    LogRead,
+    ensure_valid,
+    header_at,
+    walk,
+    whole_size,
+)
+
+_CHUNK_BYTES = 1 << 20
+_PROBE_BYTES = 64 * 1024
+_BASE_OFFSET = struct.Struct(">q")
+_LENGTH = struct.Struct(">i")
+_LENGTH_POSITION = 8
+_BASE_OFFSET_FAULT = "base offset"
+
+
+class SegmentEnd(NamedTuple):
+    """Where the batches of a segment end."""
+
+    position: int  # behind the last whole valid batch
+    next_offset: int  # behind its offsets; the segment's base offset where there is none
+    last: tuple[int, int] | None  # base offset and position of that batch; None where there is none
+    fault: CorruptRecordError | None  # in the bytes behind; None where there are no bytes
+    damaged: tuple[CorruptRecordError, ...] = ()  # batches before the end that do not hold
+
+
+def read_batches(
+    files: Files,
+    descriptor: int,
+    path: Path,
+    position: int,
+    end_position: int,
+    *,
+    max_bytes: int,
+    at_least: int,
+    buffer: bytearray | None = None,
+) -> LogRead:
+    """The whole batches that lie from `position` on, where one begins.
+
+    Args:
+        end_position: bytes from there on do not exist.
+        max_bytes: the first batch is returned even when it is larger.
+        at_least: the first base offset is this or more.
+        buffer: used for the result where it is large enough.
+
+    Raises:
+        CorruptRecordError: sizes, magics or offsets that cannot be, in what was read or in the base
+            offset behind it; a batch that is cut off by `end_position`. CRCs are not checked.
+    """
+    found: list[tuple[int, BatchHeader]] = []
+    view, size = memoryview(b""), 0
+    try:
+        view, size = _read_whole(files, descriptor, position, end_position, max_bytes, buffer)
+        for at, header in walk(view, 0, size or len(view)):
+            _ensure_grows(at, header.base_offset, at_least)
+            at_least = header.next_offset
+            found.append((at, header))
+        if position + size < end_position:
+            behind = _read(files, descriptor, position + size, _BASE_OFFSET.size)
+            if len(behind) == _BASE_OFFSET.size:
+                _ensure_grows(size, _BASE_OFFSET.unpack(behind)[0], at_least)
+    except CorruptRecordError as error:
+        found, size = _sure(str(path), position, view, found, error)
+    return LogRead(str(path), position, view[:size], found)
+
+
+def _sure(
+    path: str,
+    position: int,
+    view: memoryview,
+    found: list[tuple[int, BatchHeader]],
+    error: CorruptRecordError,
+) -> tuple[list[tuple[int, BatchHeader]], int]:
+    """The batches before an error, and where they end; raises where there are none.
+
+    The last one may be what is wrong: about where it ends, which its CRC tells, or about its offset,
+    which nothing tells. So it is not among them unless it is alone; then the next read decides.
+    """
+    if len(found) > 1:
+        found = found[:-1]
+    elif not found or error.what == _BASE_OFFSET_FAULT:
+        raise error.at(path, position) from None
+    else:
+        try:
+            ensure_valid(view, *found[0])
+        except CorruptRecordError as before:
+            raise before.at(path, position) from None
+    at, header = found[-1]
+    return found, at + header.size_in_bytes
+
+
+def _ensure_grows(position: int, found: int, at_least: int) -> None:
+    if found < at_least:
+        raise CorruptRecordError(
+            _BASE_OFFSET_FAULT, position=position, expected=f"{at_least} or more", found=found
+        )
+
+
+def valid_batch_at(
+    files: Files, descriptor: int, position: int, end_position: int
+) -> BatchHeader | None:
+    """The whole valid batch, or message of an older format, that begins there, if one does."""
+    if not 0 <= position < end_position:
+        return None
+    try:
+        view, size = _read_whole(files, descriptor, position, end_position, _PROBE_BYTES)
+        header = header_at(view, 0, size or len(view))
+        ensure_valid(view, 0, header)
+    except CorruptRecordError:
+        return None
+    return header
+
+
+def find_end(
+    files: Files,
+    path: Path,
+    base_offset: int,
+    position: int,
+    end_position: int,
+    *,
+    trusted_below: int,
+) -> SegmentEnd:
+    """Go over the batches from `position` on, where one begins, with their CRCs.
+
+    Args:
+        base_offset: the segment's.
+        end_position: the size of the file.
+        trusted_below: a batch below this offset that does not hold is left in the log where a whole
+            valid one lies behind it; who reads it gets an error. Any other ends the segment.
+    """
+    offset_max = base_offset + RELATIVE_OFFSET_MAX
+    next_offset, last = base_offset, None
+    damaged: list[CorruptRecordError] = []
+    with files.opened(path) as descriptor:
+        while True:
+            misplaced = None
+            try:
+                for at, header in _valid_batches(files, descriptor, path, position, end_position):
+                    if not next_offset <= header.base_offset <= header.last_offset <= offset_max:
+                        misplaced = header
+                        raise CorruptRecordError(
+                            _BASE_OFFSET_FAULT, path=str(path), position=at,
+                            expected=f"{next_offset} to {offset_max}", found=header.base_offset,
+                        )  # fmt: skip
+                    last, next_offset = (header.base_offset, at), header.next_offset
+                    position = at + header.size_in_bytes
+            except CorruptRecordError as error:
+                fault = error
+            else:
+                return SegmentEnd(position, next_offset, last, None, tuple(damaged))
+            if next_offset >= trusted_below:
+                return SegmentEnd(position, next_offset, last, fault, tuple(damaged))
+            # Where offsets fall it may be the batch before that is wrong: the one behind decides.
+            lowest = min(next_offset, misplaced.next_offset) if misplaced else next_offset
+            behind = _find_batch(
+                files, descriptor, position, end_position, range(lowest, offset_max + 1)
+            )
+            if behind is None:
+                return SegmentEnd(position, next_offset, last, fault, tuple(damaged))
+            if behind[1].base_offset < next_offset:
+                next_offset = lowest
+            position = behind[0]
+            damaged.append(fault)
+
+
+def _find_batch(
+    files: Files, descriptor: int, position: int, end_position: int, offsets: range
+) -> tuple[int, BatchHeader] | None:
+    """The next whole valid batch behind what lies at `position`, with all offsets in `offsets`."""
+
+    def found_at(at: int) -> tuple[int, BatchHeader] | None:
+        header = valid_batch_at(files, descriptor, at, end_position)
+        fits = header and header.base_offset in offsets and header.last_offset in offsets
+        return (at, header) if header and fits else None
+
+    size = _size_of_first(_read(files, descriptor, position, LOG_OVERHEAD))
+    found = found_at(position + size) if size > 0 else None
+    position += 1
+    while found is None and position < end_position:
+        # Its length may be what is damaged, so a batch is looked for at every position.
+        view = _read(files, descriptor, position, min(_CHUNK_BYTES, end_position - position))
+        data = bytes(view)
+        at = data.find(MAGIC, MAGIC_POSITION)
+        while found is None and at >= 0:
+            (base_offset,) = _BASE_OFFSET.unpack_from(data, at - MAGIC_POSITION)
+            if base_offset in offsets:
+                found = found_at(position + at - MAGIC_POSITION)
+            at = data.find(MAGIC, at + 1)
+        position += max(len(data) - MAGIC_POSITION, 1)
+    return found
+
+
+def _valid_batches(
+    files: Files, descriptor: int, path: Path, position: int, end_position: int
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Whole batches whose CRC holds, up to the first of which that is not so: that raises."""
+    while position < end_position:
+        try:
+            view, size = _read_whole(files, descriptor, position, end_position, _CHUNK_BYTES)
+            for at, header in walk(view, 0, size or len(view)):
+                try:
+                    ensure_valid(view, at, header)
+                except CorruptRecordError as error:
+                    # Of messages that are walked as one those before the error are sound.
+                    for sound_at, sound in walk(view, at, error.position):
+                        yield position + sound_at, sound
+                    raise
+                yield position + at, header
+        except CorruptRecordError as error:
+            raise error.at(str(path), position) from None
+        position += size
+
+
+def _read_whole(
+    files: Files,
+    descriptor: int,
+    position: int,
+    end_position: int,
+    max_bytes: int,
+    buffer: bytearray | None = None,
+) -> tuple[memoryview, int]:
+    """What lies at `position`, and how much of it is whole batches: one or more, if there is one."""
+    room = end_position - position
+    at_once = max(max_bytes, RECORD_BATCH_OVERHEAD)
+    view = _read(files, descriptor, position, min(at_once, room), buffer)
+    if not view:
+        raise CorruptRecordError("file is cut off", position=0, expected=f"{room} bytes", found=0)
+    size = whole_size(view)
+    if size == 0 and len(view) < _size_of_first(view) <= room:
+        view = _read(files, descriptor, position, _size_of_first(view), buffer)
+        size = whole_size(view)
+    return view, size
+
+
+def _size_of_first(view: memoryview) -> int:
+    """What the batch at the begin of `view` says about its size; 0 where it says nothing."""
+    if len(view) < LOG_OVERHEAD:
+        return 0
+    return LOG_OVERHEAD + int(_LENGTH.unpack_from(view, _LENGTH_POSITION)[0])
+
+
+def _read(
+    files: Files, descriptor: int, position: int, size: int, buffer: bytearray | None = None
+) -> memoryview:
+    if buffer is not None and len(buffer) >= size:
+        view = memoryview(buffer)[:size]
+    else:
+        view = memoryview(bytearray(size))
+    return view[: files.pread_into(descriptor, position, view)]
