@@ -15,6 +15,7 @@ BROKER_SETTINGS = {
     "log_cleaner_backoff_ms": 100,
     # Else a log start offset is in no file for a minute.
     "log_flush_start_offset_checkpoint_interval_ms": 100,
+    "log_initial_task_delay_ms": 500,
     "log_retention_check_interval_ms": 2**31 - 1,
 }
 # A segment holds records of this time; those of `odd_records` are 100 ms apart.
