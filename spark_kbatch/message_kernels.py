@@ -3,6 +3,8 @@
     kernel          one call does, for n messages
     scan_messages   how far messages of one kind lie back to back, and their offsets and times
     read_messages   messages, their CRCs checked -> offsets, timestamps, keys, values
+    write_messages  timestamps, keys, values -> messages with offsets from 0 on
+    assign_offsets  gives messages that lie back to back offsets from another one on
 
 The loops look like the format that `record/legacy` tells. Forms and rules are those of `kernels`;
 these are compiled apart because few logs need them.
@@ -30,8 +32,8 @@ BAD_OFFSET = -4  # offsets that do not grow
 
 # Of `facts` of scan_messages.
 SCAN_POSITION, SCAN_COUNT, SCAN_LAST_OFFSET, SCAN_MAX_TIMESTAMP = range(4)
-SCAN_MAGIC, SCAN_ATTRIBUTES, SCAN_MASK = range(4, 7)
-SCAN_FACTS = 7
+SCAN_MAGIC, SCAN_ATTRIBUTES, SCAN_MASK, SCAN_MAX_TIMESTAMP_OFFSET = range(4, 8)
+SCAN_FACTS = 8
 
 _0, _1, _2, _3, _4, _5, _6, _7 = (np.uint64(number) for number in range(8))
 _8, _12, _14, _16, _17, _18 = (np.uint64(number) for number in (8, 12, 14, 16, 17, 18))
@@ -80,6 +82,19 @@ def _int64(data: Any, position: Any) -> Any:
     return np.int64((_uint32(data, position) << _32) | _uint32(data, position + _4))
 
 
+def _write_uint32(out: Any, position: Any, number: Any) -> Any:
+    out[position] = np.uint8((number >> _24) & _LOW_8)
+    out[position + _1] = np.uint8((number >> _16) & _LOW_8)
+    out[position + _2] = np.uint8((number >> _8) & _LOW_8)
+    out[position + _3] = np.uint8(number & _LOW_8)
+    return position + _4
+
+
+def _write_uint64(out: Any, position: Any, number: Any) -> Any:
+    position = _write_uint32(out, position, number >> _32)
+    return _write_uint32(out, position, number & _LOW_32)
+
+
 def _crc32(data: Any, position: Any, end: Any) -> Any:
     crc = _LOW_32
     while end - position >= _8:
@@ -113,9 +128,9 @@ def scan_messages(data: Any, stop: Any, facts: Any) -> Any:
     """Go on over messages of one kind, as long as each is whole and has a larger offset.
 
     inputs:  data uint8; stop, a position in it that no message passes.
-    outputs: facts int64[7], goes on from call to call: position behind the last message, count,
+    outputs: facts int64[8], goes on from call to call: position behind the last message, count,
              last offset, largest timestamp (V1); MAGIC that all have, and ATTRIBUTES that they
-             have in the bits of MASK.
+             have in the bits of MASK; offset of the first message with the largest timestamp.
     Returns the count.
     """
     stop = np.uint64(stop)
@@ -135,7 +150,9 @@ def scan_messages(data: Any, stop: Any, facts: Any) -> Any:
         ):
             break
         if magic != 0:
-            max_timestamp = max(max_timestamp, _int64(data, position + _18))
+            timestamp = _int64(data, position + _18)
+            if timestamp > max_timestamp:
+                max_timestamp, facts[_7] = timestamp, offset
         last_offset = offset
         count += 1
         position = position + _12 + size
@@ -231,20 +248,88 @@ def read_messages(
     return np.int64(row)
 
 
+def write_messages(
+    magic: Any,
+    timestamps: Any,
+    key_data: Any,
+    key_bounds: Any,
+    key_valid: Any,
+    value_data: Any,
+    value_bounds: Any,
+    value_valid: Any,
+    out: Any,
+    largest: Any,
+) -> Any:
+    """Write rows as plain messages of format `magic`, with offsets 0, 1, 2 ...
+
+    inputs:  timestamps int64[n]; key and value spans.
+    outputs: out uint8, large enough; largest int64[1], bytes of the largest message.
+    Returns how many bytes were written.
+    """
+    has_key, has_value = key_bounds.shape[0] > 0, value_bounds.shape[0] > 0
+    keys_valid, values_valid = key_valid.shape[0] == 0, value_valid.shape[0] == 0
+    end = _0
+    for row in range(np.uint64(timestamps.shape[0])):
+        start = end
+        position = start + _16
+        out[position] = np.uint8(magic)
+        out[position + _1] = np.uint8(0)
+        position = position + _2
+        if magic != 0:
+            position = _write_uint64(out, position, np.uint64(timestamps[row]))
+        if has_key and (keys_valid or key_valid[row] != 0):
+            begin = np.uint64(key_bounds[row])
+            size = np.uint64(key_bounds[row + _1]) - begin
+            position = _write_uint32(out, position, size)
+            position = _copy(key_data, begin, out, position, size)
+        else:
+            position = _write_uint32(out, position, _LOW_32)
+        if has_value and (values_valid or value_valid[row] != 0):
+            begin = np.uint64(value_bounds[row])
+            size = np.uint64(value_bounds[row + _1]) - begin
+            position = _write_uint32(out, position, size)
+            position = _copy(value_data, begin, out, position, size)
+        else:
+            position = _write_uint32(out, position, _LOW_32)
+        end = position
+        position = _write_uint64(out, start, row)
+        position = _write_uint32(out, position, end - start - _12)
+        _write_uint32(out, position, _crc32(out, start + _16, end))
+        largest[_0] = max(largest[_0], np.int64(end - start))
+    return np.int64(end)
+
+
+def assign_offsets(out: Any, end: Any, offset: Any) -> Any:
+    """Give whole messages, which lie in out[:end], the offsets from `offset` on.
+
+    outputs: out uint8; the CRCs of messages leave the offset out.
+    Returns how many there are.
+    """
+    position, end, count = _0, np.uint64(end), _0
+    while position < end:
+        _write_uint64(out, position, np.uint64(offset) + count)
+        position = position + _12 + _uint32(out, position + _8)
+        count = count + _1
+    return np.int64(count)
+
+
 # What `jit` compiles: helpers in the order in which they call each other, then kernels.
-HELPERS = ("_uint32", "_int32", "_int64", "_crc32")
-KERNELS = ("scan_messages", "read_messages")
+HELPERS = ("_uint32", "_int32", "_int64", "_write_uint32", "_write_uint64", "_crc32")
+KERNELS = ("scan_messages", "read_messages", "write_messages", "assign_offsets")
 
 
 def warm_up() -> None:
     """Call each kernel once with nothing to do, in the one form in which it is ever called."""
-    data = np.zeros(0, np.uint8)
-    data.setflags(write=False)
+    data, bounds, times = np.zeros(0, np.uint8), np.zeros(0, np.int32), np.zeros(0, np.int64)
+    for array in (data, bounds, times):
+        array.setflags(write=False)
     out8, sections = np.zeros(0, np.uint8), np.zeros((0, 4), np.int64)
-    numbers, bounds = np.zeros((2, 0), np.int64), np.zeros((2, 1), np.int32)
+    numbers, sums = np.zeros((2, 0), np.int64), np.zeros((2, 1), np.int32)
     valid, facts = np.zeros((2, 0), np.uint8), np.zeros(SCAN_FACTS, np.int64)
     scan_messages(data, 0, facts)
-    read_messages(data, sections, numbers, bounds, valid, out8, out8, facts[:2])
+    read_messages(data, sections, numbers, sums, valid, out8, out8, facts[:2])
+    write_messages(0, times, data, bounds, data, data, bounds, data, out8, facts[:1])
+    assign_offsets(out8, 0, 0)
 
 
 load = jit.compile_on_first_call(globals(), HELPERS, KERNELS, warm_up)

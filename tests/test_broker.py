@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import shutil
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,36 @@ def test_high_watermarks_of_clean_brokers_are_their_logs_ends(shared_data: Path)
         logs, bounded = (open_for_reading(path, foreign_end=end) for end in ("log", "checkpoint"))
         topics = logs.topic_names(internal=True)
         assert logs.describe(topics) == bounded.describe(topics)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda _: None, id="removed"),
+        pytest.param(lambda data: b"", id="emptied"),
+        pytest.param(lambda data: bytes(len(data)), id="zeroed"),
+        pytest.param(lambda data: data[: len(data) // 2], id="cut"),
+        pytest.param(lambda data: random.Random(3).randbytes(len(data) + 100), id="garbage"),
+    ],
+)
+def test_a_real_log_dir_is_read_without_all_that_lies_beside_its_logs(
+    shared_data: Path, tmp_path: Path, damage: Callable[[bytes], bytes | None]
+) -> None:
+    folder = shared_data / SEGMENTS / "licensed"
+    topics = {"aryan-distributed": "design", "itumeleng-ksql-txn": "_schemas"}
+    for name, topic in topics.items():
+        copy = tmp_path / name
+        shutil.copytree(folder / name, copy, copy_function=shutil.copyfile)
+        for path in copy.rglob("*"):
+            path.chmod(0o755)
+        for path in [path for path in copy.rglob("*") if path.is_file() and path.suffix != ".log"]:
+            damaged = damage(path.read_bytes())
+            if damaged is None:
+                path.unlink()
+            else:
+                path.write_bytes(damaged)
+
+        assert read(copy, topic) == read(folder / name, topic)
 
 
 @pytest.mark.parametrize(

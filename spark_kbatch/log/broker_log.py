@@ -5,8 +5,8 @@ what a broker does at its start, worked out in memory:
 
     left-over files             as `leftovers.py` says
     log start offset            the checkpoint's, but not below the first segment's base offset
-    segments to look at         without a recovery point, and after a clean shutdown: the last one;
-                                else from the one that holds the recovery point to the last
+    segments to look at         without a recovery point, and after a clean shutdown: the last one
+                                that is not empty; else from the one that holds the recovery point on
     where the look begins       the last index entry that leads to a whole valid batch; the
                                 segment's begin where none does
     a batch that does not hold  without a recovery point, or below it: stays in the log where a
@@ -40,12 +40,12 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
+from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.leftovers import names_after_start
 from spark_kbatch.log.producer_state import ProducerStates
-from spark_kbatch.log.replay import AbortedSearch, producer_batches, rebuild, replay
-from spark_kbatch.log.segment import INDEX_ENTRY, SegmentExtent, SegmentPaths, base_offset_of
+from spark_kbatch.log.replay import AbortedSearch, Place, producer_batches, rebuild, replay
+from spark_kbatch.log.segment import INDEX_ENTRY, SegmentExtent, base_offset_of
 from spark_kbatch.log.segment_scan import SegmentEnd, find_end, read_batches, valid_batch_at
 from spark_kbatch.model import IsolationLevel, LogOffsets, TopicPartition
 from spark_kbatch.record import legacy
@@ -54,6 +54,7 @@ from spark_kbatch.record.header import MAX_OFFSET, LogRead
 logger = logging.getLogger(__name__)
 
 _Entries: TypeAlias = Sequence[tuple[int, int]] | npt.NDArray[np.int64]
+_ATTEMPTS = 3
 _NOTHING_EXPIRES = 0  # the clock, for producers of which only the transactions matter
 _NOTHING = LogRead("", 0, memoryview(b""), [])
 
@@ -67,10 +68,11 @@ class Checkpoints(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """One segment: its files, under the names that they have now."""
+    """One segment: its files, by the names that they have now."""
 
     base_offset: int
-    paths: SegmentPaths
+    log_name: str
+    index_name: str
     end_position: int | None  # None where all of the file belongs to it
 
 
@@ -102,6 +104,7 @@ class BrokerLog:
         self._replay_mutex = threading.Lock()  # guards what follows; before _mutex
         self._states: ProducerStates | None = None
         self._replayed_to = 0
+        self._replayed_place: Place | None = None
 
     def edges(self, checkpoints: Checkpoints) -> LogOffsets:
         """Where the log begins and ends now.
@@ -158,11 +161,21 @@ class BrokerLog:
     # Looking: what there is.
 
     def _look(self, checkpoints: Checkpoints) -> View:
-        found = self._files()
-        segments = [
-            Segment(base, SegmentPaths(*self._paths(found, base, name)), None)
-            for base, name in sorted(self._bases(found))
-        ]
+        missing = ""
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._look_once(checkpoints)
+            except FileNotFoundError as error:
+                # A segment that was listed may have been removed or renamed since.
+                missing = error.filename
+                if not self.files.exists(self.directory):
+                    break
+        raise KafkaStorageError(
+            f"{missing} is gone: the topic was deleted, or the folder moved or unmounted"
+        ) from None
+
+    def _look_once(self, checkpoints: Checkpoints) -> View:
+        segments = self._segments()
         segments, log_end_offset = self._up_to_the_end(segments, checkpoints.recovery_point)
         log_start_offset = max(
             segments[0].base_offset if segments else 0, checkpoints.log_start_offset or 0
@@ -187,8 +200,8 @@ class BrokerLog:
             self._view = view
         return view
 
-    def _files(self) -> dict[str, str]:
-        """What a broker would have after its start: names, and the names that those have now."""
+    def _segments(self) -> list[Segment]:
+        """All, ascending, as a broker would have them after its start."""
 
         def next_offset_of(name: str) -> int:
             path = self.directory / name
@@ -199,17 +212,18 @@ class BrokerLog:
         names = self.files.list(self.directory)
         if self._file:
             stem = self._file.removesuffix(".log")
-            return {name: name for name in names if name.partition(".")[0] == stem}
-        return names_after_start(names, next_offset_of)
-
-    def _bases(self, found: dict[str, str]) -> Iterator[tuple[int, str]]:
-        """Base offset and name of each .log file."""
-        for name in found:
+            found = {name: name for name in names if name.partition(".")[0] == stem}
+        else:
+            found = names_after_start(names, next_offset_of)
+        segments = []
+        for name, log in found.items():
             base = base_offset_of(name)
             if base is None and name == self._file:
                 base = self._first_offset(self.directory / name)
             if base is not None:
-                yield base, name
+                index = name.removesuffix(".log") + ".index"
+                segments.append(Segment(base, log, found.get(index, index), None))
+        return sorted(segments)
 
     def _first_offset(self, path: Path) -> int:
         """Of a file whose name does not say it; 0 where it has no batch that says it."""
@@ -223,11 +237,6 @@ class BrokerLog:
             return legacy.unwrap(data, 0, header).header.base_offset
         return header.base_offset
 
-    def _paths(self, found: dict[str, str], base: int, name: str) -> Iterator[Path]:
-        for ending in (".log", ".index", ".timeindex"):
-            wanted = name.removesuffix(".log") + ending
-            yield self.directory / found.get(wanted, wanted)
-
     def _up_to_the_end(
         self, segments: list[Segment], recovery_point: int | None
     ) -> tuple[list[Segment], int]:
@@ -237,6 +246,8 @@ class BrokerLog:
         first = len(segments) - 1
         if recovery_point is not None:
             first = _floor(segments, recovery_point)
+        while first > 0 and self._end_position(segments[first]) == 0:
+            first -= 1
         end_offset = segments[-1].base_offset
         for index, segment in enumerate(segments[first:], first):
             end = self._end(segment, recovery_point)
@@ -248,7 +259,7 @@ class BrokerLog:
         return segments, end_offset
 
     def _end(self, segment: Segment, recovery_point: int | None) -> SegmentEnd:
-        path = segment.paths.log
+        path = self._path(segment)
         size = self.files.size(path)
         with self.files.opened(path) as descriptor:
             known = self._known_in(descriptor, segment)
@@ -270,14 +281,15 @@ class BrokerLog:
         return end
 
     def _warn_of_tail(self, segment: Segment, end: SegmentEnd, left_out: list[Segment]) -> None:
-        bytes_left_out = self.files.size(segment.paths.log) - end.position
+        path = self._path(segment)
+        bytes_left_out = self.files.size(path) - end.position
         also = ""
         if left_out:
             also = f", and the segments behind it, from offset {left_out[0].base_offset} on,"
         self._warn(
-            (segment.paths.log, end.position),
+            (path, end.position),
             f"the log of {self.topic_partition} is read up to offset {end.next_offset}: the last "
-            f"{bytes_left_out} bytes of {segment.paths.log}{also} are left out ({end.fault})",
+            f"{bytes_left_out} bytes of {path}{also} are left out ({end.fault})",
         )
 
     def _last_stable_offset(
@@ -313,15 +325,19 @@ class BrokerLog:
             )  # fmt: skip
             states = rebuilt.states
         elif self._replayed_to < log_end_offset:
-            for _, header, marker in producer_batches(self.files, extents, self._replayed_to):
-                replay(states, header, marker, _NOTHING_EXPIRES, [])
+            for _, header, marker in producer_batches(
+                self.files, extents, self._replayed_to, self._replayed_place
+            ):
+                replay(states, header, marker, _NOTHING_EXPIRES)
         self._states, self._replayed_to = states, log_end_offset
+        if segments:
+            self._replayed_place = Place(segments[-1].base_offset, self._end_position(segments[-1]))
         return states
 
     def _extents(self, segments: Iterable[Segment]) -> Iterator[SegmentExtent]:
         for segment in segments:
             end_position = self._end_position(segment)
-            yield SegmentExtent(segment.base_offset, segment.paths.log, end_position)
+            yield SegmentExtent(segment.base_offset, self._path(segment), end_position)
 
     def _warn(self, about: Hashable, text: str) -> None:
         with self._mutex:
@@ -375,7 +391,7 @@ class BrokerLog:
         buffer: bytearray | None,
     ) -> LogRead | None:
         """None where compaction left no batch from `offset` on in this segment."""
-        path, at_least = segment.paths.log, segment.base_offset
+        path, at_least = self._path(segment), segment.base_offset
         end_position = self._end_position(segment)
         with self.files.opened(path) as descriptor:
             position = self._begin(descriptor, segment, end_position, offset)
@@ -428,7 +444,7 @@ class BrokerLog:
     def _index(self, segment: Segment) -> npt.NDArray[np.int64]:
         """(offset, position) of the entries of .index, as far as both grow."""
         try:
-            data = self.files.read(segment.paths.offset_index)
+            data = self.files.read(self.directory / segment.index_name)
         except FileNotFoundError:
             data = b""
         # The active segment's file is preallocated: most of its 10 MiB are zeros.
@@ -457,7 +473,10 @@ class BrokerLog:
     def _end_position(self, segment: Segment) -> int:
         if segment.end_position is not None:
             return segment.end_position
-        return self.files.size(segment.paths.log)
+        return self.files.size(self._path(segment))
+
+    def _path(self, segment: Segment) -> Path:
+        return self.directory / segment.log_name
 
 
 def _floor(segments: Sequence[Segment], offset: int) -> int:

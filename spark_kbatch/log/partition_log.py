@@ -27,6 +27,7 @@ from pathlib import Path
 
 from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
+from spark_kbatch.log import transaction_index
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.checkpoints import (
     read_leader_epochs,
@@ -34,8 +35,16 @@ from spark_kbatch.log.checkpoints import (
     write_partition_metadata,
 )
 from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.log.producer_snapshot import SUFFIX as SNAPSHOT_SUFFIX
+from spark_kbatch.log.producer_snapshot import snapshot_path, write_snapshot
 from spark_kbatch.log.producer_state import ProducerStates
-from spark_kbatch.log.replay import AbortedSearch
+from spark_kbatch.log.replay import (
+    AbortedSearch,
+    Place,
+    producer_batches,
+    rebuild,
+    replay,
+)
 from spark_kbatch.log.segment import (
     SegmentExtent,
     base_offset_of,
@@ -50,7 +59,10 @@ from spark_kbatch.log.state import (
     write_state,
 )
 from spark_kbatch.model import AppendOrigin, AppendResult, IsolationLevel, TopicPartition
+from spark_kbatch.record.control import read_marker
 from spark_kbatch.record.header import (
+    MAGIC,
+    MAGIC_POSITION,
     NO_PRODUCER_ID,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
@@ -61,7 +73,7 @@ from spark_kbatch.record.header import (
     whole_size,
 )
 
-_SEGMENT_FILES = (".log", ".index", ".timeindex")
+_SEGMENT_FILES = (".log", ".index", ".timeindex", transaction_index.SUFFIX, SNAPSHOT_SUFFIX)
 
 
 class PartitionLog:
@@ -82,7 +94,7 @@ class PartitionLog:
         # alone, and is then read again.
         self._leader_epochs: list[tuple[int, int]] = []
         # Both guarded by the partition's lock. The producers are those of the batches below the end
-        # of this state; None until an idempotent producer comes.
+        # of this state; None until an idempotent producer comes, or a coordinator.
         self._producers = ProducerStates(topic_partition)
         self._producers_as_of: LogState | None = None
         self._aborted = AbortedSearch(files)
@@ -184,7 +196,7 @@ class PartitionLog:
         )
         if self.files.read_into(paths.log, position, view) < size:
             raise self._too_short(paths.log, position + size)
-        batches = self._whole_batches(paths.log, position, view, header.base_offset)
+        batches = self._whole_batches(paths.log, position, view, expected)
         last_position, last = batches[-1]
         end = last_position + last.size_in_bytes
         if position + end == end_position and last.next_offset != end_offset:
@@ -220,7 +232,8 @@ class PartitionLog:
         Raises:
             KafkaStorageError: a file is shorter than recorded.
         """
-        for name in self.files.list(self.directory):
+        names = self.files.list(self.directory)
+        for name in names:
             base = base_offset_of(f"{name.partition('.')[0]}.log")
             if (
                 base is not None
@@ -237,6 +250,13 @@ class PartitionLog:
                 raise self._too_short(path, size)
             if found > size:
                 self.files.truncate(path, size)
+        aborted = transaction_index.transaction_index_path(
+            self.directory, state.segment_base_offset
+        )
+        if aborted.name in names:
+            transaction_index.truncate(
+                self.files, self.directory, state.segment_base_offset, state.log_end_offset
+            )
 
     def append_as_leader(
         self,
@@ -255,15 +275,21 @@ class PartitionLog:
         kept.
 
         Raises:
-            InvalidProducerEpochError, OutOfOrderSequenceError: nothing is written.
+            InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError,
+                TransactionCoordinatorFencedError: nothing is written.
             OSError: the batch is not visible, or, where writing or flushing the state failed, may
                 be. Repeating it is safe for an idempotent producer: the log is looked at then.
         Source: UnifiedLog.append.
         """
         appender = LogAppender(self, state)
         idempotent = header.producer_id > NO_PRODUCER_ID
+        marker = None
         if idempotent:
             self._read_producers(state, now_ms)
+            if header.is_control:
+                marker = read_marker(data, 0, header)
+            if marker is not None:
+                self._producers.ensure_may_end(header, marker)
             if origin is AppendOrigin.CLIENT:
                 duplicate = self._producers.find_duplicate(header)
                 if duplicate is not None:
@@ -273,49 +299,86 @@ class PartitionLog:
                         duplicate.base_offset, log_start_offset=state.log_start_offset
                     )
                 self._producers.ensure_follows(header)
+        known = self._producers_as_of
+        are_known = known is not None and known.log_end_offset == state.log_end_offset
         # What a dead writer left behind the active segment shows in its size. Other left-overs,
         # index entries and segments, come to light only when the segment is rolled.
-        if appender.is_full_for(header) or self._active_size(state) != state.segment_size:
+        is_full = appender.is_full_for(header)
+        if is_full or self._active_size(state) != state.segment_size:
             self.cut(state)
+        if is_full and are_known:
+            appender.touch(
+                write_snapshot(
+                    self.files, self.directory, state.log_end_offset, self._producers.entries
+                )
+            )
         appender.append_batch(data, header)
-        after = appender.finish(flush=flush)
+        header = header._replace(base_offset=state.log_end_offset)
+        last_stable_offset = None
+        if idempotent:
+            last_stable_offset = self._producers.last_stable_offset_with(header)
+            aborted = self._producers.aborted_by(header, marker) if marker else None
+            if aborted is not None:
+                base = appender.segment_base_offset
+                appender.touch(
+                    transaction_index.append(self.files, self.directory, base, [aborted])
+                )
+        after = appender.finish(flush=flush, last_stable_offset=last_stable_offset)
         self.write_state(after, flush=flush)
-        known = self._producers_as_of
-        if known is not None and known.log_end_offset == state.log_end_offset:
+        if are_known:
             if idempotent:
-                self._producers.add(header._replace(base_offset=state.log_end_offset), now_ms)
+                replay(self._producers, header, marker, now_ms)
+                self._producers.forget_ended(after.high_watermark)
             self._producers_as_of = after
         return AppendResult(state.log_end_offset, log_start_offset=state.log_start_offset)
 
     def _read_producers(self, state: LogState, now_ms: int) -> None:
-        """Look at the batches that came since the last look: of other processes, and of commits.
+        """Know the producers of all batches that `state` shows.
 
-        Ours as well where the write of their state seemed to fail. What lies in the log before the
-        first look is not read: ids are not used by two processes.
+        First from the newest snapshot and the batches behind it; then from those that came since the
+        last look: of other processes, of commits, and ours where the write of their state seemed to
+        fail.
         """
         known = self._producers_as_of
-        if known is not None and known.log_end_offset != state.log_end_offset:
-            for header in self._headers_between(known, state):
-                if header.producer_id > NO_PRODUCER_ID:
-                    self._producers.add(header, now_ms)
+        if known is None or known.log_end_offset > state.log_end_offset:
+            self._producers = self._load_producers(state, now_ms)
+        elif known.log_end_offset < state.log_end_offset:
+            first = known.segment_base_offset
+            for _, header, marker in producer_batches(
+                self.files,
+                self._extents(state, first),
+                known.log_end_offset,
+                Place(first, known.segment_size),
+            ):
+                replay(self._producers, header, marker, now_ms)
         self._producers_as_of = state
+        self._producers.forget_ended(state.high_watermark)
         self._producers.remove_expired(now_ms)
 
-    def _headers_between(self, before: LogState, after: LogState) -> Iterator[BatchHeader]:
-        """Of the batches that `after` shows and `before` does not, as far as they are still held."""
-        bases = [after.segment_base_offset]
-        if before.segment_base_offset != after.segment_base_offset:
-            bases = [base for base in self.segments(after) if base >= before.segment_base_offset]
-        for base in bases:
-            path = segment_paths(self.directory, base).log
-            with self.files.opened(path) as descriptor:
-                active = base == after.segment_base_offset
-                position = before.segment_size if base == before.segment_base_offset else 0
-                end_position = after.segment_size if active else self.files.size(path)
-                while position < end_position:
-                    header = self._header_at(descriptor, path, position, end_position)
-                    yield header
-                    position += header.size_in_bytes
+    def _load_producers(self, state: LogState, now_ms: int) -> ProducerStates:
+        """From the log. Where commits have rolled segments, which write no snapshots, one is written.
+
+        A snapshot counts only where a segment begins that the state shows: one that a dead writer
+        left is at an offset that came to hold other batches.
+        """
+        bases, active = self.segments(state), state.segment_base_offset
+
+        def rebuilt(log_end_offset: int) -> ProducerStates:
+            return rebuild(
+                self.files,
+                self.directory,
+                self.topic_partition,
+                self._extents(state),
+                log_start_offset=state.log_start_offset,
+                log_end_offset=log_end_offset,
+                now_ms=now_ms,
+                snapshots=set(bases),
+            ).states
+
+        path = snapshot_path(self.directory, active)
+        if active > state.log_start_offset and not self.files.exists(path):
+            write_snapshot(self.files, self.directory, active, rebuilt(active).entries)
+        return rebuilt(state.log_end_offset)
 
     def _active_size(self, state: LogState) -> int:
         try:
@@ -337,13 +400,18 @@ class PartitionLog:
             raise error.at(str(path), position) from None
 
     def _whole_batches(
-        self, path: Path, position: int, view: memoryview, base_offset: int
+        self, path: Path, position: int, view: memoryview, base_offset: int | None
     ) -> list[tuple[int, BatchHeader]]:
-        """The batches that lie in `view` from its begin; a partial one at the end is left out."""
+        """The batches that lie in `view` from its begin; a partial one at the end is left out.
+
+        What a wrapper holds is said by what lies before it, since there are no gaps.
+        """
         found: list[tuple[int, BatchHeader]] = []
         try:
             for at, header in walk(view, 0, whole_size(view)):
                 self._ensure_fits(path, position + at, header, base_offset)
+                if header.is_wrapper and base_offset is not None:
+                    header = header.opened(base_offset)
                 base_offset = header.next_offset
                 found.append((at, header))
         except CorruptRecordError as error:
@@ -361,11 +429,22 @@ class PartitionLog:
         self, path: Path, position: int, header: BatchHeader, base_offset: int | None
     ) -> None:
         """Check what lies outside the CRC; `base_offset` is the end of the batch before, if known."""
-        if base_offset is not None and header.base_offset != base_offset:
+        if header.magic != self.config.message_magic:
+            raise CorruptRecordError(
+                "magic byte", path=str(path), position=position + MAGIC_POSITION,
+                expected=self.config.message_magic, found=header.magic,
+            )  # fmt: skip
+        # How many records a batch has is inside its CRC, but not how many messages lie in a row.
+        fits = header.base_offset == base_offset and (header.magic == MAGIC or header.is_dense)
+        if header.is_wrapper and base_offset is not None:
+            fits = header.last_offset >= base_offset
+        if base_offset is not None and not fits:
             raise CorruptRecordError(
                 "base offset", path=str(path), position=position,
                 expected=base_offset, found=header.base_offset,
             )  # fmt: skip
+        if header.magic < MAGIC:
+            return  # which has no leader epoch
         if header.partition_leader_epoch != self._epoch_of(header.base_offset):
             self._leader_epochs = read_leader_epochs(self.files, self.directory)
             epoch = self._epoch_of(header.base_offset)

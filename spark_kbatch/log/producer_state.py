@@ -174,6 +174,31 @@ class ProducerStates:
                 marker.coordinator_epoch,
             )
 
+    def aborted_by(
+        self, header: BatchHeader, marker: EndTransactionMarker
+    ) -> AbortedTransaction | None:
+        """What a marker aborts that is put into the log with these offsets; None for nothing."""
+        entry = self._entries.get(header.producer_id)
+        if not marker.is_abort or entry is None or entry.txn_first_offset is None:
+            return None
+        return AbortedTransaction(
+            header.producer_id,
+            entry.txn_first_offset,
+            header.base_offset,
+            self.last_stable_offset_with(header),
+        )
+
+    def last_stable_offset_with(self, header: BatchHeader) -> int:
+        """That of the log once a batch with these offsets is in it, and below the high watermark."""
+        still_open = [first for first, owner in self._open.items() if owner != header.producer_id]
+        entry = self._entries.get(header.producer_id)
+        if not header.is_control:
+            if entry is not None and entry.txn_first_offset is not None:
+                still_open.append(entry.txn_first_offset)
+            elif header.is_transactional:
+                still_open.append(header.base_offset)
+        return min(still_open, default=header.next_offset)
+
     def _ensure_not_fenced(self, header: BatchHeader, entry: ProducerEntry) -> None:
         if header.producer_epoch < entry.producer_epoch:
             raise InvalidProducerEpochError(
@@ -219,17 +244,10 @@ class ProducerStates:
         Where its producer has no transaction open, only the epochs are taken over.
         """
         entry = self._entries.get(header.producer_id) or ProducerEntry(header.producer_epoch)
-        first_offset, aborted = entry.txn_first_offset, None
-        if first_offset is not None:
-            self._open.pop(first_offset, None)
-            self._ended[first_offset] = header.base_offset
-            if marker.is_abort:
-                aborted = AbortedTransaction(
-                    header.producer_id,
-                    first_offset,
-                    header.base_offset,
-                    min(self._open, default=header.base_offset + 1),
-                )
+        aborted = self.aborted_by(header, marker)
+        if entry.txn_first_offset is not None:
+            self._open.pop(entry.txn_first_offset, None)
+            self._ended[entry.txn_first_offset] = header.base_offset
         self._entries[header.producer_id] = ProducerEntry(
             header.producer_epoch,
             entry.batches if entry.producer_epoch == header.producer_epoch else (),

@@ -112,7 +112,9 @@ def rebuild(
         for _, header, marker in producer_batches(files, segments, replayed_from):
             if header.base_offset >= log_end_offset:
                 break
-            replay(states, header, marker, header.max_timestamp, aborted)
+            ended = replay(states, header, marker, header.max_timestamp)
+            if ended is not None:
+                aborted.append(ended)
     states.remove_expired(now_ms)
     return Rebuilt(states, aborted, replayed_from)
 
@@ -122,15 +124,13 @@ def replay(
     header: BatchHeader,
     marker: EndTransactionMarker | None,
     now_ms: int,
-    aborted: list[AbortedTransaction],
-) -> None:
-    """Let `states` know of a producer's batch that is in the log; `aborted` gets what it aborted."""
+) -> AbortedTransaction | None:
+    """Let `states` know of a producer's batch that is in the log; what it aborted, if it did."""
     if not header.is_control:
         states.add(header, now_ms)
     elif marker is not None:
-        ended = states.end_transaction(header, marker, now_ms)
-        if ended is not None:
-            aborted.append(ended)
+        return states.end_transaction(header, marker, now_ms)
+    return None
 
 
 def producer_batches(

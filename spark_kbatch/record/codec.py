@@ -170,7 +170,7 @@ def decode_batches(
         shift = 0
         if header.magic < MAGIC and header.attributes & CODEC_MASK:
             # What offsets it holds is known once it is open, but not below those before it.
-            if header.base_offset < start_offset or next_offset >= end_offset:
+            if header.last_offset < start_offset or next_offset >= end_offset:
                 continue
             header, plain, shift = legacy.unwrap(data, position, header)
         base_offset, count, attributes = (

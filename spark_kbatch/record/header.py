@@ -87,7 +87,7 @@ _LENGTH_MIN = RECORD_BATCH_OVERHEAD - LOG_OVERHEAD
 # Plain messages walked as one batch take at most so many bytes, unless the first is larger, and the
 # first so many are walked without the kernel: the way from one index entry to the next is shorter,
 # so who looks for a position need not load it.
-_RUN_BYTES_MAX = 1024 * 1024
+RUN_BYTES_MAX = 1024 * 1024
 _BY_HAND_MAX = 256
 
 
@@ -148,7 +148,19 @@ class BatchHeader(NamedTuple):
     @property
     def is_transactional(self) -> bool:
         """Whether it belongs to a transaction, or ends one."""
-        return bool(self.attributes & TRANSACTIONAL)
+        return self.magic == MAGIC and bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether there is a record at each of its offsets; not known of a wrapper."""
+        return self.records_count == self.last_offset_delta + 1
+
+    def opened(self, base_offset: int) -> BatchHeader:
+        """Of a wrapper, with what is known of the records in it: the first offset, and no gaps."""
+        delta = self.last_offset - base_offset
+        return self._replace(
+            base_offset=base_offset, last_offset_delta=delta, records_count=delta + 1
+        )
 
     def ensure_sane(self, position: int, room: int) -> None:
         """Check what can be checked without the records.
@@ -280,6 +292,14 @@ def seal(
     _CRC.pack_into(out, CRC_POSITION, checksums.crc32c(out[CRC_COVERS_FROM:]))
 
 
+def seal_message(out: memoryview, magic: int, offset: int, attributes: int, timestamp: int) -> None:
+    """Write header and CRC of one message of V0 or V1, whose key and value lie in their places."""
+    if magic > 0:
+        _TIMESTAMP.pack_into(out, _MESSAGE.size, timestamp)
+    _MESSAGE.pack_into(out, 0, offset, len(out) - LOG_OVERHEAD, 0, magic, attributes)
+    _CRC.pack_into(out, LOG_OVERHEAD, checksums.crc32(out[MESSAGE_CRC_COVERS_FROM:]))
+
+
 def rewrite(data: memoryview, *, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
     """Set the producer's numbers of a whole batch, and the CRC, which covers them."""
     _PRODUCER.pack_into(data, _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
@@ -318,20 +338,24 @@ def whole_size(data: Buffer) -> int:
         if size < size_min:
             size = size_min
         elif size_min < RECORD_BATCH_OVERHEAD:
-            size = _messages(data, end, len(data)).size_in_bytes
+            size = _messages(data, end, len(data), RUN_BYTES_MAX).size_in_bytes
         end += size
         room -= size
     return end
 
 
 def walk(
-    data: Buffer, position: int = 0, end: int | None = None
+    data: Buffer,
+    position: int = 0,
+    end: int | None = None,
+    *,
+    run_bytes_max: int = RUN_BYTES_MAX,
 ) -> Iterator[tuple[int, BatchHeader]]:
     """The batches that lie back to back in data[position:end], as (position, header).
 
     Checks sizes and magic before they are used, not the CRC. A partial batch at the end is an
     error: whoever may meet one bounds `end` first. Plain messages are one batch as long as their
-    offsets grow.
+    offsets grow, and they have no more than `run_bytes_max` together.
 
     Raises:
         CorruptRecordError: a size, magic or count that cannot be; carries the position in `data`.
@@ -341,7 +365,7 @@ def walk(
     while position < end:
         header = header_at(data, position, end)
         if header.magic < MAGIC:
-            header = _messages(data, position, end)
+            header = _messages(data, position, end, run_bytes_max)
         yield position, header
         position += LOG_OVERHEAD + header.batch_length
 
@@ -367,7 +391,7 @@ def header_at(data: Buffer, position: int, end: int, *, room: int | None = None)
     return header
 
 
-def _messages(data: Buffer, position: int, end: int) -> BatchHeader:
+def _messages(data: Buffer, position: int, end: int, run_bytes_max: int) -> BatchHeader:
     """The message at `position`, which is whole, and the plain ones of its kind behind it, as one."""
     first = _message(data, position)
     if first.attributes & CODEC_MASK:
@@ -375,7 +399,7 @@ def _messages(data: Buffer, position: int, end: int) -> BatchHeader:
     magic, size_min = first.magic, MESSAGE_OVERHEADS[first.magic] - LOG_OVERHEAD
     mask = CODEC_MASK | LOG_APPEND_TIME if magic else CODEC_MASK
     kind = first.attributes & mask
-    stop = min(end, position + max(_RUN_BYTES_MAX, first.size_in_bytes))
+    stop = min(end, position + max(run_bytes_max, first.size_in_bytes))
     at, count = position + first.size_in_bytes, 1
     last_offset, max_timestamp = first.base_offset, first.max_timestamp
     while stop - at >= LOG_OVERHEAD + size_min and count < _BY_HAND_MAX:
@@ -396,7 +420,7 @@ def _messages(data: Buffer, position: int, end: int) -> BatchHeader:
     if count == _BY_HAND_MAX:
         flat = np.frombuffer(data, np.uint8)
         flat.setflags(write=False)
-        facts = np.array([at, count, last_offset, max_timestamp, magic, kind, mask], np.int64)
+        facts = np.array([at, count, last_offset, max_timestamp, magic, kind, mask, -1], np.int64)
         message_kernels.scan_messages(flat, stop, facts)
         at, count, last_offset, max_timestamp = facts[:4].tolist()
     return first._replace(

@@ -28,6 +28,8 @@ Offset and size lie outside the CRC. The size is checked against the lengths of 
 inside; the offset cannot be. Whoever gives a message its offset need not take the CRC again, but for a
 V0 wrapper has to compress again.
 
+What is written is made in `message_set`.
+
 Source: Kafka clients/.../record/LegacyRecord.java, AbstractLegacyRecordBatch.java; KIP-31, KIP-32.
 """
 
@@ -41,12 +43,13 @@ import numpy as np
 from spark_kbatch import message_kernels
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.message_kernels import (
-    SCAN_ATTRIBUTES,
+    SCAN_COUNT,
     SCAN_FACTS,
     SCAN_LAST_OFFSET,
     SCAN_MAGIC,
     SCAN_MASK,
     SCAN_MAX_TIMESTAMP,
+    SCAN_MAX_TIMESTAMP_OFFSET,
     SCAN_POSITION,
 )
 from spark_kbatch.record import compression
@@ -56,6 +59,7 @@ from spark_kbatch.record.header import (
     MAGIC_POSITION,
     MESSAGE_OVERHEADS,
     NO_TIMESTAMP,
+    UNKNOWN_COUNT,
     BatchHeader,
     Buffer,
     ensure_valid,
@@ -64,6 +68,35 @@ from spark_kbatch.record.header import (
 _SIZE = struct.Struct(">i")
 _OFFSET = struct.Struct(">q")
 _KEY_POSITIONS = (18, 26)
+_SCANNED = [
+    SCAN_POSITION,
+    SCAN_COUNT,
+    SCAN_LAST_OFFSET,
+    SCAN_MAX_TIMESTAMP,
+    SCAN_MAX_TIMESTAMP_OFFSET,
+]
+
+
+class Scan(NamedTuple):
+    """Plain messages of one format that lie back to back."""
+
+    end_position: int
+    records_count: int
+    last_offset: int
+    max_timestamp: int
+    max_timestamp_offset: int  # of the first that has it; -1 for none
+
+
+def scan(data: Buffer, position: int, stop: int, magic: int) -> Scan:
+    """Those from `position` on, as long as each is whole before `stop` and offsets grow."""
+    flat = np.frombuffer(data, np.uint8)
+    flat.setflags(write=False)
+    facts = np.zeros(SCAN_FACTS, np.int64)
+    facts[SCAN_POSITION], facts[SCAN_MAGIC], facts[SCAN_MASK] = position, magic, CODEC_MASK
+    facts[SCAN_LAST_OFFSET] = facts[SCAN_MAX_TIMESTAMP_OFFSET] = -1
+    facts[SCAN_MAX_TIMESTAMP] = NO_TIMESTAMP
+    message_kernels.scan_messages(flat, stop, facts)
+    return Scan(*facts[_SCANNED].tolist())
 
 
 class Unwrapped(NamedTuple):
@@ -98,28 +131,30 @@ def unwrap(data: Buffer, position: int, header: BatchHeader) -> Unwrapped:
     def refuse(what: str, expected: object, found: object) -> CorruptRecordError:
         return CorruptRecordError(what, position=position, expected=expected, found=found)
 
-    facts = np.zeros(SCAN_FACTS, np.int64)
-    facts[SCAN_LAST_OFFSET] = -1
-    facts[SCAN_MAX_TIMESTAMP] = NO_TIMESTAMP
-    facts[SCAN_MAGIC], facts[SCAN_ATTRIBUTES], facts[SCAN_MASK] = header.magic, 0, CODEC_MASK
-    count = int(message_kernels.scan_messages(np.frombuffer(plain, np.uint8), len(plain), facts))
-    end, last_offset = int(facts[SCAN_POSITION]), int(facts[SCAN_LAST_OFFSET])
+    found = scan(plain, 0, len(plain), header.magic)
+    count, end, last_offset = found.records_count, found.end_position, found.last_offset
     wrong = _what_is_wrong(plain, end, header.magic)
     if wrong:
         raise refuse(f"a wrapper's message number {count}", *wrong)
     if count == 0:
         raise refuse("a wrapper", "messages in it", "none")
     shift = 0
-    if header.magic > 0 and header.base_offset > 0:
-        shift = header.base_offset - last_offset
+    if header.magic > 0 and header.last_offset > 0:
+        shift = header.last_offset - last_offset
         if shift < 0:
-            raise refuse("a wrapper's offset", f"{last_offset} or more", header.base_offset)
+            raise refuse("a wrapper's offset", f"{last_offset} or more", header.last_offset)
     (first_offset,) = _OFFSET.unpack_from(plain)
     opened = header._replace(
         base_offset=first_offset + shift,
         last_offset_delta=last_offset - first_offset,
         records_count=count,
     )
+    if header.records_count != UNKNOWN_COUNT and opened != header:
+        raise refuse(
+            "offsets of a wrapper's messages",
+            f"{header.records_count} from {header.base_offset} on",
+            f"{count} from {opened.base_offset} to {opened.last_offset}",
+        )
     return Unwrapped(opened, plain[:end], shift)
 
 

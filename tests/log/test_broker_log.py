@@ -6,13 +6,16 @@ import logging
 import os
 import random
 import struct
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from spark_kbatch.cluster import open_for_reading
 from spark_kbatch.consumer import TopicReader
-from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
+from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
 from spark_kbatch.log.files import Files
 from spark_kbatch.model import IsolationLevel, LogOffsets, TopicPartition
 from spark_kbatch.record.header import LogRead
@@ -233,7 +236,7 @@ def test_every_changed_byte_of_an_index_leaves_what_is_read(tmp_path: Path) -> N
 
 
 def test_a_changed_byte_is_an_error_or_recognised_and_never_wrong_data(tmp_path: Path) -> None:
-    held = batches(0, 8)
+    held = batches(0, 6)
     log = a_segment(tmp_path / "t-0", 0, held, index=False)
     whole = log.read_bytes()
     expected = [record[1:] for record in records_in(held)]
@@ -528,3 +531,63 @@ def test_nothing_is_written_whatever_there_is_to_recover(tmp_path: Path) -> None
     for foreign_end in ("log", "checkpoint"):
         assert read(tmp_path, files=ReadOnlyFiles(), foreign_end=foreign_end)
     assert listing(tmp_path) == before
+
+
+def test_a_torn_tail_before_an_empty_segment_is_left_out(tmp_path: Path) -> None:
+    held = batches(0, 10)
+    directory = a_partition(tmp_path / "t-0", {0: held, 10: []})
+    log = directory / LOG
+    log.write_bytes(log.read_bytes()[:-1])
+
+    assert end_of(tmp_path) == 8
+    assert read(tmp_path) == records_in(held[:-1])
+
+
+def test_a_partition_that_is_gone_is_an_error_with_its_path(tmp_path: Path) -> None:
+    directory = a_partition(tmp_path / "t-0", {0: batches(0, 10)})
+    logs = open_for_reading(str(tmp_path))
+    fetch(logs, 0, max_bytes=1)
+    directory.rename(tmp_path / f"t-0.{'0' * 32}-delete")
+
+    with pytest.raises(KafkaStorageError, match=f"{directory} is gone: the topic was deleted"):
+        fetch(logs, 2, max_bytes=1)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_log_is_read_as_its_batches_say(data: st.DataObject) -> None:
+    """Segments, gaps, indexes with some entries, a tail, and where and how much is read."""
+    draw = data.draw
+    bases, held, offset = [0], {0: []}, 0  # type: ignore[var-annotated]
+    for _ in range(draw(st.integers(0, 12))):
+        offset += draw(st.sampled_from([0, 0, 0, 1, 5]))
+        if draw(st.integers(0, 3)) == 0 and offset > bases[-1]:
+            bases.append(offset)
+            held[offset] = []
+        offsets = sorted(draw(st.sets(st.integers(0, 6), min_size=1, max_size=4)))
+        held[bases[-1]].append(a_batch(*(offset + delta for delta in offsets)))
+        offset += offsets[-1] + 1
+    tail = draw(st.sampled_from([b"", bytes(70), b"\x02" * 100, a_batch(offset)[:-1]]))
+    expected = records_in([part for parts in held.values() for part in parts])
+    with tempfile.TemporaryDirectory() as folder:
+        directory = a_partition(Path(folder) / "t-0", held)
+        for index in directory.glob("*.index"):
+            entries = index.read_bytes()
+            kept = [e for e in range(0, len(entries), 8) if draw(st.booleans())]
+            index.write_bytes(b"".join(entries[e : e + 8] for e in kept))
+        with (directory / f"{bases[-1]:020d}.log").open("ab") as file:
+            file.write(tail)
+        logs = open_for_reading(folder)
+        assert logs.edges([TP])[TP].log_end_offset == offset
+        for _ in range(4):
+            start = draw(st.integers(0, offset))
+            end = draw(st.integers(start, offset))
+            wanted = [record for record in expected if start <= record.offset < end]
+            assert read(Path(folder), start=start, end=end) == wanted
+            found, _ = fetch(logs, start, max_bytes=draw(st.sampled_from([1, 200, 1 << 20])))
+            if found.batches:
+                next_offset = next(r.offset for r in expected if r.offset >= start)
+                first = found.batches[0][1]
+                assert first.base_offset <= next_offset <= first.last_offset
+            else:
+                assert not [record for record in expected if record.offset >= start]
