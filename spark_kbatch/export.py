@@ -57,17 +57,18 @@ from spark_kbatch.log.segment import SegmentIndexer, segment_paths
 from spark_kbatch.log.state import STATE_FILE, LogState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record.header import (
-    CONTROL,
+    MAGIC,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
-    TRANSACTIONAL,
+    UNKNOWN_COUNT,
     BatchHeader,
     LogRead,
     assign,
     ensure_valid,
     rewrite,
 )
+from spark_kbatch.record.legacy import unwrap
 from spark_kbatch.replica.manager import ReplicaManager, States
 from spark_kbatch.replica.metadata import CLUSTER_FILE
 
@@ -251,8 +252,8 @@ def _stage(log: PartitionLog, state: LogState, directory: Path) -> ExportedParti
     while offset < end_offset:
         read = log.read(state, offset, max_bytes=_READ_BYTES, buffer=buffer)
         if read.path != source:
-            source, first = read.path, read.batches[0][1]
-            segments.append(_Segment(files, directory, first.base_offset, interval_bytes))
+            source = read.path
+            segments.append(_Segment(files, directory, _base_offset(read), interval_bytes))
         offset = segments[-1].append(read, end_offset)
     if not segments:
         segments.append(_Segment(files, directory, offset, interval_bytes))
@@ -292,8 +293,13 @@ class _Segment:
                 _ensure_data(header, position)
             except CorruptRecordError as error:
                 raise error.at(read.path, read.position) from None
-            _as_the_brokers(read.data[position : position + header.size_in_bytes], header)
-            self._indexer.add(header, self.size_in_bytes + position)
+            data = read.data[position : position + header.size_in_bytes]
+            if header.magic == MAGIC:
+                _as_the_brokers(data, header)
+            if header.magic == MAGIC or header.is_wrapper:
+                self._indexer.add(header, self.size_in_bytes + position)
+            else:
+                self._indexer.add_messages(data, header, self.size_in_bytes + position)
             size, next_offset = position + header.size_in_bytes, header.next_offset
         self._files.write(self._paths.log, self.size_in_bytes, read.data[:size])
         self.size_in_bytes += size
@@ -307,8 +313,16 @@ class _Segment:
         self._files.flush(self._paths)
 
 
+def _base_offset(read: LogRead) -> int:
+    """Of the first batch; a wrapper says it only when it is opened."""
+    position, header = read.batches[0]
+    if header.records_count == UNKNOWN_COUNT:
+        header = unwrap(read.data, position, header).header
+    return header.base_offset
+
+
 def _ensure_data(header: BatchHeader, position: int) -> None:
-    if header.attributes & (TRANSACTIONAL | CONTROL):
+    if header.is_transactional or header.is_control:
         raise CorruptRecordError(
             "attributes of a batch to export", position=position + 21,
             expected="neither of a transaction nor of control", found=f"{header.attributes:#06x}",

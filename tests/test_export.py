@@ -28,7 +28,7 @@ from spark_kbatch.log.files import Files
 from spark_kbatch.model import TopicPartition
 from tests import builders
 from tests.faults import Fault, FaultyFiles, died
-from tests.reference import Record, decode_batches, read_header, split_batches
+from tests.reference import Record, decode_batches, decode_messages, read_header, split_batches
 
 CONFIG = TopicConfig(segment_bytes=700, index_interval_bytes=200)
 TOPIC_ID = "I9kB3I7cRKaTU-raoqXJJQ"
@@ -173,6 +173,41 @@ def test_a_log_begins_with_the_batch_that_holds_its_start(
     assert (directory / "leader-epoch-checkpoint").read_text() == f"0\n1\n0 {first}\n"
     text = (log_dir / "log-start-offset-checkpoint").read_text()
     assert text == f"0\n2\n{OTHER_TOPIC}\nevents 0 {log_start}\n"
+
+
+@pytest.mark.parametrize("version", ["0.9.0", "0.10.2"], ids=["v0", "v1"])
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_messages_of_the_formats_before_batches_are_exported_from_any_offset_on(
+    tmp_path: Path, version: str, compression: str
+) -> None:
+    config = TopicConfig(index_interval_bytes=0, message_format_version=version)
+    cluster = builders.a_cluster(tmp_path, config=config)
+    with cluster.producer(compression_type=compression, linger_ms=10_000) as producer:
+        for size in (1, 3, 1, 4):
+            for number in range(size):
+                producer.send("events", b"%d of %d" % (number, size))
+            producer.flush()
+    (held,) = builders.contents(cluster).values()
+    (path,) = segments(cluster.metadata.log_directory(TopicPartition("events", 0)))
+
+    for log_start in range(9):
+        folder = tmp_path / str(log_start)
+        folder.mkdir()
+        log_dir = a_broker_log_dir(folder, partitions=1)
+        begin_at(cluster, log_start)
+
+        cluster.export("events", to=log_dir)
+
+        (exported,) = segments(log_dir / "events-0")
+        first = (
+            max(b for b in (0, 1, 4, 5) if b <= log_start) if compression == "gzip" else log_start
+        )
+        assert int(exported.stem) == first
+        data = path.read_bytes()
+        assert data.endswith(exported.read_bytes())
+        assert [r.offset for r in decode_messages(exported.read_bytes())] == [
+            record.offset for record in held[first:]
+        ]
 
 
 def test_what_is_not_committed_stays(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Iterator
 
@@ -100,7 +99,7 @@ def _from_console(line: str) -> tuple[int, Record]:
     timestamp, partition, offset, headers, key, value = line.split("|")
     return int(partition.removeprefix("Partition:")), Record(
         int(offset.removeprefix("Offset:")),
-        int(re.sub(r"^\w+:", "", timestamp)),
+        -1 if timestamp == "NO_TIMESTAMP" else int(timestamp.partition(":")[2]),
         _bytes(key),
         _bytes(value),
         tuple(_headers(headers)),

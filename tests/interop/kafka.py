@@ -37,7 +37,7 @@ Maven is needed to get Apache Kafka, and there is no `mvn` on PATH. Install it w
 """
 # What DumpLogSegments says of an exception of its own begins a line, or follows the thread's name.
 _FAULTS = re.compile(
-    "isvalid: false|invalid bytes at the end|Mismatches in|Non-consecutive offsets|not found in"
+    "is[vV]alid: false|invalid bytes at the end|Mismatches in|Non-consecutive offsets|not found in"
     "|timestamp mismatch|out of order timestamp|^Exception|^Ignoring unknown file|^Could not"
 )
 _QUICK_START = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -59,10 +60,29 @@ def segment_files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.iterdir() if path.suffix in SEGMENT_FILES)
 
 
-def a_cluster_of_all_codecs(folder: Path, *, n: int = 1500) -> tuple[Cluster, list[list[Record]]]:
+# By what brokers of these versions wrote: batches, and messages of the two formats before them.
+FORMATS = {"V2": "3.0", "V1": "0.10.2", "V0": "0.9.0"}
+
+
+def codecs_of(format_name: str) -> list[str]:
+    """What a format can be compressed with."""
+    return [codec for codec in CODECS if format_name == "V2" or codec != "zstd"]
+
+
+def a_cluster_of_all_codecs(
+    folder: Path, *, n: int = 1500, format_name: str = "V2"
+) -> tuple[Cluster, list[list[Record]]]:
     """Topic `events` with a partition per codec, in many segments; what each partition holds."""
-    cluster = builders.a_cluster(folder, topics={"events": len(CODECS)}, config=SMALL)
-    held = [odd_records(n, seed=partition) for partition in range(len(CODECS))]
-    for partition, codec in enumerate(CODECS):
-        produce(cluster, "events", held[partition], partition=partition, codec=codec)
+    config = dataclasses.replace(SMALL, message_format_version=FORMATS[format_name])
+    codecs = codecs_of(format_name)
+    cluster = builders.a_cluster(folder, topics={"events": len(codecs)}, config=config)
+    held = []
+    for partition, codec in enumerate(codecs):
+        records = odd_records(n, seed=partition)
+        if format_name != "V2":
+            records = [record._replace(headers=()) for record in records]
+        produce(cluster, "events", records, partition=partition, codec=codec)
+        if format_name == "V0":
+            records = [record._replace(timestamp=-1) for record in records]
+        held.append(records)
     return cluster, held

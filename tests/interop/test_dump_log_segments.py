@@ -13,14 +13,20 @@ from spark_kbatch.config import TopicConfig
 from spark_kbatch.record import codec
 from tests import builders
 from tests.interop.kafka import Kafka
-from tests.interop.logs import SMALL, a_cluster_of_all_codecs, segment_files
+from tests.interop.logs import (
+    FORMATS,
+    SMALL,
+    a_cluster_of_all_codecs,
+    codecs_of,
+    segment_files,
+)
 from tests.reference import CODECS, Record
 
 pytestmark = pytest.mark.interop
 
 _RECORD = re.compile(
     r"^\| offset: (\d+) \w+: (-?\d+) keySize: (-?\d+) valueSize: (-?\d+)"
-    r".* headerKeys: \[(.*?)\](?: key: (.*?))?(?: payload: (.*))?$"
+    r"(?: .*?headerKeys: \[(.*?)\]| isValid: .*?\})(?: key: (.*?))?(?: payload: (.*))?$"
 )
 
 
@@ -62,21 +68,32 @@ def ensure_sound(kafka: Kafka, directory: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def produced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Cluster, list[list[Record]]]:
-    return a_cluster_of_all_codecs(tmp_path_factory.mktemp("produced"))
+def clusters(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, tuple[Cluster, list[list[Record]]]]:
+    return {
+        name: a_cluster_of_all_codecs(tmp_path_factory.mktemp(name), format_name=name)
+        for name in FORMATS
+    }
 
 
-@pytest.mark.parametrize(("number", "compression"), list(enumerate(CODECS)), ids=list(CODECS))
+@pytest.mark.parametrize(
+    ("format_name", "compression"), [(name, codec) for name in FORMATS for codec in codecs_of(name)]
+)
 def test_what_a_producer_wrote_has_no_fault(
-    kafka: Kafka, produced: tuple[Cluster, list[list[Record]]], number: int, compression: str
+    kafka: Kafka,
+    clusters: dict[str, tuple[Cluster, list[list[Record]]]],
+    format_name: str,
+    compression: str,
 ) -> None:
-    cluster, held = produced
+    cluster, held = clusters[format_name]
+    number = codecs_of(format_name).index(compression)
     directory = cluster.metadata.broker_dir / f"events-{number}"
     assert len(list(directory.glob("*.log"))) > 2
 
     printed = ensure_sound(kafka, directory)
 
-    assert f"compresscodec: {compression}" in printed
+    assert f"magic: {format_name[1]} compresscodec: {compression}" in printed
     assert dumped(printed) == [as_dumped(record) for record in held[number]]
 
 

@@ -180,6 +180,28 @@ def test_a_producer_of_the_broker_is_not_taken_for_one_of_ours(
     assert [(r.offset, r.value) for r in found] == [(0, b"ours"), (1, b"theirs")]
 
 
+@pytest.mark.parametrize("format_name", ["V1", "V0"])
+def test_the_broker_serves_messages_of_the_formats_before_batches(
+    kafka: Kafka, tmp_path: Path, format_name: str
+) -> None:
+    cluster, held = a_cluster_of_all_codecs(tmp_path, n=500, format_name=format_name)
+    log_starts = [0, 0, 100, 257]
+    for partition, log_start in enumerate(log_starts):
+        begin_at(cluster, TopicPartition("events", partition), log_start)
+    broker = a_stopped_broker(kafka, tmp_path, partitions=len(held))
+    cluster.export("events", to=broker.log_dir)
+
+    with broker:
+        found = clients.read(broker, "events", range(len(held)))
+        by_console = clients.read_by_console(kafka, broker, "events", sum(map(len, found.values())))
+
+    assert found == {p: held[p][log_start:] for p, log_start in enumerate(log_starts)}
+    assert by_console == found
+    for partition in found:
+        files = segment_files(broker.directory("events", partition))
+        assert kafka.dump_log(files, "--deep-iteration")[1] == []
+
+
 class Stop(NamedTuple):
     """An export that is killed before its step `at`; how many partitions have their records then."""
 
