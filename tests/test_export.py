@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import spark_kbatch
 from spark_kbatch.cli import cli
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.config import TopicConfig
@@ -208,6 +209,18 @@ def test_messages_of_the_formats_before_batches_are_exported_from_any_offset_on(
         assert [r.offset for r in decode_messages(exported.read_bytes())] == [
             record.offset for record in held[first:]
         ]
+
+
+def test_the_log_dir_reads_as_the_cluster_does(tmp_path: Path) -> None:
+    cluster, log_dir = a_cluster(tmp_path, partitions=1), a_broker_log_dir(tmp_path, partitions=1)
+    begin_at(cluster, 4)
+
+    cluster.export("events", to=log_dir)
+
+    with spark_kbatch.open(str(log_dir)) as there:
+        found = [record for batch in there.read("events") for record in builders.as_read(batch)]
+    assert found == builders.contents(cluster)[TopicPartition("events", 0)]
+    assert found[0].offset == 4
 
 
 def test_what_is_not_committed_stays(tmp_path: Path) -> None:

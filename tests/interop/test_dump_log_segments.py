@@ -20,7 +20,7 @@ from tests.interop.logs import (
     codecs_of,
     segment_files,
 )
-from tests.reference import CODECS, Record
+from tests.reference import CODECS, Record, read_header, split_batches
 
 pytestmark = pytest.mark.interop
 
@@ -95,6 +95,36 @@ def test_what_a_producer_wrote_has_no_fault(
 
     assert f"magic: {format_name[1]} compresscodec: {compression}" in printed
     assert dumped(printed) == [as_dumped(record) for record in held[number]]
+
+
+_PRODUCER = re.compile(
+    r"^producerId: .* lastSequence: (\d+) lastOffset: (\d+) .* timestamp: (\d+)$"
+)
+
+
+def test_snapshots_tell_of_the_last_batch_before_them(
+    kafka: Kafka, clusters: dict[str, tuple[Cluster, list[list[Record]]]]
+) -> None:
+    cluster, _ = clusters["V2"]
+    directory = cluster.metadata.broker_dir / "events-0"
+    snapshots = sorted(directory.glob("*.snapshot"))
+    headers = {}
+    for path in sorted(directory.glob("*.log")):
+        header = read_header([*split_batches(path.read_bytes())][-1])
+        headers[header.base_offset + header.last_offset_delta + 1] = header
+
+    printed, faults = kafka.dump_log(snapshots)
+
+    assert faults == []
+    found = [
+        tuple(map(int, one.groups())) for one in map(_PRODUCER.match, printed.splitlines()) if one
+    ]
+    assert len(found) == len(snapshots) > 2
+    for path, (sequence, offset, timestamp) in zip(snapshots, found, strict=True):
+        header = headers[int(path.stem)]
+        assert offset == int(path.stem) - 1
+        assert sequence == header.base_sequence + header.last_offset_delta
+        assert timestamp == header.max_timestamp
 
 
 @pytest.mark.parametrize("adopt_min_bytes", [0, 8 << 20], ids=["renamed", "copied"])

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Producer
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import ConfigError, LogDirLockedError
 from spark_kbatch.model import TopicPartition
 from tests import builders
@@ -178,6 +179,20 @@ def test_a_producer_of_the_broker_is_not_taken_for_one_of_ours(
         found = clients.read(broker, "events", [0])[0]
 
     assert [(r.offset, r.value) for r in found] == [(0, b"ours"), (1, b"theirs")]
+
+
+def test_a_record_larger_than_the_broker_takes_is_served(kafka: Kafka, tmp_path: Path) -> None:
+    config = TopicConfig(max_message_bytes=4 << 20)
+    cluster = builders.a_cluster(tmp_path, config=config)
+    large = builders.batch(n=1, value_bytes=3 << 20)
+    builders.write(cluster, {("events", 0): [builders.batch(), large, builders.batch()]})
+    broker = a_stopped_broker(kafka, tmp_path)
+    cluster.export("events", to=broker.log_dir)
+
+    with broker:
+        found = clients.read(broker, "events", [0])
+
+    assert found == {0: builders.contents(cluster)[TopicPartition("events", 0)]}
 
 
 @pytest.mark.parametrize("format_name", ["V1", "V0"])
