@@ -16,7 +16,7 @@ unexport SPARK_HOME SPARK_CONF_DIR
 PYTEST = JAVA_HOME="$$(cat $(JAVA) 2>/dev/null)" $(PY) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast soak fuzz lint format bench notebooks clean java
+.PHONY: help demo test test-fast soak interop fuzz lint format bench notebooks clean java
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-10s  %s\n", $$1, $$2 }' Makefile
@@ -25,13 +25,16 @@ demo: java ## Write a year of flights into a Kafka log with Spark, read it back,
 	JAVA_HOME="$$(cat $(JAVA))" $(VENV)/bin/spark-submit --properties-file conf/spark-defaults.conf spark_kbatch/demo.py
 
 test: java ## Run every test that is not slow
-	$(PYTEST) -m 'not slow'
+	$(PYTEST) -m 'not slow and not interop'
 
 test-fast: $(INSTALLED) ## Run the tests that need neither Spark nor patience
-	$(PYTEST) -m 'not spark and not slow'
+	$(PYTEST) -m 'not spark and not slow and not interop'
 
-soak: java ## Run every test, the slow ones too
-	$(PYTEST)
+soak: java ## Run every test but those of `interop`, the slow ones too
+	$(PYTEST) -m 'not interop'
+
+interop: java ## Test against a real Kafka broker and its tools, which Maven brings
+	$(PYTEST) tests/interop
 
 fuzz: $(INSTALLED) ## Damage batches, logs and clusters by chance, many times, with bounds checks in compiled code
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/bounds-checked KBATCH_FUZZ_ROUNDS=$${KBATCH_FUZZ_ROUNDS:-10000} $(PY) -m pytest tests/fuzz

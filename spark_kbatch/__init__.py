@@ -14,6 +14,7 @@
     log          one replica of one partition on disk
     replica      the partitions of a cluster, and the locks
     transaction  a Spark job's data, all or nothing
+    export       a topic, placed in a broker's log dir
     consumer     offset ranges: planned, fetched, decoded
     broker       what a real broker wrote, read the same way
     cluster      wires the above

@@ -5,6 +5,7 @@
     kbatch delete-records PATH TOPIC PARTITION:OFFSET ...
                                        all below an offset
     kbatch gc PATH [TOPIC ...]         what retention says, and what dead jobs have left
+    kbatch export PATH TOPIC --to DIR  a topic, placed in a stopped broker's log dir
     kbatch demo [PATH]                 a year of flights, written, read and checked
 
 With --json each line is one JSON object and nothing else is printed on stdout. Exit codes: 0 done,
@@ -238,6 +239,40 @@ def gc(
 
 
 @cli.command()
+@click.argument("path")
+@click.argument("topic")
+@click.option("--to", "log_dir", required=True, metavar="DIR", help="One of the broker's log.dirs.")
+@_as_json
+def export(path: str, topic: str, log_dir: str, as_json: bool) -> None:
+    """Place the records of TOPIC in the log dir of a Kafka broker that is stopped.
+
+    The broker has the topic already, with as many partitions and no records. When it starts, it
+    serves what is committed here now, under the same offsets.
+    """
+    exported = Cluster(path).export(topic, to=log_dir)
+    if as_json:
+        for row in exported:
+            _print_json(
+                {"topic": topic, "partition": row.topic_partition.partition}
+                | {
+                    name: value
+                    for name, value in row._asdict().items()
+                    if name != "topic_partition"
+                }
+            )
+    else:
+        table = Table(title=f"Topic {topic} in {log_dir}", title_justify="left")
+        headings = ("partition", "first offset", "next offset", "records", "segments", "bytes")
+        for heading in headings:
+            table.add_column(heading, justify="right")
+        for tp, start, end, segments_count, size in exported:
+            numbers = (tp.partition, start, end, end - start, segments_count, size)
+            table.add_row(*(f"{number:,}" for number in numbers))
+        Console().print(table)
+    click.echo(_RETENTION_NOTE, err=True)
+
+
+@cli.command()
 @click.argument("path", required=False)
 def demo(path: str | None) -> None:
     """Write a year of flights to a log at PATH with Spark, read it back, and check it."""
@@ -256,6 +291,12 @@ def main() -> None:
         )
         sys.exit(1)
 
+
+_RETENTION_NOTE = """\
+A broker deletes segments whose newest record is older than the topic's retention.ms, 7 days unless
+set, and begins 30 seconds after its start. To keep old records the topic needs retention.ms=-1
+before they are exported: kafka-configs.sh --alter --entity-type topics --entity-name TOPIC
+--add-config retention.ms=-1"""
 
 _COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 

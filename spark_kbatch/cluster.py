@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from spark_kbatch.config import (
 )
 from spark_kbatch.consumer import TopicReader
 from spark_kbatch.errors import ConfigError, KafkaStorageError, RecordTooLargeError
+from spark_kbatch.export import ExportedPartition, export_topic
 from spark_kbatch.log.broker_log_dir import WHAT_IS_LOOKED_FOR, BrokerLogDir
 from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.model import (
@@ -227,6 +229,25 @@ class Cluster(TopicReader):
 
         agreed = self.snapshots.agree(action, resolved)
         return OffsetRange(wanted.topic_partition, *agreed.get(wanted.topic_partition, (0, 0)))
+
+    def export(self, topic: str, *, to: str | Path) -> list[ExportedPartition]:
+        """Place a topic's committed records in the log dir of a Kafka broker that is stopped.
+
+        The broker has the topic already, with as many partitions and no records. Let it keep old
+        records by `retention.ms=-1`: it deletes segments by the times of their records.
+
+        Args:
+            topic: not one of the cluster's own.
+            to: one of `log.dirs` of the broker.
+
+        Returns:
+            What each partition holds there; all of it is on disk.
+
+        Raises:
+            As `export_topic`; then nothing was changed, unless it says so.
+        """
+        ensure_not_internal(topic)
+        return export_topic(self.manager, self.snapshots.states, topic, absolute_path(str(to)))
 
     # Writing.
 

@@ -27,7 +27,7 @@ LAYERS = (
     {"record"},
     {"producer", "consumer", "log"},
     {"replica"},
-    {"transaction"},
+    {"transaction", "export"},
     {"broker"},
     {"cluster"},
     {"spark"},

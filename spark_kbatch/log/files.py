@@ -276,8 +276,15 @@ class Files:
 
     def share_lock(self, descriptor: int) -> bool:
         """Take the shared record lock of a log dir's `.lock`; False where a broker holds it."""
+        return self._try_lock(descriptor, fcntl.LOCK_SH)
+
+    def take_lock(self, descriptor: int) -> bool:
+        """Take the exclusive record lock of a log dir's `.lock`; False where anyone else has one."""
+        return self._try_lock(descriptor, fcntl.LOCK_EX)
+
+    def _try_lock(self, descriptor: int, kind: int) -> bool:
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.lockf(descriptor, kind | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 return False

@@ -11,6 +11,8 @@ The commit and metadata locks open their file anew each time, so a forked child 
 
     log dir      shared record lock on        keeps a broker, which takes it exclusively, out of a
                  broker-N/.lock               log dir that this process writes into
+    broker's     exclusive record lock on     keeps a broker out of its own log dir while a topic is
+    log dir      its .lock                    placed there; one at a time in a process
 
 Record locks belong to a process and are dropped when *any* of its descriptors of the file is
 closed: so all `Locks` of one directory share one descriptor per file, which is closed only while no
@@ -65,13 +67,14 @@ class _Shared:
 
 _shared: dict[Path, _Shared] = {}
 _shared_mutex = threading.Lock()  # guards _shared
+_broker_log_dirs = threading.Lock()  # held with the lock of a broker's log dir; before it
 
 
 def _forget() -> None:
     """In a forked child: it holds none of its parent's locks, and its threads are gone."""
-    global _shared_mutex
+    global _shared_mutex, _broker_log_dirs
     _shared.clear()
-    _shared_mutex = threading.Lock()
+    _shared_mutex, _broker_log_dirs = threading.Lock(), threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -122,6 +125,25 @@ class Locks:
                     "it, or write elsewhere"
                 )
             yield
+
+    @contextlib.contextmanager
+    def exclusive_log_dir(self, path: Path) -> Iterator[None]:
+        """Of whoever writes into a broker's log dir: the lock that the broker itself takes.
+
+        Raises:
+            LogDirLockedError: the broker is in, or another process that writes there.
+        """
+        with _broker_log_dirs:
+            descriptor = self._files.open_for_locks(path / ".lock")
+            try:
+                if not self._files.take_lock(descriptor):
+                    raise LogDirLockedError(
+                        f"{path / '.lock'} is held by another program, a Kafka broker most likely: "
+                        "stop it first"
+                    )
+                yield
+            finally:
+                os.close(descriptor)
 
     @contextlib.contextmanager
     def _partition(self, topic_partition: TopicPartition) -> Iterator[None]:

@@ -1,0 +1,340 @@
+"""A topic's committed records, placed in the log dir of a Kafka broker that is stopped.
+
+    export_topic(manager, snapshots.states, "events", Path("/var/lib/kafka/data"))
+
+The topic must exist there, with as many partitions and no records. For each partition the broker
+finds, when it starts:
+
+    events-0/
+      N.log .index .timeindex    the segments, from the batch that holds the log start offset on;
+                                 leader epoch 0, which a broker's topic has from the beginning; no
+                                 producer ids: the broker gives the same numbers to producers of its
+                                 own, whose batches it would then take for duplicates of these
+      leader-epoch-checkpoint    epoch 0 begins at the first of them
+      partition.metadata         the topic's id on that broker, as it was
+
+and in the log dir no recovery point or high watermark of these partitions, and the log start offset
+where it lies within the first batch. The marker of a clean shutdown stays, since all indexes are
+there; without one the broker checks every batch itself.
+
+What a crash leaves, by step:
+
+    1  look       nothing was changed
+    2  stage      directories `events-0.TOPIC-ID-new-delete`, which the next export replaces and a
+                  broker removes: for it they belong to a topic that is being deleted
+    3  note       and log start offsets of partitions that are empty: where they begin
+    4  swap       some partitions have their records and others none, or one is between its names:
+                  the next export refuses, and says that the topic must be made again
+    5  tidy       a complete export; `events-0.TOPIC-ID-old-delete` is removed by the broker
+
+The log dir's lock is held throughout, exclusively, as a broker holds it.
+
+Source: Kafka storage/.../log/LogLoader.java, LogManager.java, UnifiedLog.parseTopicPartitionName.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from spark_kbatch.errors import ConfigError, CorruptRecordError
+from spark_kbatch.log.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    META_PROPERTIES,
+    RECOVERY_POINTS,
+    read_meta_properties,
+    read_offset_checkpoint,
+    read_partition_metadata,
+    write_leader_epochs,
+    write_offset_checkpoint,
+    write_partition_metadata,
+)
+from spark_kbatch.log.files import Files
+from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.log.segment import SegmentIndexer, segment_paths
+from spark_kbatch.log.state import STATE_FILE, LogState
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.record.header import (
+    MAGIC,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    UNKNOWN_COUNT,
+    BatchHeader,
+    LogRead,
+    assign,
+    ensure_valid,
+    rewrite,
+)
+from spark_kbatch.record.legacy import unwrap
+from spark_kbatch.replica.manager import ReplicaManager, States
+from spark_kbatch.replica.metadata import CLUSTER_FILE
+
+LEADER_EPOCH = 0
+_READ_BYTES = 8 * 1024 * 1024
+_TOPIC_LENGTH_MAX = 200  # in names that also hold a topic id; a file's name has at most 255 bytes
+
+
+class ExportedPartition(NamedTuple):
+    """What a partition of the broker's topic holds now."""
+
+    topic_partition: TopicPartition
+    log_start_offset: int
+    log_end_offset: int
+    segments_count: int
+    size_in_bytes: int
+
+
+def export_topic(
+    manager: ReplicaManager, states: States, topic: str, log_dir: Path
+) -> list[ExportedPartition]:
+    """Place all partitions of a topic, as they are at one moment, in a broker's log dir.
+
+    Args:
+        states: answers with the states that count, commits not yet flipped included.
+        log_dir: one of `log.dirs` of a broker that is stopped.
+
+    Returns:
+        By partition. All of it is on disk.
+
+    Raises:
+        UnknownTopicOrPartitionError: no such topic here.
+        ConfigError: the log dir cannot take the topic; says why and what to do.
+        LogDirLockedError: the broker runs.
+        CorruptRecordError: a batch of ours is damaged. Nothing was changed, as for the rest of these.
+        KafkaStorageError: a file there is not what a broker writes.
+    """
+    partitions = manager.partitions(topic)
+    target = _Target(manager.files, log_dir, topic, len(partitions))
+    target.ensure_log_dir()
+    with manager.locks.exclusive_log_dir(log_dir):
+        target.ensure_empty()
+        try:
+            exported = [
+                _stage(manager.log(tp), state, target.new(tp.partition))
+                for tp, state in sorted(states(partitions).items())
+            ]
+            target.note(exported)
+        except BaseException:
+            target.remove_staged()
+            raise
+        target.swap()
+        target.remove_staged()
+    return exported
+
+
+class _Target:
+    """A topic in a broker's log dir. All but `ensure_log_dir` need the log dir's lock."""
+
+    def __init__(self, files: Files, log_dir: Path, topic: str, partitions_count: int) -> None:
+        self._files, self._log_dir, self._topic = files, log_dir, topic
+        self._partitions = range(partitions_count)
+        self._topic_id = ""
+
+    def ensure_log_dir(self) -> None:
+        """Check that a broker's data belongs here.
+
+        Raises:
+            ConfigError: it does not.
+            KafkaStorageError: it says so in a file that is damaged.
+        """
+        log_dir = self._log_dir
+        if self._files.exists(log_dir.parent / CLUSTER_FILE):
+            raise ConfigError(f"{log_dir} is the log dir of a kbatch cluster, not of a broker")
+        try:
+            read_meta_properties(self._files, log_dir)
+        except (FileNotFoundError, NotADirectoryError):
+            raise ConfigError(
+                f"{log_dir} is not the log dir of a broker, it has no {META_PROPERTIES}: give one of "
+                "the folders that log.dirs names in the broker's settings, formatted with "
+                "kafka-storage.sh format"
+            ) from None
+
+    def ensure_empty(self) -> None:
+        """Check that the broker has this topic, with these partitions and no records.
+
+        Raises:
+            ConfigError: says what is there instead.
+        """
+        topic, log_dir, count = self._topic, self._log_dir, len(self._partitions)
+        names = self._files.list(log_dir)
+        found = [p for p in self._partitions if f"{topic}-{p}" in names]
+        ids = {self._ensure_partition_empty(self._directory(p)) for p in found}
+        if len(found) < count:
+            missing = min(set(self._partitions).difference(found))
+            raise ConfigError(
+                f"{log_dir} has no directory {topic}-{missing}: create topic {topic!r} on the broker "
+                f"with {count} partitions, all of them in this log dir, then stop the broker; where "
+                "it has the topic, start it once, and it makes the directory"
+            )
+        if f"{topic}-{count}" in names:
+            raise ConfigError(
+                f"topic {topic!r} has more than {count} partitions in {log_dir}, and {count} here; "
+                "create it there with as many"
+            )
+        if len(ids) > 1:
+            raise ConfigError(
+                f"the partitions of topic {topic!r} in {log_dir} are of {len(ids)} topics, by their "
+                "ids: remove those that are left over"
+            )
+        (self._topic_id,) = ids
+        self.remove_staged()
+
+    def _ensure_partition_empty(self, directory: Path) -> str:
+        """The topic's id."""
+        names = self._files.list(directory)
+        full = [n for n in names if n.endswith(".log") and self._files.size(directory / n)]
+        if full or STATE_FILE in names:
+            raise ConfigError(
+                f"{directory} holds records already ({(full or [STATE_FILE])[0]}): export takes a topic "
+                "that is new; delete it on the broker and create it again, also where an export "
+                "was cut off, or give another name to one of the two"
+            )
+        try:
+            return read_partition_metadata(self._files, directory)
+        except FileNotFoundError as error:
+            raise ConfigError(
+                f"{error.filename} is missing, which says to which topic the directory belongs: start "
+                "the broker once, and it writes it"
+            ) from None
+
+    def new(self, partition: int) -> Path:
+        """Where a partition is staged; made, with all that does not depend on its records."""
+        directory = self._aside(partition, "new")
+        self._files.make_dir(directory)
+        write_partition_metadata(self._files, directory, self._topic_id)
+        return directory
+
+    def note(self, exported: Sequence[ExportedPartition]) -> None:
+        """Make the log dir's checkpoints true of what will be there."""
+        checkpoints = {
+            name: read_offset_checkpoint(self._files, self._log_dir, name)
+            for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS)
+        }
+        for name, before in checkpoints.items():
+            after = {tp: offset for tp, offset in before.items() if tp.topic != self._topic}
+            if name == LOG_START_OFFSETS:
+                after |= {
+                    p.topic_partition: p.log_start_offset for p in exported if p.log_start_offset
+                }
+            if after != before:
+                write_offset_checkpoint(self._files, self._log_dir, name, after)
+
+    def swap(self) -> None:
+        """Put what is staged in the place of the empty directories."""
+        for p in self._partitions:
+            self._files.rename(self._directory(p), self._aside(p, "old"))
+            self._files.rename(self._aside(p, "new"), self._directory(p))
+        self._files.flush([self._log_dir])
+
+    def remove_staged(self) -> None:
+        """Remove what this export, or one that was cut off, has beside the partitions."""
+        for p in self._partitions:
+            for what in ("new", "old"):
+                self._files.remove_dir(self._aside(p, what))
+
+    def _directory(self, partition: int) -> Path:
+        return self._log_dir / f"{self._topic}-{partition}"
+
+    def _aside(self, partition: int, what: str) -> Path:
+        topic = self._topic[:_TOPIC_LENGTH_MAX]
+        return self._log_dir / f"{topic}-{partition}.{self._topic_id}-{what}-delete"
+
+
+def _stage(log: PartitionLog, state: LogState, directory: Path) -> ExportedPartition:
+    """Copy what is committed into segments in `directory`."""
+    files, interval_bytes = log.files, log.config.index_interval_bytes
+    offset, end_offset, source = state.log_start_offset, state.high_watermark, ""
+    segments: list[_Segment] = []
+    buffer = bytearray(_READ_BYTES)
+    while offset < end_offset:
+        read = log.read(state, offset, max_bytes=_READ_BYTES, buffer=buffer)
+        if read.path != source:
+            source = read.path
+            segments.append(_Segment(files, directory, _base_offset(read), interval_bytes))
+        offset = segments[-1].append(read, end_offset)
+    if not segments:
+        segments.append(_Segment(files, directory, offset, interval_bytes))
+    for segment in segments:
+        segment.finish()
+    write_leader_epochs(files, directory, [(LEADER_EPOCH, segments[0].base_offset)])
+    files.flush([directory])
+    return ExportedPartition(
+        log.topic_partition,
+        state.log_start_offset,
+        end_offset,
+        len(segments),
+        sum(segment.size_in_bytes for segment in segments),
+    )
+
+
+class _Segment:
+    """A segment that a broker will have; its indexes are made from its batches."""
+
+    def __init__(
+        self, files: Files, directory: Path, base_offset: int, interval_bytes: int
+    ) -> None:
+        self.base_offset, self.size_in_bytes = base_offset, 0
+        self._files, self._paths = files, segment_paths(directory, base_offset)
+        self._indexer = SegmentIndexer(base_offset, interval_bytes=interval_bytes)
+        for path in self._paths:
+            files.write(path, 0, b"")
+
+    def append(self, read: LogRead, end_offset: int) -> int:
+        """Append the batches below `end_offset`, which are changed in place; the next offset."""
+        size, next_offset = 0, end_offset
+        for position, header in read.batches:
+            if header.base_offset >= end_offset:
+                break
+            try:
+                ensure_valid(read.data, position, header)
+                _ensure_data(header, position)
+            except CorruptRecordError as error:
+                raise error.at(read.path, read.position) from None
+            data = read.data[position : position + header.size_in_bytes]
+            if header.magic == MAGIC:
+                _as_the_brokers(data, header)
+            if header.magic == MAGIC or header.is_wrapper:
+                self._indexer.add(header, self.size_in_bytes + position)
+            else:
+                self._indexer.add_messages(data, header, self.size_in_bytes + position)
+            size, next_offset = position + header.size_in_bytes, header.next_offset
+        self._files.write(self._paths.log, self.size_in_bytes, read.data[:size])
+        self.size_in_bytes += size
+        return next_offset
+
+    def finish(self) -> None:
+        """Write the indexes; all of the segment is on disk then."""
+        self._indexer.add_time_entry()
+        self._files.write(self._paths.offset_index, 0, self._indexer.index)
+        self._files.write(self._paths.time_index, 0, self._indexer.time_index)
+        self._files.flush(self._paths)
+
+
+def _base_offset(read: LogRead) -> int:
+    """Of the first batch; a wrapper says it only when it is opened."""
+    position, header = read.batches[0]
+    if header.records_count == UNKNOWN_COUNT:
+        header = unwrap(read.data, position, header).header
+    return header.base_offset
+
+
+def _ensure_data(header: BatchHeader, position: int) -> None:
+    if header.is_transactional or header.is_control:
+        raise CorruptRecordError(
+            "attributes of a batch to export", position=position + 21,
+            expected="neither of a transaction nor of control", found=f"{header.attributes:#06x}",
+        )  # fmt: skip
+
+
+def _as_the_brokers(batch: memoryview, header: BatchHeader) -> None:
+    if header.producer_id != NO_PRODUCER_ID:
+        rewrite(
+            batch,
+            producer_id=NO_PRODUCER_ID,
+            producer_epoch=NO_PRODUCER_EPOCH,
+            base_sequence=NO_SEQUENCE,
+        )
+    assign(batch, 0, base_offset=header.base_offset, leader_epoch=LEADER_EPOCH)

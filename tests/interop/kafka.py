@@ -1,0 +1,243 @@
+"""Apache Kafka itself, from Maven Central: its tools, and a broker on loopback.
+
+    kafka = Kafka(class_path())
+    kafka.dump_log(files)
+    with Broker(kafka, folder) as broker:       # formats folder/data where it is new, starts, stops
+        broker.create_topic("events", partitions=2)
+
+The broker is its own KRaft controller. Everything it writes lies under the given folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+import confluent_kafka as librdkafka
+from confluent_kafka import admin
+
+POM = Path(__file__).with_name("pom.xml")
+CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
+NODE_ID = 1
+START_TIMEOUT_S = STOP_TIMEOUT_S = TOOL_TIMEOUT_S = 120
+
+_MAVEN_MISSING = """\
+Maven is needed to get Apache Kafka, and there is no `mvn` on PATH. Install it with:
+
+    apt-get install maven        (Debian, Ubuntu; macOS: brew install maven)
+"""
+# What DumpLogSegments says of an exception of its own begins a line, or follows the thread's name.
+_FAULTS = re.compile(
+    "is[vV]alid: false|invalid bytes at the end|Mismatches in|Non-consecutive offsets|not found in"
+    "|timestamp mismatch|out of order timestamp|^Exception|^Ignoring unknown file|^Could not"
+)
+_QUICK_START = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dorg.slf4j.simpleLogger.logFile=System.err",
+)
+
+
+class MissingToolError(Exception):
+    """What the tests need is not on this machine; says how to get it."""
+
+
+def class_path(folder: Path) -> str:
+    """Of the server, its tools and the clients; Maven downloads them once, to its own cache.
+
+    Raises:
+        MissingToolError: no Maven, or it cannot get them.
+    """
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise MissingToolError(_MAVEN_MISSING)
+    found = folder / "class-path"
+    done = subprocess.run(
+        [
+            maven, "--batch-mode", "--quiet", "--file", str(POM), "dependency:build-classpath",
+            f"-Dmdep.outputFile={found}", "-Dmdep.includeScope=runtime",
+        ],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise MissingToolError(f"Maven cannot get Apache Kafka:\n{done.stdout}{done.stderr}")
+    return found.read_text()
+
+
+class Kafka:
+    """Kafka's classes, and the Java that runs them."""
+
+    def __init__(self, class_path: str) -> None:
+        self._class_path = class_path
+        home = os.environ.get("JAVA_HOME")
+        java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+        if java is None:
+            raise MissingToolError(
+                "Java is needed, and there is none on PATH: run `sh conf/ensure-java.sh`"
+            )
+        self._java = java
+
+    def command(self, main_class: str, *words: object, memory: str = "256m") -> list[str]:
+        """What runs a class of Kafka's."""
+        return [
+            self._java, *_QUICK_START, f"-Xmx{memory}", "-cp", self._class_path, main_class,
+            *map(str, words),
+        ]  # fmt: skip
+
+    def run(self, main_class: str, *words: object, stdin: str = "") -> str:
+        """Run a tool to its end; what it prints."""
+        done = self._done(main_class, *words, stdin=stdin)
+        assert done.returncode == 0, f"{main_class}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def dump_log(self, files: Iterable[Path], *flags: str) -> tuple[str, list[str]]:
+        """What DumpLogSegments prints of these files, and which lines of it tell of a fault.
+
+        Its exit code says nothing of most faults.
+        """
+        names = ",".join(map(str, files))
+        done = self._done("kafka.tools.DumpLogSegments", "--files", names, *flags)
+        lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+        return done.stdout, [line for line in lines if _FAULTS.search(line)]
+
+    def _done(
+        self, main_class: str, *words: object, stdin: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(main_class, *words),
+            input=stdin, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False,
+        )  # fmt: skip
+
+
+class Broker:
+    """One broker; started and stopped any number of times on the same folder."""
+
+    def __init__(self, kafka: Kafka, folder: Path, **settings: object) -> None:
+        self.log_dir = folder / "data"
+        self._kafka, self._properties = kafka, folder / "server.properties"
+        self._log = folder / "server.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        port, controller_port = free_ports(2)
+        self.address = f"127.0.0.1:{port}"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._write_properties(
+            {
+                "process.roles": "broker,controller",
+                "node.id": NODE_ID,
+                "controller.quorum.voters": f"{NODE_ID}@127.0.0.1:{controller_port}",
+                "controller.listener.names": "CONTROLLER",
+                "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller_port}",
+                "log.dirs": self.log_dir,
+                "auto.create.topics.enable": "false",
+                "offsets.topic.replication.factor": 1,
+                "offsets.topic.num.partitions": 1,
+                "transaction.state.log.replication.factor": 1,
+                "transaction.state.log.min.isr": 1,
+                "transaction.state.log.num.partitions": 1,
+                "group.initial.rebalance.delay.ms": 0,
+            }
+            | {name.replace("_", "."): value for name, value in settings.items()}
+        )
+        if not self.log_dir.exists():
+            kafka.run("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", self._properties)
+
+    def _write_properties(self, properties: Mapping[str, object]) -> None:
+        self._properties.write_text("".join(f"{k}={v}\n" for k, v in properties.items()))
+
+    def start(self) -> Broker:
+        """Start it, and wait until it serves."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._kafka.command("kafka.Kafka", self._properties, memory="512m"),
+                stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"the broker did not start:\n{self.last_lines()}")
+            with contextlib.suppress(librdkafka.KafkaException):
+                if self.admin().list_topics(timeout=1).brokers:
+                    return self
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """As an operator stops it: it writes its checkpoints and its marker of a clean shutdown."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """As a machine stops it that fails."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, signal_number: int) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signal_number)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"the broker did not stop:\n{self.last_lines()}") from None
+
+    def last_lines(self, n: int = 40) -> str:
+        """What it said last."""
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-n:])
+
+    def __enter__(self) -> Broker:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # What a client asks of it.
+
+    def admin(self) -> admin.AdminClient:
+        """A client that says nothing of a broker that is not there yet."""
+        return admin.AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+
+    def create_topic(self, name: str, *, partitions: int = 1, **config: object) -> None:
+        """Make a topic with these settings of Kafka's; on return its partitions have a leader."""
+        settings = {key.replace("_", "."): str(value) for key, value in config.items()}
+        topic = admin.NewTopic(name, partitions, 1, config=settings)
+        client = self.admin()  # dropped, it would drop what it was asked for
+        for future in client.create_topics([topic]).values():
+            future.result(timeout=START_TIMEOUT_S)
+        written = [self.directory(name, p) / "partition.metadata" for p in range(partitions)]
+        until(lambda: all(path.exists() for path in written))
+
+    def directory(self, topic: str, partition: int = 0) -> Path:
+        """Of a partition."""
+        return self.log_dir / f"{topic}-{partition}"
+
+
+def until(condition: Callable[[], bool], *, timeout_s: float = 60) -> None:
+    """Wait until `condition()` holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.05)
+
+
+def free_ports(n: int) -> list[int]:
+    """Ports on loopback on which nobody listens."""
+    with contextlib.ExitStack() as open_together:
+        sockets = [open_together.enter_context(socket.socket()) for _ in range(n)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]

@@ -1,0 +1,158 @@
+"""The log dir of a real broker reads as the broker serves it: while it runs, and after."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+
+import spark_kbatch
+from tests import builders
+from tests.interop import clients, topics
+from tests.interop.kafka import Broker, Kafka, until
+from tests.interop.logs import odd_records
+from tests.reference import Record
+
+pytestmark = pytest.mark.interop
+
+TOPICS = ("librdkafka", "java", "stamped", "trimmed", "transactional", "compacted")
+ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
+
+
+class Written(NamedTuple):
+    broker: Broker
+    partitions: Mapping[str, int]  # by topic
+    served: Mapping[tuple[str, str], dict[int, list[Record]]]  # by topic and isolation level
+
+
+@pytest.fixture(scope="module")
+def written(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+    folder = tmp_path_factory.mktemp("written")
+    with Broker(kafka, folder, **topics.BROKER_SETTINGS) as broker:
+        partitions = topics.fill(kafka, broker)
+        served = {
+            (topic, level): clients.read(broker, topic, range(count), isolation_level=level)
+            for topic, count in partitions.items()
+            for level in ISOLATION_LEVELS
+        }
+        yield Written(broker, partitions, served)
+
+
+@pytest.fixture(scope="module")
+def stopped(written: Written) -> Written:
+    written.broker.stop()
+    return written
+
+
+def ours(path: Path, topic: str, isolation_level: str, **options: str) -> dict[int, list[Record]]:
+    """What we read of a topic, by partition."""
+    with spark_kbatch.open(str(path), **options) as logs:
+        found: dict[int, list[Record]] = {tp.partition: [] for tp in logs.partitions(topic)}
+        for batch in logs.read(topic, isolation_level=isolation_level):
+            numbers = batch.column("partition").to_pylist()
+            for partition, record in zip(numbers, builders.as_read(batch), strict=True):
+                found[partition].append(record)
+    return found
+
+
+def test_the_topics_hold_what_they_are_for(written: Written) -> None:
+    committed, all_of = (
+        {topic: written.served[topic, level] for topic in TOPICS} for level in ISOLATION_LEVELS
+    )
+    assert tuple(written.partitions) == TOPICS
+    assert sum(map(len, all_of["java"].values())) == 2500
+    for records in all_of["librdkafka"].values():
+        assert len(records) == topics.RECORDS
+    assert all_of["trimmed"][0][0].offset == 705
+    for partition in range(2):
+        aborted = 40 * 4 + 40 * 6
+        left_open = 10 + 5 + 10
+        found = len(all_of["transactional"][partition])
+        assert found == len(committed["transactional"][partition]) + aborted + left_open
+    offsets = [record.offset for record in all_of["compacted"][0]]
+    assert len(offsets) < offsets[-1] / 3
+    assert None in {record.value for record in all_of["compacted"][0]}
+    assert len(list(written.broker.directory("librdkafka").glob("*.log"))) > 3
+
+
+@pytest.mark.parametrize("isolation_level", ISOLATION_LEVELS)
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_running_brokers_log_dir_reads_as_it_is_served(
+    written: Written, topic: str, isolation_level: str
+) -> None:
+    found = ours(written.broker.log_dir, topic, isolation_level)
+
+    assert found == written.served[topic, isolation_level]
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_copy_made_while_the_broker_ran_reads_as_it_was_served(
+    written: Written, tmp_path: Path, topic: str
+) -> None:
+    shutil.copytree(written.broker.log_dir, tmp_path / "copy")
+
+    found = ours(tmp_path / "copy", topic, "read_committed")
+
+    assert found == written.served[topic, "read_committed"]
+
+
+@pytest.mark.parametrize("foreign_end", ["log", "checkpoint"])
+@pytest.mark.parametrize("isolation_level", ISOLATION_LEVELS)
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_stopped_brokers_log_dir_reads_as_it_was_served(
+    stopped: Written, topic: str, isolation_level: str, foreign_end: str
+) -> None:
+    found = ours(stopped.broker.log_dir, topic, isolation_level, foreign_end=foreign_end)
+
+    assert found == stopped.served[topic, isolation_level]
+
+
+@pytest.mark.parametrize(("topic", "kind"), [("librdkafka", 0), ("stamped", 1)])
+def test_who_set_the_times_is_known(stopped: Written, topic: str, kind: int) -> None:
+    with spark_kbatch.open(str(stopped.broker.log_dir)) as logs:
+        batches = logs.read(topic, columns=["timestamp_type"])
+        found = {n for batch in batches for n in batch.column("timestamp_type").to_pylist()}
+
+    assert found == {kind}
+
+
+def test_reading_changes_nothing_in_the_log_dir(stopped: Written) -> None:
+    def looks() -> dict[Path, tuple[int, int]]:
+        return {
+            path: (path.stat().st_size, path.stat().st_mtime_ns)
+            for path in stopped.broker.log_dir.rglob("*")
+        }
+
+    before = looks()
+    for topic in TOPICS:
+        ours(stopped.broker.log_dir, topic, "read_committed")
+
+    assert looks() == before
+
+
+def test_what_a_killed_broker_left_reads_as_it_serves_it_when_it_is_back(
+    kafka: Kafka, tmp_path: Path
+) -> None:
+    broker = Broker(kafka, tmp_path).start()
+    broker.create_topic("events", retention_ms=-1)
+    producer = Producer(
+        {"bootstrap.servers": broker.address, "linger.ms": 1, "batch.size": 2000, "log_level": 0}
+    )
+    for record in odd_records(20_000):
+        producer.produce("events", record.value, record.key, 0, timestamp=record.timestamp)
+    log = broker.directory("events") / f"{0:020d}.log"
+    until(lambda: log.stat().st_size > 200_000)
+    broker.kill()
+    # It would send the rest to the next broker at this address.
+    producer.purge()
+    assert producer.flush(60) == 0
+    del producer
+
+    found = ours(tmp_path / "data", "events", "read_committed")
+
+    with broker:
+        assert clients.read(broker, "events", [0]) == found

@@ -1,0 +1,30 @@
+"""What is said where something that the other tests here need is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.interop.kafka import Kafka, MissingToolError, class_path
+
+pytestmark = pytest.mark.interop
+
+
+def test_a_missing_maven_is_told_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(MissingToolError, match="apt-get install maven"):
+        class_path(tmp_path)
+
+
+def test_a_missing_java_is_told_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+
+    with pytest.raises(MissingToolError, match=r"sh conf/ensure-java\.sh"):
+        Kafka("")
