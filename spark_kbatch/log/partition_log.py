@@ -22,24 +22,30 @@ Source: Kafka storage/.../log/UnifiedLog.java, LocalLog.java; DESIGN of the stat
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from spark_kbatch.config import TopicConfig
-from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
+from spark_kbatch.errors import (
+    CorruptRecordError,
+    KafkaStorageError,
+    KBatchError,
+    OffsetOutOfRangeError,
+)
 from spark_kbatch.log.appender import LogAppender
-from spark_kbatch.log.checkpoints import (
-    read_leader_epochs,
-    write_leader_epochs,
-    write_partition_metadata,
-)
+from spark_kbatch.log.checkpoints import write_leader_epochs, write_partition_metadata
 from spark_kbatch.log.files import Buffer, Files
-from spark_kbatch.log.producer_state import ProducerStates
-from spark_kbatch.log.segment import (
-    base_offset_of,
-    lookup,
-    segment_paths,
+from spark_kbatch.log.headers import (
+    SegmentView,
+    header_at,
+    indexed_batch,
+    too_short,
+    walk_headers,
 )
+from spark_kbatch.log.leader_epochs import LeaderEpochCache
+from spark_kbatch.log.producer_state import ProducerStates
+from spark_kbatch.log.segment import base_offset_of, segment_paths
 from spark_kbatch.log.state import (
     LogState,
     create_state,
@@ -50,11 +56,9 @@ from spark_kbatch.log.state import (
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.record.header import (
     NO_PRODUCER_ID,
-    RECORD_BATCH_OVERHEAD,
     BatchHeader,
     LogRead,
     ensure_valid,
-    unpack,
     walk,
     whole_size,
 )
@@ -78,7 +82,9 @@ class PartitionLog:
         self.config = config
         # Replaced whole; only ever grows at its end, so an old list is wrong about new offsets
         # alone, and is then read again.
-        self._leader_epochs: list[tuple[int, int]] = []
+        self._leader_epochs = LeaderEpochCache(files, directory, [])
+        # What `segments` found last, and for what; replaced whole.
+        self._listed: tuple[object, list[int]] = (None, [])
         # Both guarded by the partition's lock. The producers are those of the batches below the end
         # of this state; None until an idempotent producer comes.
         self._producers = ProducerStates(topic_partition)
@@ -96,16 +102,41 @@ class PartitionLog:
 
     def state(self) -> LogState:
         """The recorded state, which a commit that is decided but not flipped may have overtaken."""
-        return read_state(self.files, self.directory)
+        try:
+            return read_state(self.files, self.directory)
+        except FileNotFoundError as error:
+            raise self._gone(Path(error.filename)) from None
 
     def write_state(self, state: LogState, *, flush: bool) -> None:
         """Make `state` the one that counts. The caller holds the partition's lock."""
         write_state(self.files, self.directory, state, flush=flush)
 
     def segments(self, state: LogState) -> list[int]:
-        """Base offsets, ascending; the last is the active segment's."""
-        bases = (base_offset_of(name) for name in self.files.list(self.directory))
-        return [base for base in bases if base is not None and base <= state.segment_base_offset]
+        """Base offsets, ascending; the last is the active segment's. Not to be changed.
+
+        A list is used again while the directory holds the same names and the state names the same
+        first offset, active segment and epoch. Either alone would do but for this: a directory that
+        changes twice within the grain of its clock looks unchanged, though a segment was rolled,
+        which the state tells; and a log that was truncated may roll at an old offset again, which
+        takes longer than that grain.
+        """
+        try:
+            version = self.files.version(self.directory)
+        except FileNotFoundError:
+            raise self._gone(self.directory) from None
+        key = (version, state.segment_base_offset, state.log_start_offset, state.leader_epoch)
+        known, bases = self._listed
+        if known != key:
+            every = (base_offset_of(name) for name in self.files.list(self.directory))
+            active = state.segment_base_offset
+            bases = [base for base in every if base is not None and base <= active]
+            self._listed = key, bases
+        return bases
+
+    def _gone(self, path: Path) -> KafkaStorageError:
+        return KafkaStorageError(
+            f"{path}, of partition {self.topic_partition}, is gone: it was deleted or unmounted"
+        )
 
     def size_in_bytes(self, state: LogState) -> int:
         """Of all batches."""
@@ -142,46 +173,46 @@ class PartitionLog:
         if at < 0 or bases[-1] != state.segment_base_offset:
             wanted = offset if at < 0 else state.segment_base_offset
             raise KafkaStorageError(f"{self.directory} has no segment that holds offset {wanted}")
-        base = bases[at]
-        active = base == state.segment_base_offset
-        paths = segment_paths(self.directory, base)
-        end_position = state.segment_size if active else self.files.size(paths.log)
-        end_offset = state.log_end_offset if active else bases[at + 1]
-        known, position = lookup(
-            self.files, paths, base, offset, state.index_size if active else None
-        )
-        with self.files.opened(paths.log) as descriptor:
-            expected = base if position == 0 else None
+        segment = self._view(state, bases, at)
+        path, end_position = segment.paths.log, segment.size_in_bytes
+        with self.files.opened(path) as descriptor:
+            position, header = indexed_batch(self.files, descriptor, segment, offset)
+            expected = segment.base_offset if position == 0 else None
             while True:
-                header = self._header_at(descriptor, paths.log, position, end_position)
-                if expected is None and header.last_offset != known:
-                    raise CorruptRecordError(
-                        "last offset of an indexed batch",
-                        path=str(paths.log), position=position, expected=known, found=header.last_offset,
-                    )  # fmt: skip
-                self._ensure_fits(paths.log, position, header, expected)
+                self._ensure_fits(path, position, header, expected)
                 if header.last_offset >= offset:
                     break
+                if position + header.size_in_bytes == end_position:
+                    batch = self.files.read(path, position, header.size_in_bytes)
+                    raise self._ends_early(segment, position, batch, header)
                 position += header.size_in_bytes
                 expected = header.next_offset
+                header = header_at(self.files, descriptor, path, position, end_position)
         size = max(min(max_bytes, end_position - position), header.size_in_bytes)
         view = (
             memoryview(buffer)[:size]
             if buffer and len(buffer) >= size
             else memoryview(bytearray(size))
         )
-        if self.files.read_into(paths.log, position, view) < size:
-            raise self._too_short(paths.log, position + size)
-        batches = self._whole_batches(paths.log, position, view, header.base_offset)
+        if self.files.read_into(path, position, view) < size:
+            raise too_short(self.files, path, position + size)
+        batches = self._whole_batches(path, position, view, header.base_offset)
         last_position, last = batches[-1]
         end = last_position + last.size_in_bytes
-        if position + end == end_position and last.next_offset != end_offset:
-            raise CorruptRecordError(
-                "end offset of a segment",
-                path=str(paths.log), position=position + last_position,
-                expected=end_offset, found=last.next_offset,
+        if position + end == end_position and last.next_offset != segment.next_offset:
+            raise self._ends_early(segment, position + last_position, view[last_position:end], last)
+        return LogRead(str(path), position, view[:end], batches)
+
+    def _view(self, state: LogState, bases: Sequence[int], at: int) -> SegmentView:
+        """The segment that is `at` in `bases`, as far as the state shows it."""
+        base = bases[at]
+        paths = segment_paths(self.directory, base)
+        if base == state.segment_base_offset:
+            return SegmentView(
+                paths, base, state.log_end_offset, state.segment_size,
+                state.index_size, state.time_index_size,
             )  # fmt: skip
-        return LogRead(str(paths.log), position, view[:end], batches)
+        return SegmentView(paths, base, bases[at + 1], self.files.size(paths.log))
 
     def cut(self, state: LogState) -> None:
         """Remove what lies past the recorded ends. The caller holds the partition's lock.
@@ -203,7 +234,7 @@ class PartitionLog:
         ):
             found = self.files.size(path) if self.files.exists(path) else 0
             if found < size:
-                raise self._too_short(path, size)
+                raise too_short(self.files, path, size)
             if found > size:
                 self.files.truncate(path, size)
 
@@ -277,38 +308,18 @@ class PartitionLog:
             bases = [base for base in self.segments(after) if base >= before.segment_base_offset]
         for base in bases:
             path = segment_paths(self.directory, base).log
+            active = base == after.segment_base_offset
+            position = before.segment_size if base == before.segment_base_offset else 0
+            end_position = after.segment_size if active else self.files.size(path)
             with self.files.opened(path) as descriptor:
-                active = base == after.segment_base_offset
-                position = before.segment_size if base == before.segment_base_offset else 0
-                end_position = after.segment_size if active else self.files.size(path)
-                while position < end_position:
-                    header = self._header_at(descriptor, path, position, end_position)
-                    yield header
-                    position += header.size_in_bytes
+                found = walk_headers(self.files, descriptor, path, position, end_position)
+                yield from (header for _, header in found)
 
     def _active_size(self, state: LogState) -> int:
         try:
             return self.files.size(segment_paths(self.directory, state.segment_base_offset).log)
         except FileNotFoundError:
             return 0
-
-    def _header_at(
-        self, descriptor: int, path: Path, position: int, end_position: int
-    ) -> BatchHeader:
-        view = memoryview(bytearray(RECORD_BATCH_OVERHEAD))
-        if end_position - position < RECORD_BATCH_OVERHEAD:
-            raise CorruptRecordError(
-                "batch is cut off", path=str(path), position=position,
-                expected=f"{RECORD_BATCH_OVERHEAD} bytes or more", found=end_position - position,
-            )  # fmt: skip
-        if self.files.pread_into(descriptor, position, view) < RECORD_BATCH_OVERHEAD:
-            raise self._too_short(path, position + RECORD_BATCH_OVERHEAD)
-        header = unpack(view)
-        try:
-            header.ensure_sane(position, end_position - position)
-        except CorruptRecordError as error:
-            raise error.at(str(path), 0) from None
-        return header
 
     def _whole_batches(
         self, path: Path, position: int, view: memoryview, base_offset: int
@@ -340,24 +351,32 @@ class PartitionLog:
                 "base offset", path=str(path), position=position,
                 expected=base_offset, found=header.base_offset,
             )  # fmt: skip
-        if header.partition_leader_epoch != self._epoch_of(header.base_offset):
-            self._leader_epochs = read_leader_epochs(self.files, self.directory)
-            epoch = self._epoch_of(header.base_offset)
-            if header.partition_leader_epoch != epoch:
+        if header.partition_leader_epoch != self._leader_epochs.epoch_for(header.base_offset):
+            with contextlib.suppress(FileNotFoundError):
+                self._leader_epochs = LeaderEpochCache.read(self.files, self.directory)
+            epoch = self._leader_epochs.epoch_for(header.base_offset)
+            # Without epochs, until the next writer has made the file anew, none can be wrong.
+            if self._leader_epochs.entries and header.partition_leader_epoch != epoch:
                 raise CorruptRecordError(
                     "partition leader epoch", path=str(path), position=position + 12,
                     expected=epoch, found=header.partition_leader_epoch,
                 )  # fmt: skip
 
-    def _epoch_of(self, offset: int) -> int:
-        starts = [start for _, start in self._leader_epochs]
-        at = bisect.bisect_right(starts, offset) - 1
-        return self._leader_epochs[at][0] if at >= 0 else -1
-
-    def _too_short(self, path: Path, size: int) -> KafkaStorageError:
-        found = self.files.size(path) if self.files.exists(path) else 0
+    def _ends_early(
+        self, segment: SegmentView, position: int, batch: Buffer, header: BatchHeader
+    ) -> KBatchError:
+        """What is wrong where the last batch of a segment does not lead up to the next one."""
+        path, found, expected = segment.paths.log, header.next_offset, segment.next_offset
+        try:
+            ensure_valid(batch, 0, header)
+        except CorruptRecordError as error:
+            return error.at(str(path), position)
+        if found > expected:
+            return CorruptRecordError(
+                "end offset of a segment",
+                path=str(path), position=position, expected=expected, found=found,
+            )  # fmt: skip
         return KafkaStorageError(
-            f"{path} has {found} bytes, fewer than the {size} that {self.directory.name}/kbatch.state "
-            "records: the file was cut or replaced from outside, or a power loss took what was not "
-            "flushed"
+            f"{path} ends at offset {found}, and what follows has offset {expected}: the file was "
+            f"cut, or {segment_paths(self.directory, found).log.name} is missing"
         )

@@ -1,0 +1,142 @@
+"""The headers of the batches of one `.log` file, found by position, by walking, through the index.
+
+What an index says is tried here: an entry counts if the batch to which it leads has the last offset
+that it names. Where none does the segment is walked from its begin, so that a damaged, cut or missing
+index costs time and changes no answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
+from spark_kbatch.log.files import Files
+from spark_kbatch.log.segment import SegmentPaths, candidates
+from spark_kbatch.record.header import (
+    RECORD_BATCH_OVERHEAD,
+    BatchHeader,
+    unpack,
+    walk,
+    whole_size,
+)
+
+logger = logging.getLogger(__name__)
+
+_WALKED_BYTES = 16 * 1024  # at once: many small batches, or a large one whose records are skipped
+
+
+class SegmentView(NamedTuple):
+    """As much of one segment as counts. `index_size` and `time_index_size` None: all of the file."""
+
+    paths: SegmentPaths
+    base_offset: int
+    next_offset: int  # exclusive end of its offsets
+    size_in_bytes: int
+    index_size: int | None = None
+    time_index_size: int | None = None
+
+
+def header_at(
+    files: Files, descriptor: int, path: Path, position: int, end_position: int
+) -> BatchHeader:
+    """The header of the batch at `position`.
+
+    Raises:
+        CorruptRecordError: there is none, or one that does not fit in front of `end_position`.
+        KafkaStorageError: the file ends before `end_position`.
+    """
+    view = memoryview(bytearray(min(RECORD_BATCH_OVERHEAD, end_position - position)))
+    if files.pread_into(descriptor, position, view) < len(view):
+        raise too_short(files, path, position + len(view))
+    if len(view) < RECORD_BATCH_OVERHEAD:
+        raise CorruptRecordError(
+            "batch is cut off", path=str(path), position=position,
+            expected=f"{RECORD_BATCH_OVERHEAD} bytes or more", found=end_position - position,
+        )  # fmt: skip
+    header = unpack(view)
+    try:
+        header.ensure_sane(position, end_position - position)
+    except CorruptRecordError as error:
+        raise error.at(str(path), 0) from None
+    return header
+
+
+def walk_headers(
+    files: Files, descriptor: int, path: Path, position: int, end_position: int
+) -> Iterator[tuple[int, BatchHeader]]:
+    """The batches from `position`, where one begins, to `end_position`, as (position, header).
+
+    Raises:
+        As `header_at`.
+    """
+    buffer = memoryview(bytearray(_WALKED_BYTES))
+    while position < end_position:
+        view = buffer[: max(min(len(buffer), end_position - position), 0)]
+        if files.pread_into(descriptor, position, view) < len(view):
+            raise too_short(files, path, position + len(view))
+        whole = whole_size(view)
+        try:
+            for at, header in walk(view, 0, whole):
+                yield position + at, header
+        except CorruptRecordError as error:
+            raise error.at(str(path), position) from None
+        if not whole:
+            header = header_at(files, descriptor, path, position, end_position)
+            yield position, header
+            whole = header.size_in_bytes
+        position += whole
+
+
+def indexed_batch(
+    files: Files, descriptor: int, segment: SegmentView, offset: int
+) -> tuple[int, BatchHeader]:
+    """A batch from which one comes to `offset` by walking, and its position: the last indexed one.
+
+    Raises:
+        As `header_at`, of the segment's first batch.
+    """
+    paths, base_offset, _, end_position, index_size, _ = segment
+    for known, position in candidates(files, paths, base_offset, offset, index_size):
+        if position == 0:
+            break
+        found = _batch_if_any(files, descriptor, paths.log, position, end_position)
+        if found is not None and found.last_offset == known:
+            return position, found
+        _warn(paths.offset_index, known, position)
+    return 0, header_at(files, descriptor, paths.log, 0, end_position)
+
+
+def _batch_if_any(
+    files: Files, descriptor: int, path: Path, position: int, end_position: int
+) -> BatchHeader | None:
+    try:
+        return (
+            header_at(files, descriptor, path, position, end_position)
+            if position < end_position
+            else None
+        )
+    except CorruptRecordError:
+        return None
+
+
+@lru_cache(maxsize=1024)  # Once for each, not at every read.
+def _warn(path: Path, offset: int, position: int) -> None:
+    logger.warning(
+        "%s says that a batch with last offset %d is at position %d, where there is none: reading "
+        "goes on without that entry; `kbatch repair` makes the index anew",
+        path, offset, position,
+    )  # fmt: skip
+
+
+def too_short(files: Files, path: Path, size: int) -> KafkaStorageError:
+    """The error of a file that has less than `size` bytes, where it should have them."""
+    found = files.size(path) if files.exists(path) else 0
+    return KafkaStorageError(
+        f"{path} has {found} bytes, fewer than the {size} that {path.parent.name}/kbatch.state "
+        "records: the file was cut or replaced from outside, or a power loss took what was not "
+        "flushed; `kbatch repair` keeps what is whole"
+    )
