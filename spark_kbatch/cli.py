@@ -2,6 +2,7 @@
 
     kbatch topics PATH [TOPIC ...]     what a cluster holds
     kbatch consume PATH TOPIC          records, one a line
+    kbatch offsets PATH TOPIC          offsets by time
     kbatch demo [PATH]                 a year of flights, written, read and checked
 
 With --json each line is one JSON object and nothing else is printed on stdout. Exit codes: 0 done,
@@ -127,6 +128,50 @@ def consume(
             break
 
 
+def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: str) -> int | str:
+    """A time as ms or ISO 8601, UTC where it names no zone; or the word for an edge."""
+    if text in ("earliest", "latest", "max-timestamp"):
+        return text.replace("-", "_")
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is none of: earliest, latest, max-timestamp, milliseconds since 1970, a time "
+            "such as 2024-10-25T08:00:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return (moment - _EPOCH) // datetime.timedelta(milliseconds=1)
+
+
+@cli.command()
+@click.argument("path")
+@click.argument("topic")
+@click.option("--time", "-t", "wanted", callback=_time_or_edge, default="latest", show_default=True, help="Milliseconds, an ISO time, earliest, latest or max-timestamp.")  # fmt: skip
+@_as_json
+def offsets(path: str, topic: str, wanted: int | str, as_json: bool) -> None:
+    """Print, for each partition of TOPIC, the first offset whose record has a time or a later one.
+
+    A line has partition, offset and the record's time, separated by tabs; "-" where there is none.
+    latest is the offset that the next record gets; max-timestamp the record with the largest time.
+    """
+    cluster = Cluster(path)
+    found = cluster.list_offsets(dict.fromkeys(cluster.manager.partitions(topic), wanted))
+    for topic_partition, record in sorted(found.items()):
+        offset, timestamp = record or (None, -1)
+        row = {
+            "partition": topic_partition.partition,
+            "offset": offset,
+            "timestamp": _time(timestamp),
+        }
+        if as_json:
+            _print_json(row)
+        else:
+            click.echo("\t".join(map(_shown, row.values())))
+
+
 @cli.command()
 @click.argument("path", required=False)
 def demo(path: str | None) -> None:
@@ -147,6 +192,7 @@ def main() -> None:
         sys.exit(1)
 
 
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 
 

@@ -22,9 +22,11 @@ from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.model import (
     EARLIEST,
     LATEST,
+    MAX_TIMESTAMP,
     AppendOrigin,
     AppendResult,
     LogOffsets,
+    OffsetAndTimestamp,
     OffsetRange,
     TopicPartition,
 )
@@ -32,7 +34,7 @@ from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceRequest
 from spark_kbatch.producer_config import ProducerConfig, parse_producer_options
 from spark_kbatch.record.codec import RECORD_SCHEMA
-from spark_kbatch.record.header import LogRead
+from spark_kbatch.record.header import NO_TIMESTAMP, LogRead
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.manager import (
     OnComplete,
@@ -175,6 +177,34 @@ class Cluster:
         """Of one moment."""
         return {tp: log_offsets(state) for tp, state in self.snapshots.states(partitions).items()}
 
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int | str]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Offsets by time, of one moment.
+
+        Args:
+            wanted: for each partition a time in ms: the answer is the first record with that time
+                or a later one. Or "earliest", "latest", "max_timestamp", as -2, -1 and -3: the first
+                offset held, the next to be written, the first record with the largest time.
+
+        Returns:
+            None where there is no such record. The time of an edge is -1.
+
+        Raises:
+            ConfigError: another word or number.
+        Source: Kafka clients/.../requests/ListOffsetsRequest.java; Partition.fetchOffsetForTimestamp.
+        """
+        times = {tp: _time_or_edge(tp, asked) for tp, asked in wanted.items()}
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        for tp, state in self.snapshots.states(times).items():
+            if times[tp] == EARLIEST:
+                found[tp] = OffsetAndTimestamp(state.log_start_offset, NO_TIMESTAMP)
+            elif times[tp] == LATEST:
+                found[tp] = OffsetAndTimestamp(state.high_watermark, NO_TIMESTAMP)
+            else:
+                found[tp] = self.manager.log(tp).offset_for_timestamp(state, times[tp])
+        return found
+
     def plan(self, options: ReadOptions) -> list[OffsetRange]:
         """What a read has to go over; raises as `consumer.plan` and for unknown topics."""
         return consumer.plan(options, self.manager.partitions, self.edges)
@@ -314,6 +344,19 @@ class Cluster:
     def task_producer(self, transaction: str, options: WriteOptions) -> TaskProducer:
         """What one task of a job writes through."""
         return TaskProducer(self, transaction, options)
+
+
+_EDGES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
+
+
+def _time_or_edge(topic_partition: TopicPartition, asked: int | str) -> int:
+    time_or_edge = _EDGES.get(asked) if isinstance(asked, str) else asked
+    if time_or_edge is None or (time_or_edge < 0 and time_or_edge not in _EDGES.values()):
+        raise ConfigError(
+            f"offset of {topic_partition} by time: {asked!r} is neither a time in ms, 0 or later, "
+            f"nor one of {', '.join(map(repr, _EDGES))}"
+        )
+    return time_or_edge
 
 
 class LocalLog:

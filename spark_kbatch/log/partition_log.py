@@ -7,7 +7,7 @@ batch of a producer.
 
     log = PartitionLog(files, directory, TopicPartition("events", 0), TopicConfig())
     state = log.state()
-    log.cut(state)                              # what a dead writer left past the recorded ends
+    state = log.cut(state)                      # what a dead writer left past the recorded ends
     appender = LogAppender(log, state)
     appender.append(batches)                    # invisible
     log.write_state(appender.finish(flush=True), flush=True)        # visible
@@ -33,6 +33,7 @@ from spark_kbatch.errors import (
     KBatchError,
     OffsetOutOfRangeError,
 )
+from spark_kbatch.log import recovery
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.checkpoints import write_leader_epochs, write_partition_metadata
 from spark_kbatch.log.files import Buffer, Files
@@ -48,12 +49,20 @@ from spark_kbatch.log.producer_state import ProducerStates
 from spark_kbatch.log.segment import base_offset_of, segment_paths
 from spark_kbatch.log.state import (
     LogState,
+    boot_id,
     create_state,
     empty_state,
     read_state,
     write_state,
 )
-from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
+from spark_kbatch.log.time_lookup import Largest, Segments, TimeLookup
+from spark_kbatch.model import (
+    MAX_TIMESTAMP,
+    AppendOrigin,
+    AppendResult,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
 from spark_kbatch.record.header import (
     NO_PRODUCER_ID,
     BatchHeader,
@@ -62,8 +71,6 @@ from spark_kbatch.record.header import (
     walk,
     whole_size,
 )
-
-_SEGMENT_FILES = (".log", ".index", ".timeindex")
 
 
 class PartitionLog:
@@ -85,6 +92,11 @@ class PartitionLog:
         self._leader_epochs = LeaderEpochCache(files, directory, [])
         # What `segments` found last, and for what; replaced whole.
         self._listed: tuple[object, list[int]] = (None, [])
+        # What `offset_for_timestamp` remembers, and of which state; the first is replaced whole.
+        self._times = TimeLookup(files)
+        self._times_as_of: LogState | None = None
+        # The last state of another boot, and what of it holds; replaced whole.
+        self._checked: tuple[LogState | None, LogState | None] = (None, None)
         # Both guarded by the partition's lock. The producers are those of the batches below the end
         # of this state; None until an idempotent producer comes.
         self._producers = ProducerStates(topic_partition)
@@ -103,9 +115,31 @@ class PartitionLog:
     def state(self) -> LogState:
         """The recorded state, which a commit that is decided but not flipped may have overtaken."""
         try:
-            return read_state(self.files, self.directory)
+            return self.checked(read_state(self.files, self.directory))
         except FileNotFoundError as error:
             raise self._gone(Path(error.filename)) from None
+
+    def checked(self, state: LogState) -> LogState:
+        """The state, or what is left of it where it is of another boot; `recovery.py` tells more."""
+        if state.boot_id == boot_id() or state.recovery_point >= state.log_end_offset:
+            return state
+        known, found = self._checked
+        if known != state:
+            first = max(state.recovery_point, state.log_start_offset)
+            if known is not None and known == found and known.sequence < state.sequence:
+                if known.leader_epoch == state.leader_epoch:
+                    first = max(first, min(known.log_end_offset, state.log_end_offset))
+            found = recovery.checked(self, state, first)
+            self._checked = state, found
+        return found or state
+
+    def has_epochs(self) -> bool:
+        """Whether the leader epochs are known; damaged ones are, to whoever reads a batch."""
+        if not self._leader_epochs.entries:
+            with contextlib.suppress(FileNotFoundError, KafkaStorageError):
+                self._leader_epochs = LeaderEpochCache.read(self.files, self.directory)
+                return bool(self._leader_epochs.entries)
+        return True
 
     def write_state(self, state: LogState, *, flush: bool) -> None:
         """Make `state` the one that counts. The caller holds the partition's lock."""
@@ -214,29 +248,42 @@ class PartitionLog:
             )  # fmt: skip
         return SegmentView(paths, base, bases[at + 1], self.files.size(paths.log))
 
-    def cut(self, state: LogState) -> None:
-        """Remove what lies past the recorded ends. The caller holds the partition's lock.
+    def offset_for_timestamp(self, state: LogState, timestamp_ms: int) -> OffsetAndTimestamp | None:
+        """The first record whose time is `timestamp_ms` or later; None where there is none.
+
+        `time_lookup.py` tells how it is found. MAX_TIMESTAMP: the first with the largest time.
 
         Raises:
-            KafkaStorageError: a file is shorter than recorded.
+            CorruptRecordError: a batch on the way does not hold.
         """
-        for name in self.files.list(self.directory):
-            base = base_offset_of(f"{name.partition('.')[0]}.log")
-            if (
-                base is not None
-                and base > state.segment_base_offset
-                and name.endswith(_SEGMENT_FILES)
-            ):
-                self.files.remove(self.directory / name)
-        recorded = (state.segment_size, state.index_size, state.time_index_size)
-        for path, size in zip(
-            segment_paths(self.directory, state.segment_base_offset), recorded, strict=True
+        bases = self.segments(state)
+        known = self._times_as_of
+        if known is not None and (
+            known.leader_epoch != state.leader_epoch or known.log_end_offset > state.log_end_offset
         ):
-            found = self.files.size(path) if self.files.exists(path) else 0
-            if found < size:
-                raise too_short(self.files, path, size)
-            if found > size:
-                self.files.truncate(path, size)
+            # A segment that was cut may have grown again with other times.
+            self._times = TimeLookup(self.files)
+        self._times_as_of = state
+        largest = Largest(state.max_timestamp, state.max_timestamp_offset)
+        segments = Segments(bases, lambda at: self._view(state, bases, at), largest)
+        edges = {"start_offset": state.log_start_offset, "end_offset": state.high_watermark}
+        if timestamp_ms == MAX_TIMESTAMP:
+            return self._times.max_timestamp(segments, **edges)
+        return self._times.offset_for(segments, timestamp_ms, **edges)
+
+    def cut(self, state: LogState) -> LogState:
+        """Remove what lies past the recorded ends, after a look at what may have been lost.
+
+        The caller holds the partition's lock, and goes on from the state that is returned.
+        `recovery.py` says what may be found.
+
+        Raises:
+            KafkaStorageError: what was flushed is not there.
+        """
+        try:
+            return recovery.cut(self, state)
+        except FileNotFoundError as error:
+            raise self._gone(Path(error.filename)) from None
 
     def append_as_leader(
         self,
@@ -275,8 +322,13 @@ class PartitionLog:
                 self._producers.ensure_follows(header)
         # What a dead writer left behind the active segment shows in its size. Other left-overs,
         # index entries and segments, come to light only when the segment is rolled.
-        if appender.is_full_for(header) or self._active_size(state) != state.segment_size:
-            self.cut(state)
+        if (
+            appender.is_full_for(header)
+            or self._active_size(state) != state.segment_size
+            or state.boot_id != boot_id()
+        ):
+            state = self.cut(state)
+            appender = LogAppender(self, state)
         appender.append_batch(data, header)
         after = appender.finish(flush=flush)
         self.write_state(after, flush=flush)

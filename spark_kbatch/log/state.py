@@ -155,7 +155,7 @@ def read_state(files: Files, directory: Path) -> LogState:
             return max(valid)
         time.sleep(_PAUSE_S)
     raise CorruptRecordError(
-        "neither slot of the state is valid",
+        "neither slot of the state is valid; `kbatch repair` makes one from the batches",
         path=str(path),
         position=0,
         expected="a CRC that holds",

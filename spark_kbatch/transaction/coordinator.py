@@ -137,8 +137,7 @@ class Coordinator:
     def _place(self, topic_partition: TopicPartition, extents: Sequence[Extent]) -> LogState:
         """Put the extents behind the partition's recorded end; the state that would show them."""
         log = self._manager.log(topic_partition)
-        state = log.state()
-        log.cut(state)
+        state = log.cut(log.state())
         appender = LogAppender(log, state)
         for extent in extents:
             path = self._staging_dir / extent.file
@@ -160,8 +159,7 @@ class Coordinator:
     ) -> Prepared:
         """Put PrepareCommit and CompleteCommit behind the end of __transaction_state."""
         log = self._manager.log(TRANSACTION_STATE)
-        state = log.state()
-        log.cut(state)
+        state = log.cut(log.state())
         now_ms = self._now_ms()
         appender = LogAppender(log, state)
         appender.append(self._message(transactional_id, PREPARE_COMMIT, states, now_ms))
