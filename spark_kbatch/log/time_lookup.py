@@ -96,9 +96,10 @@ class TimeLookup:
         """
         best, holder = _NONE, 0
         for at in self._from(segments, start_offset):
-            found = self._largest(segments, at)
-            if found.offset < start_offset and found.timestamp > NO_TIMESTAMP:
+            if segments.bases[at] < start_offset:
                 found = self._largest_from(segments.view(at), start_offset)
+            else:
+                found = self._largest(segments, at)
             if found.timestamp > best.timestamp:
                 best, holder = found, at
         if best is _NONE:
