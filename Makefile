@@ -16,7 +16,7 @@ unexport SPARK_HOME SPARK_CONF_DIR
 PYTEST = JAVA_HOME="$$(cat $(JAVA) 2>/dev/null)" $(PY) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast soak lint format bench notebooks clean java
+.PHONY: help demo test test-fast soak fuzz lint format bench notebooks clean java
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-10s  %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,9 @@ test-fast: $(INSTALLED) ## Run the tests that need neither Spark nor patience
 
 soak: java ## Run every test, the slow ones too
 	$(PYTEST)
+
+fuzz: $(INSTALLED) ## Damage batches, logs and clusters by chance, many times, with bounds checks in compiled code
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/bounds-checked KBATCH_FUZZ_ROUNDS=$${KBATCH_FUZZ_ROUNDS:-10000} $(PY) -m pytest tests/fuzz
 
 lint: $(INSTALLED) ## Check style and types
 	$(PY) -m ruff check

@@ -28,6 +28,7 @@ INTERNAL_PREFIX = "__"
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _TOPIC_NAME_LENGTH_MAX = 249
+_TXN_APP_ID_LENGTH_MAX = 1000  # their UTF-8 has a 16-bit length in the log
 _DOTTED_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -86,6 +87,8 @@ class WriteOptions:
     segment_bytes: int | None
     adopt_min_bytes: int
     flush: bool
+    txn_app_id: str | None
+    txn_version: int | None
 
 
 @dataclass(frozen=True)
@@ -171,6 +174,12 @@ def compression_level(given: Mapping[str, Any]) -> int | None:
 
 def _topic(_key: str, value: str) -> str:
     return ensure_valid_topic(value.strip())
+
+
+def _txn_app_id(key: str, value: str) -> str:
+    if not 0 < len(value) <= _TXN_APP_ID_LENGTH_MAX:
+        refuse(key, value, f"1 to {_TXN_APP_ID_LENGTH_MAX} characters")
+    return value
 
 
 def _topics(key: str, value: str) -> tuple[str, ...]:
@@ -273,6 +282,8 @@ WRITE_OPTIONS = (
     Option("segment.bytes", parse_number(1 * MiB, INT_MAX), "1048576 to 2147483647", "1073741824", "Largest segment file in a topic that this write creates. An existing topic must have the same."),
     Option("adopt.min.bytes", parse_number(0, INT_MAX), "0 to 2147483647", "8388608", "From this size on, what a task wrote for a partition becomes a segment by renaming; smaller pieces are copied."),
     Option("flush", parse_boolean, "true, false", "true", "Whether a commit is on disk before it is acknowledged. With false a killed process loses nothing, a power loss may lose the last commits."),
+    Option("txnAppId", _txn_app_id, "1 to 1000 characters", "not set", "With `txnVersion`: names who writes, such as a query and one of its sinks. Of each name a version is written once."),
+    Option("txnVersion", parse_number(0, 2**63 - 1), "0 or more", "not set", "Of this write; grows. A write whose version is not above the last one of its `txnAppId` comes again and is dropped, with a warning. Batch writes only."),
 )
 
 READ_OPTIONS = (
@@ -320,6 +331,8 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         ConfigError: an unknown key, a bad value, no path; names the key and what is accepted.
     """
     given = _parse(options, WRITE_OPTIONS)
+    if ("txnAppId" in given) != ("txnVersion" in given):
+        raise ConfigError("options 'txnAppId' and 'txnVersion' belong together; give both or none")
     return WriteOptions(
         path=_path(given),
         topic=given.get("topic"),
@@ -335,6 +348,8 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         segment_bytes=given.get("segment.bytes"),
         adopt_min_bytes=given.get("adopt.min.bytes", 8 * MiB),
         flush=given.get("flush", True),
+        txn_app_id=given.get("txnAppId"),
+        txn_version=given.get("txnVersion"),
     )
 
 

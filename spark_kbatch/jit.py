@@ -43,7 +43,7 @@ def compile_on_first_call(
     Returns:
         What makes all kernels ready; thread-safe, does nothing the second time.
     """
-    functions = {name: module[name] for name in (*helpers, *kernels)}
+    functions = {name: module[name] for name in ("_copy", *helpers, *kernels)}
     lock = threading.Lock()  # guards the replacement of the module's functions
     loaded = False
 
@@ -87,7 +87,10 @@ def _put_dispatchers(
     except RuntimeError:
         # Neither the kernels' directory nor the home directory can be written.
         settings.CACHE_DIR = tempfile.mkdtemp(prefix="spark_kbatch-kernels-")
-    module["_copy"] = _memcpy()
+    if settings.BOUNDSCHECK:  # memcpy would check nothing
+        module["_copy"] = numba.njit(forceinline=True)(functions["_copy"])
+    else:
+        module["_copy"] = _memcpy()
     module["_prefetch"] = _llvm_prefetch()
     for name in helpers:
         module[name] = numba.njit(forceinline=True)(functions[name])

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -179,9 +180,13 @@ def encode_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def decode_batches(data: bytes) -> list[Record]:
-    """Every record of whole batches back to back; checks CRC, lengths and counts."""
-    return [record for batch in split_batches(data) for record in _decode_batch(batch)]
+def decode_batches(data: bytes, *, strict: bool = True) -> list[Record]:
+    """Every record of whole batches back to back; checks CRC, lengths and counts.
+
+    What Kafka's reader lets pass, though no writer makes it, is refused unless `strict` is false:
+    attributes of a record, malformed UTF-8, bare snappy, bytes behind a gzip stream.
+    """
+    return [record for batch in split_batches(data) for record in _decode_batch(batch, strict)]
 
 
 def split_batches(data: bytes) -> Iterator[bytes]:
@@ -200,29 +205,33 @@ def read_header(batch: bytes) -> BatchHeader:
     return BatchHeader(*HEADER.unpack_from(batch))
 
 
-def _decode_batch(batch: bytes) -> list[Record]:
+def _decode_batch(batch: bytes, strict: bool) -> list[Record]:
     header = read_header(batch)
     assert header.magic == 2, "magic"
     assert header.crc == crc32c(batch[CRC_START:]), "CRC"
     if header.records_count == 0:
         return []
-    body = _Body(decompress(header.attributes & CODEC_MASK, batch[HEADER_SIZE:]))
-    records = [_decode_record(body, header) for _ in range(header.records_count)]
+    body = _Body(decompress(header.attributes & CODEC_MASK, batch[HEADER_SIZE:], strict=strict))
+    records = [_decode_record(body, header, strict) for _ in range(header.records_count)]
     assert body.position == len(body.data), "bytes after the last record"
     return records
 
 
-def _decode_record(body: _Body, header: BatchHeader) -> Record:
+def _decode_record(body: _Body, header: BatchHeader, strict: bool) -> Record:
     length = body.varint()
     end = body.position + length
-    assert body.take(1) == b"\x00", "record attributes"
+    assert body.take(1) == b"\x00" or not strict, "record attributes"
     timestamp = header.base_timestamp + body.varint()
     if header.attributes & LOG_APPEND_TIME:
         timestamp = header.max_timestamp
     offset = header.base_offset + body.varint()
     key, value = body.nullable_bytes(), body.nullable_bytes()
     headers = tuple(
-        (body.take(body.varint()).decode(), body.nullable_bytes()) for _ in range(body.varint())
+        (
+            body.take(body.varint()).decode(errors="strict" if strict else "replace"),
+            body.nullable_bytes(),
+        )
+        for _ in range(body.varint())
     )
     assert body.position == end, "record length"
     return Record(offset, timestamp, key, value, headers)
@@ -270,13 +279,15 @@ def compress(codec: int, data: bytes) -> bytes:
     return bytes(compressed)
 
 
-def decompress(codec: int, data: bytes) -> bytes:
+def decompress(codec: int, data: bytes, *, strict: bool = True) -> bytes:
     """Undo `compress`, and whatever Kafka's own framing is."""
     decompressed: Any = data
     if codec == GZIP:
-        decompressed = gzip.decompress(data)
-    if codec == SNAPPY:
-        assert data.startswith(XERIAL_HEADER), "snappy header"
+        decompressed = gzip.decompress(data) if strict else _first_members(data)
+    if codec == SNAPPY and not strict and not data.startswith(XERIAL_HEADER[:8]):
+        decompressed = cramjam.snappy.decompress_raw(data)
+    elif codec == SNAPPY:
+        assert data.startswith(XERIAL_HEADER) or not strict, "snappy header"
         decompressed, position = b"", len(XERIAL_HEADER)
         while position < len(data):
             (length,) = struct.unpack_from(">i", data, position)
@@ -288,6 +299,22 @@ def decompress(codec: int, data: bytes) -> bytes:
     if codec == ZSTD:
         decompressed = cramjam.zstd.decompress(data)
     return bytes(decompressed)
+
+
+def _first_members(data: bytes) -> bytes:
+    """Gzip streams back to back, up to what is none."""
+    out, count = b"", 0
+    while data:
+        stream = zlib.decompressobj(wbits=31)
+        try:
+            part = stream.decompress(data)
+            assert stream.eof, "end of the gzip stream"
+        except (zlib.error, AssertionError):
+            if not count:
+                raise
+            break
+        out, data, count = out + part, stream.unused_data, count + 1
+    return out
 
 
 def _crc32c_table() -> list[int]:

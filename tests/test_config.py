@@ -54,6 +54,8 @@ def test_a_write_needs_no_option_but_a_path() -> None:
         max_message_bytes=None,
         segment_bytes=None,
         adopt_min_bytes=8 * 1024 * 1024,
+        txn_app_id=None,
+        txn_version=None,
         flush=True,
     )
 

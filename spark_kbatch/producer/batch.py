@@ -261,7 +261,7 @@ class ProducerBatch:
             first = next_row
             # What a codec makes larger has room, too.
             capacity = 2 * max(batch_size, size_upper_bound(columns, first))
-            memory = np.empty(capacity, np.uint8)
+            memory = np.empty(capacity, np.uint8).data
             builder = RecordBatchBuilder(
                 memory, 0, capacity, write_limit=batch_size, codec=codec_id, level=level
             )

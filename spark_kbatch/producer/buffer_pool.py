@@ -20,7 +20,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -61,7 +60,8 @@ class BufferPool:
         self.poolable_size = max(min(poolable_size, total_memory), 1)
         self._on_wait = on_wait
         self._count = total_memory // self.poolable_size
-        self.memory: np.ndarray[Any, Any] = np.empty(self._count * self.poolable_size, np.uint8)
+        # Not a bytearray: pages that nothing is written to cost nothing.
+        self.memory = np.empty(self._count * self.poolable_size, np.uint8).data
 
         # Guards all below; calls nothing of others. Whenever it is free:
         # - _free_count is how many _states are _FREE, and none of them lies below _lowest_free;

@@ -16,11 +16,12 @@ import numpy as np
 
 from spark_kbatch import kernels
 from spark_kbatch.config import Topic
+from spark_kbatch.kernels import SLOT
 from spark_kbatch.producer.batch import ProducerBatch
 from spark_kbatch.producer.batch_memory import BatchMemory
 from spark_kbatch.producer.partitioner import Placement
 from spark_kbatch.record import columns as arrow
-from spark_kbatch.record.builder import RecordBatchBuilder, fill, size_upper_bound
+from spark_kbatch.record.builder import SPARE_SLOT, RecordBatchBuilder, fill, size_upper_bound
 from spark_kbatch.record.columns import Array, Columns
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
 
@@ -59,7 +60,7 @@ class TableAppend:
             zip(queues, (placement.counts[[*queues]] * row_size).tolist(), strict=True)
         )
         self._next_row = 0
-        # Builders that no row is in, and their slots, -1 for spare ones. Between two calls of `fill` at
+        # Builders that no row is in, and their slots, SPARE_SLOT for spare ones. Between two calls of `fill` at
         # most the one that was waited for.
         self._unused: list[tuple[int, RecordBatchBuilder]] = []
 
@@ -83,21 +84,22 @@ class TableAppend:
     def fill(self, now_ms: int) -> list[ProducerBatch]:
         """Append rows while there is room; new batches, which are in their queues now."""
         last = self._last_batches()
-        builders = [batch.builder for batch in last.values()]
-        slot_of = list(last)
+        builders = []
+        for slot, batch in last.items():
+            batch.builder.row[SLOT] = slot
+            builders.append(batch.builder)
         counts = [builder.records_count for builder in builders]
         self._make_builders(last)
         for slot, builder in self._unused:
+            builder.row[SLOT] = slot
             builders.append(builder)
-            slot_of.append(slot)
         if not builders:
             return []
         is_told = self._on_appended is not None
         batch_of = np.empty(self._columns.rows_count if is_told else 0, np.int32)
         first_row = self._next_row
-        self._next_row, slot_of = fill(
+        self._next_row = fill(
             builders,
-            slot_of,
             self._columns,
             first_row,
             slots=self._placement.slots,
@@ -106,7 +108,8 @@ class TableAppend:
         )
         self._unused.clear()
         batches: list[ProducerBatch | None] = [*last.values()]
-        for slot, builder in zip(slot_of[len(last) :], builders[len(last) :], strict=True):
+        for builder in builders[len(last) :]:
+            slot = builder.row[SLOT]
             if builder.records_count == 0:
                 self._unused.append((slot, builder))
                 batches.append(None)
@@ -143,7 +146,7 @@ class TableAppend:
                 builder = self._memory.try_builder(self._only_topic)
                 if builder is None:
                     break
-                self._unused.append((-1, builder))
+                self._unused.append((SPARE_SLOT, builder))
             return
         waited_for = {slot for slot, _ in self._unused}
         for slot in self._queues:

@@ -30,6 +30,7 @@ from spark_kbatch.kernels import (
     MAX_TIMESTAMP,
     POSITION,
     RECORDS_COUNT,
+    SLOT,
     STOP,
 )
 from spark_kbatch.record import compression, plain
@@ -47,7 +48,8 @@ from spark_kbatch.record.plain import Header
 # A record takes at most this many bytes beside its key, value and headers.
 RECORD_OVERHEAD_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 1
 
-_NO_DATA = memoryview(b"")
+SPARE_SLOT = -1
+
 _NOT_TOLD = np.empty(0, np.int32)
 _ESTIMATION_FACTOR = 1.05  # what an expected ratio may be too good
 
@@ -55,13 +57,14 @@ _ESTIMATION_FACTOR = 1.05  # what an expected ratio may be too good
 class RecordBatchBuilder:
     """One batch in memory[start : start + capacity]. Not thread-safe."""
 
-    __slots__ = (
-        "_codec", "_level", "_scale", "_takes_more", "data", "is_closed", "memory", "row", "start",
-    )  # fmt: skip
+    # Of a builder that is open and empty; here, since one is made for every batch.
+    _takes_more = True
+    is_closed = False
+    data = memoryview(b"")  # the whole batch, once closed
 
     def __init__(
         self,
-        memory: Array,
+        memory: memoryview,
         start: int,
         capacity: int,
         *,
@@ -69,30 +72,29 @@ class RecordBatchBuilder:
         codec: int = 0,
         level: int | None = None,
         compression_ratio: float = 1.0,
+        slot: int = 0,
     ) -> None:
         """An empty batch.
 
         Args:
-            memory: uint8, shared with other builders.
+            memory: bytes, shared with other builders. (Of an array it would have to be made anew.)
             capacity: bytes that the batch may take in `memory`, compressed or not.
             write_limit: bytes that it should take when closed; the capacity by default.
             compression_ratio: expected, compressed / uncompressed.
+            slot: the rows that `fill` gives to it; SPARE_SLOT for those of one that is full.
         """
         self.memory = memory
+        self.start = start
         self._codec = codec
         self._level = level
-        self.start = start
-        self._takes_more = True
-        self.is_closed = False
         self._scale = compression_ratio * _ESTIMATION_FACTOR if codec else 1.0
         first = start + RECORD_BATCH_OVERHEAD
         stop = end = start + capacity
         if write_limit is not None:
             limit = max(write_limit - RECORD_BATCH_OVERHEAD, 0)
             stop = min(first + int(limit / self._scale), end)
-        # A row of write_records, without its slot.
-        self.row = [first, stop, NO_TIMESTAMP, NO_TIMESTAMP, 0, end]
-        self.data = _NO_DATA  # the whole batch, once closed
+        # A row of write_records; its slot is for `fill`.
+        self.row = [first, stop, NO_TIMESTAMP, NO_TIMESTAMP, 0, end, slot]
 
     @property
     def records_count(self) -> int:
@@ -141,7 +143,7 @@ class RecordBatchBuilder:
 
     def append(self, columns: Columns, first_row: int = 0) -> int:
         """Append rows from `first_row` on, as many as fit; returns the row after the last of them."""
-        return fill([self], [0], columns, first_row)[0] if self._takes_more else first_row
+        return fill([self], columns, first_row) if self._takes_more else first_row
 
     def append_record(
         self,
@@ -158,7 +160,7 @@ class RecordBatchBuilder:
         if not self.has_room_for(len(record)):
             return False
         position = row[POSITION]
-        self.memory.data[position : position + len(record)] = record
+        self.memory[position : position + len(record)] = record
         row[POSITION], row[RECORDS_COUNT] = position + len(record), count + 1
         row[BASE_TIMESTAMP] = base_timestamp
         row[MAX_TIMESTAMP] = max(row[MAX_TIMESTAMP], timestamp)
@@ -181,8 +183,8 @@ class RecordBatchBuilder:
 
         It stays uncompressed where the codec makes more of it than the capacity.
         """
-        position, _, base_timestamp, max_timestamp, records_count, _ = self.row
-        data, codec = self.memory.data[self.start : position], 0
+        position, _, base_timestamp, max_timestamp, records_count, _, _ = self.row
+        data, codec = self.memory[self.start : position], 0
         if self._codec:
             data, codec = self._compressed(data)
         self.data = data
@@ -211,15 +213,15 @@ class RecordBatchBuilder:
             )
             end = first + len(section)
             if end <= self.row[END]:
-                self.memory.data[first:end] = section
-                return self.memory.data[self.start : end], self._codec
+                self.memory[first:end] = section
+                return self.memory[self.start : end], self._codec
         return data, 0
 
     def abort(self) -> None:
         """Give the batch up: nothing goes in any more and there is no data."""
         self._takes_more = False
         self.is_closed = True
-        self.data = _NO_DATA
+        self.data = memoryview(b"")
 
     def actual_compression_ratio(self) -> float:
         """Compressed / uncompressed bytes of the records of a closed batch; 1 for none."""
@@ -231,46 +233,44 @@ class RecordBatchBuilder:
 
 def fill(
     builders: Sequence[RecordBatchBuilder],
-    slot_of: Sequence[int],
     columns: Columns,
     first_row: int = 0,
     *,
     slots: Array = EMPTY_I32,
     slots_count: int = 1,
     batch_of: Array = _NOT_TOLD,
-) -> tuple[int, list[int]]:
+) -> int:
     """Append rows in their order, each to the builder of its slot, as many as fit.
 
     One call for all, because a call costs as much as some hundred records.
 
     Args:
-        builders: open, in one memory.
-        slot_of: the slot of each builder, at most one for a slot; -1 for those to be taken where
-            another one of the slot is full, which are empty and stand last.
+        builders: open, in one memory, at most one for a slot. Those of SPARE_SLOT are empty and
+            stand last; one that is taken has its slot from then on.
         first_row: where to begin.
         slots: int32[n], each row's; empty where all have slot 0.
         batch_of: int32[n], is told the index of each row's builder; may be empty.
 
     Returns:
-        The first row that had no room, the number of rows if all had; and `slot_of`, as it is now.
+        The first row that had no room, the number of rows if all had.
     """
     flat: list[int] = []  # an array of it is made twice as fast as of lists
-    current = np.full(slots_count, -1, np.int64)
-    for index, (builder, slot) in enumerate(zip(builders, slot_of, strict=True)):
-        flat += builder.row
-        flat.append(slot)
-        if slot >= 0:
-            current[slot] = index
+    current = [-1] * slots_count
+    for index, builder in enumerate(builders):
+        row = builder.row
+        flat += row
+        if row[SLOT] >= 0:
+            current[row[SLOT]] = index
     batches = np.array(flat, np.int64).reshape(-1, BATCH_COLUMNS)
-    row = kernels.write_records(
+    memory = np.frombuffer(builders[0].memory, np.uint8)
+    next_row = kernels.write_records(
         slots, first_row, columns.timestamps, *columns.key, *columns.value,
-        columns.headers.data, columns.headers.bounds, builders[0].memory, batches, current, batch_of,
+        columns.headers.data, columns.headers.bounds, memory, batches,
+        np.array(current, np.int64), batch_of,
     )  # fmt: skip
-    slots_now = []
-    for builder, moved_on in zip(builders, batches.tolist(), strict=True):
-        slots_now.append(moved_on.pop())
-        builder.row = moved_on
-    return int(row), slots_now
+    for builder, row in zip(builders, batches.tolist(), strict=True):
+        builder.row = row
+    return int(next_row)
 
 
 def capacity_for(write_limit: int, compression_ratio: float, capacity_max: int) -> int:

@@ -91,7 +91,7 @@ def encode(
     size = RECORD_BATCH_OVERHEAD + count * RECORD_OVERHEAD_MAX + sum(len(s.data) for s in spans)
     # Twice, so that there is room for what a codec makes larger.
     builder = RecordBatchBuilder(
-        np.empty(2 * size, np.uint8), 0, 2 * size, codec=CODECS[compression] if count else 0
+        np.empty(2 * size, np.uint8).data, 0, 2 * size, codec=CODECS[compression] if count else 0
     )
     written = builder.append(columns)
     assert written == count

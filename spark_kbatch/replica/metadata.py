@@ -61,6 +61,7 @@ class Metadata:
         self.broker_dir = path / "broker-0"
         self.staging_dir = path / "staging-0"
         self.snapshots_dir = path / "snapshots"
+        self.transactions_dir = path / "transactions"
         self.locks_dir = path / "locks"
         self._topics_dir = path / "topics"
 

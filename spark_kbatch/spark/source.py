@@ -8,6 +8,8 @@ Source: Spark connector/kafka-0-10-sql/.../KafkaSourceProvider.scala, KafkaRecor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import (
@@ -26,7 +28,7 @@ from spark_kbatch.cluster import Cluster
 from spark_kbatch.config import parse_read_options, parse_write_options
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.spark.reader import KBatchReader
-from spark_kbatch.spark.writer import KBatchWriter, ensure_writable
+from spark_kbatch.spark.writer import Job, KBatchStreamWriter, KBatchWriter, ensure_writable
 
 HEADERS_TYPE = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -74,7 +76,27 @@ class KBatchDataSource(DataSource):
             raise ConfigError(
                 'save mode "overwrite" is not supported; kbatch appends: use .mode("append")'
             )
-        return KBatchWriter.begin(options)
+        return KBatchWriter(Job.begin(options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KBatchStreamWriter:
+        """Of one micro-batch. Output mode complete appends, as with Spark's Kafka sink."""
+        options = parse_write_options(_without_query(self.options))
+        ensure_writable(schema, options)
+        if options.txn_app_id is not None:
+            raise ConfigError(
+                "option 'txnAppId' is for batch writes; a streaming query has an id of its own, under "
+                "which every micro-batch is written once: leave it out"
+            )
+        return KBatchStreamWriter(Job.begin(options))
+
+
+def _without_query(options: Mapping[str, str]) -> dict[str, str]:
+    """Without what Spark adds of a query: its checkpoint location and its name."""
+    return {
+        key: value
+        for key, value in options.items()
+        if key.lower() not in ("checkpointlocation", "queryname")
+    }
 
 
 def _ensure_readable(schema: StructType) -> None:

@@ -1,20 +1,32 @@
-"""Batch writes: tasks stage, the driver commits.
+"""Writes, of batches and of streams: tasks stage, the driver commits.
 
 What reaches a task depends on the session: time zone, nullability, large types and the names of list
 children differ, so columns are taken as they come and not compared with a schema. The types were
 checked on the driver, once.
 
-Source: Spark connector/kafka-0-10-sql/.../KafkaWriter.scala, KafkaWriteTask.scala.
+A micro-batch is a transaction: its id is the query's, which outlives restarts, its sequence the
+batch's. Spark repeats a micro-batch under the same two whenever it did not learn that it was
+committed, and then it is dropped. Spark makes a writer for the tasks of a micro-batch and another
+one for its commit, which know nothing of each other but what the tasks' messages say.
+
+Source: Spark connector/kafka-0-10-sql/.../KafkaWriter.scala, KafkaWriteTask.scala,
+KafkaStreamingWrite.scala.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -30,6 +42,8 @@ from spark_kbatch.config import WriteOptions
 from spark_kbatch.errors import ConfigError, KafkaStorageError
 from spark_kbatch.log.files import Files
 from spark_kbatch.replica.metadata import Probe
+from spark_kbatch.transaction.coordinator import Coordinator
+from spark_kbatch.transaction.messages import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.transaction.staging import Extent
 
 
@@ -79,21 +93,23 @@ def _is_headers(given: DataType) -> bool:
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task staged."""
+    """What one task staged, where, and for which streaming query."""
 
     extents: list[Extent]
+    transaction_dir: Path
+    query_id: str | None
 
 
-class KBatchWriter(DataSourceArrowWriter):
-    """One job's writer; `begin` makes it on the driver, tasks and commit get copies."""
+class Job:
+    """What a writer's tasks and its commit share; `begin` makes it on the driver, others get copies."""
 
     def __init__(self, options: WriteOptions, transaction: str, probe: Probe) -> None:
-        self._options = options
+        self.options = options
         self._transaction = transaction
         self._probe = probe
 
     @classmethod
-    def begin(cls, options: WriteOptions) -> KBatchWriter:
+    def begin(cls, options: WriteOptions) -> Job:
         """Make cluster and topic where they do not exist, and the job's staging directory."""
         cluster = Cluster(options.path, create=True)
         options = replace(options, path=str(cluster.path))
@@ -108,10 +124,10 @@ class KBatchWriter(DataSourceArrowWriter):
             ) from error
         return cls(options, transaction, probe)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def stage(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """In a task: stage all rows."""
         self._probe.ensure_seen(Files())
-        producer = Cluster(self._options.path).task_producer(self._transaction, self._options)
+        producer = Cluster(self.options.path).task_producer(self._transaction, self.options)
         done = False
         try:
             for batch in iterator:
@@ -121,23 +137,85 @@ class KBatchWriter(DataSourceArrowWriter):
         finally:
             if not done:
                 producer.abandon()
-        return Staged(extents)
+        context = TaskContext.get()
+        query_id = context.getLocalProperty("sql.streaming.queryId") if context else None
+        return Staged(extents, self._probe.transaction_dir, query_id)
+
+    def commit(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        transactional_id: str | None = None,
+        sequence: int = NO_TRANSACTION_SEQUENCE,
+    ) -> None:
+        """On the driver: publish what the tasks staged, in the order of tasks."""
+        coordinator = Cluster(self.options.path).coordinator(self.options)
+        staged = [message for message in messages if isinstance(message, Staged)]
+        extents = [extent for message in staged for extent in message.extents]
+        coordinator.commit(
+            extents, transactional_id=transactional_id or self._transaction, sequence=sequence
+        )
+        self._discard(coordinator, staged)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """On the driver: remove what finished tasks staged; others may still be writing."""
+        coordinator = Cluster(self.options.path).coordinator(self.options)
+        self._discard(coordinator, [m for m in messages if isinstance(m, Staged)])
+
+    def _discard(self, coordinator: Coordinator, staged: Sequence[Staged]) -> None:
+        extents = [extent for message in staged for extent in message.extents]
+        own = self._probe.transaction_dir
+        for directory in dict.fromkeys([*(message.transaction_dir for message in staged), own]):
+            coordinator.discard(extents, directory)
+            extents = []
+
+
+class KBatchWriter(DataSourceArrowWriter):
+    """One batch job's writer."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """In a task: stage all rows."""
+        return self._job.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver: publish what the tasks staged, in the order of tasks."""
-        cluster = Cluster(self._options.path)
-        coordinator = cluster.coordinator(self._options)
-        extents = _extents(messages)
-        coordinator.commit(extents, transactional_id=self._transaction)
-        coordinator.discard(extents, self._probe.transaction_dir)
+        options = self._job.options
+        if options.txn_app_id is None or options.txn_version is None:
+            self._job.commit(messages)
+        else:
+            self._job.commit(messages, options.txn_app_id, options.txn_version)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver: remove what finished tasks staged; others may still be writing."""
-        coordinator = Cluster(self._options.path).coordinator(self._options)
-        coordinator.discard(_extents(messages), self._probe.transaction_dir)
+        self._job.abort(messages)
 
 
-def _extents(messages: list[WriterCommitMessage | None]) -> list[Extent]:
-    return [
-        extent for message in messages if isinstance(message, Staged) for extent in message.extents
-    ]
+class KBatchStreamWriter(DataSourceStreamArrowWriter):
+    """The writer of one micro-batch's tasks, or of its commit."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """In a task: stage all rows."""
+        return self._job.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """On the driver: publish the micro-batch, unless that was done before."""
+        query_ids = {m.query_id for m in messages if isinstance(m, Staged) and m.extents}
+        if not query_ids:
+            self._job.abort(messages)  # no rows
+            return
+        (query_id,) = query_ids
+        if query_id is None:
+            raise KafkaStorageError(
+                "the tasks of this micro-batch do not know their query, so a repetition of it could "
+                "not be told; nothing is visible"
+            )
+        self._job.commit(messages, query_id, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """On the driver: remove what finished tasks staged; others may still be writing."""
+        self._job.abort(messages)

@@ -9,7 +9,8 @@ every partition and topic, with one write.
     3 prepare   driver  PrepareCommit -> __transaction_state, with the new state of every partition;
                         CompleteCommit's bytes behind it; then the slot that covers PrepareCommit:
                         the COMMIT POINT
-    4 flip      driver  each partition's new state, over lower sequence numbers only
+    4 flip      driver  each partition's new state, over lower sequence numbers only; for a stream,
+                        where its last commit is
     5 complete  driver  the slot of __transaction_state moves over CompleteCommit
 
     a crash in   leaves                                        who repairs it, how
@@ -24,7 +25,8 @@ every partition and topic, with one write.
 The commit lock is held from 2 to 5, the locks of all touched partitions from 2 to 4.
 
 Module by module: `staging` step 1, `messages` what is written to __transaction_state, `coordinator`
-steps 2 to 5 and rolling forward, `snapshot` the one consistent answer to where partitions end.
+steps 2 to 5 and rolling forward, `sequences` which commits come again, `snapshot` the one consistent
+answer to where partitions end.
 """
 
 TRANSACTION_STATE_TOPIC = "__transaction_state"

@@ -26,6 +26,7 @@ from spark_kbatch.transaction.messages import (
     pack_key,
     pack_value,
 )
+from spark_kbatch.transaction.sequences import Sequences
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, Transaction, transactions
 from spark_kbatch.transaction.staging import Extent
 
@@ -59,16 +60,30 @@ class Coordinator:
         self._manager, self._now_ms = manager, now_ms
         self._adopt_min_bytes, self._flush = adopt_min_bytes, flush
         self._staging_dir = manager.metadata.staging_dir
+        self._sequences = Sequences(manager, flush=flush)
 
-    def commit(self, extents: Sequence[Extent], *, transactional_id: str) -> None:
+    def commit(
+        self,
+        extents: Sequence[Extent],
+        *,
+        transactional_id: str,
+        sequence: int = NO_TRANSACTION_SEQUENCE,
+    ) -> bool:
         """Make all extents visible, in their order within each partition, or none.
+
+        Args:
+            sequence: of the transaction within its id, 0 or more, growing. One that is not above
+                the last committed one comes again: it is dropped, with a warning.
+
+        Returns:
+            Whether it was not dropped.
 
         Raises:
             CommitError: its outcome says whether the data is visible.
             LogDirLockedError: a broker is in; nothing is visible.
         """
         if not extents:
-            return
+            return True
         by_partition: dict[TopicPartition, list[Extent]] = {}
         for extent in extents:
             by_partition.setdefault(extent.topic_partition, []).append(extent)
@@ -76,18 +91,24 @@ class Coordinator:
         try:
             with self._manager.locks.commit(), self._manager.writing():
                 self._roll_forward_locked()
+                if self._is_duplicate(transactional_id, sequence):
+                    return False
                 with self._manager.locks.partitions(by_partition):
                     self._ensure_unchanged(by_partition)
                     states = {
                         topic_partition: self._place(topic_partition, pieces)
                         for topic_partition, pieces in by_partition.items()
                     }
-                    prepared = self._prepare(transactional_id, states)
+                    prepared = self._prepare(transactional_id, sequence, states)
                     outcome = UNKNOWN
                     self._decide(prepared)
                     outcome = COMMITTED
                     self._flip(states)
+                    if sequence != NO_TRANSACTION_SEQUENCE:
+                        offset = prepared.decided.prepare_offset
+                        self._sequences.note(transactional_id, sequence, offset)
                     self._complete(prepared)
+                    return True
         except LogDirLockedError:
             raise
         except (OSError, KBatchError) as error:
@@ -123,6 +144,17 @@ class Coordinator:
         except OSError as error:
             logger.warning("staged files in %s are left behind: %s", transaction_dir, error)
 
+    def _is_duplicate(self, transactional_id: str, sequence: int) -> bool:
+        if sequence == NO_TRANSACTION_SEQUENCE:
+            return False
+        last = self._sequences.last(transactional_id)
+        if sequence <= last:
+            logger.warning(
+                "transaction %d of %s is dropped: %d was committed, so this one comes again",
+                sequence, transactional_id, last,
+            )  # fmt: skip
+        return sequence <= last
+
     def _ensure_unchanged(self, by_partition: Mapping[TopicPartition, list[Extent]]) -> None:
         for topic_partition, extents in by_partition.items():
             topic = self._manager.metadata.topic(topic_partition.topic)
@@ -155,30 +187,29 @@ class Coordinator:
         return appender.finish(flush=self._flush)
 
     def _prepare(
-        self, transactional_id: str, states: Mapping[TopicPartition, LogState]
+        self,
+        transactional_id: str,
+        sequence: int,
+        states: Mapping[TopicPartition, LogState],
     ) -> Prepared:
         """Put PrepareCommit and CompleteCommit behind the end of __transaction_state."""
         log = self._manager.log(TRANSACTION_STATE)
         state = log.cut(log.state())
         now_ms = self._now_ms()
         appender = LogAppender(log, state)
-        appender.append(self._message(transactional_id, PREPARE_COMMIT, states, now_ms))
+        prepare = TransactionValue(PREPARE_COMMIT, sequence, states, now_ms)
+        appender.append(self._message(transactional_id, prepare))
         decided = appender.finish(flush=False, prepare_offset=state.log_end_offset)
-        appender.append(self._message(transactional_id, COMPLETE_COMMIT, {}, now_ms))
+        complete = TransactionValue(COMPLETE_COMMIT, sequence, {}, now_ms)
+        appender.append(self._message(transactional_id, complete))
         completed = appender.finish(flush=self._flush)
         if self._flush:
             decided = decided._replace(recovery_point=decided.log_end_offset)
         return Prepared(decided, completed)
 
-    def _message(
-        self,
-        transactional_id: str,
-        status: int,
-        states: Mapping[TopicPartition, LogState],
-        now_ms: int,
-    ) -> bytearray:
-        value = TransactionValue(status, NO_TRANSACTION_SEQUENCE, states, now_ms)
-        return plain.encode([(pack_key(transactional_id), pack_value(value))], now_ms)
+    def _message(self, transactional_id: str, value: TransactionValue) -> bytearray:
+        key = pack_key(transactional_id)
+        return plain.encode([(key, pack_value(value))], value.last_update_ms)
 
     def _decide(self, prepared: Prepared) -> None:
         """The commit point: from this write on every reader sees the data."""
@@ -211,9 +242,12 @@ class Coordinator:
         )
         with self._manager.locks.partitions(states):
             self._flip(states)
+        sequence = pending.value.sequence
+        if sequence != NO_TRANSACTION_SEQUENCE:
+            self._sequences.note(pending.transactional_id, sequence, state.prepare_offset)
         # CompleteCommit's bytes lie behind the end since before the commit point. They are written
         # over in place, not cut first, so that a full disk cannot stop this.
         appender = LogAppender(log, state)
-        now_ms = self._now_ms()
-        appender.append(self._message(pending.transactional_id, COMPLETE_COMMIT, {}, now_ms))
+        complete = TransactionValue(COMPLETE_COMMIT, sequence, {}, self._now_ms())
+        appender.append(self._message(pending.transactional_id, complete))
         log.write_state(appender.finish(flush=self._flush), flush=self._flush)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from spark_kbatch import kernels
 from spark_kbatch.record import codec
 from spark_kbatch.record import columns as arrow
-from spark_kbatch.record.builder import RecordBatchBuilder, fill
+from spark_kbatch.record.builder import SPARE_SLOT, RecordBatchBuilder, fill
 from spark_kbatch.record.header import walk
 from tests.benchmarks.interleaved import Candidate, bulk_rows, interleave
 
@@ -29,7 +29,7 @@ BATCH_SIZE = 64 * 1024
 PIECE_BYTES = 4 * 1024 * 1024
 
 
-def encode_all(rows: pa.RecordBatch, memory: np.ndarray, keep: bool = False) -> list[bytes]:
+def encode_all(rows: pa.RecordBatch, memory: memoryview, keep: bool = False) -> list[bytes]:
     """All rows as batches of BATCH_SIZE, in memory that is used again, as a producer's pool is."""
     times = arrow.timestamps_ms(rows.column("timestamp"), rows.num_rows, 0)
     columns = arrow.columns(
@@ -42,12 +42,11 @@ def encode_all(rows: pa.RecordBatch, memory: np.ndarray, keep: bool = False) -> 
     kept, written = [], 0
     while written < rows.num_rows:
         builders = [
-            RecordBatchBuilder(memory, start, BATCH_SIZE)
+            RecordBatchBuilder(memory, start, BATCH_SIZE, slot=SPARE_SLOT if start else 0)
             for start in range(0, len(memory), BATCH_SIZE)
         ]
         first = written
-        slots = [0] + [-1] * (len(builders) - 1)
-        written, _ = fill(builders, slots, columns, written)
+        written = fill(builders, columns, written)
         for builder in builders:
             count = builder.records_count
             if count:
@@ -91,7 +90,7 @@ def aiokafka_decode(batches: list[bytes]) -> int:
 def bench_encode_and_decode() -> None:
     kernels.load()
     rows = bulk_rows(ROWS, key_bytes=16, value_bytes=100)
-    memory = np.empty(8 * BATCH_SIZE, np.uint8)
+    memory = np.empty(8 * BATCH_SIZE, np.uint8).data
     batches = encode_all(rows, memory, keep=True)
     encoded = b"".join(batches)
     assert codec.decode(encoded, columns=["key", "value"]).equals(rows.select(["key", "value"]))

@@ -22,7 +22,7 @@ FLAT_WITHIN = 24
 _SCRIPT = """
 import resource, sys
 from pathlib import Path
-from spark_kbatch.spark.writer import KBatchWriter
+from spark_kbatch.spark.writer import Job, KBatchWriter
 from spark_kbatch.spark.reader import KBatchReader
 from spark_kbatch.config import parse_read_options, parse_write_options
 
@@ -39,8 +39,8 @@ if what in ("drop", "ready made"):
     for batch in batches:
         pass
 elif what == "write":
-    writer = KBatchWriter.begin(parse_write_options(
-        {"path": path, "topic": f"t{rows}", "num.partitions": "8", "flush": "false"}))
+    writer = KBatchWriter(Job.begin(parse_write_options(
+        {"path": path, "topic": f"t{rows}", "num.partitions": "8", "flush": "false"})))
     writer.commit([writer.write(batches)])
 else:
     options = parse_read_options({"path": path, "subscribe": f"t{rows}"})

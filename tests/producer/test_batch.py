@@ -55,7 +55,7 @@ def a_batch(rows: pa.RecordBatch | None = None, *, codec: int = 0) -> ProducerBa
     """Open; three records by default."""
     rows = builders.rows() if rows is None else rows
     size = 1_000 + 2 * rows.nbytes + 100 * rows.num_rows
-    builder = RecordBatchBuilder(np.empty(size, np.uint8), 0, size, codec=codec)
+    builder = RecordBatchBuilder(memoryview(bytearray(size)), 0, size, codec=codec)
     assert builder.append(columns_of(rows)) == rows.num_rows
     return ProducerBatch(TOPIC, TopicPartition(TOPIC.name, PARTITION), builder, 5)
 

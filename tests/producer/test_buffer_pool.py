@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import FrameType
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -208,7 +209,7 @@ def test_threads_that_want_more_than_there_is_all_get_their_turns(
         for _ in range(300):
             size = rng.choice([1, BUFFER, BUFFER, BUFFER, 150, 350, 10 * BUFFER])
             start = pool.allocate(size, LONG_MS)
-            mine = pool.memory[start : start + size]
+            mine = np.frombuffer(pool.memory, np.uint8)[start : start + size]
             mine[:] = number
             if rng.random() < 0.3:
                 time.sleep(0)

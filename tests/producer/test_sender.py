@@ -60,7 +60,7 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
     deallocate = BufferPool.deallocate
 
     def poisoned(pool: BufferPool, start: int, size_in_bytes: int) -> None:
-        pool.memory[start : start + size_in_bytes] = 0xDD
+        pool.memory[start : start + size_in_bytes] = b"\xdd" * size_in_bytes
         deallocate(pool, start, size_in_bytes)
 
     monkeypatch.setattr(BufferPool, "deallocate", poisoned)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pytest
 
 from spark_kbatch.config import Topic, TopicConfig
@@ -26,7 +25,7 @@ REFUSED = AppendResult(error=OutOfOrderSequenceError("events-0", 0, 0, 1))
 
 
 def a_batch(records_count: int = 1, partition: int = 0) -> ProducerBatch:
-    builder = RecordBatchBuilder(np.empty(10_000, np.uint8), 0, 10_000)
+    builder = RecordBatchBuilder(memoryview(bytearray(10_000)), 0, 10_000)
     for _ in range(records_count):
         assert builder.append_record(0, None, b"v" * 100)
     return ProducerBatch(TOPIC, TopicPartition(TOPIC.name, partition), builder, 0)

@@ -15,8 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_kbatch.kernels import SLOT
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import (
+    SPARE_SLOT,
     CompressionRatioEstimator,
     RecordBatchBuilder,
     capacity_for,
@@ -43,7 +45,7 @@ NOTHING = 0xA5  # what memory holds that no builder has
 
 def a_builder(capacity: int = 10_000, *, start: int = 0, **named: Any) -> RecordBatchBuilder:
     """In memory of its own, with more of it on either side."""
-    memory = np.full(start + capacity + 100, NOTHING, np.uint8)
+    memory = np.full(start + capacity + 100, NOTHING, np.uint8).data
     return RecordBatchBuilder(memory, start, capacity, **named)
 
 
@@ -217,24 +219,27 @@ def test_builders_are_filled_one_after_the_other(
     starts = [0, *itertools.accumulate(capacities)]
 
     def a_row_of_builders() -> list[RecordBatchBuilder]:
-        memory = np.empty(sum(capacities), np.uint8)
+        memory = memoryview(bytearray(sum(capacities)))
         made = [
-            RecordBatchBuilder(memory, start, capacity, write_limit=limit)
+            RecordBatchBuilder(
+                memory, start, capacity, write_limit=limit, slot=SPARE_SLOT if start else 0
+            )
             for start, capacity in zip(starts, capacities, strict=False)
         ]
         append(made[0], rows.slice(0, begun))
         return made
 
     one_by_one, together = a_row_of_builders(), a_row_of_builders()
+    for builder in one_by_one:
+        builder.row[SLOT] = 0
     columns = columns_of(rows)
     next_row = first_row = together[0].records_count
     for builder in one_by_one:
         next_row = builder.append(columns, next_row)
         if builder.records_count == 0:
             break
-    slots = [0] + [-1] * (len(together) - 1)
-    assert fill(together, slots, columns, first_row)[0] == next_row
-    assert [builder.row for builder in together] == [builder.row for builder in one_by_one]
+    assert fill(together, columns, first_row) == next_row
+    assert [b.row[:SLOT] for b in together] == [b.row[:SLOT] for b in one_by_one]
     assert [closed(builder) for builder in together] == [closed(builder) for builder in one_by_one]
 
 
@@ -248,15 +253,14 @@ def test_each_row_goes_to_the_builder_of_its_slot_or_to_a_spare_one(
     places: list[int], own: list[bool], spares: int
 ) -> None:
     rows = builders.rows(n=len(places), seed=len(places))
-    memory = np.empty(12 * 400, np.uint8)
-    slot_of = [slot for slot in range(5) if own[slot]] + [-1] * spares
-    made = [RecordBatchBuilder(memory, 400 * at, 400) for at in range(len(slot_of))]
+    memory = memoryview(bytearray(12 * 400))
+    slot_of = [slot for slot in range(5) if own[slot]] + [SPARE_SLOT] * spares
+    made = [RecordBatchBuilder(memory, 400 * at, 400, slot=slot) for at, slot in enumerate(slot_of)]
     if not made:
         return
     batch_of = np.full(len(places), -1, np.int32)
-    next_row, slot_of = fill(
+    next_row = fill(
         made,
-        slot_of,
         columns_of(rows),
         slots=arrow.frozen(np.array(places, np.int32)),
         slots_count=5,
@@ -282,7 +286,7 @@ def test_each_row_goes_to_the_builder_of_its_slot_or_to_a_spare_one(
     else:
         assert next_row == len(places)
     found: dict[int, list[list[Record]]] = {slot: [] for slot in range(5)}
-    for slot, builder in zip(slot_of, made, strict=True):
+    for slot, builder in zip([b.row[SLOT] for b in made], made, strict=True):
         if slot >= 0:
             found[slot].append(reference.decode_batches(closed(builder)))
         else:
@@ -490,12 +494,19 @@ CLIENTS = [read_by_kafka_python, read_by_aiokafka]
 @pytest.mark.parametrize("read", CLIENTS)
 def test_clients_decode_closed_batches(read: Callable[[bytes], Iterator[Any]], codec: int) -> None:
     rows = builders.rows(n=600, nulls=0.2, headers=2)
-    memory = np.empty(50_000, np.uint8)
+    memory = memoryview(bytearray(50_000))
     batches = [
-        RecordBatchBuilder(memory, start, 10_000, codec=codec, compression_ratio=0.9)
+        RecordBatchBuilder(
+            memory,
+            start,
+            10_000,
+            codec=codec,
+            compression_ratio=0.9,
+            slot=SPARE_SLOT if start else 0,
+        )
         for start in range(0, 50_000, 10_000)
     ]
-    written, _ = fill(batches, [0, -1, -1, -1, -1], columns_of(rows))
+    written = fill(batches, columns_of(rows))
     assert 0 < written < rows.num_rows
     expected = builders.to_records(rows)[:written]
     for builder in batches:

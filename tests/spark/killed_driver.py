@@ -101,7 +101,7 @@ class StoppingWriter(KBatchWriter):
 
     @property
     def _cluster_dir(self) -> Path:
-        return Path(self._options.path)
+        return Path(self._job.options.path)
 
     def _stop(self) -> NoReturn:
         reached = self._cluster_dir.with_suffix(".reached")

@@ -22,7 +22,7 @@ import spark_kbatch
 from spark_kbatch.config import parse_write_options
 from spark_kbatch.errors import KafkaStorageError, KBatchError
 from spark_kbatch.spark.source import KBatchDataSource
-from spark_kbatch.spark.writer import KBatchWriter
+from spark_kbatch.spark.writer import Job
 from tests import builders
 from tests.spark.frames import frame_of, load, save, values
 
@@ -440,11 +440,11 @@ def test_save_refuses_a_path_that_cannot_be_written(row: DataFrame, tmp_path: Pa
 def test_a_task_that_does_not_see_the_drivers_folder_fails(tmp_path: Path) -> None:
     """As on an executor where another folder is at the same path."""
     for options in ({"topic": "t"}, {}):
-        writer = KBatchWriter.begin(parse_write_options({"path": str(tmp_path), **options}))
+        job = Job.begin(parse_write_options({"path": str(tmp_path), **options}))
         (probe,) = (tmp_path / "staging-0").glob("*/driver")
         probe.unlink()
         with pytest.raises(KafkaStorageError, match=f"does not see {probe}.*not shared"):
-            writer.write(iter([]))
+            job.stage(iter([]))
         probe.parent.rmdir()
 
 

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 
 import spark_kbatch
 from spark_kbatch.config import parse_write_options
-from spark_kbatch.spark.writer import KBatchWriter
+from spark_kbatch.spark.writer import Job, KBatchWriter
 from tests import builders
 from tests.reference import Record
 from tests.spark.frames import frame_of, kafkas_partition, load, records, save, values
@@ -449,7 +449,7 @@ def test_all_tasks_of_one_action_read_up_to_the_same_moment(
 
 def append_without_spark(path: Path, *, partitions: int) -> None:
     """One row to each partition, with both of Spark's tasks busy."""
-    writer = KBatchWriter.begin(parse_write_options({"path": str(path), "topic": "t"}))
+    writer = KBatchWriter(Job.begin(parse_write_options({"path": str(path), "topic": "t"})))
     rows = pa.RecordBatch.from_pydict(
         {"value": ["new"] * partitions, "partition": pa.array(range(partitions), pa.int32())}
     )

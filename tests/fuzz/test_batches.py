@@ -1,0 +1,82 @@
+"""Whatever bytes are given as a batch, they are refused or read as the reference reads them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.record import codec
+from tests import builders, reference
+from tests.fuzz.rounds import ROUNDS, for_each_round, mutated
+from tests.reference import CODECS, HEADER_SIZE, LOG_APPEND_TIME, Record
+
+_CONTROL = 0x20
+
+
+def a_batch(rng: random.Random, codec_id: int) -> bytes:
+    offset = rng.choice((0, 0, 5, 2**40))
+    records = []
+    for _ in range(rng.choice((0, 1, 1, 3, 40))):
+        headers = tuple((rng.choice(("", "a", "höhe")), some_bytes(rng)) for _ in range(rng.choice((0, 0, 0, 1, 3))))  # fmt: skip
+        time = rng.choice((-1, 0, 1_700_000_000_000, 1_700_000_000_000 + rng.randrange(10**6)))
+        records.append(Record(offset, time, some_bytes(rng), some_bytes(rng), headers))
+        offset += rng.choice((1, 1, 1, 2, 70))
+    return reference.encode_batch(
+        records,
+        base_offset=records[0].offset if records else offset,
+        codec=codec_id,
+        attributes_extra=rng.choice((0, 0, 0, LOG_APPEND_TIME, 0x10, 0x40)),
+        producer_id=rng.choice((-1, 9)),
+    )
+
+
+def some_bytes(rng: random.Random) -> bytes | None:
+    size = rng.choice((-1, 0, 1, 15, 63, 64, 200))
+    return None if size < 0 else rng.randbytes(1) * size
+
+
+def framed_again(data: bytes) -> bytes:
+    """With the length and CRC that fit what is there, so that what lies behind them is looked at."""
+    if len(data) < HEADER_SIZE:
+        return data
+    size = (len(data) - reference.LOG_OVERHEAD).to_bytes(4, "big")
+    return reference.with_crc(data[:8] + size + data[12:16] + b"\x02" + data[17:])
+
+
+def read_by_reference(data: bytes) -> list[Record]:
+    """The records, without those of control batches; errors of any kind where it refuses."""
+    return [
+        record
+        for part in reference.split_batches(data)
+        if not reference.read_header(part).attributes & _CONTROL
+        for record in reference.decode_batches(part, strict=False)
+    ]
+
+
+@pytest.mark.parametrize("codec_id", [pytest.param(number, id=name) for name, number in CODECS.items()])  # fmt: skip
+def test_mutated_batches_are_read_as_the_reference_reads_them_or_refused(codec_id: int) -> None:
+    outcomes = {"read": 0, "refused": 0}
+
+    def one(rng: random.Random) -> None:
+        data = b"".join(a_batch(rng, codec_id) for _ in range(rng.choice((1, 1, 2))))
+        damaged = mutated(rng, data)
+        if rng.random() < 0.8:
+            damaged = framed_again(damaged)
+        try:
+            rows = codec.decode(damaged)
+        except CorruptRecordError:
+            outcomes["refused"] += 1
+            return
+        outcomes["read"] += 1
+        expected = [wrapped(record) for record in read_by_reference(damaged)]
+        assert builders.as_read(rows) == expected, damaged.hex()
+
+    for_each_round(f"batches-{codec_id}", one)
+    assert min(outcomes.values()) > ROUNDS // 50, outcomes
+
+
+def wrapped(record: Record) -> Record:
+    """Times that pass 64 bits begin again at the other end, as in Java."""
+    return record._replace(timestamp=(record.timestamp + 2**63) % 2**64 - 2**63)

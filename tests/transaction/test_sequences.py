@@ -1,0 +1,210 @@
+"""A transaction that comes again is dropped, wherever the first attempt ended."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.errors import CommitError
+from spark_kbatch.log.files import Files
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.transaction import sequences
+from spark_kbatch.transaction.coordinator import Coordinator
+from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
+from tests import builders
+from tests.faults import CAN_BE_TORN, Fault, FaultyFiles, died
+
+PLACES = [("events", 0), ("events", 1)]
+
+
+def write(cluster: Cluster, seed: int, transactional_id: str, sequence: int, flush: bool = True) -> bool:  # fmt: skip
+    """One batch into each partition; whether it was not dropped."""
+    job = {place: [builders.batch(n=1, seed=seed)] for place in PLACES}
+    extents = builders.staged(cluster, job, transaction=f"{transactional_id}-{sequence}")
+    coordinator = Coordinator(
+        cluster.manager, lambda: builders.FIRST_TIMESTAMP_MS, adopt_min_bytes=1 << 20, flush=flush
+    )
+    return coordinator.commit(extents, transactional_id=transactional_id, sequence=sequence)
+
+
+def seeds(cluster: Cluster) -> list[int]:
+    """Which jobs are in the log; each is in both partitions or in neither."""
+    by_value = {builders.records_of([builders.batch(n=1, seed=n)])[0].value: n for n in range(20)}
+    parts = builders.contents(Cluster(str(cluster.path)))
+    first, second = ([by_value[r.value] for r in parts[TopicPartition(*place)]] for place in PLACES)
+    assert first == second
+    return first
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return builders.a_cluster(tmp_path, topics={"events": 2})
+
+
+@pytest.mark.parametrize("again", [3, 2, 0])
+def test_a_sequence_that_is_not_above_the_last_one_is_dropped(
+    cluster: Cluster, again: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert write(cluster, 1, "query", 3)
+    with caplog.at_level(logging.WARNING):
+        assert not write(cluster, 2, "query", again)
+    assert f"transaction {again} of query is dropped: 3 was committed" in caplog.text
+    assert write(cluster, 4, "query", 4)
+    assert seeds(cluster) == [1, 4]
+
+
+def test_ids_do_not_know_of_each_other(cluster: Cluster) -> None:
+    for transactional_id in ("a", "b", "höhe/../x" * 90):
+        assert write(cluster, 1, transactional_id, 0)
+        assert not write(cluster, 2, transactional_id, 0)
+    assert seeds(cluster) == [1, 1, 1]
+
+
+def test_jobs_without_a_sequence_are_never_dropped(cluster: Cluster) -> None:
+    assert write(cluster, 1, "job", -1)
+    assert write(cluster, 2, "job", -1)
+    assert seeds(cluster) == [1, 2]
+
+
+def test_another_process_knows_what_this_one_committed(cluster: Cluster) -> None:
+    write(cluster, 1, "query", 0)
+    assert not write(Cluster(str(cluster.path)), 2, "query", 0)
+
+
+@pytest.mark.parametrize("flush", [True, False], ids=["flushed", "not flushed"])
+def test_the_last_sequence_is_found_without_going_over_the_log(
+    cluster: Cluster, flush: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for sequence in range(30):
+        write(cluster, 1, "query", sequence, flush)
+    looked_at = []
+    records = sequences.transactions
+
+    def counting(*arguments: object) -> object:
+        for transaction in records(*arguments):  # type: ignore[arg-type]
+            looked_at.append(transaction)
+            yield transaction
+
+    monkeypatch.setattr(sequences, "transactions", counting)
+    assert not write(cluster, 2, "query", 29, flush)
+    assert len(looked_at) == 1
+
+
+def note_of(cluster: Cluster) -> Path:
+    (path,) = cluster.metadata.transactions_dir.iterdir()
+    return path
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "removed": Path.unlink,
+    "empty": lambda path: path.write_bytes(b""),
+    "no object": lambda path: path.write_text("[1]"),
+    "an older one": lambda path: path.write_text(
+        json.dumps({**json.loads(path.read_text()), "offset": 0, "sequence": 1})
+    ),
+    "past the end": lambda path: path.write_text(
+        json.dumps({**json.loads(path.read_text()), "offset": 999})
+    ),
+    "of a CompleteCommit": lambda path: path.write_text(
+        json.dumps({**json.loads(path.read_text()), "offset": 1})
+    ),
+    "of another boot": lambda path: path.write_text(
+        json.dumps({**json.loads(path.read_text()), "offset": 0, "sequence": 0, "boot_id": "00"})
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_without_a_note_to_believe_the_log_is_gone_over(
+    cluster: Cluster, damage: Callable[[Path], object]
+) -> None:
+    write(cluster, 1, "query", 0)
+    write(cluster, 2, "query", 5)
+    damage(note_of(cluster))
+    assert not write(cluster, 3, "query", 5)
+    assert write(cluster, 4, "query", 6)
+    assert seeds(cluster) == [1, 2, 4]
+
+
+def test_a_full_disk_behind_the_commit_point_costs_the_note_alone(cluster: Cluster) -> None:
+    class NoNotes(Files):
+        def write(self, path: Path, position: int, data: object) -> None:
+            if path.parent.name == "transactions":
+                raise OSError(errno.ENOSPC, "No space left on device")
+            super().write(path, position, data)  # type: ignore[arg-type]
+
+    write(cluster, 1, "query", 0)
+    assert write(Cluster(str(cluster.path), files=NoNotes()), 2, "query", 1)
+    assert not note_of_or_none(cluster)
+    assert not write(cluster, 3, "query", 1)
+    assert seeds(cluster) == [1, 2]
+
+
+def note_of_or_none(cluster: Cluster) -> list[Path]:
+    return [path for path in cluster.metadata.transactions_dir.iterdir() if path.suffix == ".json"]
+
+
+def test_a_transaction_that_is_repeated_after_any_crash_is_there_once(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path / "before", topics={"events": 2})
+    write(cluster, 0, "query", 0)
+    write(cluster, 1, "query", 1)
+    dry_run = FaultyFiles()
+    shutil.copytree(cluster.path, tmp_path / "dry")
+    write(Cluster(str(tmp_path / "dry"), files=dry_run), 2, "query", 2)
+    assert any("/transactions/" in step for step in dry_run.steps)
+
+    repeated = 0
+    for torn in (False, True):
+        for at, step in enumerate(dry_run.steps):
+            if torn and step.split()[0] not in CAN_BE_TORN:
+                continue
+            path = tmp_path / "copy"
+            shutil.copytree(cluster.path, path)
+            files = FaultyFiles(Fault(at, torn=torn))
+            assert died(lambda path=path, files=files: write(Cluster(str(path), files=files), 2, "query", 2))  # fmt: skip
+            crashed = Cluster(str(path))
+            is_there = seeds(crashed) == [0, 1, 2]
+            # Spark repeats it with tasks that run anew.
+            assert write(crashed, 3, "query", 2) == (not is_there), step
+            assert seeds(crashed) == ([0, 1, 2] if is_there else [0, 1, 3]), step
+            assert write(crashed, 4, "query", 3), step
+            repeated += is_there
+            shutil.rmtree(path)
+    assert repeated > 5
+
+
+def test_rolling_forward_keeps_the_sequence(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={"events": 2})
+
+    class DiesAtTheNote(Files):
+        def make_dir(self, path: Path, *, exclusive: bool = False) -> None:
+            if path.name == "transactions":
+                raise KeyboardInterrupt
+            super().make_dir(path, exclusive=exclusive)
+
+    with pytest.raises(KeyboardInterrupt):
+        write(Cluster(str(cluster.path), files=DiesAtTheNote()), 1, "query", 0)
+    assert cluster.manager.log(TRANSACTION_STATE).state().has_pending_commit
+    assert not write(cluster, 2, "query", 0)
+    assert note_of(cluster).exists()
+    assert seeds(cluster) == [1]
+
+
+def test_an_error_before_the_commit_point_leaves_the_sequence_free(cluster: Cluster) -> None:
+    class CannotPlace(Files):
+        def write_at(self, descriptor: int, position: int, data: object) -> None:
+            if Path(f"/proc/self/fd/{descriptor}").readlink().name.endswith(".log"):
+                raise OSError(errno.EIO, "Input/output error")
+            super().write_at(descriptor, position, data)  # type: ignore[arg-type]
+
+    with pytest.raises(CommitError, match="nothing is visible"):
+        write(Cluster(str(cluster.path), files=CannotPlace()), 1, "query", 0)
+    assert write(cluster, 2, "query", 0)
+    assert seeds(cluster) == [2]
