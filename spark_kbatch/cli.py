@@ -3,6 +3,7 @@
     kbatch topics PATH [TOPIC ...]     what a cluster holds
     kbatch consume PATH TOPIC          records, one a line
     kbatch offsets PATH TOPIC          offsets by time
+    kbatch repair PATH [TOPIC ...]     make damaged logs whole again
     kbatch demo [PATH]                 a year of flights, written, read and checked
 
 With --json each line is one JSON object and nothing else is printed on stdout. Exit codes: 0 done,
@@ -25,6 +26,7 @@ from rich.table import Table
 from spark_kbatch import __version__
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.errors import KBatchError
+from spark_kbatch.model import TopicPartition
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 
@@ -170,6 +172,50 @@ def offsets(path: str, topic: str, wanted: int | str, as_json: bool) -> None:
             _print_json(row)
         else:
             click.echo("\t".join(map(_shown, row.values())))
+
+
+@cli.command()
+@click.argument("path")
+@click.argument("names", metavar="[TOPIC[-PARTITION]]...", nargs=-1)
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@_as_json
+def repair(path: str, names: Sequence[str], dry_run: bool, as_json: bool) -> None:
+    """Make logs whole again as far as their batches allow, and say what was done.
+
+    A lost kbatch.state, indexes, leader epochs and partition.metadata are made anew; a log that lost
+    its state ends with the last batch before the first that is damaged, and what lies behind is kept
+    under names that end in .deleted. Without names all topics are looked at. Exit code 1 where
+    batches are damaged that nothing can make whole.
+    """
+    cluster = Cluster(path)
+    chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
+    damaged = False
+    for report in cluster.repair(chosen or None, dry_run=dry_run):
+        damaged = damaged or bool(report.damaged)
+        if as_json:
+            topic, partition = report.topic_partition
+            rest = dict(zip(report._fields[1:], report[1:], strict=True))
+            _print_json({"topic": topic, "partition": partition, **rest})
+            continue
+        start, end = report.log_start_offset, report.log_end_offset
+        state = "sound" if not report.found and not report.damaged else "repaired"
+        if report.damaged:
+            state = "damaged"
+        elif report.found and dry_run:
+            state = "can be repaired"
+        click.echo(f"{report.topic_partition}: {state}, offsets {start} to {end}")
+        for sentence in (*report.found, *report.damaged):
+            click.echo(f"  {sentence}")
+    if damaged:
+        sys.exit(1)
+
+
+def _partitions_named(cluster: Cluster, name: str) -> list[TopicPartition]:
+    """Those of a topic, or the one that `name` is."""
+    topic, _, number = name.rpartition("-")
+    if cluster.metadata.find_topic(name) is None and topic and number.isdecimal():
+        return [TopicPartition(topic, int(number))]
+    return cluster.manager.partitions(name)
 
 
 @cli.command()

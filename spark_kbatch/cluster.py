@@ -19,6 +19,7 @@ from spark_kbatch import consumer
 from spark_kbatch.config import INT_MAX, ReadOptions, Topic, TopicConfig, WriteOptions
 from spark_kbatch.errors import ConfigError, KafkaStorageError, RecordTooLargeError
 from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.model import (
     EARLIEST,
     LATEST,
@@ -46,6 +47,7 @@ from spark_kbatch.replica.metadata import Metadata, absolute_path
 from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC
 from spark_kbatch.transaction.coordinator import Coordinator
+from spark_kbatch.transaction.repair import Repair
 from spark_kbatch.transaction.snapshot import Snapshots
 from spark_kbatch.transaction.staging import Extent, Staging
 
@@ -306,6 +308,27 @@ class Cluster:
             return self._producer_ids.next()
         except OSError as error:
             raise KafkaStorageError(f"no producer id can be had: {error}") from error
+
+    def repair(
+        self, partitions: Iterable[TopicPartition] | None = None, *, dry_run: bool = False
+    ) -> Iterator[RepairReport]:
+        """Make logs whole again as far as their batches allow; `log/repair.py` says what that means.
+
+        Args:
+            partitions: which; all by default, the cluster's own too.
+            dry_run: only look, and say what would be done.
+
+        Returns:
+            A report for each, once it is done.
+
+        Raises:
+            KafkaStorageError: a log's directory is not there.
+        """
+        if partitions is None:
+            names = self.metadata.topic_names(internal=True)
+            partitions = [tp for name in names for tp in self.manager.partitions(name)]
+        coordinator = Coordinator(self.manager, now_ms, adopt_min_bytes=0, flush=True)
+        return Repair(self.manager, coordinator, dry_run=dry_run).run(partitions)
 
     def coordinator(self, options: WriteOptions) -> Coordinator:
         """Who publishes what tasks stage."""

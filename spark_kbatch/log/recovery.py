@@ -85,7 +85,7 @@ def checked(log: PartitionLog, state: LogState, from_offset: int) -> LogState:
     if found is None:
         return state
     _say_what_is_cut(log.directory, state, found)
-    return _lowered(log, state, found)
+    return lowered(log, state, *found[:3])
 
 
 def cut(log: PartitionLog, state: LogState) -> LogState:
@@ -137,7 +137,7 @@ def _recovered(
         damage = first_damage(files, directory, unflushed, state, first)
         if damage is not None:
             _say_what_is_cut(directory, state, damage)
-            after = _lowered(log, after, damage)
+            after = lowered(log, after, *damage[:3])
         wrong += [view.base_offset for view in unflushed if view.base_offset not in wrong]
     elif short and short[0].suffix == ".log":
         raise too_short(files, short[0], state.segment_size)
@@ -300,9 +300,8 @@ def epochs_of(files: Files, views: Iterable[SegmentView]) -> list[tuple[int, int
     return epochs
 
 
-def _lowered(log: PartitionLog, state: LogState, damage: Damage) -> LogState:
-    """The state that shows what lies before the damage."""
-    base, position, offset, _ = damage
+def lowered(log: PartitionLog, state: LogState, base: int, position: int, offset: int) -> LogState:
+    """The state of a log that ends at `offset`, at that position of the segment with that base."""
     if offset < state.log_start_offset:  # As in Kafka the log goes on, empty, where it begins.
         base, position, offset = state.log_start_offset, 0, state.log_start_offset
     view = SegmentView(segment_paths(log.directory, base), base, offset, position)

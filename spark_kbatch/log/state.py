@@ -162,6 +162,12 @@ def read_state(files: Files, directory: Path) -> LogState:
     )
 
 
+def is_whole(files: Files, directory: Path) -> bool:
+    """Whether both slots are valid; the caller holds the partition's lock."""
+    data = files.read(_path(directory), 0, _READ_SIZE)
+    return None not in (unpack(data[:SLOT_SIZE]), unpack(data[_SLOT_DISTANCE:]))
+
+
 @lru_cache(maxsize=4096)
 def _path(directory: Path) -> Path:
     return directory / STATE_FILE

@@ -25,7 +25,7 @@ from spark_kbatch.log.state import LogState, boot_id, create_state, read_state
 from spark_kbatch.model import TopicPartition
 from tests import builders, reference
 from tests.builders import a_log, append
-from tests.faults import PowerLoss, ReadOnlyFiles
+from tests.faults import FaultyFiles, PowerLoss, ReadOnlyFiles
 from tests.log.soundness import ensure_sound
 from tests.log.test_partition_log import read_all
 from tests.reference import Record
@@ -304,7 +304,7 @@ def test_for_every_cut_of_the_active_segment_exactly_the_whole_batches_before_it
             (log.directory / name).write_bytes(content)
         kept = whole_records(path, 8, size)
         path.write_bytes(data[:size])
-        again = reboot(log)
+        again = reopened(reboot(log), FaultyFiles())  # which does not wait for the disk
         assert again.state().log_end_offset == kept, f"a reader, cut at {size}"
         state = again.cut(again.state())
         assert state.log_end_offset == state.high_watermark == kept, f"cut at {size}"
