@@ -185,7 +185,7 @@ class Cluster:
         """Offsets by time, of one moment.
 
         Args:
-            wanted: for each partition a time in ms: the answer is the first record with that time
+            wanted: for each partition, as (topic, number), a time in ms: the answer is the first record with that time
                 or a later one. Or "earliest", "latest", "max_timestamp", as -2, -1 and -3: the first
                 offset held, the next to be written, the first record with the largest time.
 
@@ -196,7 +196,7 @@ class Cluster:
             ConfigError: another word or number.
         Source: Kafka clients/.../requests/ListOffsetsRequest.java; Partition.fetchOffsetForTimestamp.
         """
-        times = {tp: _time_or_edge(tp, asked) for tp, asked in wanted.items()}
+        times = {TopicPartition(*tp): _time_or_edge(asked) for tp, asked in wanted.items()}
         found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         for tp, state in self.snapshots.states(times).items():
             if times[tp] == EARLIEST:
@@ -315,7 +315,7 @@ class Cluster:
         """Make logs whole again as far as their batches allow; `log/repair.py` says what that means.
 
         Args:
-            partitions: which; all by default, the cluster's own too.
+            partitions: which, as (topic, number); all by default, the cluster's own too.
             dry_run: only look, and say what would be done.
 
         Returns:
@@ -327,6 +327,7 @@ class Cluster:
         if partitions is None:
             names = self.metadata.topic_names(internal=True)
             partitions = [tp for name in names for tp in self.manager.partitions(name)]
+        partitions = [TopicPartition(*tp) for tp in partitions]
         coordinator = Coordinator(self.manager, now_ms, adopt_min_bytes=0, flush=True)
         return Repair(self.manager, coordinator, dry_run=dry_run).run(partitions)
 
@@ -372,12 +373,12 @@ class Cluster:
 _EDGES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
 
 
-def _time_or_edge(topic_partition: TopicPartition, asked: int | str) -> int:
+def _time_or_edge(asked: int | str) -> int:
     time_or_edge = _EDGES.get(asked) if isinstance(asked, str) else asked
     if time_or_edge is None or (time_or_edge < 0 and time_or_edge not in _EDGES.values()):
         raise ConfigError(
-            f"offset of {topic_partition} by time: {asked!r} is neither a time in ms, 0 or later, "
-            f"nor one of {', '.join(map(repr, _EDGES))}"
+            f"offsets are listed by time: {asked!r} is neither a time in ms, 0 or later, nor one of "
+            f" {', '.join(map(repr, _EDGES))}"
         )
     return time_or_edge
 

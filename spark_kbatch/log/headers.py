@@ -26,7 +26,7 @@ from spark_kbatch.record.header import (
 
 logger = logging.getLogger(__name__)
 
-_WALKED_BYTES = 16 * 1024  # at once: many small batches, or a large one whose records are skipped
+WALKED_BYTES = 16 * 1024  # at once: many small batches, or a large one whose records are skipped
 
 
 class SegmentView(NamedTuple):
@@ -73,7 +73,7 @@ def walk_headers(
     Raises:
         As `header_at`.
     """
-    buffer = memoryview(bytearray(_WALKED_BYTES))
+    buffer = memoryview(bytearray(max(min(WALKED_BYTES, end_position - position), 0)))
     while position < end_position:
         view = buffer[: max(min(len(buffer), end_position - position), 0)]
         if files.pread_into(descriptor, position, view) < len(view):

@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.log.files import Files
-from spark_kbatch.log.headers import SegmentView, indexed_batch, walk_headers
+from spark_kbatch.log.headers import WALKED_BYTES, SegmentView, indexed_batch, walk_headers
 from spark_kbatch.log.segment import TIME_INDEX_ENTRY, IndexEntries
 from spark_kbatch.model import OffsetAndTimestamp
 from spark_kbatch.record.header import NO_TIMESTAMP, BatchHeader
@@ -112,12 +112,12 @@ class TimeLookup:
         return range(max(bisect.bisect_right(bases, offset) - 1, 0), len(bases))
 
     def _largest(self, segments: Segments, at: int) -> Largest:
-        rolled = at < len(segments.bases) - 1
-        if not rolled and segments.active is not None:
-            return segments.active
         base = segments.bases[at]
-        known = self._rolled.get(base) if rolled else None
+        known = self._rolled.get(base)
         if known is None:
+            rolled = at < len(segments.bases) - 1
+            if not rolled and segments.active is not None:
+                return segments.active
             known = largest_timestamp(self._files, segments.view(at))
             if rolled:
                 self._rolled[base] = known
@@ -173,7 +173,8 @@ def largest_timestamp(files: Files, view: SegmentView) -> Largest:
     if not view.size_in_bytes:
         return _NONE
     with files.opened(path) as descriptor:
-        last = _last_entry(files, view)
+        # Of a segment that is read at one look every batch is known as soon as its last one.
+        last = _last_entry(files, view) if view.size_in_bytes > WALKED_BYTES else None
         if last is not None and _is_largest(files, descriptor, view, last):
             return last
         if last is not None:
