@@ -116,48 +116,64 @@ def _recovered(
     log: PartitionLog, state: LogState, names: Set[str], bases: Sequence[int]
 ) -> LogState:
     """Check what may be damaged, and write anew what is; cuts nothing."""
-    files, directory = log.files, log.directory
     if LEADER_EPOCHS not in names or not log.has_epochs():
-        logger.warning("%s is made anew from the batches", directory / LEADER_EPOCHS)
-        epochs = epochs_of(files, views_from(log, state, bases, 0))
-        write_leader_epochs(files, directory, epochs or [(state.leader_epoch, 0)])
+        logger.warning("%s is made anew from the batches", log.directory / LEADER_EPOCHS)
+        epochs = epochs_of(log.files, views_from(log, state, bases, 0))
+        write_leader_epochs(log.files, log.directory, epochs or [(state.leader_epoch, 0)])
 
-    short = [path for path, size in _recorded_sizes(directory, state) if _size(files, path) < size]
-    missing = {path.name for path in segment_paths(directory, state.segment_base_offset)} - names
-    after, damage = state._replace(boot_id=boot_id()), None
-    wrong = [
-        base for base in bases[:-1]
-        if not {path.name for path in segment_paths(directory, base)[1:]} <= names
-    ]  # fmt: skip
+    after = state._replace(boot_id=boot_id())
     first = max(state.recovery_point, state.log_start_offset)
-    if first < state.log_end_offset and (
-        state.boot_id != after.boot_id or any(path.suffix == ".log" for path in short)
-    ):
-        unflushed = views_from(log, state, bases, first)
-        damage = first_damage(files, directory, unflushed, state, first)
+    to_index = _bases_without_indexes(log, state, names, bases)
+    if _may_have_lost(log, state, first):
+        views = views_from(log, state, bases, first)
+        damage = first_damage(log.files, log.directory, views, state, first)
         if damage is not None:
-            _say_what_is_cut(directory, state, damage)
+            _say_what_is_cut(log.directory, state, damage)
             after = lowered(log, after, *damage[:3])
-        wrong += [view.base_offset for view in unflushed if view.base_offset not in wrong]
-    elif short and short[0].suffix == ".log":
-        raise too_short(files, short[0], state.segment_size)
-    elif short or missing:
-        wrong.append(state.segment_base_offset)
-    for view in views_from(log, after, bases, min(wrong)) if wrong else ():
-        if view.base_offset in wrong and view.base_offset <= after.segment_base_offset:
+        to_index |= {view.base_offset for view in views}
+    for view in views_from(log, after, bases, min(to_index)) if to_index else ():
+        if view.base_offset in to_index:
             after = _with_indexes(log, after, view)
 
-    recorded = read_state(files, directory)
+    recorded = read_state(log.files, log.directory)
     if after == recorded._replace(boot_id=after.boot_id):
         return after
-    unflushed = views_from(log, after, bases, first)
-    files.flush(path for view in unflushed for path in view.paths if files.exists(path))
-    files.flush([directory])
+    views = views_from(log, after, bases, first)
+    log.files.flush(path for view in views for path in view.paths if log.files.exists(path))
+    log.files.flush([log.directory])
     if after.log_end_offset != recorded.log_end_offset:
         after = after._replace(recovery_point=after.log_end_offset)
     after = after._replace(sequence=recorded.sequence + 1)
     log.write_state(after, flush=True)
     return after
+
+
+def _bases_without_indexes(
+    log: PartitionLog, state: LogState, names: Set[str], bases: Sequence[int]
+) -> set[int]:
+    """Segments with an index missing, and the active one with an index that is too short."""
+    found = {
+        base for base in bases[:-1]
+        if not {path.name for path in segment_paths(log.directory, base)[1:]} <= names
+    }  # fmt: skip
+    for path, recorded in _recorded_sizes(log.directory, state):
+        if path.name not in names or (path.suffix != ".log" and log.files.size(path) < recorded):
+            found.add(state.segment_base_offset)
+    return found
+
+
+def _may_have_lost(log: PartitionLog, state: LogState, first_unflushed: int) -> bool:
+    """Whether batches may be gone that were not flushed.
+
+    Raises:
+        KafkaStorageError: flushed ones are.
+    """
+    path = segment_paths(log.directory, state.segment_base_offset).log
+    size = log.files.size(path) if log.files.exists(path) else 0
+    all_flushed = first_unflushed >= state.log_end_offset
+    if size < state.segment_size and all_flushed:
+        raise too_short(log.files, path, state.segment_size)
+    return not all_flushed and (size < state.segment_size or state.boot_id != boot_id())
 
 
 def _with_indexes(log: PartitionLog, state: LogState, view: SegmentView) -> LogState:
@@ -351,10 +367,6 @@ def views_from(
         size = state.segment_size if active else log.files.size(paths.log)
         views.append(SegmentView(paths, base, following, size))
     return views
-
-
-def _size(files: Files, path: Path) -> int:
-    return files.size(path) if files.exists(path) else 0
 
 
 def _recorded_sizes(directory: Path, state: LogState) -> list[tuple[Path, int]]:
