@@ -15,6 +15,7 @@
     replica      the partitions of a cluster, and the locks
     transaction  a Spark job's data, all or nothing
     consumer     offset ranges: planned, fetched, decoded
+    broker       what a real broker wrote, read the same way
     cluster      wires the above
     spark        the data source `kbatch`
     cli          the `kbatch` command
@@ -27,7 +28,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.broker import BrokerLogs
+from spark_kbatch.cluster import Cluster, open_for_reading
 from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import (
     CommitError,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BrokerLogs",
     "Cluster",
     "CommitError",
     "ConfigError",
@@ -71,13 +74,22 @@ __all__ = [
 ]
 
 
-def open(path: str, *, create: bool = False) -> Cluster:
-    """The cluster at `path`, made with `create` where there is none.
+def open(path: str, *, create: bool = False, foreign_end: str = "log") -> Cluster | BrokerLogs:
+    """What lies at `path`: a cluster, made with `create` where there is none, or a broker's logs.
+
+    Args:
+        path: the cluster's folder; a real broker's log dir, the directory of a partition in one, or
+            a .log file, of which nothing is ever written.
+        create: whether to make a cluster.
+        foreign_end: where a broker's logs end: "log", the last whole valid batch, or "checkpoint",
+            the high watermark that it last wrote there.
 
     Raises:
         ConfigError: says what is there instead.
     """
-    return Cluster(path, create=create)
+    if create:
+        return Cluster(path, create=True)
+    return open_for_reading(path, foreign_end=foreign_end)
 
 
 def register(spark: SparkSession) -> None:

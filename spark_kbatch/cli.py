@@ -24,10 +24,26 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_kbatch import __version__
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.broker import BrokerLogs
+from spark_kbatch.cluster import Cluster, open_for_reading
+from spark_kbatch.config import FOREIGN_ENDS
 from spark_kbatch.errors import KBatchError
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import IsolationLevel, TopicPartition
 
+_foreign_end = click.option(
+    "--foreign-end",
+    type=click.Choice(FOREIGN_ENDS),
+    default="log",
+    show_default=True,
+    help="Where a real broker's logs end: the last whole batch, or the checkpoint's high watermark.",
+)
+_isolation_level = click.option(
+    "--isolation-level",
+    type=click.Choice([level.value for level in IsolationLevel]),
+    default=IsolationLevel.READ_COMMITTED.value,
+    show_default=True,
+    help="Whether to leave out what a real broker's transactions aborted or have not yet decided.",
+)
 _as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 
 
@@ -53,16 +69,19 @@ def cli() -> None:
 @cli.command()
 @click.argument("path")
 @click.argument("names", metavar="[TOPIC]...", nargs=-1)
-@click.option("--internal", is_flag=True, help="Also the cluster's own topics.")
+@click.option("--internal", is_flag=True, help="Also internal topics, which begin with '__'.")
+@_foreign_end
 @_as_json
-def topics(path: str, names: Sequence[str], internal: bool, as_json: bool) -> None:
-    """Show the topics of the cluster at PATH, with offsets and sizes by partition."""
-    cluster = Cluster(path)
-    chosen = list(names) or cluster.metadata.topic_names(internal=internal)
+def topics(
+    path: str, names: Sequence[str], internal: bool, foreign_end: str, as_json: bool
+) -> None:
+    """Show the topics at PATH, a cluster or a real broker's, with offsets and sizes by partition."""
+    cluster = open_for_reading(path, foreign_end=foreign_end)
+    chosen = list(names) or cluster.topic_names(internal=internal)
     partitions = cluster.describe(chosen)
     if as_json:
         for name in chosen:
-            topic = cluster.metadata.topic(name)
+            topic = cluster.topic(name)
             rows = [
                 {
                     "partition": row.topic_partition.partition,
@@ -104,6 +123,8 @@ def topics(path: str, names: Sequence[str], internal: bool, as_json: bool) -> No
     help="Offset to stop before.",
 )
 @click.option("--max-records", "-n", type=click.IntRange(1), help="Stop after so many.")
+@_isolation_level
+@_foreign_end
 @_as_json
 def consume(
     path: str,
@@ -112,6 +133,8 @@ def consume(
     start: int | str,
     end: int | str,
     max_records: int | None,
+    isolation_level: str,
+    foreign_end: str,
     as_json: bool,
 ) -> None:
     """Print the records of TOPIC, partition by partition, in offset order.
@@ -119,8 +142,8 @@ def consume(
     A line has partition, offset, time, key, value and headers, separated by tabs. Bytes that are not
     UTF-8 are shown with escapes; with --json as {"base64": "..."}.
     """
-    cluster = Cluster(path)
-    records = _records(cluster, topic, partitions, start, end)
+    cluster = open_for_reading(path, foreign_end=foreign_end)
+    records = _records(cluster, topic, partitions, start, end, isolation_level)
     for number, record in enumerate(records, 1):
         if as_json:
             _print_json(record)
@@ -152,15 +175,25 @@ def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: st
 @click.argument("path")
 @click.argument("topic")
 @click.option("--time", "-t", "wanted", callback=_time_or_edge, default="latest", show_default=True, help="Milliseconds, an ISO time, earliest, latest or max-timestamp.")  # fmt: skip
+@_isolation_level
+@_foreign_end
 @_as_json
-def offsets(path: str, topic: str, wanted: int | str, as_json: bool) -> None:
+def offsets(
+    path: str,
+    topic: str,
+    wanted: int | str,
+    isolation_level: str,
+    foreign_end: str,
+    as_json: bool,
+) -> None:
     """Print, for each partition of TOPIC, the first offset whose record has a time or a later one.
 
     A line has partition, offset and the record's time, separated by tabs; "-" where there is none.
     latest is the offset that the next record gets; max-timestamp the record with the largest time.
     """
-    cluster = Cluster(path)
-    found = cluster.list_offsets(dict.fromkeys(cluster.manager.partitions(topic), wanted))
+    cluster = open_for_reading(path, foreign_end=foreign_end)
+    asked = dict.fromkeys(cluster.partitions(topic), wanted)
+    found = cluster.list_offsets(asked, isolation_level=isolation_level)
     for topic_partition, record in sorted(found.items()):
         offset, timestamp = record or (None, -1)
         row = {
@@ -243,10 +276,20 @@ _COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 
 
 def _records(
-    cluster: Cluster, topic: str, partitions: Sequence[int], start: int | str, end: int | str
+    cluster: Cluster | BrokerLogs,
+    topic: str,
+    partitions: Sequence[int],
+    start: int | str,
+    end: int | str,
+    isolation_level: str,
 ) -> Iterator[dict[str, Any]]:
     for batch in cluster.read(
-        topic, partitions=partitions or None, start=start, end=end, columns=_COLUMNS[1:]
+        topic,
+        partitions=partitions or None,
+        start=start,
+        end=end,
+        columns=_COLUMNS[1:],
+        isolation_level=isolation_level,
     ):
         for row in batch.to_pylist():
             headers = row["headers"] or []

@@ -9,33 +9,40 @@ for arrow_batch in cluster.read("events"):
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 
 from spark_kbatch import consumer
-from spark_kbatch.config import INT_MAX, ReadOptions, Topic, TopicConfig, WriteOptions
+from spark_kbatch.broker import BrokerLogs
+from spark_kbatch.config import (
+    INT_MAX,
+    ReadOptions,
+    Topic,
+    TopicConfig,
+    WriteOptions,
+    parse_isolation_level,
+)
+from spark_kbatch.consumer import TopicReader
 from spark_kbatch.errors import ConfigError, KafkaStorageError, RecordTooLargeError
+from spark_kbatch.log.broker_log_dir import WHAT_IS_LOOKED_FOR, BrokerLogDir
 from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.model import (
-    EARLIEST,
-    LATEST,
-    MAX_TIMESTAMP,
     AppendOrigin,
     AppendResult,
+    IsolationLevel,
     LogOffsets,
     OffsetAndTimestamp,
     OffsetRange,
+    PartitionInfo,
     TopicPartition,
 )
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceRequest
 from spark_kbatch.producer_config import ProducerConfig, parse_producer_options
-from spark_kbatch.record.codec import RECORD_SCHEMA
-from spark_kbatch.record.header import NO_TIMESTAMP, LogRead
+from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.manager import (
     OnComplete,
@@ -60,15 +67,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class PartitionInfo(NamedTuple):
-    """One partition, as it stood at one moment."""
-
-    topic_partition: TopicPartition
-    offsets: LogOffsets
-    size_in_bytes: int
-
-
-class Cluster:
+class Cluster(TopicReader):
     """One PATH. Thread-safe; keeps no file open."""
 
     def __init__(self, path: str, *, create: bool = False, files: Files | None = None) -> None:
@@ -100,22 +99,19 @@ class Cluster:
                 )
             self.metadata.create()
 
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Nothing is held between calls."""
-
     # Topics.
 
-    def topics(self) -> list[Topic]:
-        """All topics but the cluster's own, by name."""
-        return [self.metadata.topic(name) for name in self.metadata.topic_names()]
+    def topic_names(self, *, internal: bool = False) -> list[str]:
+        """Sorted; the cluster's own where asked."""
+        return self.metadata.topic_names(internal=internal)
+
+    def topic(self, name: str) -> Topic:
+        """As `Metadata.topic`."""
+        return self.metadata.topic(name)
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """As `ReplicaManager.partitions`."""
+        return self.manager.partitions(topic)
 
     def create_topic(
         self, name: str, *, partitions: int = 1, config: TopicConfig | None = None
@@ -180,36 +176,23 @@ class Cluster:
         return {tp: log_offsets(state) for tp, state in self.snapshots.states(partitions).items()}
 
     def list_offsets(
-        self, wanted: Mapping[TopicPartition, int | str]
+        self,
+        wanted: Mapping[TopicPartition, int | str],
+        *,
+        isolation_level: str = "read_committed",
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Offsets by time, of one moment.
-
-        Args:
-            wanted: for each partition, as (topic, number), a time in ms: the answer is the first record with that time
-                or a later one. Or "earliest", "latest", "max_timestamp", as -2, -1 and -3: the first
-                offset held, the next to be written, the first record with the largest time.
-
-        Returns:
-            None where there is no such record. The time of an edge is -1.
-
-        Raises:
-            ConfigError: another word or number.
-        Source: Kafka clients/.../requests/ListOffsetsRequest.java; Partition.fetchOffsetForTimestamp.
-        """
-        times = {TopicPartition(*tp): _time_or_edge(asked) for tp, asked in wanted.items()}
+        """As `TopicReader.list_offsets`, of one moment."""
+        times = consumer.parse_times(wanted)
+        isolation = parse_isolation_level("isolation_level", isolation_level)
         found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         for tp, state in self.snapshots.states(times).items():
-            if times[tp] == EARLIEST:
-                found[tp] = OffsetAndTimestamp(state.log_start_offset, NO_TIMESTAMP)
-            elif times[tp] == LATEST:
-                found[tp] = OffsetAndTimestamp(state.high_watermark, NO_TIMESTAMP)
-            else:
-                found[tp] = self.manager.log(tp).offset_for_timestamp(state, times[tp])
+            edges = log_offsets(state)
+            found[tp] = consumer.edge_if_asked(times[tp], edges, isolation)
+            if found[tp] is None:
+                found[tp] = self.manager.log(tp).offset_for_timestamp(
+                    state, times[tp], end_offset=edges.end_offset(isolation)
+                )
         return found
-
-    def plan(self, options: ReadOptions) -> list[OffsetRange]:
-        """What a read has to go over; raises as `consumer.plan` and for unknown topics."""
-        return consumer.plan(options, self.manager.partitions, self.edges)
 
     def fetch(
         self,
@@ -218,6 +201,7 @@ class Cluster:
         *,
         max_bytes: int,
         buffer: bytearray | None = None,
+        isolation: IsolationLevel,
     ) -> tuple[LogRead, LogOffsets]:
         """The `Fetcher` of readers in this process."""
         return self.manager.fetch(
@@ -226,52 +210,19 @@ class Cluster:
             max_bytes=max_bytes,
             states=self.snapshots.states,
             buffer=buffer,
+            isolation=isolation,
         )
 
-    def read_range(self, wanted: OffsetRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """As `consumer.read_range`."""
-        return consumer.read_range(self, wanted, columns)
+    def resolve(self, wanted: OffsetRange, options: ReadOptions, action: str) -> OffsetRange:
+        """The first caller with this `action` resolves the whole plan, the others take its answer."""
 
-    def read(
-        self,
-        topic: str,
-        *,
-        partitions: Sequence[int] | None = None,
-        start: int | str = "earliest",
-        end: int | str = "latest",
-        columns: Sequence[str] = tuple(RECORD_SCHEMA.names),
-    ) -> Iterator[pa.RecordBatch]:
-        """The records of a topic, partition by partition, in offset order within each.
+        def resolved() -> dict[TopicPartition, tuple[int, int]]:
+            ranges = self.plan(options)
+            edges = self.edges(one.topic_partition for one in ranges)
+            return consumer.resolve(ranges, edges, options.isolation_level)
 
-        Args:
-            partitions: which; all by default.
-            start: offset, or "earliest"; inclusive.
-            end: offset, or "latest"; exclusive.
-
-        Returns:
-            Batches of the given columns of `RECORD_SCHEMA`, behind int32 `partition`.
-        """
-        for word, bound, name in (("earliest", start, "start"), ("latest", end, "end")):
-            if (isinstance(bound, str) and bound != word) or (isinstance(bound, int) and bound < 0):
-                raise ConfigError(
-                    f"{name} is {bound!r}; accepted: {word!r}, or an offset from 0 on"
-                )
-        all_of_topic = self.manager.partitions(topic)
-        chosen = (
-            all_of_topic if partitions is None else [TopicPartition(topic, p) for p in partitions]
-        )
-        ranges = [
-            OffsetRange(
-                tp,
-                EARLIEST if isinstance(start, str) else start,
-                LATEST if isinstance(end, str) else end,
-            )
-            for tp in chosen
-        ]
-        for tp, (first, last) in consumer.resolve(ranges, self.edges(chosen)).items():
-            number = pa.scalar(tp.partition, pa.int32())
-            for batch in self.read_range(OffsetRange(tp, first, last), columns):
-                yield batch.add_column(0, "partition", pa.repeat(number, batch.num_rows))
+        agreed = self.snapshots.agree(action, resolved)
+        return OffsetRange(wanted.topic_partition, *agreed.get(wanted.topic_partition, (0, 0)))
 
     # Writing.
 
@@ -370,17 +321,35 @@ class Cluster:
         return TaskProducer(self, transaction, options)
 
 
-_EDGES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
+def open_for_reading(
+    path: str, *, foreign_end: str = "log", files: Files | None = None
+) -> Cluster | BrokerLogs:
+    """What lies at PATH: a cluster, or what a broker wrote.
 
+    Args:
+        path: the cluster's folder; a broker's log dir, the directory of a partition in one, or a
+            .log file.
+        foreign_end: where a broker's logs end: "log" or "checkpoint".
+        files: the disk.
 
-def _time_or_edge(asked: int | str) -> int:
-    time_or_edge = _EDGES.get(asked) if isinstance(asked, str) else asked
-    if time_or_edge is None or (time_or_edge < 0 and time_or_edge not in _EDGES.values()):
-        raise ConfigError(
-            f"offsets are listed by time: {asked!r} is neither a time in ms, 0 or later, nor one of "
-            f" {', '.join(map(repr, _EDGES))}"
-        )
-    return time_or_edge
+    Raises:
+        ConfigError: neither is there; says what was looked for.
+    """
+    files = files or Files()
+    metadata = Metadata(files, absolute_path(path))
+    if metadata.exists():
+        return Cluster(path, files=files)
+    metadata.ensure_not_inside_a_cluster()
+    try:
+        log_dir = BrokerLogDir.find(files, metadata.path)
+    except OSError as error:
+        raise ConfigError(f"{metadata.path} cannot be read: {error.strerror or error}") from error
+    if log_dir is not None:
+        return BrokerLogs(metadata.path, log_dir, foreign_end=foreign_end)
+    try:
+        return Cluster(path, files=files)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; {WHAT_IS_LOOKED_FOR}") from None
 
 
 class LocalLog:

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from spark_kbatch.errors import ConfigError, InvalidTopicError
-from spark_kbatch.model import EARLIEST, LATEST, TopicPartition
+from spark_kbatch.model import EARLIEST, LATEST, IsolationLevel, TopicPartition
 
 MiB, GiB = 1 << 20, 1 << 30
 INT_MAX = 2**31 - 1
 
 COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
 INTERNAL_PREFIX = "__"
+FOREIGN_ENDS = ("log", "checkpoint")
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _TOPIC_NAME_LENGTH_MAX = 249
@@ -101,6 +102,8 @@ class ReadOptions:
     starting_offsets: int | Mapping[TopicPartition, int]
     ending_offsets: int | Mapping[TopicPartition, int]
     include_headers: bool
+    foreign_end: str = "log"
+    isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
 
 
 @dataclass(frozen=True)
@@ -170,6 +173,21 @@ def compression_level(given: Mapping[str, Any]) -> int | None:
     """The level that parsed options give the codec that they name; None for its default."""
     level: int | None = given.get(f"compression.{given.get('compression.type')}.level")
     return level
+
+
+def parse_isolation_level(key: str, value: str) -> IsolationLevel:
+    """The parser of an isolation level's name."""
+    try:
+        return IsolationLevel(value.strip().lower())
+    except ValueError:
+        refuse(key, value, ", ".join(level.value for level in IsolationLevel))
+
+
+def _foreign_end(key: str, value: str) -> str:
+    text = value.strip().lower()
+    if text not in FOREIGN_ENDS:
+        refuse(key, value, ", ".join(FOREIGN_ENDS))
+    return text
 
 
 def _topic(_key: str, value: str) -> str:
@@ -294,6 +312,8 @@ READ_OPTIONS = (
     Option("startingOffsets", _offsets("earliest", EARLIEST), 'earliest, or JSON: `{"events":{"0":23,"1":-2}}`', "earliest", "Where to begin, inclusive; -2 is earliest. JSON names every partition that is read."),
     Option("endingOffsets", _offsets("latest", LATEST), 'latest, or JSON: `{"events":{"0":50,"1":-1}}`', "latest", "Where to end, exclusive; -1 is latest. JSON names every partition that is read."),
     Option("includeHeaders", parse_boolean, "true, false", "false", "Whether rows have the column `headers`."),
+    Option("isolation.level", parse_isolation_level, "read_committed, read_uncommitted", "read_committed", "With read_committed, data of aborted transactions is left out and `latest` is the last stable offset, before the first transaction that is open; with read_uncommitted all data up to the high watermark is read. Markers are never rows. Only brokers write such transactions: a kbatch job's data is not in the log before its commit."),
+    Option("foreign.end", _foreign_end, "log, checkpoint", "log", "Where the logs of a real broker's directory end: behind the last whole valid batch, or at the high watermark that the broker last wrote into its checkpoint."),
 )
 
 # fmt: on
@@ -378,6 +398,8 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         starting_offsets=start,
         ending_offsets=end,
         include_headers=given.get("includeHeaders", False),
+        foreign_end=given.get("foreign.end", "log"),
+        isolation_level=given.get("isolation.level", IsolationLevel.READ_COMMITTED),
     )
 
 

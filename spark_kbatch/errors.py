@@ -13,6 +13,8 @@ KBatchError
   InvalidRecordError                a batch that a log does not take
   OutOfOrderSequenceError           producer_id, expected, found
   InvalidProducerEpochError         producer_id, current epoch, found
+  InvalidTxnStateError              producer_id, offset at which its transaction began
+  TransactionCoordinatorFencedError producer_id, current coordinator epoch, found
   ProducerClosedError
   CommitError                       outcome: nothing is visible / committed / unknown
   RetriableError                    repeating the same request is safe
@@ -202,6 +204,36 @@ class InvalidProducerEpochError(KBatchError):
         return (
             f"producer {self.producer_id} sent epoch {self.found} to {self.topic_partition}, whose "
             f"log knows epoch {self.current}"
+        )
+
+
+class InvalidTxnStateError(KBatchError):
+    """A batch outside of transactions, of a producer that has one open."""
+
+    def __init__(self, topic_partition: str, producer_id: int, first_offset: int) -> None:
+        super().__init__(topic_partition, producer_id, first_offset)
+        self.topic_partition, self.producer_id = topic_partition, producer_id
+        self.first_offset = first_offset
+
+    def __str__(self) -> str:
+        return (
+            f"producer {self.producer_id} sent a batch that is not transactional to "
+            f"{self.topic_partition}, where its transaction is open since offset {self.first_offset}"
+        )
+
+
+class TransactionCoordinatorFencedError(KBatchError):
+    """A marker of a coordinator that was replaced by a newer one."""
+
+    def __init__(self, topic_partition: str, producer_id: int, current: int, found: int) -> None:
+        super().__init__(topic_partition, producer_id, current, found)
+        self.topic_partition, self.producer_id = topic_partition, producer_id
+        self.current, self.found = current, found
+
+    def __str__(self) -> str:
+        return (
+            f"a coordinator of epoch {self.found} ended a transaction of producer {self.producer_id} in "
+            f"{self.topic_partition}, whose log knows epoch {self.current}"
         )
 
 

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 EARLIEST = -2  # in place of an offset: the log start, looked up when read
-LATEST = -1  # in place of an offset: the high watermark, looked up when read
+LATEST = -1  # in place of an offset: the end for its isolation level, looked up when read
 MAX_TIMESTAMP = -3  # in place of a time: the record with the largest
 
 
@@ -35,6 +35,13 @@ class OffsetAndTimestamp(NamedTuple):
     timestamp: int  # ms
 
 
+class IsolationLevel(Enum):
+    """What a reader is given of transactions."""
+
+    READ_UNCOMMITTED = "read_uncommitted"  # all data, up to the high watermark
+    READ_COMMITTED = "read_committed"  # what was not aborted, up to the last stable offset
+
+
 class LogOffsets(NamedTuple):
     """The edges of a log: first held; then, exclusive, committed, decided, written."""
 
@@ -42,6 +49,28 @@ class LogOffsets(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     log_end_offset: int
+
+    def end_offset(self, isolation: IsolationLevel) -> int:
+        """Exclusive end of what such a reader is given: what `latest` means to it."""
+        committed = isolation is IsolationLevel.READ_COMMITTED
+        return self.last_stable_offset if committed else self.high_watermark
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction that ended in ABORT. An answer to a fetch carries the first two fields alone."""
+
+    producer_id: int
+    first_offset: int  # of its first batch, or of the first that was looked at
+    last_offset: int = -1  # of its marker
+    last_stable_offset: int = -1  # of the log once the marker was in it
+
+
+class PartitionInfo(NamedTuple):
+    """One partition, as it stood at one moment."""
+
+    topic_partition: TopicPartition
+    offsets: LogOffsets
+    size_in_bytes: int
 
 
 class AppendOrigin(Enum):

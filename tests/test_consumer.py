@@ -18,7 +18,14 @@ from spark_kbatch.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.model import EARLIEST, LATEST, LogOffsets, OffsetRange, TopicPartition
+from spark_kbatch.model import (
+    EARLIEST,
+    LATEST,
+    IsolationLevel,
+    LogOffsets,
+    OffsetRange,
+    TopicPartition,
+)
 from spark_kbatch.record.codec import RECORD_SCHEMA
 from spark_kbatch.record.header import LogRead, walk
 from tests import builders, reference
@@ -213,6 +220,7 @@ class ListFetcher:
         *,
         max_bytes: int,
         buffer: bytearray | None,
+        isolation: IsolationLevel,
     ) -> tuple[LogRead, LogOffsets]:
         assert topic_partition == A0
         assert max_bytes >= 1

@@ -28,6 +28,7 @@ LAYERS = (
     {"producer", "consumer", "log"},
     {"replica"},
     {"transaction"},
+    {"broker"},
     {"cluster"},
     {"spark"},
     {ROOT},
@@ -37,13 +38,13 @@ LAYERS = (
 HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 
 # Who may import what: parts of ours that only few may know, and modules with one home.
-PRODUCER_USERS = {"cluster", "spark"}
+PRODUCER_USERS = {"broker", "cluster", "spark"}
 HOMES = {
     "pyspark": {"spark/reader.py", "spark/source.py", "spark/writer.py", "demo.py"},
     "numba": {"jit.py"},
     "fcntl": {"log/files.py"},
     "mmap": set(),
-    "awscrt": {"record/header.py", "log/state.py"},
+    "awscrt": {"record/header.py", "log/state.py", "log/producer_snapshot.py"},
 }
 
 
@@ -110,7 +111,7 @@ def test_imports_go_one_way() -> None:
     assert upward == []
 
 
-def test_producer_and_consumer_are_wired_by_the_cluster_alone() -> None:
+def test_producer_and_consumer_are_wired_by_those_who_open_a_path() -> None:
     users = {one.importer for one in IMPORTS if one.imported in ("producer", "consumer")}
 
     assert users - {"producer", "consumer"} == PRODUCER_USERS
@@ -183,6 +184,7 @@ def test_planning_committing_appending_and_snapshots_load_neither_numba_nor_pysp
 
 def test_public_names_are_these() -> None:
     assert spark_kbatch.__all__ == [
+        "BrokerLogs",
         "Cluster",
         "CommitError",
         "ConfigError",

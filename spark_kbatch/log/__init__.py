@@ -4,6 +4,8 @@
       00000000000000000000.log         record batches, back to back; the stem is the base offset
       00000000000000000000.index       8 bytes an entry: last offset of a batch - base, its position
       00000000000000000000.timeindex   12 bytes: largest timestamp so far, offset as in .index
+      00000000000000000000.txnindex    34 bytes for each aborted transaction; made with the first
+      00000000000000000042.snapshot    the producers as of the offset in the name
       leader-epoch-checkpoint          text: which leader epoch began at which offset
       partition.metadata               text: the topic's id
       kbatch.state                     ours: the authority on all of the above
@@ -17,8 +19,9 @@ one are never written again; their sizes are those of their files.
 Module by module: `files` all I/O and file locks, `state` the two slots, `segment` index entries and
 lookups, `checkpoints` the small text files, `leader_epochs` which epoch began where, `appender`
 what is put behind the end and shown later, `validator` which batches a leader takes,
-`producer_state` which it has taken before, `partition_log` segments in order: read, cut, append as
-a leader.
+`producer_state` which it has taken before and which transactions are open, `producer_snapshot` that
+as a file, `transaction_index` what was aborted, `replay` both from the batches themselves,
+`partition_log` segments in order: read, cut, append as a leader.
 
 Source: Kafka storage/.../log/LogSegment.java, OffsetIndex.java, TimeIndex.java, LocalLog.java.
 """

@@ -97,6 +97,11 @@ class LogAppender:
         self._account(header, self._size)
         self._write_log(assigned, view[_ASSIGNED_BYTES:])
 
+    @property
+    def segment_base_offset(self) -> int:
+        """Of the segment that has the last batch."""
+        return self._indexer.base_offset
+
     def is_full_for(self, header: BatchHeader) -> bool:
         """Whether the active segment has no room for this batch."""
         return self._is_full(0, header)
@@ -138,20 +143,34 @@ class LogAppender:
         self._made_files = True
         self._size = size
 
-    def finish(self, *, flush: bool, prepare_offset: int | None = None) -> LogState:
+    def touch(self, path: Path) -> None:
+        """Flush this file too."""
+        self._touched[path] = None
+
+    def finish(
+        self,
+        *,
+        flush: bool,
+        prepare_offset: int | None = None,
+        last_stable_offset: int | None = None,
+    ) -> LogState:
         """Write the index entries, flush, and return the state that makes all of it visible.
 
         May be called again after further appends; each state's sequence is one above the last.
-        `prepare_offset` is what the state says from now on, where one is given.
+        `prepare_offset` is what the state says from now on, where one is given. So is
+        `last_stable_offset`; else a transaction that was open still is.
         """
         self._write_indexes()
         if flush:
             self._flush()
+        if last_stable_offset is None:
+            is_stable = self._state.last_stable_offset == self._state.high_watermark
+            last_stable_offset = self.next_offset if is_stable else self._state.last_stable_offset
         self._state = self._state._replace(
             sequence=self._state.sequence + 1,
             log_end_offset=self.next_offset,
             high_watermark=self.next_offset,
-            last_stable_offset=self.next_offset,
+            last_stable_offset=last_stable_offset,
             segment_base_offset=self._indexer.base_offset,
             segment_size=self._size,
             index_size=self._index_size,

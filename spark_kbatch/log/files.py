@@ -110,6 +110,11 @@ class Files:
         """Of an open file, in bytes."""
         return os.fstat(descriptor).st_size
 
+    def identity(self, descriptor: int) -> tuple[int, int]:
+        """Of the open file: another file has another one, also under the same name."""
+        status = os.fstat(descriptor)
+        return status.st_dev, status.st_ino
+
     def modified_ms(self, path: Path) -> int:
         """When the file was last written."""
         return path.stat().st_mtime_ns // 1_000_000
@@ -256,8 +261,7 @@ class Files:
             named = path.stat()
         except FileNotFoundError:
             return False
-        held = os.fstat(descriptor)
-        return (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino)
+        return self.identity(descriptor) == (named.st_dev, named.st_ino)
 
     def open_for_locks(self, path: Path) -> int:
         """A descriptor for `lock_bytes`. Closing any descriptor of the file drops all its locks."""

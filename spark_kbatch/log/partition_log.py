@@ -33,7 +33,7 @@ from spark_kbatch.errors import (
     KBatchError,
     OffsetOutOfRangeError,
 )
-from spark_kbatch.log import recovery
+from spark_kbatch.log import recovery, transaction_index
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.checkpoints import write_leader_epochs, write_partition_metadata
 from spark_kbatch.log.files import Buffer, Files
@@ -42,11 +42,18 @@ from spark_kbatch.log.headers import (
     header_at,
     indexed_batch,
     too_short,
-    walk_headers,
 )
 from spark_kbatch.log.leader_epochs import LeaderEpochCache
+from spark_kbatch.log.producer_snapshot import snapshot_path, write_snapshot
 from spark_kbatch.log.producer_state import ProducerStates
-from spark_kbatch.log.segment import base_offset_of, segment_paths
+from spark_kbatch.log.replay import (
+    AbortedSearch,
+    Place,
+    producer_batches,
+    rebuild,
+    replay,
+)
+from spark_kbatch.log.segment import SegmentExtent, base_offset_of, segment_paths
 from spark_kbatch.log.state import (
     LogState,
     boot_id,
@@ -60,9 +67,11 @@ from spark_kbatch.model import (
     MAX_TIMESTAMP,
     AppendOrigin,
     AppendResult,
+    IsolationLevel,
     OffsetAndTimestamp,
     TopicPartition,
 )
+from spark_kbatch.record.control import read_marker
 from spark_kbatch.record.header import (
     NO_PRODUCER_ID,
     BatchHeader,
@@ -98,9 +107,10 @@ class PartitionLog:
         # The last state of another boot, and what of it holds; replaced whole.
         self._checked: tuple[LogState | None, LogState | None] = (None, None)
         # Both guarded by the partition's lock. The producers are those of the batches below the end
-        # of this state; None until an idempotent producer comes.
+        # of this state; None until an idempotent producer comes, or a coordinator.
         self._producers = ProducerStates(topic_partition)
         self._producers_as_of: LogState | None = None
+        self._aborted = AbortedSearch(files)
 
     def create(self, topic_id: str) -> None:
         """Make the directory of an empty log; what an unfinished creation left is removed."""
@@ -179,16 +189,24 @@ class PartitionLog:
         return state.segment_size + sum(sizes)
 
     def read(
-        self, state: LogState, offset: int, *, max_bytes: int, buffer: bytearray | None = None
+        self,
+        state: LogState,
+        offset: int,
+        *,
+        max_bytes: int,
+        buffer: bytearray | None = None,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> LogRead:
-        """Whole batches from the one that holds `offset` on, up to the high watermark.
+        """Whole batches from the one that holds `offset` on, up to the end for `isolation`.
 
         Args:
             max_bytes: the first batch is returned even when it is larger.
             buffer: used for the result where it is large enough, which spares a new one.
+            isolation: whether to end at the high watermark, or at the last stable offset and with
+                the aborted transactions.
 
         Returns:
-            Batches of one segment. Nothing where `offset` is the high watermark.
+            Batches of one segment. Nothing where `offset` is that end or above it.
 
         Raises:
             OffsetOutOfRangeError: below the log start or above the high watermark.
@@ -200,7 +218,8 @@ class PartitionLog:
             raise OffsetOutOfRangeError(
                 str(self.topic_partition), offset, state.log_start_offset, state.high_watermark
             )
-        if offset == state.high_watermark:
+        committed = isolation is IsolationLevel.READ_COMMITTED
+        if offset >= (state.last_stable_offset if committed else state.high_watermark):
             return LogRead("", 0, memoryview(b""), [])
         bases = self.segments(state)
         at = bisect.bisect_right(bases, offset) - 1
@@ -235,7 +254,26 @@ class PartitionLog:
         end = last_position + last.size_in_bytes
         if position + end == end_position and last.next_offset != segment.next_offset:
             raise self._ends_early(segment, position + last_position, view[last_position:end], last)
-        return LogRead(str(path), position, view[:end], batches)
+        read = LogRead(str(path), position, view[:end], batches)
+        return self._decided(state, read, segment.base_offset) if committed else read
+
+    def _decided(self, state: LogState, read: LogRead, base: int) -> LogRead:
+        """What a reader of committed data is given of `read`, out of the segment `base`."""
+        return self._aborted.decided(
+            read,
+            self._extents(state, base),
+            last_stable_offset=state.last_stable_offset,
+            log_end_offset=state.log_end_offset,
+        )
+
+    def _extents(self, state: LogState, first_base: int = 0) -> Iterator[SegmentExtent]:
+        """The segments from one on, as far as the state shows them."""
+        bases = self.segments(state)
+        for base in bases[bisect.bisect_left(bases, first_base) :]:
+            path = segment_paths(self.directory, base).log
+            active = base == state.segment_base_offset
+            size = state.segment_size if active else self.files.size(path)
+            yield SegmentExtent(base, path, size)
 
     def _view(self, state: LogState, bases: Sequence[int], at: int) -> SegmentView:
         """The segment that is `at` in `bases`, as far as the state shows it."""
@@ -248,8 +286,10 @@ class PartitionLog:
             )  # fmt: skip
         return SegmentView(paths, base, bases[at + 1], self.files.size(paths.log))
 
-    def offset_for_timestamp(self, state: LogState, timestamp_ms: int) -> OffsetAndTimestamp | None:
-        """The first record whose time is `timestamp_ms` or later; None where there is none.
+    def offset_for_timestamp(
+        self, state: LogState, timestamp_ms: int, *, end_offset: int
+    ) -> OffsetAndTimestamp | None:
+        """The first record before `end_offset` whose time is `timestamp_ms` or later, if there is one.
 
         `time_lookup.py` tells how it is found. MAX_TIMESTAMP: the first with the largest time.
 
@@ -266,10 +306,10 @@ class PartitionLog:
         self._times_as_of = state
         largest = Largest(state.max_timestamp, state.max_timestamp_offset)
         segments = Segments(bases, lambda at: self._view(state, bases, at), largest)
-        edges = {"start_offset": state.log_start_offset, "end_offset": state.high_watermark}
+        edges = (state.log_start_offset, end_offset)
         if timestamp_ms == MAX_TIMESTAMP:
-            return self._times.max_timestamp(segments, **edges)
-        return self._times.offset_for(segments, timestamp_ms, **edges)
+            return self._times.max_timestamp(segments, *edges)
+        return self._times.offset_for(segments, timestamp_ms, *edges)
 
     def cut(self, state: LogState) -> LogState:
         """Remove what lies past the recorded ends, after a look at what may have been lost.
@@ -302,15 +342,21 @@ class PartitionLog:
         kept.
 
         Raises:
-            InvalidProducerEpochError, OutOfOrderSequenceError: nothing is written.
+            InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError,
+                TransactionCoordinatorFencedError: nothing is written.
             OSError: the batch is not visible, or, where writing or flushing the state failed, may
                 be. Repeating it is safe for an idempotent producer: the log is looked at then.
         Source: UnifiedLog.append.
         """
         appender = LogAppender(self, state)
         idempotent = header.producer_id > NO_PRODUCER_ID
+        marker = None
         if idempotent:
             self._read_producers(state, now_ms)
+            if header.is_control:
+                marker = read_marker(data, 0, header)
+            if marker is not None:
+                self._producers.ensure_may_end(header, marker)
             if origin is AppendOrigin.CLIENT:
                 duplicate = self._producers.find_duplicate(header)
                 if duplicate is not None:
@@ -320,52 +366,87 @@ class PartitionLog:
                         duplicate.base_offset, log_start_offset=state.log_start_offset
                     )
                 self._producers.ensure_follows(header)
+        known = self._producers_as_of
+        are_known = known is not None and known.log_end_offset == state.log_end_offset
         # What a dead writer left behind the active segment shows in its size. Other left-overs,
         # index entries and segments, come to light only when the segment is rolled.
-        if (
-            appender.is_full_for(header)
-            or self._active_size(state) != state.segment_size
-            or state.boot_id != boot_id()
-        ):
+        is_full = appender.is_full_for(header)
+        if is_full or self._active_size(state) != state.segment_size or state.boot_id != boot_id():
             state = self.cut(state)
             appender = LogAppender(self, state)
+        if is_full and are_known:
+            appender.touch(
+                write_snapshot(
+                    self.files, self.directory, state.log_end_offset, self._producers.entries
+                )
+            )
         appender.append_batch(data, header)
-        after = appender.finish(flush=flush)
+        header = header._replace(base_offset=state.log_end_offset)
+        last_stable_offset = None
+        if idempotent:
+            last_stable_offset = self._producers.last_stable_offset_with(header)
+            aborted = self._producers.aborted_by(header, marker) if marker else None
+            if aborted is not None:
+                base = appender.segment_base_offset
+                appender.touch(
+                    transaction_index.append(self.files, self.directory, base, [aborted])
+                )
+        after = appender.finish(flush=flush, last_stable_offset=last_stable_offset)
         self.write_state(after, flush=flush)
-        known = self._producers_as_of
-        if known is not None and known.log_end_offset == state.log_end_offset:
+        if are_known:
             if idempotent:
-                self._producers.add(header._replace(base_offset=state.log_end_offset), now_ms)
+                replay(self._producers, header, marker, now_ms)
+                self._producers.forget_ended(after.high_watermark)
             self._producers_as_of = after
         return AppendResult(state.log_end_offset, log_start_offset=state.log_start_offset)
 
     def _read_producers(self, state: LogState, now_ms: int) -> None:
-        """Look at the batches that came since the last look: of other processes, and of commits.
+        """Know the producers of all batches that `state` shows.
 
-        Ours as well where the write of their state seemed to fail. What lies in the log before the
-        first look is not read: ids are not used by two processes.
+        First from the newest snapshot and the batches behind it; then from those that came since the
+        last look: of other processes, of commits, and ours where the write of their state seemed to
+        fail.
         """
         known = self._producers_as_of
-        if known is not None and known.log_end_offset != state.log_end_offset:
-            for header in self._headers_between(known, state):
-                if header.producer_id > NO_PRODUCER_ID:
-                    self._producers.add(header, now_ms)
+        if known is None or known.log_end_offset > state.log_end_offset:
+            self._producers = self._load_producers(state, now_ms)
+        elif known.log_end_offset < state.log_end_offset:
+            first = known.segment_base_offset
+            for _, header, marker in producer_batches(
+                self.files,
+                self._extents(state, first),
+                known.log_end_offset,
+                Place(first, known.segment_size),
+            ):
+                replay(self._producers, header, marker, now_ms)
         self._producers_as_of = state
+        self._producers.forget_ended(state.high_watermark)
         self._producers.remove_expired(now_ms)
 
-    def _headers_between(self, before: LogState, after: LogState) -> Iterator[BatchHeader]:
-        """Of the batches that `after` shows and `before` does not, as far as they are still held."""
-        bases = [after.segment_base_offset]
-        if before.segment_base_offset != after.segment_base_offset:
-            bases = [base for base in self.segments(after) if base >= before.segment_base_offset]
-        for base in bases:
-            path = segment_paths(self.directory, base).log
-            active = base == after.segment_base_offset
-            position = before.segment_size if base == before.segment_base_offset else 0
-            end_position = after.segment_size if active else self.files.size(path)
-            with self.files.opened(path) as descriptor:
-                found = walk_headers(self.files, descriptor, path, position, end_position)
-                yield from (header for _, header in found)
+    def _load_producers(self, state: LogState, now_ms: int) -> ProducerStates:
+        """From the log. Where commits have rolled segments, which write no snapshots, one is written.
+
+        A snapshot counts only where a segment begins that the state shows: one that a dead writer
+        left is at an offset that came to hold other batches.
+        """
+        bases, active = self.segments(state), state.segment_base_offset
+
+        def rebuilt(log_end_offset: int) -> ProducerStates:
+            return rebuild(
+                self.files,
+                self.directory,
+                self.topic_partition,
+                self._extents(state),
+                log_start_offset=state.log_start_offset,
+                log_end_offset=log_end_offset,
+                now_ms=now_ms,
+                snapshots=set(bases),
+            ).states
+
+        path = snapshot_path(self.directory, active)
+        if active > state.log_start_offset and not self.files.exists(path):
+            write_snapshot(self.files, self.directory, active, rebuilt(active).entries)
+        return rebuilt(state.log_end_offset)
 
     def _active_size(self, state: LogState) -> int:
         try:

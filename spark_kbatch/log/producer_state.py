@@ -1,18 +1,28 @@
-"""What a log remembers of idempotent producers: enough to drop a batch that comes again.
+"""What a log remembers of its producers: which batches come again, which transactions are open.
 
-Per producer id the epoch and the last five batches. Sequences count records, from 0 for each
-(producer id, epoch), and go on at 0 after 2^31 - 1. A batch is
+Per producer id its epoch, the last five batches of that epoch, the epoch of the coordinator that last
+ended a transaction of it, and where its open transaction began. Sequences count records, from 0 for
+each (producer id, epoch), and go on at 0 after 2^31 - 1. A batch is
 
     a duplicate     its epoch, first and last sequence are those of a remembered batch: it is not
                     written again, the answer has the offsets of the first time
     fenced          its epoch is below the producer's
-    in sequence     its first sequence follows the last one; is 0 in an epoch above the producer's;
-                    is any where the producer is unknown
+    in sequence     its first sequence follows the last one; is 0 in an epoch above the producer's,
+                    or behind a marker that raised the epoch; is any where the producer is unknown
     out of order    otherwise; also a duplicate that is older than five batches
 
-Held in memory only: whoever appends brings it up to date from the headers of batches that others
-wrote meanwhile (`PartitionLog.append_as_leader`). Entries are replaced whole, so that a child forked
-in the middle of an append has old ones or new ones.
+A transactional batch opens a transaction at its base offset where its producer has none open, and a
+marker ends it. Until the marker lies below the high watermark the transaction is unstable, because
+who takes over may not have it: the last stable offset stays at the first offset of the first such
+transaction.
+
+In memory; `producer_snapshot` writes a part of it to a file, `replay` makes it from batches. Entries
+are replaced whole, and last, so that a child forked in the middle of an append may go over the same
+batches again and comes to the same state.
+
+A producer is forgotten once it was idle for producer.id.expiration.ms and has no open transaction:
+idle by the clock where its batches were seen to come, because events may be old when they are
+written; by the time of its last record, as in Kafka, where it was only read from the log.
 
 Source: Kafka storage/.../log/ProducerStateManager.java, ProducerStateEntry.java,
 ProducerAppendInfo.java.
@@ -20,20 +30,28 @@ ProducerAppendInfo.java.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from spark_kbatch.errors import InvalidProducerEpochError, OutOfOrderSequenceError
-from spark_kbatch.model import TopicPartition
-from spark_kbatch.record.header import BatchHeader
+from spark_kbatch.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceError,
+    TransactionCoordinatorFencedError,
+)
+from spark_kbatch.model import AbortedTransaction, TopicPartition
+from spark_kbatch.record.control import EndTransactionMarker
+from spark_kbatch.record.header import NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
 
 SEQUENCE_MAX = 2**31 - 1
 BATCHES_REMEMBERED = 5  # as many requests as an idempotent producer may have in flight
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
+NO_COORDINATOR_EPOCH = -1
 _EXPIRATION_CHECK_MS = 600_000
 
 
 def increment_sequence(sequence: int, count: int) -> int:
-    """The sequence `count` records after `sequence`."""
+    """The sequence `count` records after `sequence`, or before it where `count` is negative."""
     return (sequence + count) % (SEQUENCE_MAX + 1)
 
 
@@ -53,16 +71,19 @@ class BatchMetadata(NamedTuple):
 
 
 class ProducerEntry(NamedTuple):
-    """One producer; `batches` from the oldest to the newest, never empty."""
+    """One producer; `batches` from the oldest to the newest, all of its epoch."""
 
     producer_epoch: int
-    batches: tuple[BatchMetadata, ...]
-    last_append_ms: int
+    batches: tuple[BatchMetadata, ...] = ()
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+    last_timestamp: int = NO_TIMESTAMP  # largest of its last batch or marker, ms
+    txn_first_offset: int | None = None  # of its open transaction
+    last_append_ms: int = 0  # by the clock, or last_timestamp where that is not known
 
     @property
     def last_sequence(self) -> int:
-        """Of its newest record."""
-        return self.batches[-1].last_sequence
+        """Of its newest record in this epoch; -1 where there is none."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
 
 class ProducerStates:
@@ -77,10 +98,28 @@ class ProducerStates:
         self._topic_partition = topic_partition
         self._expiration_ms = expiration_ms
         self._entries: dict[int, ProducerEntry] = {}
+        self._open: dict[int, int] = {}  # producer ids, by the first offset of their transaction
+        # Marker offsets, by the first offset of transactions that are ended but still unstable.
+        self._ended: dict[int, int] = {}
         self._checked_ms = 0  # when entries were last looked through for old ones
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def entries(self) -> Mapping[int, ProducerEntry]:
+        """By producer id. A view: it changes with the next append."""
+        return self._entries
+
+    def load(self, entries: Mapping[int, ProducerEntry], now_ms: int) -> None:
+        """Take over what a snapshot holds, but for producers idle for too long. Into an empty one."""
+        for producer_id, entry in entries.items():
+            if not self._is_expired(entry, now_ms):
+                self._entries[producer_id] = entry
+                if entry.txn_first_offset is not None:
+                    self._open[entry.txn_first_offset] = producer_id
+
+    # Before an append.
 
     def find_duplicate(self, header: BatchHeader) -> BatchMetadata | None:
         """The remembered batch that this one is."""
@@ -94,15 +133,73 @@ class ProducerStates:
         return None
 
     def ensure_follows(self, header: BatchHeader) -> None:
-        """Check that the batch is in sequence.
+        """Check that a batch of data is in sequence, and in its producer's transaction if one is open.
 
         Raises:
             InvalidProducerEpochError: its epoch is fenced.
             OutOfOrderSequenceError: it is out of order.
+            InvalidTxnStateError: it is not transactional, and its producer's transaction is open.
         """
         entry = self._entries.get(header.producer_id)
         if entry is None:
             return
+        self._ensure_not_fenced(header, entry)
+        same_epoch = header.producer_epoch == entry.producer_epoch
+        expected = increment_sequence(entry.last_sequence, 1) if same_epoch else 0
+        if header.base_sequence != expected:
+            raise OutOfOrderSequenceError(
+                str(self._topic_partition), header.producer_id, expected, header.base_sequence
+            )
+        if entry.txn_first_offset is not None and not header.is_transactional:
+            raise InvalidTxnStateError(
+                str(self._topic_partition), header.producer_id, entry.txn_first_offset
+            )
+
+    def ensure_may_end(self, header: BatchHeader, marker: EndTransactionMarker) -> None:
+        """Check that a marker comes from the producer and the coordinator that count.
+
+        Raises:
+            InvalidProducerEpochError: the producer's epoch is fenced.
+            TransactionCoordinatorFencedError: the coordinator's is.
+        """
+        entry = self._entries.get(header.producer_id)
+        if entry is None:
+            return
+        self._ensure_not_fenced(header, entry)
+        if marker.coordinator_epoch < entry.coordinator_epoch:
+            raise TransactionCoordinatorFencedError(
+                str(self._topic_partition),
+                header.producer_id,
+                entry.coordinator_epoch,
+                marker.coordinator_epoch,
+            )
+
+    def aborted_by(
+        self, header: BatchHeader, marker: EndTransactionMarker
+    ) -> AbortedTransaction | None:
+        """What a marker aborts that is put into the log with these offsets; None for nothing."""
+        entry = self._entries.get(header.producer_id)
+        if not marker.is_abort or entry is None or entry.txn_first_offset is None:
+            return None
+        return AbortedTransaction(
+            header.producer_id,
+            entry.txn_first_offset,
+            header.base_offset,
+            self.last_stable_offset_with(header),
+        )
+
+    def last_stable_offset_with(self, header: BatchHeader) -> int:
+        """That of the log once a batch with these offsets is in it, and below the high watermark."""
+        still_open = [first for first, owner in self._open.items() if owner != header.producer_id]
+        entry = self._entries.get(header.producer_id)
+        if not header.is_control:
+            if entry is not None and entry.txn_first_offset is not None:
+                still_open.append(entry.txn_first_offset)
+            elif header.is_transactional:
+                still_open.append(header.base_offset)
+        return min(still_open, default=header.next_offset)
+
+    def _ensure_not_fenced(self, header: BatchHeader, entry: ProducerEntry) -> None:
         if header.producer_epoch < entry.producer_epoch:
             raise InvalidProducerEpochError(
                 str(self._topic_partition),
@@ -110,23 +207,14 @@ class ProducerStates:
                 entry.producer_epoch,
                 header.producer_epoch,
             )
-        same_epoch = header.producer_epoch == entry.producer_epoch
-        expected = increment_sequence(entry.last_sequence, 1) if same_epoch else 0
-        if header.base_sequence != expected:
-            raise OutOfOrderSequenceError(
-                str(self._topic_partition), header.producer_id, expected, header.base_sequence
-            )
+
+    # After it. Nothing is checked any more: what is in the log counts.
 
     def add(self, header: BatchHeader, now_ms: int) -> None:
-        """Remember a batch of an idempotent producer that is in the log, its offsets final.
-
-        Doing so again changes nothing. Nothing is checked: what is in the log counts.
-        """
-        entry = self._entries.get(header.producer_id)
-        batches = entry.batches if entry else ()
-        if entry and entry.producer_epoch != header.producer_epoch:
-            batches = ()
-        elif batches and batches[-1].last_offset >= header.last_offset:
+        """Remember a batch of data that is in the log, its offsets final. Again changes nothing."""
+        entry = self._entries.get(header.producer_id) or ProducerEntry(header.producer_epoch)
+        batches = entry.batches if entry.producer_epoch == header.producer_epoch else ()
+        if batches and batches[-1].last_offset >= header.last_offset:
             return
         batch = BatchMetadata(
             header.base_sequence,
@@ -135,24 +223,74 @@ class ProducerStates:
             header.last_offset_delta,
             header.max_timestamp,
         )
+        first_offset = entry.txn_first_offset
+        if first_offset is None and header.is_transactional:
+            first_offset = header.base_offset
+            self._open[first_offset] = header.producer_id
         self._entries[header.producer_id] = ProducerEntry(
-            header.producer_epoch, (*batches, batch)[-BATCHES_REMEMBERED:], now_ms
+            header.producer_epoch,
+            (*batches, batch)[-BATCHES_REMEMBERED:],
+            entry.coordinator_epoch,
+            header.max_timestamp,
+            first_offset,
+            now_ms,
         )
 
-    def remove_expired(self, now_ms: int) -> None:
-        """Forget producers that were idle for too long. Looks every ten minutes.
+    def end_transaction(
+        self, header: BatchHeader, marker: EndTransactionMarker, now_ms: int
+    ) -> AbortedTransaction | None:
+        """Take note of a marker that is in the log; what it aborted, if there was anything.
 
-        Idle by the clock, where Kafka goes by record times: events may be old when they are written.
+        Where its producer has no transaction open, only the epochs are taken over.
         """
+        entry = self._entries.get(header.producer_id) or ProducerEntry(header.producer_epoch)
+        aborted = self.aborted_by(header, marker)
+        if entry.txn_first_offset is not None:
+            self._open.pop(entry.txn_first_offset, None)
+            self._ended[entry.txn_first_offset] = header.base_offset
+        self._entries[header.producer_id] = ProducerEntry(
+            header.producer_epoch,
+            entry.batches if entry.producer_epoch == header.producer_epoch else (),
+            marker.coordinator_epoch,
+            header.max_timestamp,
+            None,
+            now_ms,
+        )
+        return aborted
+
+    def last_stable_offset(self, high_watermark: int, log_start_offset: int = 0) -> int:
+        """Exclusive end of what is decided.
+
+        Below it each transaction has its marker, and that lies below the high watermark.
+        """
+        ended = (first for first, marker in self._ended.items() if marker >= high_watermark)
+        unstable = min((*self._open, *ended, high_watermark))
+        return max(unstable, min(log_start_offset, high_watermark))
+
+    def forget_ended(self, high_watermark: int) -> None:
+        """No longer keep transactions whose marker lies below the high watermark."""
+        self._ended = {
+            first: marker for first, marker in self._ended.items() if marker >= high_watermark
+        }
+
+    def remove_expired(self, now_ms: int) -> None:
+        """Forget producers that were idle for too long. Looks every ten minutes."""
         if 0 <= now_ms - self._checked_ms < _EXPIRATION_CHECK_MS:
             return
         self._checked_ms = now_ms
         self._entries = {
             producer_id: entry
             for producer_id, entry in self._entries.items()
-            if now_ms - entry.last_append_ms < self._expiration_ms
+            if not self._is_expired(entry, now_ms)
         }
+
+    def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
+        idle_ms = now_ms - entry.last_append_ms
+        return entry.txn_first_offset is None and idle_ms >= self._expiration_ms
 
 
 def _last_sequence(header: BatchHeader) -> int:
+    # A coordinator's own batches, offsets committed in a transaction, have an id and no sequence.
+    if header.base_sequence < 0:
+        return NO_SEQUENCE
     return increment_sequence(header.base_sequence, header.last_offset_delta)

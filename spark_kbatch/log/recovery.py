@@ -45,9 +45,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
+from spark_kbatch.log import transaction_index
 from spark_kbatch.log.checkpoints import LEADER_EPOCHS, write_leader_epochs
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.headers import SegmentView, indexed_batch, too_short, walk_headers
+from spark_kbatch.log.producer_snapshot import SUFFIX as SNAPSHOT_SUFFIX
 from spark_kbatch.log.segment import (
     RELATIVE_OFFSET_MAX,
     SegmentIndexer,
@@ -62,7 +64,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SEGMENT_FILES = (".log", ".index", ".timeindex")
+_SEGMENT_FILES = (".log", ".index", ".timeindex", transaction_index.SUFFIX, SNAPSHOT_SUFFIX)
 
 
 class Damage(NamedTuple):
@@ -109,6 +111,11 @@ def cut(log: PartitionLog, state: LogState) -> LogState:
     for path, size in _recorded_sizes(directory, state):
         if files.exists(path) and files.size(path) > size:
             files.truncate(path, size)
+    aborted = transaction_index.transaction_index_path(directory, state.segment_base_offset)
+    if aborted.name in names:
+        transaction_index.truncate(
+            files, directory, state.segment_base_offset, state.log_end_offset
+        )
     return state
 
 

@@ -40,6 +40,14 @@ class SegmentPaths(NamedTuple):
     time_index: Path
 
 
+class SegmentExtent(NamedTuple):
+    """The part of a segment that counts: whole batches from its begin on."""
+
+    base_offset: int
+    path: Path
+    size_in_bytes: int
+
+
 @lru_cache(maxsize=4096)  # joining paths takes longer than to write a small batch to one
 def segment_paths(directory: Path, base_offset: int) -> SegmentPaths:
     """Kafka's names: 20 digits."""

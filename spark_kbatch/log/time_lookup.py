@@ -68,7 +68,7 @@ class TimeLookup:
         self._rolled: dict[int, Largest] = {}  # by base offset
 
     def offset_for(
-        self, segments: Segments, timestamp_ms: int, *, start_offset: int, end_offset: int
+        self, segments: Segments, timestamp_ms: int, start_offset: int, end_offset: int
     ) -> OffsetAndTimestamp | None:
         """The first record in [start_offset, end_offset) whose time is `timestamp_ms` or later.
 
@@ -85,7 +85,7 @@ class TimeLookup:
         return None
 
     def max_timestamp(
-        self, segments: Segments, *, start_offset: int, end_offset: int
+        self, segments: Segments, start_offset: int, end_offset: int
     ) -> OffsetAndTimestamp | None:
         """The first record of those with the largest time, from `start_offset` on.
 

@@ -19,7 +19,6 @@ from spark_kbatch.record.header import (
     MAGIC,
     NO_PRODUCER_ID,
     RECORD_BATCH_OVERHEAD,
-    TRANSACTIONAL,
     BatchHeader,
     ensure_valid,
     unpack,
@@ -75,9 +74,11 @@ def validate(
     header.ensure_sane(0, size)
     if header.timestamp_type == LOG_APPEND_TIME_TYPE:
         raise refuse("has log append time", "create time, the log's own clock sets the other")
-    if header.attributes & TRANSACTIONAL:
-        raise refuse("is transactional", "batches outside of transactions, which are Spark jobs")
     if origin is AppendOrigin.CLIENT:
+        if header.is_transactional:
+            raise refuse(
+                "is transactional", "batches outside of transactions, which are Spark jobs"
+            )
         if header.is_control:
             raise refuse("is a control batch", "data, control batches are the cluster's own")
         epoch, sequence = header.producer_epoch, header.base_sequence

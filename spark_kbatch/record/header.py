@@ -24,12 +24,13 @@ Source: Kafka clients/.../record/DefaultRecordBatch.java; KIP-98, KIP-534.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from awscrt import checksums
 
 from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.model import AbortedTransaction
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -113,6 +114,11 @@ class BatchHeader(NamedTuple):
         """Whether it holds a control record, which consumers never see."""
         return bool(self.attributes & CONTROL)
 
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it belongs to a transaction, or ends one."""
+        return bool(self.attributes & TRANSACTIONAL)
+
     def ensure_sane(self, position: int, room: int) -> None:
         """Check what can be checked without the records.
 
@@ -165,6 +171,18 @@ class LogRead(NamedTuple):
     position: int
     data: memoryview
     batches: list[tuple[int, BatchHeader]]
+    # Of which something may be among the batches, by first offset; where committed data was asked for.
+    aborted: Sequence[AbortedTransaction] = ()
+
+    def below(self, end_offset: int) -> LogRead:
+        """Without the batches that begin at `end_offset` or above."""
+        count = len(self.batches)
+        while count and self.batches[count - 1][1].base_offset >= end_offset:
+            count -= 1
+        if count == len(self.batches):
+            return self
+        size = self.batches[count][0]
+        return self._replace(data=self.data[:size], batches=self.batches[:count])
 
 
 def unpack(data: Buffer, position: int = 0) -> BatchHeader:

@@ -38,7 +38,13 @@ from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.log.validator import validate
-from spark_kbatch.model import AppendOrigin, AppendResult, LogOffsets, TopicPartition
+from spark_kbatch.model import (
+    AppendOrigin,
+    AppendResult,
+    IsolationLevel,
+    LogOffsets,
+    TopicPartition,
+)
 from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.metadata import Metadata
@@ -188,6 +194,7 @@ class ReplicaManager:
         max_bytes: int,
         states: States,
         buffer: bytearray | None = None,
+        isolation: IsolationLevel,
     ) -> tuple[LogRead, LogOffsets]:
         """Whole batches from the one that holds `offset` on, and the log's edges.
 
@@ -195,12 +202,15 @@ class ReplicaManager:
             max_bytes: the first batch is returned even when it is larger.
             states: answers with the states that count, commits not yet flipped included.
             buffer: used for the result where it is large enough.
+            isolation: what of transactions is wanted.
 
         Raises:
             As `PartitionLog.read`.
         """
         state = states([topic_partition])[topic_partition]
-        read = self.log(topic_partition).read(state, offset, max_bytes=max_bytes, buffer=buffer)
+        read = self.log(topic_partition).read(
+            state, offset, max_bytes=max_bytes, buffer=buffer, isolation=isolation
+        )
         return read, log_offsets(state)
 
     def create_topic(self, name: str, *, partitions: int, config: TopicConfig) -> Topic:

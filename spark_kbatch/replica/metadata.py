@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlparse
 
 from spark_kbatch.config import INTERNAL_PREFIX, Topic, TopicConfig, ensure_valid_topic
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
+from spark_kbatch.log.broker_log_dir import BrokerLogDir
 from spark_kbatch.log.checkpoints import random_id, write_meta_properties
 from spark_kbatch.log.files import Files
 from spark_kbatch.model import TopicPartition
@@ -91,12 +92,30 @@ class Metadata:
                 f"{FORMAT_VERSION}: upgrade spark-kbatch"
             )
 
+    def ensure_not_inside_a_cluster(self) -> None:
+        """Check that PATH is not within a log dir of ours, where not all that lies there counts.
+
+        Raises:
+            ConfigError: names the cluster.
+        """
+        for parent in self.path.parents[:3]:
+            inside = self.path.relative_to(parent).parts[0]
+            if inside == self.broker_dir.name and self.files.exists(parent / CLUSTER_FILE):
+                raise ConfigError(
+                    f"{self.path} is a part of the kbatch cluster at {parent}: name that folder"
+                )
+
     def _what_is_there(self) -> str:
         if not self.path.exists():
             return "there is no such folder; write to it first, or check the path"
-        if not self.path.is_dir():
-            return "it is a file, not a folder"
         try:
+            if BrokerLogDir.find(self.files, self.path) is not None:
+                return (
+                    "it is a Kafka broker's, which kbatch only reads; `kbatch export` places topics "
+                    "in a broker's log dir"
+                )
+            if not self.path.is_dir():
+                return "it is a file, not a folder"
             names = self.files.list(self.path)
         except OSError as error:
             return f"the folder cannot be read: {error.strerror or error}"

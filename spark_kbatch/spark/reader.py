@@ -2,7 +2,8 @@
 
 Spark plans once per `load()` and uses the plan again in every later action, so `earliest` and
 `latest` travel inside the partitions and are looked up by the tasks: the first task of an action
-resolves all partitions of the load, the others take its answer.
+resolves all partitions of the load, the others take its answer. In a broker's directory each task
+resolves its own.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from spark_kbatch import consumer
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster import open_for_reading
 from spark_kbatch.config import ReadOptions
+from spark_kbatch.consumer import TopicReader
 from spark_kbatch.errors import InvalidTimestampError
 from spark_kbatch.model import OffsetRange, TopicPartition
 from spark_kbatch.record.codec import RECORD_SCHEMA
@@ -46,7 +47,7 @@ class KBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """One for each partition of the topics."""
         load = uuid.uuid4().hex
-        ranges = Cluster(self._options.path).plan(self._options)
+        ranges = self._open().plan(self._options)
         return [RangePartition(load, wanted) for wanted in ranges]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -54,24 +55,20 @@ class KBatchReader(DataSourceReader):
         # Spark makes a partition of its own where there are none.
         if not isinstance(partition, RangePartition):
             return
-        cluster = Cluster(self._options.path)
-        wanted = self._resolve(cluster, partition)
+        logs = self._open()
+        wanted = self._resolve(logs, partition)
         names = [_RECORD_COLUMNS[name] for name in self._columns if name in _RECORD_COLUMNS]
-        for batch in cluster.read_range(wanted, names):
+        for batch in logs.read_range(wanted, names, self._options.isolation_level):
             yield self._to_row_batch(batch, wanted.topic_partition)
 
-    def _resolve(self, cluster: Cluster, partition: RangePartition) -> OffsetRange:
-        topic_partition, start, end = partition.wanted
-        if start >= 0 and end >= 0:
-            return partition.wanted
+    def _open(self) -> TopicReader:
+        return open_for_reading(self._options.path, foreign_end=self._options.foreign_end)
 
-        def resolve() -> dict[TopicPartition, tuple[int, int]]:
-            ranges = cluster.plan(self._options)
-            edges = cluster.edges(wanted.topic_partition for wanted in ranges)
-            return consumer.resolve(ranges, edges)
-
-        agreed = cluster.snapshots.agree(f"{partition.load}-{_action()}", resolve)
-        return OffsetRange(topic_partition, *agreed.get(topic_partition, (0, 0)))
+    def _resolve(self, logs: TopicReader, partition: RangePartition) -> OffsetRange:
+        wanted = partition.wanted
+        if wanted.start >= 0 and wanted.end >= 0:
+            return wanted
+        return logs.resolve(wanted, self._options, f"{partition.load}-{_action()}")
 
     def _to_row_batch(
         self, batch: pa.RecordBatch, topic_partition: TopicPartition

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster import open_for_reading
 from spark_kbatch.config import parse_read_options, parse_write_options
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.spark.reader import KBatchReader
@@ -59,14 +59,15 @@ class KBatchDataSource(DataSource):
     def schema(self) -> StructType:
         """Spark's Kafka row, with headers where they are wanted; checks the options."""
         options = parse_read_options(self.options)
-        Cluster(options.path).plan(options)
+        open_for_reading(options.path, foreign_end=options.foreign_end).plan(options)
         return ROW_SCHEMA if options.include_headers else StructType(ROW_SCHEMA.fields[:-1])
 
     def reader(self, schema: StructType) -> KBatchReader:
         """Of the columns that the user or `schema` named."""
         options = parse_read_options(self.options)
         _ensure_readable(schema)
-        return KBatchReader(options, Cluster(options.path).path, schema.fieldNames())
+        path = open_for_reading(options.path, foreign_end=options.foreign_end).path
+        return KBatchReader(options, path, schema.fieldNames())
 
     def writer(self, schema: StructType, overwrite: bool) -> KBatchWriter:
         """Of one job; makes cluster and topic where they do not exist."""

@@ -42,6 +42,11 @@ def opened(directory: Path) -> PartitionLog:
     return log
 
 
+def find(log: PartitionLog, time_ms: int) -> OffsetAndTimestamp | None:
+    state = log.state()
+    return log.offset_for_timestamp(state, time_ms, end_offset=state.high_watermark)
+
+
 @pytest.fixture
 def directory(memory_path: Path) -> Path:
     log = PartitionLog(Files(), memory_path / "events-0", TopicPartition("events", 0), CONFIG)
@@ -75,12 +80,12 @@ def bench_a_log_of_many_segments(directory: Path) -> None:
 
     def find_time() -> None:
         number = rng.randrange(SEGMENTS)
-        found = log.offset_for_timestamp(log.state(), number * STEP_MS + 1)
+        found = find(log, number * STEP_MS + 1)
         assert found == OffsetAndTimestamp(number * RECORDS + 1, number * STEP_MS + 1)
 
     def find_first_time() -> None:
         last = (SEGMENTS - 1) * STEP_MS
-        assert opened(directory).offset_for_timestamp(log.state(), last)
+        assert find(opened(directory), last)
 
     times = {
         "os.scandir": milliseconds(lambda: sum(1 for _ in os.scandir(directory)), 10),

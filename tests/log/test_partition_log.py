@@ -386,10 +386,10 @@ def test_the_next_writer_cuts_what_lies_past_the_recorded_ends(
     log = a_log(tmp_path, batches=batches, config=EVERY_BATCH)
     before = {path.name: path.read_bytes() for path in log.directory.iterdir()}
     garbage(log.directory)
-    (log.directory / "00000000000000000040.snapshot").write_bytes(b"a broker's")
+    for ending in (".snapshot", ".txnindex"):
+        (log.directory / f"00000000000000000040{ending}").write_bytes(b"a dead writer's")
 
     log.cut(log.state())
-    (log.directory / "00000000000000000040.snapshot").unlink()
     assert {path.name: path.read_bytes() for path in log.directory.iterdir()} == before
     append(log, builders.batch())
     ensure_sound(log)

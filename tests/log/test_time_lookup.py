@@ -17,6 +17,7 @@ from spark_kbatch.log.files import Files
 from spark_kbatch.log.headers import SegmentView
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
+from spark_kbatch.log.state import LogState
 from spark_kbatch.log.time_lookup import Segments, TimeLookup
 from spark_kbatch.model import MAX_TIMESTAMP, OffsetAndTimestamp
 from spark_kbatch.record.header import unpack
@@ -48,6 +49,10 @@ def a_log_of(
     return log
 
 
+def find(log: PartitionLog, state: LogState, time: int) -> OffsetAndTimestamp | None:
+    return log.offset_for_timestamp(state, time, end_offset=state.high_watermark)
+
+
 TIMES = st.one_of(st.just(-1), st.integers(0, 30), st.integers(0, 2**40))
 
 
@@ -72,7 +77,7 @@ def test_a_time_is_found_as_by_looking_at_every_record(
     held = records[state.log_start_offset :]
     every = {time for batch in batches for time in batch if time >= 0}
     for time in [*asked, *every, *(time + 1 for time in every), MAX_TIMESTAMP]:
-        assert log.offset_for_timestamp(state, time) == naive(held, time), f"time {time}"
+        assert find(log, state, time) == naive(held, time), f"time {time}"
 
 
 def test_growing_times_are_found_in_many_segments(tmp_path: Path) -> None:
@@ -80,32 +85,32 @@ def test_growing_times_are_found_in_many_segments(tmp_path: Path) -> None:
     state, records = log.state(), read_all(log)
     assert len(log.segments(state)) > 30
     for time in [*range(0, 2000, 7), 1994, 1995, 1996, 10**12]:
-        assert log.offset_for_timestamp(state, time) == naive(records, time)
+        assert find(log, state, time) == naive(records, time)
 
 
 def test_what_was_appended_since_is_found(tmp_path: Path) -> None:
     log = a_log_of(tmp_path, [[5]] * 10)
-    assert log.offset_for_timestamp(log.state(), 6) is None
+    assert find(log, log.state(), 6) is None
     append(log, a_batch([7]))
-    assert log.offset_for_timestamp(log.state(), 6) == OffsetAndTimestamp(10, 7)
+    assert find(log, log.state(), 6) == OffsetAndTimestamp(10, 7)
     for _ in range(12):  # rolls: what was looked up in the active segment is not remembered
         append(log, a_batch([9]))
-    assert log.offset_for_timestamp(log.state(), 8) == OffsetAndTimestamp(11, 9)
+    assert find(log, log.state(), 8) == OffsetAndTimestamp(11, 9)
 
 
 def test_a_bound_below_the_answer_is_none(tmp_path: Path) -> None:
     log = a_log_of(tmp_path, [[5], [6], [7]])
     state = log.state()._replace(high_watermark=2)
-    assert log.offset_for_timestamp(state, 6) == OffsetAndTimestamp(1, 6)
-    assert log.offset_for_timestamp(state, 7) is None
-    assert log.offset_for_timestamp(state, MAX_TIMESTAMP) is None
+    assert find(log, state, 6) == OffsetAndTimestamp(1, 6)
+    assert find(log, state, 7) is None
+    assert find(log, state, MAX_TIMESTAMP) is None
 
 
 @pytest.mark.parametrize("batches", [[], [NO_TIMES] * 20], ids=["empty", "no-times"])
 def test_without_times_there_is_nothing_to_find(tmp_path: Path, batches: list[list[int]]) -> None:
     log = a_log_of(tmp_path, batches)
-    assert log.offset_for_timestamp(log.state(), 0) is None
-    assert log.offset_for_timestamp(log.state(), MAX_TIMESTAMP) is None
+    assert find(log, log.state(), 0) is None
+    assert find(log, log.state(), MAX_TIMESTAMP) is None
 
 
 # Indexes are hints.
@@ -117,7 +122,7 @@ JUMPING = [[7 * n % 50, -1, 7 * n % 50 + n % 3] for n in range(60)]
 def all_answers(log: PartitionLog) -> list[OffsetAndTimestamp | None]:
     fresh = PartitionLog(Files(), log.directory, log.topic_partition, log.config)
     asked = [*range(54), MAX_TIMESTAMP]
-    return [fresh.offset_for_timestamp(fresh.state(), time) for time in asked]
+    return [find(fresh, fresh.state(), time) for time in asked]
 
 
 @pytest.mark.parametrize("kind", ["offset_index", "time_index"])
@@ -181,7 +186,7 @@ def test_a_damaged_batch_is_an_error_that_names_file_and_position(tmp_path: Path
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(CorruptRecordError, match=str(path)) as error:
-        log.offset_for_timestamp(log.state(), 3)
+        find(log, log.state(), 3)
     assert error.value.position >= 2 * len(data) // 3
 
 
@@ -198,10 +203,9 @@ def test_a_log_that_is_another_programs_is_looked_up_by_its_files(tmp_path: Path
     for path in segment_paths(log.directory, bases[-1])[1:]:
         path.write_bytes(path.read_bytes() + bytes(4096 * 12))
     lookup, found = TimeLookup(Files()), []
-    edges = {"start_offset": 0, "end_offset": ends[-1]}
     for time in range(54):
-        found.append(lookup.offset_for(Segments(bases, view), time, **edges))
-    found.append(lookup.max_timestamp(Segments(bases, view), **edges))
+        found.append(lookup.offset_for(Segments(bases, view), time, 0, ends[-1]))
+    found.append(lookup.max_timestamp(Segments(bases, view), 0, ends[-1]))
     assert found == all_answers(log)
 
 
@@ -216,9 +220,9 @@ def test_rolled_segments_are_looked_at_once(tmp_path: Path) -> None:
     log = a_log_of(tmp_path, [[n] for n in range(200)])
     files = Counting()
     counted = PartitionLog(files, log.directory, log.topic_partition, log.config)
-    assert counted.offset_for_timestamp(counted.state(), 190)
+    assert find(counted, counted.state(), 190)
     files.opened_paths.clear()
-    assert counted.offset_for_timestamp(counted.state(), 190)
+    assert find(counted, counted.state(), 190)
     assert len(files.opened_paths) < 12
 
 

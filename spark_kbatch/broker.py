@@ -1,0 +1,170 @@
+"""A PATH that a real broker wrote: the same questions as to a cluster, and nothing is ever written.
+
+No moment is common to its partitions: each is read to the last whole valid batch that it had when it
+was looked at, and tasks that look for themselves may find different ends. `foreign_end` bounds a read
+by the high watermarks in the broker's checkpoint instead, which the broker replaces every 5 seconds.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from spark_kbatch import consumer
+from spark_kbatch.config import (
+    FOREIGN_ENDS,
+    INTERNAL_PREFIX,
+    ReadOptions,
+    Topic,
+    TopicConfig,
+    parse_isolation_level,
+    refuse,
+)
+from spark_kbatch.consumer import TopicReader
+from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
+from spark_kbatch.log.broker_log import Checkpoints
+from spark_kbatch.log.broker_log_dir import BrokerLogDir
+from spark_kbatch.model import (
+    IsolationLevel,
+    LogOffsets,
+    OffsetAndTimestamp,
+    OffsetRange,
+    PartitionInfo,
+    TopicPartition,
+)
+from spark_kbatch.record.header import LogRead
+
+_NEAREST = 5
+
+
+class BrokerLogs(TopicReader):
+    """The topics of a broker's log dir, of one partition's directory, or of one .log file."""
+
+    def __init__(self, path: Path, log_dir: BrokerLogDir, *, foreign_end: str = "log") -> None:
+        """What `BrokerLogDir.find` found at `path`.
+
+        Raises:
+            ConfigError: `foreign_end` is neither "log" nor "checkpoint".
+        """
+        if foreign_end not in FOREIGN_ENDS:
+            refuse("foreign.end", foreign_end, ", ".join(FOREIGN_ENDS))
+        self.path = path
+        self._log_dir = log_dir
+        self._to_high_watermark = foreign_end == "checkpoint"
+
+    def topic_names(self, *, internal: bool = False) -> list[str]:
+        """Sorted; those that begin with two underscores where asked."""
+        return sorted(
+            name for name in self._by_topic() if internal or not name.startswith(INTERNAL_PREFIX)
+        )
+
+    def topic(self, name: str) -> Topic:
+        """With as many partitions as are here; its id is empty where the broker wrote none."""
+        partitions = self.partitions(name)
+        return Topic(name, self._log_dir.topic_id(partitions[0]), len(partitions), TopicConfig())
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """Those that are here, in order; a cluster of several brokers has others elsewhere.
+
+        Raises:
+            UnknownTopicOrPartitionError: names the nearest topics.
+        """
+        found = self._by_topic()
+        if topic not in found:
+            near = difflib.get_close_matches(topic, sorted(found), n=_NEAREST, cutoff=0.0)
+            known = f"of its {len(found)} topics the nearest are: {', '.join(near)}"
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic!r} does not exist in {self.path}; {known if near else 'it has none'}"
+            )
+        return found[topic]
+
+    def edges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogOffsets]:
+        """Of each log when it is looked at."""
+        wanted = list(partitions)
+        for topic in {tp.topic for tp in wanted}:
+            held = self.partitions(topic)
+            for missing in {tp for tp in wanted if tp.topic == topic}.difference(held):
+                numbers = ", ".join(str(tp.partition) for tp in held)
+                raise UnknownTopicOrPartitionError(
+                    f"partition {missing} does not exist in {self.path}, which has these partitions "
+                    f"of topic {topic!r}: {numbers}"
+                )
+        checkpoints = self._checkpoints(wanted)
+        return {tp: self._log_dir.log(tp).edges(checkpoints[tp]) for tp in wanted}
+
+    def list_offsets(
+        self,
+        wanted: Mapping[TopicPartition, int | str],
+        *,
+        isolation_level: str = "read_committed",
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """As `TopicReader.list_offsets`, of each log when it is looked at."""
+        times = consumer.parse_times(wanted)
+        isolation = parse_isolation_level("isolation_level", isolation_level)
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        for tp, edges in self.edges(times).items():
+            found[tp] = consumer.edge_if_asked(times[tp], edges, isolation)
+            if found[tp] is None:
+                found[tp] = self._log_dir.log(tp).offset_for_timestamp(
+                    times[tp], end_offset=edges.end_offset(isolation)
+                )
+        return found
+
+    def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
+        """Edges and sizes of all partitions of these topics that are here."""
+        partitions = [tp for topic in topics for tp in self.partitions(topic)]
+        return [
+            PartitionInfo(tp, offsets, self._log_dir.log(tp).size_in_bytes())
+            for tp, offsets in self.edges(partitions).items()
+        ]
+
+    def fetch(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        buffer: bytearray | None = None,
+        isolation: IsolationLevel,
+    ) -> tuple[LogRead, LogOffsets]:
+        """The `Fetcher` of readers in this process."""
+        return self._log_dir.log(topic_partition).read(
+            offset,
+            lambda: self._checkpoints([topic_partition])[topic_partition],
+            max_bytes=max_bytes,
+            buffer=buffer,
+        )
+
+    def resolve(self, wanted: OffsetRange, options: ReadOptions, action: str) -> OffsetRange:
+        """Each caller for itself: there is no place to agree in."""
+        topic_partition = wanted.topic_partition
+        edges = self.edges([topic_partition])
+        resolved = consumer.resolve([wanted], edges, options.isolation_level)
+        return OffsetRange(topic_partition, *resolved[topic_partition])
+
+    def create_topic(self, name: str, **_settings: Any) -> NoReturn:
+        """Refused."""
+        self._refuse_to_write(f"topic {name!r} cannot be created")
+
+    def producer(self, **_options: Any) -> NoReturn:
+        """Refused."""
+        self._refuse_to_write("there is no producer")
+
+    def _refuse_to_write(self, what: str) -> NoReturn:
+        raise ConfigError(
+            f"{what} in {self.path}: it is a Kafka broker's log directory, which kbatch only reads; "
+            "write to a cluster of your own, and place its topics with `kbatch export`"
+        )
+
+    def _by_topic(self) -> dict[str, list[TopicPartition]]:
+        found: dict[str, list[TopicPartition]] = {}
+        for topic_partition in self._log_dir.partitions():
+            found.setdefault(topic_partition.topic, []).append(topic_partition)
+        return found
+
+    def _checkpoints(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, Checkpoints]:
+        return self._log_dir.checkpoints(partitions, with_high_watermark=self._to_high_watermark)

@@ -1,0 +1,418 @@
+"""One partition's directory as a broker left it, or is still writing it: read, never written.
+
+There is no record of where such a log ends. It is found anew whenever the edges are asked for, by
+what a broker does at its start, worked out in memory:
+
+    left-over files             as `leftovers.py` says
+    log start offset            the checkpoint's, but not below the first segment's base offset
+    segments to look at         without a recovery point, and after a clean shutdown: the last one;
+                                else from the one that holds the recovery point to the last
+    where the look begins       the last index entry that leads to a whole valid batch; the
+                                segment's begin where none does
+    a batch that does not hold  without a recovery point, or below it: stays in the log where a
+                                whole valid batch follows it, and who reads it gets an error; else
+                                the log ends before it, and later segments do not exist
+    log end < log start         the log is empty, at its start offset
+
+So a torn, zero-filled or preallocated tail is not read, and opening takes the time for some batches
+where there are indexes. What is left out is said once, as a warning. Before the place where the look
+begins nothing is checked until it is read, and then it is an error.
+
+An index is a hint and no more: its entry counts if a whole valid batch begins where it says. The
+state of a directory may change while it is read: a segment is compacted, or removed. Then one
+attempt fails, and the next goes by what is there now.
+
+Source: Kafka storage/.../log/LogLoader.java, LogSegment.recover, UnifiedLog.java.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
+from spark_kbatch.log.files import Files
+from spark_kbatch.log.headers import SegmentView
+from spark_kbatch.log.leftovers import names_after_start
+from spark_kbatch.log.segment import INDEX_ENTRY, SegmentPaths, base_offset_of
+from spark_kbatch.log.segment_scan import SegmentEnd, find_end, is_batch_at, read_batches
+from spark_kbatch.log.time_lookup import Segments, TimeLookup
+from spark_kbatch.model import MAX_TIMESTAMP, LogOffsets, OffsetAndTimestamp, TopicPartition
+from spark_kbatch.record.header import MAX_OFFSET, LogRead
+
+logger = logging.getLogger(__name__)
+
+_Entries: TypeAlias = Sequence[tuple[int, int]] | npt.NDArray[np.int64]
+_NOTHING = LogRead("", 0, memoryview(b""), [])
+
+
+class Checkpoints(NamedTuple):
+    """What the log dir's checkpoints say of one partition; None where they say nothing."""
+
+    recovery_point: int | None = None
+    log_start_offset: int | None = None
+    high_watermark: int | None = None  # where it bounds what is read
+
+
+class Segment(NamedTuple):
+    """One segment: its files, under the names that they have now."""
+
+    base_offset: int
+    paths: SegmentPaths
+    end_position: int | None  # None where all of the file belongs to it
+
+
+class View(NamedTuple):
+    """A log, as it was found once. Replaced whole."""
+
+    segments: tuple[Segment, ...]
+    offsets: LogOffsets
+
+
+class BrokerLog:
+    """One partition of which another program is the owner. Keeps nothing open; thread-safe."""
+
+    def __init__(
+        self, files: Files, directory: Path, topic_partition: TopicPartition, *, file: str = ""
+    ) -> None:
+        """Of all segments in `directory`, or of one: that of the .log file with the name `file`."""
+        self.files = files
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self._file = file
+        self._mutex = threading.Lock()  # guards what follows
+        self._view: View | None = None
+        # By file, whatever its name: (offset, position), ascending. A batch begins at that position, and all before it
+        # have lower offsets.
+        self._known: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        self._warnings: set[str] = set()
+
+    def edges(self, checkpoints: Checkpoints) -> LogOffsets:
+        """Where the log begins and ends now.
+
+        Raises:
+            KafkaStorageError, OSError: the directory cannot be read.
+        """
+        return self._look(checkpoints).offsets
+
+    def size_in_bytes(self) -> int:
+        """Of all batches, as of the last look."""
+        view = self._view
+        return sum(map(self._end_position, view.segments)) if view else 0
+
+    def read(
+        self,
+        offset: int,
+        checkpoints: Callable[[], Checkpoints],
+        *,
+        max_bytes: int,
+        buffer: bytearray | None = None,
+    ) -> tuple[LogRead, LogOffsets]:
+        """Whole batches from the first that holds `offset` or a later one, and the log's edges.
+
+        Args:
+            offset: where to begin.
+            checkpoints: asked where the log was not looked at, or ends before `offset`.
+            max_bytes: the first batch is returned even when it is larger.
+            buffer: used for the result where it is large enough.
+
+        Returns:
+            Batches of one segment. Nothing at the high watermark, and where compaction left no batch
+            up to it.
+
+        Raises:
+            OffsetOutOfRangeError: below the log start or above the high watermark.
+            CorruptRecordError: sizes, magics or offsets that cannot be. CRCs are not checked.
+        """
+        view = self._view
+        if view is None or offset >= view.offsets.high_watermark:
+            view = self._look(checkpoints())
+        try:
+            return self._read(view, offset, max_bytes, buffer), view.offsets
+        except (FileNotFoundError, CorruptRecordError):
+            # The owner may have compacted or removed the segment since the last look.
+            with self._mutex:
+                self._known.clear()
+            view = self._look(checkpoints())
+            return self._read(view, offset, max_bytes, buffer), view.offsets
+
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, end_offset: int
+    ) -> OffsetAndTimestamp | None:
+        """As `TimeLookup`, in the log as of the last look; MAX_TIMESTAMP for the largest time.
+
+        Nothing is remembered: its owner may compact segments into one of the same base offset.
+        """
+        view = self._view
+        if view is None or not view.segments:
+            return None
+        segments, offsets = view.segments, view.offsets
+        ends = [*(segment.base_offset for segment in segments[1:]), offsets.log_end_offset]
+
+        def seen(at: int) -> SegmentView:
+            base, paths, _ = segments[at]
+            return SegmentView(paths, base, ends[at], self._end_position(segments[at]))
+
+        whole = Segments([segment.base_offset for segment in segments], seen)
+        lookup, edges = TimeLookup(self.files), (offsets.log_start_offset, end_offset)
+        if timestamp_ms == MAX_TIMESTAMP:
+            return lookup.max_timestamp(whole, *edges)
+        return lookup.offset_for(whole, timestamp_ms, *edges)
+
+    # Looking: what there is.
+
+    def _look(self, checkpoints: Checkpoints) -> View:
+        found = self._files()
+        segments = [
+            Segment(base, SegmentPaths(*self._paths(found, base, name)), None)
+            for base, name in sorted(self._bases(found))
+        ]
+        segments, log_end_offset = self._up_to_the_end(segments, checkpoints.recovery_point)
+        log_start_offset = max(
+            segments[0].base_offset if segments else 0, checkpoints.log_start_offset or 0
+        )
+        if segments and log_end_offset < log_start_offset:
+            self._warn(
+                f"{self.directory} ends at offset {log_end_offset}, before its log start offset "
+                f"{log_start_offset} in the checkpoint: it is read as empty"
+            )
+            segments = []
+        log_end_offset = max(log_end_offset, log_start_offset)
+        high_watermark = log_end_offset
+        if checkpoints.high_watermark is not None:
+            high_watermark = min(max(checkpoints.high_watermark, log_start_offset), log_end_offset)
+        offsets = LogOffsets(log_start_offset, high_watermark, high_watermark, log_end_offset)
+        view = View(tuple(segments), offsets)
+        with self._mutex:
+            self._view = view
+        return view
+
+    def _files(self) -> dict[str, str]:
+        """What a broker would have after its start: names, and the names that those have now."""
+
+        def next_offset_of(name: str) -> int:
+            path = self.directory / name
+            base = int(name.partition(".")[0])
+            size = self.files.size(path)
+            return find_end(self.files, path, base, 0, size, trusted_below=0).next_offset
+
+        names = self.files.list(self.directory)
+        if self._file:
+            stem = self._file.removesuffix(".log")
+            return {name: name for name in names if name.partition(".")[0] == stem}
+        return names_after_start(names, next_offset_of)
+
+    def _bases(self, found: dict[str, str]) -> Iterator[tuple[int, str]]:
+        """Base offset and name of each .log file."""
+        for name in found:
+            base = base_offset_of(name)
+            if base is None and name == self._file:
+                base = self._first_offset(self.directory / name)
+            if base is not None:
+                yield base, name
+
+    def _first_offset(self, path: Path) -> int:
+        """Of a file whose name does not say it; 0 where it has no batch."""
+        with self.files.opened(path) as descriptor:
+            try:
+                size = self.files.size(path)
+                read = read_batches(
+                    self.files, descriptor, path, 0, size, max_bytes=1 << 16, at_least=0
+                )
+            except CorruptRecordError:
+                return 0
+        return read.batches[0][1].base_offset if read.batches else 0
+
+    def _paths(self, found: dict[str, str], base: int, name: str) -> Iterator[Path]:
+        for ending in (".log", ".index", ".timeindex"):
+            wanted = name.removesuffix(".log") + ending
+            yield self.directory / found.get(wanted, wanted)
+
+    def _up_to_the_end(
+        self, segments: list[Segment], recovery_point: int | None
+    ) -> tuple[list[Segment], int]:
+        """The segments up to the first bad tail, and the offset behind their batches."""
+        if not segments:
+            return [], 0
+        first = len(segments) - 1
+        if recovery_point is not None:
+            first = _floor(segments, recovery_point)
+        end_offset = segments[-1].base_offset
+        for index, segment in enumerate(segments[first:], first):
+            end = self._end(segment, recovery_point)
+            segments[index] = segment._replace(end_position=end.position)
+            end_offset = end.next_offset
+            if end.fault is not None:
+                self._warn_of_tail(segment, end, segments[index + 1 :])
+                return segments[: index + 1], end_offset
+        return segments, end_offset
+
+    def _end(self, segment: Segment, recovery_point: int | None) -> SegmentEnd:
+        path = segment.paths.log
+        size = self.files.size(path)
+        with self.files.opened(path) as descriptor:
+            known = self._known_in(descriptor, segment)
+            position = max(
+                self._tried(descriptor, segment, size, known),
+                self._tried(descriptor, segment, size, self._index(segment)),
+            )
+            end = find_end(
+                self.files, path, segment.base_offset, position, size,
+                trusted_below=MAX_OFFSET if recovery_point is None else recovery_point,
+            )  # fmt: skip
+            if end.last is not None:
+                self._remember(descriptor, segment, *end.last)
+        for error in end.damaged:
+            self._warn(f"{error}; reading it is an error, because whole batches follow it")
+        return end
+
+    def _warn_of_tail(self, segment: Segment, end: SegmentEnd, left_out: list[Segment]) -> None:
+        bytes_left_out = self.files.size(segment.paths.log) - end.position
+        also = f", and the segments behind it, from offset {left_out[0].base_offset} on,"
+        self._warn(
+            f"the log of {self.topic_partition} is read up to offset {end.next_offset}: the last "
+            f"{bytes_left_out} bytes of {segment.paths.log}{also if left_out else ''} are left out "
+            f"({end.fault})"
+        )
+
+    def _warn(self, text: str) -> None:
+        with self._mutex:
+            is_new = text not in self._warnings
+            self._warnings.add(text)
+        if is_new:
+            logger.warning("%s", text)
+
+    # Reading.
+
+    def _read(self, view: View, offset: int, max_bytes: int, buffer: bytearray | None) -> LogRead:
+        log_start_offset, high_watermark, _, log_end_offset = view.offsets
+        if not log_start_offset <= offset <= high_watermark:
+            raise OffsetOutOfRangeError(
+                str(self.topic_partition), offset, log_start_offset, high_watermark
+            )
+        if offset == high_watermark:
+            return _NOTHING
+        segments = view.segments
+        for index in range(_floor(segments, offset), len(segments)):
+            if segments[index].base_offset >= high_watermark:
+                break
+            rest = segments[index + 1 :]
+            end_offset = rest[0].base_offset if rest else log_end_offset
+            found = self._read_segment(segments[index], offset, end_offset, max_bytes, buffer)
+            if found is not None:
+                return found
+        return _NOTHING
+
+    def _read_segment(
+        self,
+        segment: Segment,
+        offset: int,
+        end_offset: int,
+        max_bytes: int,
+        buffer: bytearray | None,
+    ) -> LogRead | None:
+        """None where compaction left no batch from `offset` on in this segment."""
+        path, at_least = segment.paths.log, segment.base_offset
+        end_position = self._end_position(segment)
+        with self.files.opened(path) as descriptor:
+            position = self._begin(descriptor, segment, end_position, offset)
+            while position < end_position:
+                read = read_batches(
+                    self.files, descriptor, path, position, end_position,
+                    max_bytes=max_bytes, at_least=at_least, buffer=buffer,
+                )  # fmt: skip
+                last_at, last = read.batches[-1]
+                if last.next_offset > end_offset:
+                    raise CorruptRecordError(
+                        "end offset of a segment",
+                        path=str(path), position=position + last_at,
+                        expected=f"{end_offset} or less", found=last.next_offset,
+                    )  # fmt: skip
+                at_least = last.next_offset
+                self._remember(descriptor, segment, at_least, position + len(read.data))
+                if last.last_offset >= offset:
+                    return _from(read, offset)
+                position += len(read.data)
+        return None
+
+    def _begin(self, descriptor: int, segment: Segment, end_position: int, offset: int) -> int:
+        """A position from which on all batches lie that hold `offset` or a later one."""
+        known = self._known_in(descriptor, segment)
+        at = bisect.bisect_right(known, offset, key=lambda entry: entry[0]) - 1
+        if at >= 0 and known[at][0] == offset:
+            return known[at][1]
+        index = self._index(segment)
+        count = np.searchsorted(index[:, 0], offset, side="right")
+        position = self._tried(descriptor, segment, end_position, index[:count])
+        return max(position, known[at][1] if at >= 0 else 0)
+
+    def _tried(
+        self, descriptor: int, segment: Segment, end_position: int, entries: _Entries
+    ) -> int:
+        """The position in the last of these entries that leads to a whole valid batch; 0 without."""
+        count, step = len(entries), 1
+        while count > 0:
+            offset, position = (int(number) for number in entries[count - 1])
+            if is_batch_at(
+                self.files, descriptor, segment.paths.log, position, end_position,
+                base_offset=segment.base_offset, up_to=offset,
+            ):  # fmt: skip
+                return position
+            # Where one is wrong many may be, and each costs a read.
+            count, step = count - step, step * 2
+        return 0
+
+    def _index(self, segment: Segment) -> npt.NDArray[np.int64]:
+        """(offset, position) of the entries of .index, as far as both grow."""
+        try:
+            data = self.files.read(segment.paths.offset_index)
+        except FileNotFoundError:
+            data = b""
+        count = len(data) // INDEX_ENTRY.size
+        entries = np.frombuffer(data, ">i4", count * 2).reshape(-1, 2).astype(np.int64)
+        before = np.vstack([np.array([[-1, 0]]), entries[:-1]])
+        wrong = np.flatnonzero((entries <= before[: len(entries)]).any(axis=1))
+        entries = entries[: wrong[0]] if len(wrong) else entries
+        entries[:, 0] += segment.base_offset
+        return entries
+
+    def _known_in(self, descriptor: int, segment: Segment) -> list[tuple[int, int]]:
+        key = (segment.base_offset, *self.files.identity(descriptor))
+        with self._mutex:
+            return list(self._known.get(key, ()))
+
+    def _remember(self, descriptor: int, segment: Segment, offset: int, position: int) -> None:
+        key = (segment.base_offset, *self.files.identity(descriptor))
+        with self._mutex:
+            known = self._known.setdefault(key, [])
+            at = bisect.bisect_left(known, (offset, position))
+            if known[at : at + 1] != [(offset, position)]:
+                known.insert(at, (offset, position))
+
+    def _end_position(self, segment: Segment) -> int:
+        if segment.end_position is not None:
+            return segment.end_position
+        return self.files.size(segment.paths.log)
+
+
+def _floor(segments: Sequence[Segment], offset: int) -> int:
+    """Index of the segment that holds `offset`, if one does."""
+    at = bisect.bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+    return max(at, 0)
+
+
+def _from(read: LogRead, offset: int) -> LogRead:
+    """Without the batches before the one that holds `offset` or a later one."""
+    first = next(i for i, (_, header) in enumerate(read.batches) if header.last_offset >= offset)
+    cut = read.batches[first][0]
+    if cut == 0:
+        return read
+    batches = [(at - cut, header) for at, header in read.batches[first:]]
+    return LogRead(read.path, read.position + cut, read.data[cut:], batches)

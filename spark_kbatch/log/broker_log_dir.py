@@ -1,0 +1,200 @@
+"""What a broker's PATH holds: a log dir, one partition's directory, or one bare .log file.
+
+    /var/lib/kafka-logs                             a log dir: directories named topic-N, checkpoints
+    /var/lib/kafka-logs/events-0                    a partition; its log dir's checkpoints count
+    /var/lib/kafka-logs/events-0/000...000.log      one segment of it
+    /tmp/copy                                       a folder with .log files: topic `copy`, partition 0
+    /tmp/orders.log                                 a file: topic `orders`, partition 0
+
+Where a name gives no topic-N, the topic is the name itself without `.log`, with `_` for each character
+that a topic's name cannot have.
+
+In a log dir `topic-N.ID-delete`, `-future` and `-stray` are no partitions, nor is any other name that
+is not a topic's and a number. Nothing is written, `.lock` included: a broker may be running.
+
+Source: Kafka storage/.../log/LocalLog.parseTopicPartitionName, core/.../log/LogManager.loadLogs.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from spark_kbatch.config import ensure_valid_topic
+from spark_kbatch.errors import ConfigError, InvalidTopicError, KafkaStorageError
+from spark_kbatch.log.broker_log import BrokerLog, Checkpoints
+from spark_kbatch.log.checkpoints import (
+    HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    LOG_START_OFFSETS,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    read_offset_checkpoint,
+    read_partition_metadata,
+)
+from spark_kbatch.log.files import Files
+from spark_kbatch.model import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+WHAT_IS_LOOKED_FOR = (
+    "a kbatch cluster has cluster.json, a Kafka broker's log dir has folders such as events-0, a "
+    "partition's folder has files such as 00000000000000000000.log"
+)
+
+_PARTITION_NAME = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})")
+_LOG_DIR_FILES = frozenset({META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS})
+_PARTITION_FILES = frozenset({PARTITION_METADATA, LEADER_EPOCHS})
+
+
+class BrokerLogDir:
+    """The partitions at one PATH. Thread-safe; keeps nothing open."""
+
+    def __init__(
+        self, files: Files, path: Path, *, only: TopicPartition | None = None, file: str = ""
+    ) -> None:
+        """Use `find`.
+
+        Args:
+            path: the log dir, or the directory of the partition `only`.
+            file: of that partition, the one .log file that is read.
+        """
+        self.files, self._path = files, path
+        self._only, self._file = only, file
+        self._mutex = threading.Lock()  # guards _logs
+        self._logs: dict[TopicPartition, BrokerLog] = {}
+
+    @classmethod
+    def find(cls, files: Files, path: Path) -> BrokerLogDir | None:
+        """What lies at `path`; None where it is nothing of a broker's.
+
+        Raises:
+            OSError: it cannot be looked at.
+        """
+        if path.is_file():
+            if path.suffix != ".log":
+                return None
+            named = topic_partition_of(path.parent.name)
+            return cls(files, path.parent, only=named or _named_after(path.stem), file=path.name)
+        if not path.is_dir():
+            return None
+        names = files.list(path)
+        if any(
+            topic_partition_of(name) and _is_partition(files.list(path / name))
+            for name in names
+            if (path / name).is_dir()
+        ):
+            return cls(files, path)
+        if any(name.endswith((".log", ".log.swap")) for name in names):
+            named = topic_partition_of(path.name)
+            return cls(files, path, only=named or _named_after(path.name))
+        if _LOG_DIR_FILES.intersection(names):
+            return cls(files, path)
+        named = topic_partition_of(path.name)
+        if named and _is_partition(names):
+            return cls(files, path, only=named)
+        return None
+
+    def partitions(self) -> list[TopicPartition]:
+        """All that are here, sorted."""
+        if self._only is not None:
+            return [self._only]
+        found = []
+        for name in self.files.list(self._path):
+            topic_partition = topic_partition_of(name)
+            if topic_partition is not None and (self._path / name).is_dir():
+                found.append(topic_partition)
+            else:
+                logger.debug("%s/%s is no partition and is not read", self._path, name)
+        return sorted(found)
+
+    def log(self, topic_partition: TopicPartition) -> BrokerLog:
+        """The log of one of `partitions`."""
+        with self._mutex:
+            log = self._logs.get(topic_partition)
+            if log is None:
+                directory = self._directory(topic_partition)
+                log = BrokerLog(self.files, directory, topic_partition, file=self._file)
+                self._logs[topic_partition] = log
+            return log
+
+    def topic_id(self, topic_partition: TopicPartition) -> str:
+        """From partition.metadata; empty where there is none, as before Kafka 2.8."""
+        try:
+            return read_partition_metadata(self.files, self._directory(topic_partition))
+        except FileNotFoundError:
+            return ""
+        except KafkaStorageError as error:
+            logger.warning("%s", error)
+            return ""
+
+    def checkpoints(
+        self, topic_partitions: Iterable[TopicPartition], *, with_high_watermark: bool
+    ) -> dict[TopicPartition, Checkpoints]:
+        """What the log dir's checkpoints say of these partitions now.
+
+        A damaged one says nothing, except where the high watermark is what was asked for; there a
+        partition without one has 0, as in a broker.
+
+        Raises:
+            ConfigError: the high watermarks are asked for, and the file is not there.
+            KafkaStorageError: that file is damaged.
+        """
+        log_dir = self._path if self._only is None else self._path.parent
+        starts = {} if self._file else self._read(log_dir, LOG_START_OFFSETS)
+        recovery_points = {}
+        # After a clean shutdown a broker checks nothing.
+        if not self._file and not self.files.exists(log_dir / CLEAN_SHUTDOWN):
+            recovery_points = self._read(log_dir, RECOVERY_POINTS)
+        high_watermarks: dict[TopicPartition, int] = {}
+        if with_high_watermark:
+            if not self.files.exists(log_dir / HIGH_WATERMARKS):
+                raise ConfigError(
+                    f"option 'foreign.end' is 'checkpoint', but {log_dir} has no {HIGH_WATERMARKS}, "
+                    "which a broker keeps in its log dir: use 'log', which reads to the last whole "
+                    "valid batch"
+                )
+            high_watermarks = read_offset_checkpoint(self.files, log_dir, HIGH_WATERMARKS)
+        return {
+            tp: Checkpoints(
+                recovery_points.get(tp),
+                starts.get(tp),
+                high_watermarks.get(tp, 0) if with_high_watermark else None,
+            )
+            for tp in topic_partitions
+        }
+
+    def _read(self, log_dir: Path, name: str) -> dict[TopicPartition, int]:
+        try:
+            return read_offset_checkpoint(self.files, log_dir, name)
+        except KafkaStorageError as error:
+            logger.warning("%s; it is taken as empty", error)
+            return {}
+
+    def _directory(self, topic_partition: TopicPartition) -> Path:
+        return self._path / str(topic_partition) if self._only is None else self._path
+
+
+def topic_partition_of(name: str) -> TopicPartition | None:
+    """What a partition's directory of this name holds; None for any other name."""
+    found = _PARTITION_NAME.fullmatch(name)
+    if found is None:
+        return None
+    try:
+        return TopicPartition(ensure_valid_topic(found[1]), int(found[2]))
+    except InvalidTopicError:
+        return None
+
+
+def _named_after(name: str) -> TopicPartition:
+    topic = re.sub(r"[^a-zA-Z0-9._-]", "_", name)
+    return TopicPartition(topic if topic.strip(".") else "_", 0)
+
+
+def _is_partition(names: list[str]) -> bool:
+    return any(name.endswith((".log", ".log.swap")) or name in _PARTITION_FILES for name in names)

@@ -1,0 +1,348 @@
+"""What the batches of a log say of its producers and transactions, found by reading their headers.
+
+    rebuild          producers, open transactions and what was aborted, from the newest snapshot that
+                     holds and the batches behind it; from the log start where there is none
+    AbortedSearch    which transactions of a range of offsets were aborted, from that range on
+
+Both only read, and take no sidecar file's word but that of a snapshot, which has a checksum: they
+serve for the directory of a broker too, also one that is read-only or has lost its `.txnindex`. Of a
+batch with data the header alone is read; a control batch is read whole and its CRC checked.
+
+    extents = [SegmentExtent(0, directory / "00000000000000000000.log", whole_bytes)]
+    rebuilt = rebuild(files, directory, tp, extents, log_start_offset=0, log_end_offset=n, now_ms=now)
+    rebuilt.states.last_stable_offset(high_watermark)
+    AbortedSearch(files).between(extents, start, end_offset)
+
+Messages of formats V0 and V1 have no producers and are stepped over.
+
+Source: Kafka core/.../log/UnifiedLog.scala rebuildProducerState, loadProducersFromRecords;
+storage/.../log/ProducerStateManager.java truncateAndReload.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.log.files import Files
+from spark_kbatch.log.producer_snapshot import newest_snapshot, snapshot_offsets
+from spark_kbatch.log.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerStates
+from spark_kbatch.log.segment import SegmentExtent
+from spark_kbatch.model import AbortedTransaction, TopicPartition
+from spark_kbatch.record.control import EndTransactionMarker, read_marker
+from spark_kbatch.record.header import (
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_PRODUCER_ID,
+    RECORD_BATCH_OVERHEAD,
+    BatchHeader,
+    LogRead,
+    ensure_valid,
+    unpack,
+)
+
+_MAGIC_POSITION = 16
+_LEGACY_OVERHEAD = LOG_OVERHEAD + 14
+# What has no sequence is small, and looked at whole: a marker that lost its control bit is among it.
+_WITHOUT_SEQUENCE_MAX = 4096
+
+
+class Place(NamedTuple):
+    """Where a batch begins."""
+
+    base_offset: int  # of its segment
+    position: int
+
+
+class ProducerBatch(NamedTuple):
+    """A batch of a producer, and the marker in it if that is what it is for."""
+
+    place: Place
+    header: BatchHeader
+    marker: EndTransactionMarker | None
+
+
+class Rebuilt(NamedTuple):
+    """What was found."""
+
+    states: ProducerStates
+    aborted: list[AbortedTransaction]  # whose markers lie at `replayed_from` or above, in order
+    replayed_from: int  # offset of the snapshot, or the log start
+
+
+def rebuild(
+    files: Files,
+    directory: Path,
+    topic_partition: TopicPartition,
+    segments: Iterable[SegmentExtent],
+    *,
+    log_start_offset: int,
+    log_end_offset: int,
+    now_ms: int,
+    snapshots: Collection[int] | None = None,
+    expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+) -> Rebuilt:
+    """The producers of a log as of its end.
+
+    Args:
+        segments: ascending; those before the snapshot's offset are not opened.
+        log_end_offset: batches from here on are not looked at, nor are snapshots above it.
+        now_ms: which producers are idle for too long, by the time of their last record.
+        snapshots: offsets of the snapshots that may be used, where not all may.
+
+    Raises:
+        CorruptRecordError: a header or a marker that cannot be; carries file and position.
+    """
+    usable = [
+        offset
+        for offset in snapshot_offsets(files, directory)
+        if log_start_offset < offset <= log_end_offset
+        and (snapshots is None or offset in snapshots)
+    ]
+    states = ProducerStates(topic_partition, expiration_ms=expiration_ms)
+    replayed_from = log_start_offset
+    if (found := newest_snapshot(files, directory, usable)) is not None:
+        replayed_from = found[0]
+        states.load(found[1], now_ms)
+    aborted: list[AbortedTransaction] = []
+    if replayed_from < log_end_offset:
+        for _, header, marker in producer_batches(files, segments, replayed_from):
+            if header.base_offset >= log_end_offset:
+                break
+            ended = replay(states, header, marker, header.max_timestamp)
+            if ended is not None:
+                aborted.append(ended)
+    states.remove_expired(now_ms)
+    return Rebuilt(states, aborted, replayed_from)
+
+
+def replay(
+    states: ProducerStates,
+    header: BatchHeader,
+    marker: EndTransactionMarker | None,
+    now_ms: int,
+) -> AbortedTransaction | None:
+    """Let `states` know of a producer's batch that is in the log; what it aborted, if it did."""
+    if not header.is_control:
+        states.add(header, now_ms)
+    elif marker is not None:
+        return states.end_transaction(header, marker, now_ms)
+    return None
+
+
+def producer_batches(
+    files: Files, segments: Iterable[SegmentExtent], offset: int, place: Place | None = None
+) -> Iterator[ProducerBatch]:
+    """The batches that have a producer id, from the one that holds `offset` on, in order.
+
+    Args:
+        segments: ascending. Not asked for the next before that is needed.
+        place: of a batch, at `offset` or before, from which to look if it is known.
+
+    Raises:
+        CorruptRecordError: carries file and position.
+    """
+    for extent in _from_offset(segments, offset):
+        view = memoryview(bytearray(RECORD_BATCH_OVERHEAD))
+        position, next_offset = 0, extent.base_offset
+        if place is not None and place.base_offset == extent.base_offset:
+            position = place.position
+        with files.opened(extent.path) as descriptor:
+            while position < extent.size_in_bytes:
+                try:
+                    size = _read_header(files, descriptor, extent, position, view)
+                    if view[_MAGIC_POSITION] == MAGIC:
+                        header = unpack(view)
+                        if header.base_offset < next_offset:
+                            raise CorruptRecordError(
+                                "base offset", position=0,
+                                expected=f"{next_offset} or more", found=header.base_offset,
+                            )  # fmt: skip
+                        next_offset = header.next_offset
+                        known = header.producer_id > NO_PRODUCER_ID or header.is_transactional
+                        if known and header.next_offset > offset:
+                            marker = _marker(files, descriptor, position, header)
+                            yield ProducerBatch(Place(extent.base_offset, position), header, marker)
+                except CorruptRecordError as error:
+                    raise error.at(str(extent.path), position) from None
+                position += size
+
+
+def _from_offset(segments: Iterable[SegmentExtent], offset: int) -> Iterator[SegmentExtent]:
+    """From the one that holds `offset` on: the last that does not begin above it."""
+    floor: SegmentExtent | None = None
+    for extent in segments:
+        if extent.base_offset > offset:
+            if floor is not None:
+                yield floor
+            yield extent
+            floor, offset = None, -1
+        else:
+            floor = extent
+    if floor is not None:
+        yield floor
+
+
+def _read_header(
+    files: Files, descriptor: int, extent: SegmentExtent, position: int, view: memoryview
+) -> int:
+    """Fill `view` with the header at `position`; the size of its batch. Errors count from there."""
+    room = extent.size_in_bytes - position
+    count = files.pread_into(descriptor, position, view[:room])
+    if count < min(room, RECORD_BATCH_OVERHEAD) or count < _LEGACY_OVERHEAD:
+        raise CorruptRecordError(
+            "batch is cut off",
+            position=0,
+            expected=f"{_LEGACY_OVERHEAD} bytes or more",
+            found=count,
+        )
+    if view[_MAGIC_POSITION] in (0, 1):
+        size = LOG_OVERHEAD + int.from_bytes(view[8:LOG_OVERHEAD], "big", signed=True)
+        if not _LEGACY_OVERHEAD <= size <= room:
+            raise CorruptRecordError(
+                "message size", position=8,
+                expected=f"{_LEGACY_OVERHEAD} to {room}", found=size,
+            )  # fmt: skip
+        return size
+    header = unpack(view)
+    header.ensure_sane(0, room)
+    return header.size_in_bytes
+
+
+def _marker(
+    files: Files, descriptor: int, position: int, header: BatchHeader
+) -> EndTransactionMarker | None:
+    size = header.size_in_bytes
+    if header.producer_id <= NO_PRODUCER_ID:
+        raise CorruptRecordError(
+            "producer id of a transactional batch", position=43,
+            expected="0 or more", found=header.producer_id,
+        )  # fmt: skip
+    if not header.is_control and (header.base_sequence >= 0 or size > _WITHOUT_SEQUENCE_MAX):
+        return None
+    if size > _WITHOUT_SEQUENCE_MAX:
+        raise CorruptRecordError(
+            "size of a control batch", position=8,
+            expected=f"at most {_WITHOUT_SEQUENCE_MAX}", found=size,
+        )  # fmt: skip
+    data = memoryview(bytearray(size))
+    if files.pread_into(descriptor, position, data) < size:
+        raise CorruptRecordError("batch is cut off", position=0, expected=size)
+    if not header.is_control:
+        ensure_valid(data, 0, header)
+        return None
+    return read_marker(data, 0, header)
+
+
+class _Looked(NamedTuple):
+    """How far a search went, and what it found; replaced whole."""
+
+    start_offset: int
+    next_offset: int
+    place: Place
+    open: dict[int, int]  # where a transaction began, or was first seen, by producer id
+    aborted: tuple[AbortedTransaction, ...]
+
+
+class AbortedSearch:
+    """Which transactions were aborted, of one log. Any number of threads may ask.
+
+    The outcome of a transaction stands behind its data, as far behind as its producer let it stay
+    open. So the search begins with the data, and goes on until everything in the range is decided;
+    it remembers how far it came, so that who reads on from there does not search twice.
+    """
+
+    # Readers take no lock: what is remembered is replaced whole, and one that loses its own to
+    # another reader's searches again from where it reads.
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._looked: _Looked | None = None
+
+    def decided(
+        self,
+        read: LogRead,
+        segments: Iterable[SegmentExtent],
+        *,
+        last_stable_offset: int,
+        log_end_offset: int,
+    ) -> LogRead:
+        """What a reader of committed data is given of `read`: what is decided, and which to leave out.
+
+        Args:
+            segments: from the one that was read on, ascending; only looked at where transactions are.
+        """
+        read = read.below(last_stable_offset)
+        if not any(header.is_transactional for _, header in read.batches):
+            return read
+        segments = iter(segments)
+        extent = next(segments)
+        first, last = read.batches[0][1], read.batches[-1][1]
+        aborted = self.between(
+            itertools.chain([extent], segments),
+            first.base_offset,
+            Place(extent.base_offset, read.position),
+            last.next_offset,
+            log_end_offset,
+        )
+        return read._replace(aborted=aborted)
+
+    def between(
+        self,
+        segments: Iterable[SegmentExtent],
+        offset: int,
+        place: Place,
+        end_offset: int,
+        log_end_offset: int,
+    ) -> list[AbortedTransaction]:
+        """Those of which something may lie in [offset, end_offset), by their first offset.
+
+        A first offset below `offset` may be that of the first batch that was looked at.
+
+        Args:
+            segments: ascending, from `place` or before on.
+            offset: base offset of the batch at `place`.
+            end_offset: at most the last stable offset: above it nothing is decided.
+            log_end_offset: where the log ends.
+
+        Raises:
+            CorruptRecordError: carries file and position.
+        """
+        looked = self._looked
+        if looked is None or not looked.start_offset <= offset <= looked.next_offset:
+            looked = _Looked(offset, offset, place, {}, ())
+        looked = self._looked = self._look(segments, looked, offset, end_offset, log_end_offset)
+        return sorted(
+            (one for one in looked.aborted if one.first_offset < end_offset),
+            key=lambda one: one.first_offset,
+        )
+
+    def _look(
+        self,
+        segments: Iterable[SegmentExtent],
+        looked: _Looked,
+        offset: int,
+        end_offset: int,
+        log_end_offset: int,
+    ) -> _Looked:
+        still_open = dict(looked.open)
+        aborted = [one for one in looked.aborted if one.last_offset >= offset]
+        next_offset, place = looked.next_offset, looked.place
+        for at, header, marker in producer_batches(self._files, segments, next_offset, place):
+            undecided = any(first < end_offset for first in still_open.values())
+            if header.base_offset >= (log_end_offset if undecided else end_offset):
+                break
+            if marker is not None:
+                first_offset = still_open.pop(header.producer_id, None)
+                if marker.is_abort and first_offset is not None:
+                    aborted.append(
+                        AbortedTransaction(header.producer_id, first_offset, header.base_offset)
+                    )
+            elif header.is_transactional and not header.is_control:
+                still_open.setdefault(header.producer_id, header.base_offset)
+            next_offset = header.next_offset
+            place = Place(at.base_offset, at.position + header.size_in_bytes)
+        return _Looked(offset, next_offset, place, still_open, tuple(aborted))

@@ -1,0 +1,112 @@
+"""`.txnindex`: the transactions that were aborted, in the segment that holds the ABORT marker.
+
+    position  bytes  field
+           0      2  version               0
+           2      8  producer_id
+          10      8  first_offset          of the transaction's first batch in the partition
+          18      8  last_offset           of the marker; strictly increasing
+          26      8  last_stable_offset    of the log once the marker was in it
+
+Entries of 34 bytes, big-endian, no header and no checksum; part of one at the end is not there. The
+file is made with its first entry, and of committed transactions there is none. The data may lie in
+segments before the marker's: so a search begins with the segment that is read, and goes on until an
+entry says that all below the end that is wanted was decided by then.
+
+Source: Kafka storage/.../log/TransactionIndex.java, AbortedTxn.java.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from spark_kbatch.log.files import Files
+from spark_kbatch.model import AbortedTransaction
+
+SUFFIX = ".txnindex"
+
+_ENTRY = struct.Struct(">hqqqq")
+_VERSION = 0
+ENTRY_SIZE = _ENTRY.size
+assert ENTRY_SIZE == 34
+
+
+def transaction_index_path(directory: Path, base_offset: int) -> Path:
+    """Of the segment that begins at `base_offset`."""
+    return directory / f"{base_offset:020d}{SUFFIX}"
+
+
+def pack(aborted: AbortedTransaction) -> bytes:
+    """One entry."""
+    return _ENTRY.pack(_VERSION, *aborted)
+
+
+def unpack(data: bytes, base_offset: int) -> list[AbortedTransaction] | None:
+    """The entries of a file, or None where they cannot be those of a segment at `base_offset`.
+
+    Source: TransactionIndex.sanityCheck, which looks at the last offset alone.
+    """
+    found: list[AbortedTransaction] = []
+    previous = base_offset - 1
+    for version, *fields in _ENTRY.iter_unpack(data[: len(data) // ENTRY_SIZE * ENTRY_SIZE]):
+        entry = AbortedTransaction(*fields)
+        if (
+            version != _VERSION
+            or entry.producer_id < 0
+            or not 0 <= entry.first_offset < entry.last_offset
+            or entry.last_offset <= previous
+            or not 0 <= entry.last_stable_offset <= entry.last_offset + 1
+        ):
+            return None
+        previous = entry.last_offset
+        found.append(entry)
+    return found
+
+
+def read(files: Files, directory: Path, base_offset: int) -> list[AbortedTransaction] | None:
+    """The entries of a segment, none where it has no such file; None where the file is damaged."""
+    try:
+        data = files.read(transaction_index_path(directory, base_offset))
+    except FileNotFoundError:
+        return []
+    return unpack(data, base_offset)
+
+
+def append(
+    files: Files, directory: Path, base_offset: int, entries: Sequence[AbortedTransaction]
+) -> Path:
+    """Write entries behind those that there are; not flushed. Returns where."""
+    path = transaction_index_path(directory, base_offset)
+    size = files.size(path) if files.exists(path) else 0
+    files.write(path, size // ENTRY_SIZE * ENTRY_SIZE, b"".join(map(pack, entries)))
+    return path
+
+
+def truncate(files: Files, directory: Path, base_offset: int, offset: int) -> None:
+    """Remove the entries of markers at `offset` and above; all, where the file is damaged."""
+    path = transaction_index_path(directory, base_offset)
+    if files.exists(path):
+        entries = unpack(files.read(path), base_offset) or []
+        kept = sum(entry.last_offset < offset for entry in entries)
+        if kept * ENTRY_SIZE < files.size(path):
+            files.truncate(path, kept * ENTRY_SIZE)
+
+
+def collect(
+    segments: Iterable[Iterable[AbortedTransaction]], offset: int, end_offset: int
+) -> list[AbortedTransaction]:
+    """The aborted transactions of which something may lie in [offset, end_offset).
+
+    Args:
+        segments: their entries, from the segment that holds `offset` on; looked at while needed.
+    Source: LocalLog.collectAbortedTransactions, TransactionIndex.collectAbortedTxns.
+    """
+    found = []
+    for entries in segments:
+        for entry in entries:
+            if entry.last_offset >= offset and entry.first_offset < end_offset:
+                found.append(entry)
+            if entry.last_stable_offset >= end_offset:
+                return found
+    return found

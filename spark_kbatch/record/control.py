@@ -1,0 +1,133 @@
+"""Control records: what a transaction coordinator writes between the data, for readers to obey.
+
+A batch with the control bit holds one record, which consumers never see though it has an offset:
+
+    key     version  int16  0
+            type     int16  0 ABORT, 1 COMMIT; 2 to 6 are the metadata quorum's
+    value   version  int16  0                     (of ABORT and COMMIT: the end of a transaction)
+            coordinator_epoch  int32              of the coordinator that decided
+
+ABORT and COMMIT end the transaction that the batch's producer id has open in the partition, if it has
+one. Their batch is transactional and uncompressed, and its base sequence is -1. A higher version is
+read as version 0, and of a type that is not known here nothing is expected, so that newer brokers
+may add to both. Compaction may leave the batch without its record.
+
+Source: Kafka clients/.../record/ControlRecordType.java, EndTransactionMarker.java,
+MemoryRecords.writeEndTransactionalMarker.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.record import plain
+from spark_kbatch.record.header import (
+    CONTROL,
+    NO_SEQUENCE,
+    RECORD_BATCH_OVERHEAD,
+    TRANSACTIONAL,
+    BatchHeader,
+    Buffer,
+    ensure_valid,
+    seal,
+)
+
+ABORT, COMMIT = 0, 1
+
+_KEY = struct.Struct(">hh")
+_MARKER = struct.Struct(">hi")
+_VERSION = 0
+_MARKER_BATCH_SIZE = 78
+
+
+class EndTransactionMarker(NamedTuple):
+    """What ends a transaction."""
+
+    is_abort: bool
+    coordinator_epoch: int
+
+
+def encode_marker(
+    marker: EndTransactionMarker,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    timestamp_ms: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytearray:
+    """The batch of a marker; one offset, 78 bytes."""
+    out = bytearray(RECORD_BATCH_OVERHEAD)
+    out += plain.encode_record(
+        0,
+        0,
+        _KEY.pack(_VERSION, ABORT if marker.is_abort else COMMIT),
+        _MARKER.pack(_VERSION, marker.coordinator_epoch),
+    )
+    assert len(out) == _MARKER_BATCH_SIZE
+    seal(
+        memoryview(out),
+        records_count=1,
+        base_timestamp=timestamp_ms,
+        max_timestamp=timestamp_ms,
+        attributes=CONTROL | TRANSACTIONAL,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=NO_SEQUENCE,
+    )
+    return out
+
+
+def read_marker(data: Buffer, position: int, header: BatchHeader) -> EndTransactionMarker | None:
+    """The marker in the control batch at `position`, all of which lies in `data`.
+
+    None where the record is another control record, or was removed by compaction.
+
+    Raises:
+        CorruptRecordError: the CRC, or what the format says of a control record, does not hold.
+    """
+    ensure_valid(data, position, header)
+    if not header.records_count:
+        return None
+    if header.codec:
+        raise CorruptRecordError(
+            "codec of a control batch", position=position, expected=0, found=header.codec
+        )
+    section = memoryview(data)[position + RECORD_BATCH_OVERHEAD : position + header.size_in_bytes]
+    try:
+        key, value = _key_and_value(section)
+    except (IndexError, struct.error):
+        key = value = b""
+    if len(key) < _KEY.size or (version_and_type := _KEY.unpack_from(key))[0] < 0:
+        raise CorruptRecordError(
+            "key of a control record", position=position + RECORD_BATCH_OVERHEAD,
+            expected=f"{_KEY.size} bytes or more, a version from 0 on", found=key.hex() or "none",
+        )  # fmt: skip
+    if version_and_type[1] not in (ABORT, COMMIT):
+        return None
+    if len(value) < _MARKER.size or (version_and_epoch := _MARKER.unpack_from(value))[0] < 0:
+        raise CorruptRecordError(
+            "value of an end transaction marker", position=position + RECORD_BATCH_OVERHEAD,
+            expected=f"{_MARKER.size} bytes or more, a version from 0 on",
+            found=value.hex() or "none",
+        )  # fmt: skip
+    return EndTransactionMarker(version_and_type[1] == ABORT, version_and_epoch[1])
+
+
+def _key_and_value(section: memoryview) -> tuple[bytes, bytes]:
+    """Of the first record; b"" for null. IndexError where it reaches past the end."""
+    at = plain.read_varint(section, 0)[1] + 1  # length and attributes
+    for _ in ("timestamp delta", "offset delta"):
+        at = plain.read_varint(section, at)[1]
+    parts = []
+    for _ in ("key", "value"):
+        size, at = plain.read_varint(section, at)
+        if size > len(section) - at:
+            raise IndexError(size)
+        parts.append(bytes(section[at : at + max(size, 0)]))
+        at += max(size, 0)
+    return parts[0], parts[1]

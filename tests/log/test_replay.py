@@ -1,0 +1,333 @@
+"""What is rebuilt from a log, from any snapshot on, is what a look at every record says."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.log.files import Files
+from spark_kbatch.log.producer_snapshot import pack, snapshot_path, write_snapshot
+from spark_kbatch.log.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerEntry
+from spark_kbatch.log.replay import AbortedSearch, Place, Rebuilt, rebuild
+from spark_kbatch.log.segment import SegmentExtent
+from spark_kbatch.model import AbortedTransaction, TopicPartition
+from tests.builders import FIRST_TIMESTAMP_MS
+from tests.log.histories import History, control_batch, data_batch, histories
+
+PARTITION = TopicPartition("events", 0)
+END = 2**62
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A new one for every example."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def rebuilt_from(
+    directory: Path,
+    extents: list[SegmentExtent],
+    *,
+    end: int = END,
+    start: int = 0,
+    now_ms: int = FIRST_TIMESTAMP_MS,
+) -> Rebuilt:
+    return rebuild(
+        Files(),
+        directory,
+        PARTITION,
+        extents,
+        log_start_offset=start,
+        log_end_offset=end,
+        now_ms=now_ms,
+    )
+
+
+def aborted_in(history: History) -> set[tuple[int, int]]:
+    """(producer id, marker's offset) of the transactions that had data."""
+    found = set()
+    with_data: set[int] = set()
+    for batch in history.written:
+        if batch.ends:
+            if batch.ends == "abort" and batch.producer_id in with_data:
+                found.add((batch.producer_id, batch.base_offset))
+            with_data.discard(batch.producer_id)
+        elif batch.transactional:
+            with_data.add(batch.producer_id)
+    return found
+
+
+@settings(deadline=None, max_examples=150)
+@given(histories(), st.data())
+def test_a_replay_finds_what_a_look_at_every_record_finds(
+    history: History, data: st.DataObject
+) -> None:
+    with folder() as directory:
+        starts = data.draw(st.sets(st.integers(0, len(history.written) - 1), max_size=3))
+        rebuilt = rebuilt_from(directory, history.segments(directory, sorted(starts)))
+    states = rebuilt.states
+    assert states.last_stable_offset(history.end_offset) == history.last_stable_offset()
+    assert {(one.producer_id, one.last_offset) for one in rebuilt.aborted} == aborted_in(history)
+    for producer_id, entry in states.entries.items():
+        assert entry.producer_epoch == history.epochs.get(producer_id, 0)
+        assert entry.last_sequence + 1 == history.sequences.get(producer_id, 0)
+        assert entry.txn_first_offset == history.open.get(producer_id)
+
+
+@settings(deadline=None, max_examples=100)
+@given(histories(), st.data())
+def test_a_snapshot_at_any_batch_and_a_replay_of_the_rest_is_a_replay_of_all(
+    history: History, data: st.DataObject
+) -> None:
+    at = data.draw(st.sampled_from([batch.next_offset for batch in history.written]))
+    with folder() as directory:
+        starts = data.draw(st.sets(st.integers(0, len(history.written) - 1), max_size=3))
+        extents = history.segments(directory, sorted(starts))
+        full = rebuilt_from(directory, extents)
+        before = rebuilt_from(directory, extents, end=at)
+        write_snapshot(Files(), directory, at, before.states.entries)
+        resumed = rebuilt_from(directory, extents)
+    assert resumed.replayed_from == at
+    assert pack(resumed.states.entries) == pack(full.states.entries)
+    hw = history.end_offset
+    assert resumed.states.last_stable_offset(hw) == full.states.last_stable_offset(hw)
+    assert resumed.aborted == [one for one in full.aborted if one.last_offset >= at]
+
+
+@settings(deadline=None, max_examples=150)
+@given(histories(size_max=40), st.data())
+def test_a_search_finds_the_aborted_transactions_of_every_range(
+    history: History, data: st.DataObject
+) -> None:
+    """One search for all ranges, so that what it remembers is used, and misused if it can be."""
+    with folder() as directory:
+        starts = data.draw(st.sets(st.integers(0, len(history.written) - 1), max_size=3))
+        extents = history.segments(directory, sorted(starts))
+        search = AbortedSearch(Files())
+        batches = [
+            one for one in history.written if one.next_offset <= history.last_stable_offset()
+        ]
+        for _ in range(3 if batches else 0):
+            first, last = sorted(data.draw(st.sampled_from(range(len(batches)))) for _ in range(2))
+            start, end = batches[first].base_offset, batches[last].next_offset
+            found = search.between(
+                extents, start, place_of(extents, history, first), end, history.end_offset
+            )
+            assert dropped(history, range(first, last + 1), found) == {
+                index
+                for index in range(first, last + 1)
+                if not batches[index].ends and history.outcome(index) == "abort"
+            }
+
+
+def place_of(extents: list[SegmentExtent], history: History, index: int) -> Place:
+    offset = history.written[index].base_offset
+    base = max(extent.base_offset for extent in extents if extent.base_offset <= offset)
+    before = (one for one in history.written[:index] if one.base_offset >= base)
+    return Place(base, sum(len(one.data) for one in before))
+
+
+def dropped(history: History, indexes: range, aborted: list[AbortedTransaction]) -> set[int]:
+    """What a consumer drops that goes by a fetch answer, batch by batch."""
+    assert aborted == sorted(aborted, key=lambda one: one.first_offset)
+    found, current = set(), set()
+    for index in indexes:
+        batch = history.written[index]
+        current |= {one.producer_id for one in aborted if one.first_offset < batch.next_offset}
+        aborted = [one for one in aborted if one.first_offset >= batch.next_offset]
+        if batch.ends == "abort":
+            current.discard(batch.producer_id)
+        elif batch.transactional and batch.producer_id in current and not batch.ends:
+            found.add(index)
+    return found
+
+
+def test_a_search_goes_on_where_the_log_has_grown_and_rolled(tmp_path: Path) -> None:
+    history = History()
+    history.append(1, transactional=True)
+    history.end(1, abort=True)
+    search, start = AbortedSearch(Files()), Place(0, 0)
+    first = AbortedTransaction(1, 0, 1)
+    assert search.between(history.segments(tmp_path), 0, start, 2, 2) == [first]
+    history.append(1, transactional=True)
+    history.end(1, abort=True)
+    extents = history.segments(tmp_path, [2])
+    assert search.between(extents, 0, start, 4, 4) == [first, AbortedTransaction(1, 2, 3)]
+
+
+class CountingFiles(Files):
+    """Counts the bytes that are read."""
+
+    count = 0
+
+    def pread_into(self, descriptor: int, position: int, buffer: memoryview) -> int:
+        self.count += 1
+        return super().pread_into(descriptor, position, buffer)
+
+
+def test_who_reads_on_does_not_search_twice(tmp_path: Path) -> None:
+    history = History()
+    for _ in range(50):
+        history.append(1, transactional=True)
+    history.end(1, abort=True)
+    extents = history.segments(tmp_path)
+    files = CountingFiles()
+    search = AbortedSearch(files)
+    for offset in range(50):
+        at = Place(0, sum(len(batch.data) for batch in history.written[:offset]))
+        (found,) = search.between(extents, offset, at, offset + 1, 51)
+        assert (found.producer_id, found.last_offset) == (1, 50)
+    assert files.count < 60
+
+
+def test_the_last_stable_offset_waits_for_the_marker_to_be_below_the_high_watermark(
+    tmp_path: Path,
+) -> None:
+    history = History()
+    history.append(1, transactional=True, n=2)
+    history.end(1, abort=False)
+    history.append(-1, transactional=False)
+    extents = history.segments(tmp_path)
+    found = [rebuilt_from(tmp_path, extents).states.last_stable_offset(hw) for hw in range(5)]
+    assert found == [0, 0, 0, 3, 4]
+
+
+def test_an_open_transaction_that_began_before_the_log_start_counts_from_there(
+    tmp_path: Path,
+) -> None:
+    history = History()
+    history.append(1, transactional=True, n=5)
+    states = rebuilt_from(tmp_path, history.segments(tmp_path)).states
+    assert states.last_stable_offset(5, log_start_offset=3) == 3
+
+
+def test_an_aborted_transaction_names_the_offset_up_to_which_all_was_decided(
+    tmp_path: Path,
+) -> None:
+    history = History()
+    for producer_id in (1, 2, 3):
+        history.append(producer_id, transactional=True)
+    for producer_id in (1, 3, 2):
+        history.end(producer_id, abort=True)
+    rebuilt = rebuilt_from(tmp_path, history.segments(tmp_path))
+    assert [one.last_stable_offset for one in rebuilt.aborted] == [1, 1, 6]
+
+
+def test_a_snapshot_past_the_end_or_at_the_log_start_is_not_used(tmp_path: Path) -> None:
+    history = History()
+    history.append(1, transactional=False)
+    history.append(1, transactional=False)
+    extents = history.segments(tmp_path)
+    wrong = {99: ProducerEntry(0, (), last_append_ms=FIRST_TIMESTAMP_MS)}
+    for offset in (0, 3):
+        write_snapshot(Files(), tmp_path, offset, wrong)
+    rebuilt = rebuilt_from(tmp_path, extents, end=2)
+    assert (rebuilt.replayed_from, list(rebuilt.states.entries)) == (0, [1])
+
+
+def test_segments_before_the_snapshot_are_not_opened(tmp_path: Path) -> None:
+    history = History()
+    for _ in range(3):
+        history.append(1, transactional=False)
+    extents = history.segments(tmp_path, [1, 2])
+    before = rebuilt_from(tmp_path, extents, end=2)
+    write_snapshot(Files(), tmp_path, 2, before.states.entries)
+    for extent in extents[:2]:
+        extent.path.unlink()
+    assert rebuilt_from(tmp_path, extents).states.entries[1].last_sequence == 2
+
+
+def test_idle_producers_of_a_snapshot_are_forgotten_but_for_open_transactions(
+    tmp_path: Path,
+) -> None:
+    history = History()
+    history.append(1, transactional=False)
+    history.append(2, transactional=True)
+    extents = history.segments(tmp_path)
+    now_ms = FIRST_TIMESTAMP_MS + 1 + PRODUCER_ID_EXPIRATION_MS
+    assert list(rebuilt_from(tmp_path, extents, now_ms=now_ms - 2).states.entries) == [1, 2]
+    for _ in range(2):
+        rebuilt = rebuilt_from(tmp_path, extents, now_ms=now_ms)
+        assert list(rebuilt.states.entries) == [2]
+        everything = rebuilt_from(tmp_path, extents, now_ms=0).states.entries
+        write_snapshot(Files(), tmp_path, 2, everything)
+
+
+def test_a_compacted_log_with_an_emptied_marker_and_gaps_is_replayed(tmp_path: Path) -> None:
+    kept = data_batch(base_offset=10, producer_id=1, transactional=True)
+    path = tmp_path / f"{0:020d}.log"
+    path.write_bytes(kept + control_batch(b"\0\0\0\1", b"\0" * 6, base_offset=20, producer_id=1))
+    extent = SegmentExtent(0, path, path.stat().st_size)
+    assert rebuilt_from(tmp_path, [extent]).states.last_stable_offset(21) == 21
+
+
+SNAPSHOTS = ["itumeleng-ksql-txn/_confluent-ksql-default__command_topic-0"]
+
+
+@pytest.mark.parametrize("name", SNAPSHOTS)
+def test_a_brokers_transaction_is_replayed_to_the_brokers_snapshot(
+    shared_data: Path, name: str, tmp_path: Path
+) -> None:
+    directory = shared_data / "kafka-segments/licensed" / name
+    (snapshot,) = directory.glob("*.snapshot")
+    shutil.copy(directory / f"{0:020d}.log", tmp_path)
+    path = tmp_path / f"{0:020d}.log"
+    extent = SegmentExtent(0, path, path.stat().st_size)
+    rebuilt = rebuilt_from(tmp_path, [extent], now_ms=0)
+    assert rebuilt.replayed_from == 0
+    assert pack(rebuilt.states.entries) == snapshot.read_bytes()
+    assert rebuilt.states.last_stable_offset(2) == 2
+    assert rebuilt.states.last_stable_offset(1) == 0
+    assert snapshot == snapshot_path(directory, 2)
+
+
+def test_logs_of_brokers_in_every_format_are_walked(shared_data: Path, tmp_path: Path) -> None:
+    for path in sorted((shared_data / "kafka-segments/licensed").rglob("*-*/*.log")):
+        if path.stem.isdigit() and "kafka-rust" not in str(path):
+            extent = SegmentExtent(int(path.stem), path, path.stat().st_size)
+            rebuilt = rebuilt_from(tmp_path, [extent], now_ms=0)
+            assert rebuilt.states.last_stable_offset(END) == END
+            assert rebuilt.aborted == []
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["flipped", "cut"])
+def test_damage_raises_or_lies_in_what_is_not_read(tmp_path: Path, cut: bool) -> None:
+    """Of data the header alone counts; of markers, and of what looks like one, all of it."""
+    history = History()
+    history.append(1, transactional=True, n=2)
+    history.append(2, transactional=True)
+    history.end(1, abort=True)
+    history.end(2, abort=False)
+    (extent,) = history.segments(tmp_path)
+    whole = extent.path.read_bytes()
+    _, second, third, fourth = itertools.accumulate(len(one.data) for one in history.written)
+    markers = {*range(second + 16, third), *range(third + 16, fourth)}
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 0xFF
+        extent.path.write_bytes(damaged[:position] if cut else damaged)
+        found = aborted_or_error(extent)
+        if isinstance(found, CorruptRecordError):
+            assert (found.path, found.position >= 0) == (str(extent.path), True)
+        else:
+            assert not cut
+            assert position not in markers, "a marker's CRC covers it"
+            assert len(found) <= 1
+
+
+def aborted_or_error(extent: SegmentExtent) -> list[AbortedTransaction] | CorruptRecordError:
+    try:
+        AbortedSearch(Files()).between([extent], 0, Place(0, 0), 5, 5)
+        return rebuilt_from(extent.path.parent, [extent]).aborted
+    except CorruptRecordError as error:
+        return error

@@ -1,0 +1,115 @@
+"""Markers are read as Kafka writes them, and written as Kafka reads them."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import aiokafka.record.default_records as aiokafka  # type: ignore[import-untyped]
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.record.control import EndTransactionMarker, encode_marker, read_marker
+from spark_kbatch.record.header import unpack
+from tests import reference
+from tests.log.histories import control_batch, marker_batch
+
+COMMIT_MARKER = bytes.fromhex(
+    "000000000000002a00000042ffffffff02113078b400300000000000000000000003e800000000000003e8"
+    "00000000000023280003ffffffff000000012000000008000000010c00000000000700"
+)
+
+
+def a_marker(**changed: Any) -> bytes:
+    """The commit marker above, as we write it."""
+    fields = {
+        "producer_id": 9000,
+        "producer_epoch": 3,
+        "timestamp_ms": 1000,
+        "base_offset": 42,
+        **changed,
+    }
+    return bytes(encode_marker(EndTransactionMarker(is_abort=False, coordinator_epoch=7), **fields))
+
+
+def marker_of(batch: bytes) -> EndTransactionMarker | None:
+    return read_marker(batch, 0, unpack(batch))
+
+
+def test_a_marker_has_the_bytes_that_kafka_gives_it() -> None:
+    assert a_marker() == COMMIT_MARKER
+
+
+@pytest.mark.parametrize("abort", [True, False], ids=["abort", "commit"])
+def test_a_marker_is_read_back(abort: bool) -> None:
+    marker = EndTransactionMarker(abort, 2**31 - 1)
+    data = encode_marker(marker, producer_id=2**40, producer_epoch=0, timestamp_ms=-1)
+    assert marker_of(bytes(data)) == marker
+    assert unpack(data).is_control
+    assert unpack(data).is_transactional
+    written = marker_batch(base_offset=5, producer_id=1, abort=abort, coordinator_epoch=9)
+    assert marker_of(written) == EndTransactionMarker(abort, 9)
+
+
+def test_another_client_sees_a_control_batch_with_the_same_record() -> None:
+    batch = aiokafka.DefaultRecordBatch(bytearray(a_marker()))
+    assert batch.is_control_batch
+    assert batch.is_transactional
+    assert (batch.producer_id, batch.producer_epoch, batch.base_offset) == (9000, 3, 42)
+    assert batch.validate_crc()
+    (record,) = batch
+    assert record.key == b"\0\0\0\1"
+
+
+@pytest.mark.parametrize("kind", [2, 3, 4, 5, 6, 7, -1])
+def test_other_control_records_end_nothing(kind: int) -> None:
+    assert marker_of(control_batch(struct.pack(">hh", 0, kind), b"")) is None
+
+
+def test_a_control_batch_emptied_by_compaction_ends_nothing() -> None:
+    emptied = reference.encode_batch([], producer_id=7, producer_epoch=0, attributes_extra=0x30)
+    assert marker_of(emptied) is None
+
+
+def test_a_later_version_is_read_as_the_first() -> None:
+    batch = control_batch(struct.pack(">hhi", 5, 0, 1), struct.pack(">hiq", 3, 8, 99))
+    assert marker_of(batch) == EndTransactionMarker(is_abort=True, coordinator_epoch=8)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "what"),
+    [
+        pytest.param(None, b"\0" * 6, "key", id="null key"),
+        pytest.param(b"\0\0\0", b"\0" * 6, "key", id="short key"),
+        pytest.param(b"\xff\xff\0\0", b"\0" * 6, "key", id="negative key version"),
+        pytest.param(b"\0\0\0\1", None, "value", id="null value"),
+        pytest.param(b"\0\0\0\1", b"\0" * 5, "value", id="short value"),
+        pytest.param(b"\0\0\0\1", b"\xff\xff\0\0\0\0", "value", id="negative value version"),
+    ],
+)
+def test_a_malformed_control_record_is_refused(
+    key: bytes | None, value: bytes | None, what: str
+) -> None:
+    with pytest.raises(CorruptRecordError, match=f"{what} of .*: expected .* found"):
+        marker_of(control_batch(key, value))
+
+
+@pytest.mark.parametrize("position", range(17, 78))
+def test_a_flipped_byte_is_found(position: int) -> None:
+    damaged = bytearray(COMMIT_MARKER)
+    damaged[position] ^= 0x55
+    with pytest.raises(CorruptRecordError):
+        marker_of(bytes(damaged))
+
+
+@given(st.binary(max_size=40), st.integers(-1, 3))
+def test_any_record_is_read_or_refused(section: bytes, records_count: int) -> None:
+    batch = reference.frame_batch(
+        section, attributes=0x30, producer_id=7, records_count=records_count
+    )
+    try:
+        marker_of(batch)
+    except CorruptRecordError:
+        pass
