@@ -349,6 +349,15 @@ class PartitionLog:
         Source: UnifiedLog.append.
         """
         appender = LogAppender(self, state)
+        # What a dead writer left behind the active segment shows in its size. Other left-overs,
+        # index entries and segments, come to light only when the segment is rolled.
+        if (
+            appender.is_full_for(header)
+            or self._active_size(state) != state.segment_size
+            or state.boot_id != boot_id()
+        ):
+            state = self.cut(state)
+            appender = LogAppender(self, state)
         idempotent = header.producer_id > NO_PRODUCER_ID
         marker = None
         if idempotent:
@@ -368,13 +377,7 @@ class PartitionLog:
                 self._producers.ensure_follows(header)
         known = self._producers_as_of
         are_known = known is not None and known.log_end_offset == state.log_end_offset
-        # What a dead writer left behind the active segment shows in its size. Other left-overs,
-        # index entries and segments, come to light only when the segment is rolled.
-        is_full = appender.is_full_for(header)
-        if is_full or self._active_size(state) != state.segment_size or state.boot_id != boot_id():
-            state = self.cut(state)
-            appender = LogAppender(self, state)
-        if is_full and are_known:
+        if appender.is_full_for(header) and are_known:
             appender.touch(
                 write_snapshot(
                     self.files, self.directory, state.log_end_offset, self._producers.entries

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,15 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_kbatch.cluster import open_for_reading
 from spark_kbatch.config import TopicConfig
-from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.errors import CorruptRecordError, KBatchError
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.headers import SegmentView
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState
 from spark_kbatch.log.time_lookup import Segments, TimeLookup
-from spark_kbatch.model import MAX_TIMESTAMP, OffsetAndTimestamp
+from spark_kbatch.model import MAX_TIMESTAMP, OffsetAndTimestamp, TopicPartition
 from spark_kbatch.record.header import unpack
 from spark_kbatch.record.times import times
 from tests import builders, reference
@@ -266,3 +268,48 @@ def test_records_that_do_not_fit_are_an_error_and_nothing_else() -> None:
             except CorruptRecordError:
                 refused += 1
     assert refused > 20
+
+
+# Directories of brokers.
+
+
+def test_times_are_found_in_a_brokers_directory_as_in_our_own(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, config=TopicConfig(segment_bytes=2500))
+    builders.write(cluster, {("events", 0): list(map(a_batch, JUMPING))})
+    copy = tmp_path / "kafka-logs"
+    shutil.copytree(cluster.path / "broker-0", copy)
+    for path in copy.glob("*/kbatch.state"):
+        path.unlink()
+    partition = TopicPartition("events", 0)
+    brokers = open_for_reading(str(copy))
+    for asked in [*range(54), "earliest", "latest", "max_timestamp"]:
+        wanted = {partition: asked}
+        assert brokers.list_offsets(wanted) == cluster.list_offsets(wanted), asked
+
+
+def test_times_are_found_in_what_real_brokers_wrote(shared_data: Path) -> None:
+    directories = sorted(
+        {path.parent for path in (shared_data / "kafka-segments/licensed").rglob("*.timeindex")}
+    )
+    looked_at = 0
+    for directory in directories:
+        try:
+            brokers = open_for_reading(str(directory))
+            (topic,) = brokers.topic_names(internal=True)
+            batches = list(brokers.read(topic, isolation_level="read_uncommitted"))
+        except (KBatchError, ValueError):
+            continue  # Not a partition's directory, or of a format that is not read here.
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        times_there = sorted({row["timestamp"] for row in rows if row["timestamp"] >= 0})
+        for time in [*times_there[:: max(len(times_there) // 20, 1)], 0]:
+            (found,) = brokers.list_offsets(
+                dict.fromkeys(brokers.partitions(topic), time), isolation_level="read_uncommitted"
+            ).values()
+            # Markers have times, too, and are no rows.
+            rows_from = [row["offset"] for row in rows if row["timestamp"] >= time]
+            if found is None or found.offset in {row["offset"] for row in rows}:
+                assert rows_from[:1] == ([] if found is None else [found.offset]), directory
+            else:
+                assert not rows_from or found.offset < rows_from[0], directory
+            looked_at += 1
+    assert looked_at > 20
