@@ -135,6 +135,7 @@ class BrokerLogs(TopicReader):
             lambda: self._checkpoints([topic_partition])[topic_partition],
             max_bytes=max_bytes,
             buffer=buffer,
+            isolation=isolation,
         )
 
     def resolve(self, wanted: OffsetRange, options: ReadOptions, action: str) -> OffsetRange:

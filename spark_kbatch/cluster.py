@@ -22,6 +22,7 @@ from spark_kbatch.config import (
     Topic,
     TopicConfig,
     WriteOptions,
+    ensure_codec_exists,
     parse_isolation_level,
 )
 from spark_kbatch.consumer import TopicReader
@@ -40,9 +41,10 @@ from spark_kbatch.model import (
     TopicPartition,
 )
 from spark_kbatch.producer.producer import Producer
-from spark_kbatch.producer.sender import Answer, ProduceRequest
+from spark_kbatch.producer.sender import Answer, ProduceBatch, ProduceRequest
 from spark_kbatch.producer_config import ProducerConfig, parse_producer_options
-from spark_kbatch.record.header import LogRead
+from spark_kbatch.record.header import MAGIC, LogRead
+from spark_kbatch.record.message_set import MessageSet, down_convert
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.manager import (
     OnComplete,
@@ -144,6 +146,9 @@ class Cluster(TopicReader):
         wanted = TopicConfig(
             max_message_bytes=options.max_message_bytes or default.max_message_bytes,
             segment_bytes=options.segment_bytes or default.segment_bytes,
+            message_format_version=(
+                options.message_format_version or default.message_format_version
+            ),
         )
         topic = found or self.manager.create_topic(
             name, partitions=options.num_partitions or 1, config=wanted
@@ -152,12 +157,18 @@ class Cluster(TopicReader):
             ("num.partitions", options.num_partitions, topic.partitions),
             ("max.message.bytes", options.max_message_bytes, topic.config.max_message_bytes),
             ("segment.bytes", options.segment_bytes, topic.config.segment_bytes),
+            (
+                "message.format.version",
+                options.message_format_version,
+                topic.config.message_format_version,
+            ),
         ):
             if given is not None and given != existing:
                 raise ConfigError(
                     f"option {key!r} is {given}, but topic {name!r} exists with {existing}; leave the "
                     "option out, or write to a new topic"
                 )
+        ensure_codec_exists(topic, options.compression_type)
         return topic
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
@@ -301,7 +312,7 @@ class Cluster(TopicReader):
         config = parse_producer_options(options)
         return Producer(
             config,
-            LocalLog(self, flush=config.flush),
+            LocalLog(self, flush=config.flush, level=config.compression_level),
             self.topic_to_write,
             now_ms,
             new_producer_id=self.new_producer_id,
@@ -355,15 +366,19 @@ def open_for_reading(
 class LocalLog:
     """The transport of plain Python: batches are appended to the logs before it answers."""
 
-    def __init__(self, cluster: Cluster, *, flush: bool) -> None:
-        self._cluster, self._flush = cluster, flush
+    def __init__(self, cluster: Cluster, *, flush: bool, level: int | None = None) -> None:
+        """`level` is the codec's, for topics of an older format."""
+        self._cluster, self._flush, self._level = cluster, flush, level
 
     def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
         """Append every batch; each partition has an answer of its own."""
         self._cluster.append_records(
             timeout_ms=request.timeout_ms,
             required_acks=request.acks,
-            entries_per_partition={batch.topic_partition: batch.data for batch in request.batches},
+            entries_per_partition={
+                batch.topic_partition: _in_format(batch, self._level).data
+                for batch in request.batches
+            },
             on_complete=on_answer,
             flush=self._flush,
         )
@@ -372,18 +387,21 @@ class LocalLog:
 class StagedFiles:
     """The transport of a task: batches are staged before it answers; offsets come with the commit."""
 
-    def __init__(self, staging: Staging) -> None:
-        self._staging = staging
+    def __init__(self, staging: Staging, *, level: int | None = None) -> None:
+        """`level` is the codec's, for topics of an older format."""
+        self._staging, self._level = staging, level
 
     def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
         """Stage every batch."""
         answer: dict[TopicPartition, AppendResult] = {}
-        for topic, topic_partition, data, records_count in request.batches:
+        for batch in request.batches:
+            topic, topic_partition, _, records_count = batch
+            data, largest = _in_format(batch, self._level)
             limit = topic.config.max_message_bytes
-            if len(data) > limit:
+            if largest > limit:
                 # A commit would refuse it; of several records it is split.
                 error = RecordTooLargeError(
-                    f"a record for topic {topic.name!r}, as a batch of its own,", len(data), limit,
+                    f"a record for topic {topic.name!r}, as a batch of its own,", largest, limit,
                     "max.message.bytes",
                 )  # fmt: skip
                 answer[topic_partition] = AppendResult(error=error)
@@ -391,6 +409,14 @@ class StagedFiles:
                 self._staging.send(topic, topic_partition.partition, data, records_count)
                 answer[topic_partition] = AppendResult()
         on_answer(answer)
+
+
+def _in_format(batch: ProduceBatch, level: int | None) -> MessageSet:
+    """What a batch is in the format of its topic."""
+    magic = batch.topic.config.message_magic
+    if magic == MAGIC:
+        return MessageSet(batch.data, len(batch.data))
+    return down_convert(batch.data, magic, level=level)
 
 
 class TaskProducer:
@@ -423,7 +449,7 @@ class TaskProducer:
                 delivery_timeout_ms=INT_MAX,
                 max_in_flight_requests_per_connection=1,
             ),
-            StagedFiles(self._staging),
+            StagedFiles(self._staging, level=options.compression_level),
             lambda name: cluster.topic_for(name, options),
             now_ms,
             # Where batches wait for no time, a thread would only cost.

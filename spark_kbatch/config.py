@@ -11,6 +11,7 @@ connector/kafka-0-10-sql/.../KafkaSourceProvider.scala.
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -29,6 +30,8 @@ FOREIGN_ENDS = ("log", "checkpoint")
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _TOPIC_NAME_LENGTH_MAX = 249
+_VERSION = re.compile(r"(\d)\.(\d{1,2})(\.\d{1,2}){0,2}(-IV\d)?")
+_VERSIONS = "a version of Kafka from 0.8 on, such as 0.9.0, 0.10.2 or 3.0"
 _TXN_APP_ID_LENGTH_MAX = 1000  # their UTF-8 has a 16-bit length in the log
 _DOTTED_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -51,13 +54,41 @@ def ensure_valid_topic(name: str) -> str:
     return name
 
 
+@functools.cache
+def message_magic(version: str) -> int:
+    """The record format, 0 to 2, that Kafka's brokers of a version wrote.
+
+    Raises:
+        ConfigError: no such version.
+    Source: MetadataVersion.fromVersionString, highestSupportedRecordVersion.
+    """
+    found = _VERSION.fullmatch(version.strip())
+    major, minor = (int(found[1]), int(found[2])) if found else (0, 0)
+    if (major == 0 and minor < 8) or major > 4:
+        refuse("message.format.version", version, _VERSIONS)
+    return 2 if major else (0 if minor < 10 else 1 if minor == 10 else 2)
+
+
 @dataclass(frozen=True)
 class TopicConfig:
-    """A topic's own settings, fixed when it is created; stored with it."""
+    """A topic's own settings, fixed when it is created; stored with it.
+
+    Raises:
+        ConfigError: a message_format_version that Kafka has not had.
+    """
 
     max_message_bytes: int = 1 * MiB + 12
     segment_bytes: int = 1 * GiB
     index_interval_bytes: int = 4096
+    message_format_version: str = "3.0"
+
+    def __post_init__(self) -> None:
+        message_magic(self.message_format_version)
+
+    @property
+    def message_magic(self) -> int:
+        """Of what is written to the topic: 2 for batches, 0 and 1 for the formats before them."""
+        return message_magic(self.message_format_version)
 
 
 @dataclass(frozen=True)
@@ -86,6 +117,7 @@ class WriteOptions:
     num_partitions: int | None
     max_message_bytes: int | None
     segment_bytes: int | None
+    message_format_version: str | None
     adopt_min_bytes: int
     flush: bool
     txn_app_id: str | None
@@ -160,6 +192,26 @@ def parse_dotted_path(key: str, value: str) -> str:
     if not _DOTTED_PATH.fullmatch(text):
         refuse(key, value, "package.module.function")
     return text
+
+
+def _format_version(key: str, value: str) -> str:
+    del key
+    message_magic(value)
+    return value.strip()
+
+
+def ensure_codec_exists(topic: Topic, compression_type: str) -> None:
+    """Check that the format of a topic knows a codec.
+
+    Raises:
+        ConfigError: zstd, which came after the formats V0 and V1.
+    """
+    if topic.config.message_magic < 2 and compression_type == "zstd":
+        raise ConfigError(
+            f"option 'compression.type' is 'zstd', but topic {topic.name!r} has "
+            f"message.format.version={topic.config.message_format_version}, whose format has no zstd; "
+            f"accepted: {', '.join(COMPRESSION_TYPES[:-1])}"
+        )
 
 
 def _gzip_level(key: str, value: str) -> int:
@@ -298,6 +350,7 @@ WRITE_OPTIONS = (
     Option("num.partitions", parse_number(1, 100_000), "1 to 100000", "1", "Partitions of a topic that this write creates. An existing topic must have as many."),
     Option("max.message.bytes", parse_number(1024, INT_MAX), "1024 to 2147483647", "1048588", "Largest batch, as stored, in a topic that this write creates. An existing topic must have the same."),
     Option("segment.bytes", parse_number(1 * MiB, INT_MAX), "1048576 to 2147483647", "1073741824", "Largest segment file in a topic that this write creates. An existing topic must have the same."),
+    Option("message.format.version", _format_version, _VERSIONS, "3.0", "Format of the records in a topic that this write creates, by the version of the brokers that wrote it: before 0.10 V0, before 0.11 V1, then V2. V0 and V1 have no headers and no zstd, V0 no timestamps; producers are not idempotent there. An existing topic must have the same."),
     Option("adopt.min.bytes", parse_number(0, INT_MAX), "0 to 2147483647", "8388608", "From this size on, what a task wrote for a partition becomes a segment by renaming; smaller pieces are copied."),
     Option("flush", parse_boolean, "true, false", "true", "Whether a commit is on disk before it is acknowledged. With false a killed process loses nothing, a power loss may lose the last commits."),
     Option("txnAppId", _txn_app_id, "1 to 1000 characters", "not set", "With `txnVersion`: names who writes, such as a query and one of its sinks. Of each name a version is written once."),
@@ -366,6 +419,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         num_partitions=given.get("num.partitions"),
         max_message_bytes=given.get("max.message.bytes"),
         segment_bytes=given.get("segment.bytes"),
+        message_format_version=given.get("message.format.version"),
         adopt_min_bytes=given.get("adopt.min.bytes", 8 * MiB),
         flush=given.get("flush", True),
         txn_app_id=given.get("txnAppId"),

@@ -364,6 +364,10 @@ def read_range(
             if end <= log_end:
                 return
             raise OffsetOutOfRangeError(str(topic_partition), end, edges.log_start_offset, log_end)
+        # What lies behind the range is not looked at, so that a range can end before a damaged batch.
+        read = read.below(end)
+        if not read.batches:
+            return
         try:
             yield from codec.decode_batches(
                 read.data, without_aborted(read), columns=columns,

@@ -1,4 +1,4 @@
-"""All compiled code: flat arrays in, flat arrays out.
+"""The compiled code of what is done to every row: flat arrays in, flat arrays out.
 
     kernel          one call does, for n rows or records
     hash_keys       murmur2 of every key
@@ -10,8 +10,9 @@
     scan_headers    where the keys and values of those headers lie
     copy_spans      bytes from where they lie into one Arrow data buffer
 
-The loops look like the format that `record/__init__` tells. Kernels know no Arrow, objects or
-exceptions: they return a count, or a negative code that the caller turns into an error.
+The loops look like the format that `record/__init__` tells; `message_kernels` has those of the
+formats before it. Kernels know no Arrow, objects or exceptions: they return a count, or a negative
+code that the caller turns into an error.
 
 What every caller keeps: `data` arrays are uint8, `bounds` int32 (Arrow's n+1 offsets), `valid`
 uint8 with one byte a row, timestamps and record offsets int64; inputs are read-only, outputs
@@ -69,20 +70,7 @@ _MURMUR_M = np.uint64(0x5BD1E995)
 
 # Helpers: compiled into the kernels that call them.
 
-
-def _copy(source: Any, start: Any, out: Any, position: Any, size: Any) -> Any:
-    """Copy `size` bytes; a call of memcpy once compiled."""
-    for i in range(size):
-        out[position + i] = source[start + i]
-    return position + size
-
-
-def _prefetch(source: Any, position: Any) -> None:
-    """Have the processor fetch two cache lines that will be read soon; nothing until compiled.
-
-    The position may lie behind the end. Bytes come from memory while the loop does its other work:
-    a third of the time for records of 130 bytes.
-    """
+_copy, _prefetch = jit.copy, jit.prefetch
 
 
 def _zigzag(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Record batches of format V2, encoded and decoded once more: plainly, from the format alone.
+"""Record batches and message sets, encoded and decoded once more: plainly, from the formats alone.
 
     position  bytes  field
            0      8  base offset
@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 
 import cramjam
 import lz4.frame
+import xxhash
 import zstandard
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
@@ -335,3 +336,135 @@ def crc32c(data: bytes) -> int:
     for byte in data:
         crc = crc >> 8 ^ _CRC32C_TABLE[(crc ^ byte) & 0xFF]
     return crc ^ 0xFFFFFFFF
+
+
+# Message sets of the formats before it.
+#
+#     offset, int64; size of what follows, int32; CRC-32 of everything behind it, uint32;
+#     magic, 0 or 1; attributes: bits 0-2 codec, 3 log append time; with magic 1 a timestamp, int64;
+#     key length, int32 (-1: null), key, value length, int32 (-1: null), value
+#
+# The value of a message with a codec is a compressed message set.
+
+
+def encode_message(
+    record: Record, *, magic: int, attributes: int = 0, offset: int | None = None
+) -> bytes:
+    """One message; `offset` in place of the record's own."""
+    assert not record.headers, "the format has no headers"
+    covered = struct.pack(">bb", magic, attributes)
+    covered += struct.pack(">q", record.timestamp) if magic else b""
+    for field in (record.key, record.value):
+        covered += struct.pack(">i", -1 if field is None else len(field)) + (field or b"")
+    after_size = struct.pack(">I", zlib.crc32(covered)) + covered
+    at = record.offset if offset is None else offset
+    return struct.pack(">qi", at, len(after_size)) + after_size
+
+
+def with_message_crc(message: bytes) -> bytes:
+    """The same message, its CRC made right."""
+    return message[:12] + struct.pack(">I", zlib.crc32(message[16:])) + message[16:]
+
+
+def encode_messages(
+    records: Sequence[Record],
+    *,
+    magic: int,
+    codec: int = 0,
+    log_append_time: int | None = None,
+    wrapper_offset: int | None = None,
+) -> bytes:
+    """A message set as a broker stores it: plain, or with a codec one wrapper.
+
+    `log_append_time` is the wrapper's, or every plain message's; `wrapper_offset` one that is wrong.
+    """
+    attributes = 0 if log_append_time is None else LOG_APPEND_TIME
+    if codec == 0:
+        if log_append_time is not None:
+            records = [record._replace(timestamp=log_append_time) for record in records]
+        return b"".join(encode_message(r, magic=magic, attributes=attributes) for r in records)
+    first = records[0].offset if magic else 0
+    inner = b"".join(encode_message(r, magic=magic, offset=r.offset - first) for r in records)
+    timestamp = max(record.timestamp for record in records)
+    wrapper = Record(
+        records[-1].offset if wrapper_offset is None else wrapper_offset,
+        timestamp if log_append_time is None else log_append_time,
+        None,
+        compress_for(magic, codec, inner),
+    )
+    return encode_message(wrapper, magic=magic, attributes=attributes | codec)
+
+
+def compress_for(magic: int, codec: int, data: bytes) -> bytes:
+    """As `compress`; the checksum of an lz4 frame's header is taken over its magic too with magic 0."""
+    compressed = compress(codec, data)
+    if codec == LZ4 and magic == 0:
+        return compressed[:6] + _lz4_checksum(compressed[:6]) + compressed[7:]
+    return compressed
+
+
+def _lz4_checksum(covered: bytes) -> bytes:
+    return xxhash.xxh32_digest(covered)[2:3]
+
+
+def decode_messages(data: bytes, *, strict: bool = True) -> list[Record]:
+    """Every record of whole messages back to back; checks CRCs, lengths and nesting.
+
+    `strict` is as for `decode_batches`.
+    """
+    records = []
+    for message, magic, attributes in _split_messages(data, cut_off=False):
+        codec = attributes & CODEC_MASK
+        if codec == 0:
+            records.append(message)
+            continue
+        assert message.value is not None, "a wrapper's value"
+        set_of = _decompress_of(magic, codec, message.value, strict)
+        inner = list(_split_messages(set_of, cut_off=True))
+        assert {m for _, m, _ in inner} == {magic}, "magic of a message in a wrapper"
+        assert not any(a & CODEC_MASK for _, _, a in inner), "a wrapper in a wrapper"
+        # A wrapper without an offset was not given one by a broker.
+        shift = message.offset - inner[-1][0].offset if magic and message.offset else 0
+        for record, _, _ in inner:
+            has_one_time = magic and attributes & LOG_APPEND_TIME
+            timestamp = message.timestamp if has_one_time else record.timestamp
+            records.append(record._replace(offset=record.offset + shift, timestamp=timestamp))
+    return records
+
+
+def _split_messages(data: bytes, *, cut_off: bool) -> Iterator[tuple[Record, int, int]]:
+    """Each message as a record, its magic and its attributes; the last one may be cut off."""
+    position = 0
+    while position < len(data):
+        end = position + LOG_OVERHEAD
+        if end <= len(data):
+            (size,) = struct.unpack_from(">i", data, position + 8)
+            assert size >= 14, "message size"
+            end += size
+        if end > len(data) and cut_off:
+            return
+        assert end <= len(data), "message size"
+        offset, _, crc, magic, attributes = struct.unpack_from(">qiIbb", data, position)
+        assert crc == zlib.crc32(data[position + 16 : end]), "CRC of a message"
+        assert magic in (0, 1), "magic of a message"
+        position += 18
+        timestamp = -1
+        if magic:
+            (timestamp,) = struct.unpack_from(">q", data, position)
+            position += 8
+        fields: list[bytes | None] = []
+        for _ in ("key", "value"):
+            (length,) = struct.unpack_from(">i", data, position)
+            position += 4
+            fields.append(None if length < 0 else data[position : position + length])
+            position += max(length, 0)
+        assert position == end, "lengths in a message"
+        yield Record(offset, timestamp, *fields), magic, attributes
+
+
+def _decompress_of(magic: int, codec: int, data: bytes, strict: bool) -> bytes:
+    if codec == LZ4 and magic == 0:
+        # Flags, block size; then a content size and a dictionary id, where the flags say so.
+        end = 6 + 8 * (data[4] >> 3 & 1) + 4 * (data[4] & 1)
+        data = data[:end] + _lz4_checksum(data[4:end]) + data[end + 1 :]
+    return decompress(codec, data, strict=strict)

@@ -14,6 +14,7 @@ from spark_kbatch.config import (
     READ_OPTIONS,
     WRITE_OPTIONS,
     ReadOptions,
+    TopicConfig,
     WriteOptions,
     ensure_valid_topic,
     parse_read_options,
@@ -53,6 +54,7 @@ def test_a_write_needs_no_option_but_a_path() -> None:
         num_partitions=None,
         max_message_bytes=None,
         segment_bytes=None,
+        message_format_version=None,
         adopt_min_bytes=8 * 1024 * 1024,
         txn_app_id=None,
         txn_version=None,
@@ -115,6 +117,7 @@ def test_the_default_that_the_table_names_is_the_one_that_counts(option: config.
         pytest.param("num.partitions", "100000", "num_partitions", 100_000, id="most partitions"),
         pytest.param("max.message.bytes", "1024", "max_message_bytes", 1024, id="least message"),
         pytest.param("segment.bytes", "2147483647", "segment_bytes", 2**31 - 1, id="largest segment"),
+        pytest.param("message.format.version", " 0.10.2 ", "message_format_version", "0.10.2", id="format"),
         pytest.param("adopt.min.bytes", "0", "adopt_min_bytes", 0, id="adopt all"),
         pytest.param("flush", "false", "flush", False, id="no flush"),
         pytest.param("flush", " True ", "flush", True, id="flush in capitals"),
@@ -122,6 +125,22 @@ def test_the_default_that_the_table_names_is_the_one_that_counts(option: config.
 )  # fmt: skip
 def test_write_option_is_parsed(key: str, value: str, field: str, parsed: object) -> None:
     assert getattr(write(key, value), field) == parsed
+
+
+@pytest.mark.parametrize(
+    ("version", "magic"),
+    [
+        ("0.8.0", 0), ("0.8.2.2", 0), ("0.9.0", 0), ("0.10.0-IV1", 1), ("0.10.2", 1), ("0.11.0-IV2", 2),
+        ("1.0", 2), ("1.1.1", 2), ("2.8", 2), ("3.0-IV1", 2), ("3.9.0", 2), ("4.0", 2),
+    ],
+)  # fmt: skip
+def test_version_of_brokers_says_which_format_they_wrote(version: str, magic: int) -> None:
+    assert TopicConfig(message_format_version=version).message_magic == magic
+
+
+def test_topic_with_a_version_that_kafka_has_not_had_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'message.format.version' is '0.7'"):
+        TopicConfig(message_format_version="0.7")
 
 
 @pytest.mark.parametrize(
@@ -196,6 +215,9 @@ def test_bad_number_is_refused(key: str, value: str) -> None:
     [
         pytest.param(write, "compression.type", "brotli", "none, gzip, snappy, lz4, zstd", id="codec"),
         pytest.param(write, "compression.type", "", "none, gzip, snappy, lz4, zstd", id="no codec"),
+        pytest.param(write, "message.format.version", "0.7.2", "a version of Kafka from 0.8 on", id="version before 0.8"),
+        pytest.param(write, "message.format.version", "5.0", "a version of Kafka from 0.8 on", id="version to come"),
+        pytest.param(write, "message.format.version", "v1", "a version of Kafka from 0.8 on", id="no version"),
         pytest.param(write, "flush", "yes", "true or false", id="flush"),
         pytest.param(read, "includeHeaders", "1", "true or false", id="headers"),
         pytest.param(read, "subscribe", "", "one or more topics", id="no topic"),

@@ -23,7 +23,7 @@ LAYERS = (
     {"config"},
     {"producer_config"},
     {"jit"},
-    {"kernels"},
+    {"kernels", "message_kernels"},
     {"record"},
     {"producer", "consumer", "log"},
     {"replica"},
@@ -139,15 +139,18 @@ def test_no_module_is_a_drawer() -> None:
 
 
 WITHOUT_KERNELS = """
+import shutil
 import sys
 from pathlib import Path
 
 import spark_kbatch
 from spark_kbatch import consumer
+from spark_kbatch.cluster import open_for_reading
 from spark_kbatch.config import parse_read_options, parse_write_options
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import plain
-from tests import builders
+from spark_kbatch.record.header import walk
+from tests import builders, reference
 
 path = sys.argv[1]
 cluster = builders.a_cluster(Path(path), topics={"events": 2})
@@ -163,6 +166,15 @@ assert agreed == {TopicPartition("events", 0): (0, 4), TopicPartition("events", 
 assert [info.offsets.high_watermark for info in cluster.describe(["events"])] == [4, 4]
 assert cluster.list_offsets({("events", 0): 0}) == {TopicPartition("events", 0): (0, 0)}
 assert not any(report.found for report in cluster.repair())
+
+shutil.copytree(cluster.path / "broker-0", Path(path) / "broker")
+logs = open_for_reading(str(Path(path) / "broker"))
+options = parse_read_options({"path": path, "subscribe": "events"})
+assert [logs.resolve(wanted, options, "").end for wanted in logs.plan(options)] == [4, 4]
+
+# As many as lie between two entries of an index.
+messages = reference.encode_messages([reference.Record(n, 0, None, b"v") for n in range(99)], magic=1)
+assert [header.next_offset for _, header in walk(messages)] == [99]
 
 print({"numba", "pyspark"} & sys.modules.keys())
 """

@@ -23,5 +23,9 @@ what is put behind the end and shown later, `validator` which batches a leader t
 as a file, `transaction_index` what was aborted, `replay` both from the batches themselves,
 `partition_log` segments in order: read, cut, append as a leader.
 
+A directory that a real broker wrote has no `kbatch.state`, and is only read: `broker_log_dir` finds
+its partitions, `broker_log` reads one, `segment_scan` finds where a file's batches end, `leftovers`
+which files count.
+
 Source: Kafka storage/.../log/LogSegment.java, OffsetIndex.java, TimeIndex.java, LocalLog.java.
 """

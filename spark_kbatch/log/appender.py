@@ -27,13 +27,17 @@ from spark_kbatch.log.segment import (
 )
 from spark_kbatch.log.state import LogState, boot_id
 from spark_kbatch.record.header import (
+    MAGIC,
+    MAGIC_POSITION,
     RECORD_BATCH_OVERHEAD,
+    RUN_BYTES_MAX,
     BatchHeader,
     assign,
     unpack,
     walk,
     whole_size,
 )
+from spark_kbatch.record.message_set import place
 
 if TYPE_CHECKING:
     from spark_kbatch.log.partition_log import PartitionLog
@@ -53,6 +57,7 @@ class LogAppender:
     def __init__(self, log: PartitionLog, state: LogState) -> None:
         self.next_offset = state.log_end_offset
         self._log, self._files, self._state = log, log.files, state
+        self._magic = log.config.message_magic
         self._paths = segment_paths(log.directory, state.segment_base_offset)
         self._size = state.segment_size
         self._index_size, self._time_index_size = state.index_size, state.time_index_size
@@ -72,11 +77,17 @@ class LogAppender:
     def append(self, data: bytearray | memoryview) -> None:
         """Copy batches behind the active segment, rolling where it is full. Writes to `data`.
 
+        Those of a topic with an older format are messages, as `message_set` makes them.
+
         Raises:
             CorruptRecordError: `data` is not whole batches; carries the position in it.
         """
+        if self._magic < MAGIC:
+            self._append_messages(memoryview(data))
+            return
         first = 0
         for position, header in walk(data):
+            self._ensure_magic(header, position)
             if self._is_full(position - first, header):
                 self._write_log(memoryview(data)[first:position])
                 self._roll()
@@ -87,8 +98,28 @@ class LogAppender:
             self._account(header, self._size + position - first)
         self._write_log(memoryview(data)[first:])
 
+    def _append_messages(self, data: memoryview, known: BatchHeader | None = None) -> None:
+        """Append messages; `known` says what one wrapper holds, whose own offset need not."""
+        run_bytes_max = min(self._log.config.segment_bytes, RUN_BYTES_MAX)
+        for position, header in walk(data, run_bytes_max=run_bytes_max):
+            self._ensure_magic(header, position)
+            held = data[position : position + header.size_in_bytes]
+            told = known if known is not None and header.is_wrapper else header
+            placed, final = place(held, told, self.next_offset)
+            if self._is_full(0, final):
+                self._roll()
+            if final.is_wrapper:
+                self._indexer.add(final, self._size)
+            else:
+                self._indexer.add_messages(placed, final, self._size)
+            self.next_offset = final.next_offset
+            self._write_log(placed)
+
     def append_batch(self, data: Buffer, header: BatchHeader) -> None:
         """As `append`, for the one batch that `data` holds, whose header is known. Only reads it."""
+        if self._magic < MAGIC:
+            self._append_messages(memoryview(bytearray(data)), header)
+            return
         if self.is_full_for(header):
             self._roll()
         view = memoryview(data)
@@ -113,7 +144,7 @@ class LogAppender:
 
     def adopt(self, source: Path, size: int) -> None:
         """Make the file `source`, `size` bytes of whole batches, the active segment by renaming it."""
-        if size > self._log.config.segment_bytes:
+        if size > self._log.config.segment_bytes or self._magic < MAGIC:
             self.append_extent(source, 0, size)
             return
         if self._size:
@@ -128,6 +159,7 @@ class LogAppender:
                     )
                 header = unpack(view)
                 header.ensure_sane(position, size - position)
+                self._ensure_magic(header, position)
                 assign(view, 0, base_offset=self.next_offset, leader_epoch=self._state.leader_epoch)
                 self._files.write_at(descriptor, position, view[:16])
                 self._account(header, position)
@@ -190,6 +222,15 @@ class LogAppender:
         header = header._replace(base_offset=self.next_offset)
         self._indexer.add(header, position)
         self.next_offset = header.next_offset
+
+    def _ensure_magic(self, header: BatchHeader, position: int) -> None:
+        if header.magic != self._magic:
+            raise CorruptRecordError(
+                "magic byte",
+                position=position + MAGIC_POSITION,
+                expected=self._magic,
+                found=header.magic,
+            )
 
     def _is_full(self, unwritten: int, header: BatchHeader) -> bool:
         size = self._size + unwritten

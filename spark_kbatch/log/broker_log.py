@@ -5,18 +5,21 @@ what a broker does at its start, worked out in memory:
 
     left-over files             as `leftovers.py` says
     log start offset            the checkpoint's, but not below the first segment's base offset
-    segments to look at         without a recovery point, and after a clean shutdown: the last one;
-                                else from the one that holds the recovery point to the last
+    segments to look at         without a recovery point, and after a clean shutdown: the last one
+                                that is not empty; else from the one that holds the recovery point on
     where the look begins       the last index entry that leads to a whole valid batch; the
                                 segment's begin where none does
     a batch that does not hold  without a recovery point, or below it: stays in the log where a
-                                whole valid batch follows it, and who reads it gets an error; else
-                                the log ends before it, and later segments do not exist
+                                whole valid batch lies behind it, and who reads it gets an error;
+                                else the log ends before it, and later segments do not exist
     log end < log start         the log is empty, at its start offset
 
 So a torn, zero-filled or preallocated tail is not read, and opening takes the time for some batches
 where there are indexes. What is left out is said once, as a warning. Before the place where the look
 begins nothing is checked until it is read, and then it is an error.
+
+Up to which offset all transactions are decided comes from the producers' batches, from the newest
+`.snapshot` that holds on; where there is none the headers of the whole log are read for it, once.
 
 An index is a hint and no more: its entry counts if a whole valid batch begins where it says. The
 state of a directory may change while it is read: a segment is compacted, or removed. Then one
@@ -30,26 +33,37 @@ from __future__ import annotations
 import bisect
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
+from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.headers import SegmentView
 from spark_kbatch.log.leftovers import names_after_start
-from spark_kbatch.log.segment import INDEX_ENTRY, SegmentPaths, base_offset_of
-from spark_kbatch.log.segment_scan import SegmentEnd, find_end, is_batch_at, read_batches
+from spark_kbatch.log.producer_state import ProducerStates
+from spark_kbatch.log.replay import AbortedSearch, Place, producer_batches, rebuild, replay
+from spark_kbatch.log.segment import INDEX_ENTRY, SegmentExtent, SegmentPaths, base_offset_of
+from spark_kbatch.log.segment_scan import SegmentEnd, find_end, read_batches, valid_batch_at
 from spark_kbatch.log.time_lookup import Segments, TimeLookup
-from spark_kbatch.model import MAX_TIMESTAMP, LogOffsets, OffsetAndTimestamp, TopicPartition
+from spark_kbatch.model import (
+    MAX_TIMESTAMP,
+    IsolationLevel,
+    LogOffsets,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
+from spark_kbatch.record import legacy
 from spark_kbatch.record.header import MAX_OFFSET, LogRead
 
 logger = logging.getLogger(__name__)
 
 _Entries: TypeAlias = Sequence[tuple[int, int]] | npt.NDArray[np.int64]
+_ATTEMPTS = 3
+_NOTHING_EXPIRES = 0  # the clock, for producers of which only the transactions matter
 _NOTHING = LogRead("", 0, memoryview(b""), [])
 
 
@@ -62,10 +76,11 @@ class Checkpoints(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """One segment: its files, under the names that they have now."""
+    """One segment: its files, by the names that they have now."""
 
     base_offset: int
-    paths: SegmentPaths
+    log_name: str
+    index_name: str
     end_position: int | None  # None where all of the file belongs to it
 
 
@@ -92,7 +107,12 @@ class BrokerLog:
         # By file, whatever its name: (offset, position), ascending. A batch begins at that position, and all before it
         # have lower offsets.
         self._known: dict[tuple[int, ...], list[tuple[int, int]]] = {}
-        self._warnings: set[str] = set()
+        self._aborted = AbortedSearch(files)
+        self._warned_about: set[Hashable] = set()
+        self._replay_mutex = threading.Lock()  # guards what follows; before _mutex
+        self._states: ProducerStates | None = None
+        self._replayed_to = 0
+        self._replayed_place: Place | None = None
 
     def edges(self, checkpoints: Checkpoints) -> LogOffsets:
         """Where the log begins and ends now.
@@ -114,6 +134,7 @@ class BrokerLog:
         *,
         max_bytes: int,
         buffer: bytearray | None = None,
+        isolation: IsolationLevel,
     ) -> tuple[LogRead, LogOffsets]:
         """Whole batches from the first that holds `offset` or a later one, and the log's edges.
 
@@ -122,26 +143,28 @@ class BrokerLog:
             checkpoints: asked where the log was not looked at, or ends before `offset`.
             max_bytes: the first batch is returned even when it is larger.
             buffer: used for the result where it is large enough.
+            isolation: whether to end at the high watermark, or at the last stable offset and with
+                the aborted transactions.
 
         Returns:
-            Batches of one segment. Nothing at the high watermark, and where compaction left no batch
-            up to it.
+            Batches of one segment. Nothing at that end, and where compaction left no batch up to it.
 
         Raises:
             OffsetOutOfRangeError: below the log start or above the high watermark.
             CorruptRecordError: sizes, magics or offsets that cannot be. CRCs are not checked.
         """
         view = self._view
-        if view is None or offset >= view.offsets.high_watermark:
+        if view is None or offset >= view.offsets.end_offset(isolation):
             view = self._look(checkpoints())
         try:
-            return self._read(view, offset, max_bytes, buffer), view.offsets
+            return self._read(view, offset, max_bytes, buffer, isolation), view.offsets
         except (FileNotFoundError, CorruptRecordError):
             # The owner may have compacted or removed the segment since the last look.
             with self._mutex:
                 self._known.clear()
+                self._aborted = AbortedSearch(self.files)
             view = self._look(checkpoints())
-            return self._read(view, offset, max_bytes, buffer), view.offsets
+            return self._read(view, offset, max_bytes, buffer, isolation), view.offsets
 
     def offset_for_timestamp(
         self, timestamp_ms: int, *, end_offset: int
@@ -157,7 +180,9 @@ class BrokerLog:
         ends = [*(segment.base_offset for segment in segments[1:]), offsets.log_end_offset]
 
         def seen(at: int) -> SegmentView:
-            base, paths, _ = segments[at]
+            base, log_name, index_name, _ = segments[at]
+            names = (log_name, index_name, index_name.replace(".index", ".timeindex"))
+            paths = SegmentPaths(*(self.directory / name for name in names))
             return SegmentView(paths, base, ends[at], self._end_position(segments[at]))
 
         whole = Segments([segment.base_offset for segment in segments], seen)
@@ -169,33 +194,47 @@ class BrokerLog:
     # Looking: what there is.
 
     def _look(self, checkpoints: Checkpoints) -> View:
-        found = self._files()
-        segments = [
-            Segment(base, SegmentPaths(*self._paths(found, base, name)), None)
-            for base, name in sorted(self._bases(found))
-        ]
+        missing = ""
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._look_once(checkpoints)
+            except FileNotFoundError as error:
+                # A segment that was listed may have been removed or renamed since.
+                missing = error.filename
+                if not self.files.exists(self.directory):
+                    break
+        raise KafkaStorageError(
+            f"{missing} is gone: the topic was deleted, or the folder moved or unmounted"
+        ) from None
+
+    def _look_once(self, checkpoints: Checkpoints) -> View:
+        segments = self._segments()
         segments, log_end_offset = self._up_to_the_end(segments, checkpoints.recovery_point)
         log_start_offset = max(
             segments[0].base_offset if segments else 0, checkpoints.log_start_offset or 0
         )
         if segments and log_end_offset < log_start_offset:
             self._warn(
+                "log start",
                 f"{self.directory} ends at offset {log_end_offset}, before its log start offset "
-                f"{log_start_offset} in the checkpoint: it is read as empty"
+                f"{log_start_offset} in the checkpoint: it is read as empty",
             )
             segments = []
         log_end_offset = max(log_end_offset, log_start_offset)
         high_watermark = log_end_offset
         if checkpoints.high_watermark is not None:
             high_watermark = min(max(checkpoints.high_watermark, log_start_offset), log_end_offset)
-        offsets = LogOffsets(log_start_offset, high_watermark, high_watermark, log_end_offset)
+        last_stable_offset = self._last_stable_offset(
+            segments, log_start_offset, high_watermark, log_end_offset
+        )
+        offsets = LogOffsets(log_start_offset, high_watermark, last_stable_offset, log_end_offset)
         view = View(tuple(segments), offsets)
         with self._mutex:
             self._view = view
         return view
 
-    def _files(self) -> dict[str, str]:
-        """What a broker would have after its start: names, and the names that those have now."""
+    def _segments(self) -> list[Segment]:
+        """All, ascending, as a broker would have them after its start."""
 
         def next_offset_of(name: str) -> int:
             path = self.directory / name
@@ -206,34 +245,30 @@ class BrokerLog:
         names = self.files.list(self.directory)
         if self._file:
             stem = self._file.removesuffix(".log")
-            return {name: name for name in names if name.partition(".")[0] == stem}
-        return names_after_start(names, next_offset_of)
-
-    def _bases(self, found: dict[str, str]) -> Iterator[tuple[int, str]]:
-        """Base offset and name of each .log file."""
-        for name in found:
+            found = {name: name for name in names if name.partition(".")[0] == stem}
+        else:
+            found = names_after_start(names, next_offset_of)
+        segments = []
+        for name, log in found.items():
             base = base_offset_of(name)
             if base is None and name == self._file:
                 base = self._first_offset(self.directory / name)
             if base is not None:
-                yield base, name
+                index = name.removesuffix(".log") + ".index"
+                segments.append(Segment(base, log, found.get(index, index), None))
+        return sorted(segments)
 
     def _first_offset(self, path: Path) -> int:
-        """Of a file whose name does not say it; 0 where it has no batch."""
+        """Of a file whose name does not say it; 0 where it has no batch that says it."""
+        size = self.files.size(path)
         with self.files.opened(path) as descriptor:
-            try:
-                size = self.files.size(path)
-                read = read_batches(
-                    self.files, descriptor, path, 0, size, max_bytes=1 << 16, at_least=0
-                )
-            except CorruptRecordError:
-                return 0
-        return read.batches[0][1].base_offset if read.batches else 0
-
-    def _paths(self, found: dict[str, str], base: int, name: str) -> Iterator[Path]:
-        for ending in (".log", ".index", ".timeindex"):
-            wanted = name.removesuffix(".log") + ending
-            yield self.directory / found.get(wanted, wanted)
+            header = valid_batch_at(self.files, descriptor, 0, size)
+        if header is None:
+            return 0
+        if header.is_wrapper:
+            data = self.files.read(path, 0, header.size_in_bytes)
+            return legacy.unwrap(data, 0, header).header.base_offset
+        return header.base_offset
 
     def _up_to_the_end(
         self, segments: list[Segment], recovery_point: int | None
@@ -244,6 +279,8 @@ class BrokerLog:
         first = len(segments) - 1
         if recovery_point is not None:
             first = _floor(segments, recovery_point)
+        while first > 0 and self._end_position(segments[first]) == 0:
+            first -= 1
         end_offset = segments[-1].base_offset
         for index, segment in enumerate(segments[first:], first):
             end = self._end(segment, recovery_point)
@@ -255,7 +292,7 @@ class BrokerLog:
         return segments, end_offset
 
     def _end(self, segment: Segment, recovery_point: int | None) -> SegmentEnd:
-        path = segment.paths.log
+        path = self._path(segment)
         size = self.files.size(path)
         with self.files.opened(path) as descriptor:
             known = self._known_in(descriptor, segment)
@@ -270,42 +307,110 @@ class BrokerLog:
             if end.last is not None:
                 self._remember(descriptor, segment, *end.last)
         for error in end.damaged:
-            self._warn(f"{error}; reading it is an error, because whole batches follow it")
+            self._warn(
+                (error.path, error.position),
+                f"{error}; reading it is an error, because whole batches follow it",
+            )
         return end
 
     def _warn_of_tail(self, segment: Segment, end: SegmentEnd, left_out: list[Segment]) -> None:
-        bytes_left_out = self.files.size(segment.paths.log) - end.position
-        also = f", and the segments behind it, from offset {left_out[0].base_offset} on,"
+        path = self._path(segment)
+        bytes_left_out = self.files.size(path) - end.position
+        also = ""
+        if left_out:
+            also = f", and the segments behind it, from offset {left_out[0].base_offset} on,"
         self._warn(
+            (path, end.position),
             f"the log of {self.topic_partition} is read up to offset {end.next_offset}: the last "
-            f"{bytes_left_out} bytes of {segment.paths.log}{also if left_out else ''} are left out "
-            f"({end.fault})"
+            f"{bytes_left_out} bytes of {path}{also} are left out ({end.fault})",
         )
 
-    def _warn(self, text: str) -> None:
+    def _last_stable_offset(
+        self,
+        segments: Sequence[Segment],
+        log_start_offset: int,
+        high_watermark: int,
+        log_end_offset: int,
+    ) -> int:
+        with self._replay_mutex:
+            try:
+                states = self._states_at(segments, log_start_offset, log_end_offset)
+            except CorruptRecordError as error:
+                self._warn(
+                    "transactions",
+                    f"which transactions of {self.topic_partition} are open is not known, and all "
+                    f"count as decided: {error}",
+                )
+                return high_watermark
+            return states.last_stable_offset(high_watermark, log_start_offset)
+
+    def _states_at(
+        self, segments: Sequence[Segment], log_start_offset: int, log_end_offset: int
+    ) -> ProducerStates:
+        """The producers as of the log's end; what came since the last look is added to what was."""
+        extents = self._extents(segments)
+        states, self._states = self._states, None
+        if states is None or not log_start_offset <= self._replayed_to <= log_end_offset:
+            rebuilt = rebuild(
+                self.files, self.directory, self.topic_partition, extents,
+                log_start_offset=log_start_offset, log_end_offset=log_end_offset,
+                now_ms=_NOTHING_EXPIRES,
+            )  # fmt: skip
+            states = rebuilt.states
+        elif self._replayed_to < log_end_offset:
+            for _, header, marker in producer_batches(
+                self.files, extents, self._replayed_to, self._replayed_place
+            ):
+                replay(states, header, marker, _NOTHING_EXPIRES)
+        self._states, self._replayed_to = states, log_end_offset
+        if segments:
+            self._replayed_place = Place(segments[-1].base_offset, self._end_position(segments[-1]))
+        return states
+
+    def _extents(self, segments: Iterable[Segment]) -> Iterator[SegmentExtent]:
+        for segment in segments:
+            end_position = self._end_position(segment)
+            yield SegmentExtent(segment.base_offset, self._path(segment), end_position)
+
+    def _warn(self, about: Hashable, text: str) -> None:
         with self._mutex:
-            is_new = text not in self._warnings
-            self._warnings.add(text)
+            is_new = about not in self._warned_about
+            self._warned_about.add(about)
         if is_new:
             logger.warning("%s", text)
 
     # Reading.
 
-    def _read(self, view: View, offset: int, max_bytes: int, buffer: bytearray | None) -> LogRead:
-        log_start_offset, high_watermark, _, log_end_offset = view.offsets
+    def _read(
+        self,
+        view: View,
+        offset: int,
+        max_bytes: int,
+        buffer: bytearray | None,
+        isolation: IsolationLevel,
+    ) -> LogRead:
+        log_start_offset, high_watermark, last_stable_offset, log_end_offset = view.offsets
         if not log_start_offset <= offset <= high_watermark:
             raise OffsetOutOfRangeError(
                 str(self.topic_partition), offset, log_start_offset, high_watermark
             )
-        if offset == high_watermark:
+        end = view.offsets.end_offset(isolation)
+        if offset >= end:
             return _NOTHING
         segments = view.segments
         for index in range(_floor(segments, offset), len(segments)):
-            if segments[index].base_offset >= high_watermark:
+            if segments[index].base_offset >= end:
                 break
             rest = segments[index + 1 :]
             end_offset = rest[0].base_offset if rest else log_end_offset
             found = self._read_segment(segments[index], offset, end_offset, max_bytes, buffer)
+            if found is not None and isolation is IsolationLevel.READ_COMMITTED:
+                return self._aborted.decided(
+                    found,
+                    self._extents(segments[index:]),
+                    last_stable_offset=last_stable_offset,
+                    log_end_offset=log_end_offset,
+                )
             if found is not None:
                 return found
         return _NOTHING
@@ -319,7 +424,7 @@ class BrokerLog:
         buffer: bytearray | None,
     ) -> LogRead | None:
         """None where compaction left no batch from `offset` on in this segment."""
-        path, at_least = segment.paths.log, segment.base_offset
+        path, at_least = self._path(segment), segment.base_offset
         end_position = self._end_position(segment)
         with self.files.opened(path) as descriptor:
             position = self._begin(descriptor, segment, end_position, offset)
@@ -360,10 +465,10 @@ class BrokerLog:
         count, step = len(entries), 1
         while count > 0:
             offset, position = (int(number) for number in entries[count - 1])
-            if is_batch_at(
-                self.files, descriptor, segment.paths.log, position, end_position,
-                base_offset=segment.base_offset, up_to=offset,
-            ):  # fmt: skip
+            header = valid_batch_at(self.files, descriptor, position, end_position)
+            # Of an append of several batches the entry has the first one's position, but the last
+            # one's last offset.
+            if header is not None and segment.base_offset <= header.base_offset <= offset:
                 return position
             # Where one is wrong many may be, and each costs a read.
             count, step = count - step, step * 2
@@ -372,10 +477,12 @@ class BrokerLog:
     def _index(self, segment: Segment) -> npt.NDArray[np.int64]:
         """(offset, position) of the entries of .index, as far as both grow."""
         try:
-            data = self.files.read(segment.paths.offset_index)
+            data = self.files.read(self.directory / segment.index_name)
         except FileNotFoundError:
             data = b""
-        count = len(data) // INDEX_ENTRY.size
+        # The active segment's file is preallocated: most of its 10 MiB are zeros.
+        used = -(-len(data.rstrip(b"\0")) // INDEX_ENTRY.size)
+        count = min(used, len(data) // INDEX_ENTRY.size)
         entries = np.frombuffer(data, ">i4", count * 2).reshape(-1, 2).astype(np.int64)
         before = np.vstack([np.array([[-1, 0]]), entries[:-1]])
         wrong = np.flatnonzero((entries <= before[: len(entries)]).any(axis=1))
@@ -399,7 +506,10 @@ class BrokerLog:
     def _end_position(self, segment: Segment) -> int:
         if segment.end_position is not None:
             return segment.end_position
-        return self.files.size(segment.paths.log)
+        return self.files.size(self._path(segment))
+
+    def _path(self, segment: Segment) -> Path:
+        return self.directory / segment.log_name
 
 
 def _floor(segments: Sequence[Segment], offset: int) -> int:

@@ -49,6 +49,7 @@ WHAT_IS_LOOKED_FOR = (
 
 _PARTITION_NAME = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})")
 _LOG_DIR_FILES = frozenset({META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS})
+_LOGS = (".log", ".log.swap")
 _PARTITION_FILES = frozenset({PARTITION_METADATA, LEADER_EPOCHS})
 
 
@@ -90,7 +91,7 @@ class BrokerLogDir:
             if (path / name).is_dir()
         ):
             return cls(files, path)
-        if any(name.endswith((".log", ".log.swap")) for name in names):
+        if any(name.endswith(_LOGS) and (path / name).is_file() for name in names):
             named = topic_partition_of(path.name)
             return cls(files, path, only=named or _named_after(path.name))
         if _LOG_DIR_FILES.intersection(names):
@@ -197,4 +198,4 @@ def _named_after(name: str) -> TopicPartition:
 
 
 def _is_partition(names: list[str]) -> bool:
-    return any(name.endswith((".log", ".log.swap")) or name in _PARTITION_FILES for name in names)
+    return any(name.endswith(_LOGS) or name in _PARTITION_FILES for name in names)

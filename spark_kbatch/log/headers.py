@@ -1,7 +1,7 @@
 """The headers of the batches of one `.log` file, found by position, by walking, through the index.
 
 What an index says is tried here: an entry counts if the batch to which it leads has the last offset
-that it names. Where none does the segment is walked from its begin, so that a damaged, cut or missing
+that it names, or is whole and begins no later. Where none does the segment is walked from its begin, so that a damaged, cut or missing
 index costs time and changes no answer.
 """
 
@@ -16,10 +16,11 @@ from typing import NamedTuple
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.segment import SegmentPaths, candidates
+from spark_kbatch.record import header
 from spark_kbatch.record.header import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
-    unpack,
+    ensure_valid,
     walk,
     whole_size,
 )
@@ -49,26 +50,23 @@ def header_at(
         CorruptRecordError: there is none, or one that does not fit in front of `end_position`.
         KafkaStorageError: the file ends before `end_position`.
     """
-    view = memoryview(bytearray(min(RECORD_BATCH_OVERHEAD, end_position - position)))
-    if files.pread_into(descriptor, position, view) < len(view):
-        raise too_short(files, path, position + len(view))
-    if len(view) < RECORD_BATCH_OVERHEAD:
-        raise CorruptRecordError(
-            "batch is cut off", path=str(path), position=position,
-            expected=f"{RECORD_BATCH_OVERHEAD} bytes or more", found=end_position - position,
-        )  # fmt: skip
-    header = unpack(view)
+    # A message of an older format may be shorter than a batch's header.
+    size = max(min(RECORD_BATCH_OVERHEAD, end_position - position), 0)
+    view = memoryview(bytearray(size))
+    if files.pread_into(descriptor, position, view) < size:
+        raise too_short(files, path, position + size)
     try:
-        header.ensure_sane(position, end_position - position)
+        return header.header_at(view, 0, size, room=end_position - position)
     except CorruptRecordError as error:
-        raise error.at(str(path), 0) from None
-    return header
+        raise error.at(str(path), position) from None
 
 
 def walk_headers(
     files: Files, descriptor: int, path: Path, position: int, end_position: int
 ) -> Iterator[tuple[int, BatchHeader]]:
     """The batches from `position`, where one begins, to `end_position`, as (position, header).
+
+    Messages of the older formats come one by one.
 
     Raises:
         As `header_at`.
@@ -80,14 +78,14 @@ def walk_headers(
             raise too_short(files, path, position + len(view))
         whole = whole_size(view)
         try:
-            for at, header in walk(view, 0, whole):
-                yield position + at, header
+            for at, found in walk(view, 0, whole, run_bytes_max=1):
+                yield position + at, found
         except CorruptRecordError as error:
             raise error.at(str(path), position) from None
         if not whole:
-            header = header_at(files, descriptor, path, position, end_position)
-            yield position, header
-            whole = header.size_in_bytes
+            found = header_at(files, descriptor, path, position, end_position)
+            yield position, found
+            whole = found.size_in_bytes
         position += whole
 
 
@@ -106,6 +104,10 @@ def indexed_batch(
         found = _batch_if_any(files, descriptor, paths.log, position, end_position)
         if found is not None and found.last_offset == known:
             return position, found
+        # A broker's entry names the last offset of all that was appended at once.
+        if found is not None and found.base_offset <= known:
+            if _is_whole(files, descriptor, position, found):
+                return position, found
         _warn(paths.offset_index, known, position)
     return 0, header_at(files, descriptor, paths.log, 0, end_position)
 
@@ -121,6 +123,16 @@ def _batch_if_any(
         )
     except CorruptRecordError:
         return None
+
+
+def _is_whole(files: Files, descriptor: int, position: int, found: BatchHeader) -> bool:
+    batch = memoryview(bytearray(found.size_in_bytes))
+    files.pread_into(descriptor, position, batch)
+    try:
+        ensure_valid(batch, 0, found)
+    except CorruptRecordError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=1024)  # Once for each, not at every read.

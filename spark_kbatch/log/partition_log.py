@@ -73,6 +73,8 @@ from spark_kbatch.model import (
 )
 from spark_kbatch.record.control import read_marker
 from spark_kbatch.record.header import (
+    MAGIC,
+    MAGIC_POSITION,
     NO_PRODUCER_ID,
     BatchHeader,
     LogRead,
@@ -249,7 +251,7 @@ class PartitionLog:
         )
         if self.files.read_into(path, position, view) < size:
             raise too_short(self.files, path, position + size)
-        batches = self._whole_batches(path, position, view, header.base_offset)
+        batches = self._whole_batches(path, position, view, expected)
         last_position, last = batches[-1]
         end = last_position + last.size_in_bytes
         if position + end == end_position and last.next_offset != segment.next_offset:
@@ -458,13 +460,18 @@ class PartitionLog:
             return 0
 
     def _whole_batches(
-        self, path: Path, position: int, view: memoryview, base_offset: int
+        self, path: Path, position: int, view: memoryview, base_offset: int | None
     ) -> list[tuple[int, BatchHeader]]:
-        """The batches that lie in `view` from its begin; a partial one at the end is left out."""
+        """The batches that lie in `view` from its begin; a partial one at the end is left out.
+
+        What a wrapper holds is said by what lies before it, since there are no gaps.
+        """
         found: list[tuple[int, BatchHeader]] = []
         try:
             for at, header in walk(view, 0, whole_size(view)):
                 self._ensure_fits(path, position + at, header, base_offset)
+                if header.is_wrapper and base_offset is not None:
+                    header = header.opened(base_offset)
                 base_offset = header.next_offset
                 found.append((at, header))
         except CorruptRecordError as error:
@@ -482,11 +489,22 @@ class PartitionLog:
         self, path: Path, position: int, header: BatchHeader, base_offset: int | None
     ) -> None:
         """Check what lies outside the CRC; `base_offset` is the end of the batch before, if known."""
-        if base_offset is not None and header.base_offset != base_offset:
+        if header.magic != self.config.message_magic:
+            raise CorruptRecordError(
+                "magic byte", path=str(path), position=position + MAGIC_POSITION,
+                expected=self.config.message_magic, found=header.magic,
+            )  # fmt: skip
+        # How many records a batch has is inside its CRC, but not how many messages lie in a row.
+        fits = header.base_offset == base_offset and (header.magic == MAGIC or header.is_dense)
+        if header.is_wrapper and base_offset is not None:
+            fits = header.last_offset >= base_offset
+        if base_offset is not None and not fits:
             raise CorruptRecordError(
                 "base offset", path=str(path), position=position,
                 expected=base_offset, found=header.base_offset,
             )  # fmt: skip
+        if header.magic < MAGIC:
+            return  # which has no leader epoch
         if header.partition_leader_epoch != self._leader_epochs.epoch_for(header.base_offset):
             with contextlib.suppress(FileNotFoundError):
                 self._leader_epochs = LeaderEpochCache.read(self.files, self.directory)

@@ -238,7 +238,7 @@ def first_damage(
             try:
                 for at, header in walk_headers(files, descriptor, path, position, size):
                     position = at
-                    _ensure_holds(files, path, at, header, expected, view)
+                    header = _ensure_holds(files, path, at, header, expected, view)
                     position, expected = at + header.size_in_bytes, header.next_offset
             except CorruptRecordError as error:
                 return Damage(view.base_offset, position, expected, error)
@@ -278,7 +278,10 @@ def _position_of(
 
 def _ensure_holds(
     files: Files, path: Path, position: int, header: BatchHeader, expected: int, view: SegmentView
-) -> None:
+) -> BatchHeader:
+    """The header, if the batch holds; of a wrapper it says what lies in it, since there are no gaps."""
+    if header.is_wrapper and header.last_offset >= expected:
+        header = header.opened(expected)
     if (
         header.base_offset != expected
         or header.last_offset - view.base_offset > RELATIVE_OFFSET_MAX
@@ -291,6 +294,7 @@ def _ensure_holds(
         ensure_valid(files.read(path, position, header.size_in_bytes), 0, header)
     except CorruptRecordError as error:
         raise error.at(str(path), position) from None
+    return header
 
 
 # What is made anew.

@@ -34,18 +34,20 @@ from spark_kbatch.log.segment import SegmentExtent
 from spark_kbatch.model import AbortedTransaction, TopicPartition
 from spark_kbatch.record.control import EndTransactionMarker, read_marker
 from spark_kbatch.record.header import (
-    LOG_OVERHEAD,
     MAGIC,
+    MAGIC_POSITION,
     NO_PRODUCER_ID,
     RECORD_BATCH_OVERHEAD,
+    RUN_BYTES_MAX,
     BatchHeader,
     LogRead,
     ensure_valid,
+    header_at,
     unpack,
+    walk,
+    whole_size,
 )
 
-_MAGIC_POSITION = 16
-_LEGACY_OVERHEAD = LOG_OVERHEAD + 14
 # What has no sequence is small, and looked at whole: a marker that lost its control bit is among it.
 _WITHOUT_SEQUENCE_MAX = 4096
 
@@ -154,7 +156,7 @@ def producer_batches(
             while position < extent.size_in_bytes:
                 try:
                     size = _read_header(files, descriptor, extent, position, view)
-                    if view[_MAGIC_POSITION] == MAGIC:
+                    if view[MAGIC_POSITION] == MAGIC:
                         header = unpack(view)
                         if header.base_offset < next_offset:
                             raise CorruptRecordError(
@@ -192,24 +194,17 @@ def _read_header(
     """Fill `view` with the header at `position`; the size of its batch. Errors count from there."""
     room = extent.size_in_bytes - position
     count = files.pread_into(descriptor, position, view[:room])
-    if count < min(room, RECORD_BATCH_OVERHEAD) or count < _LEGACY_OVERHEAD:
-        raise CorruptRecordError(
-            "batch is cut off",
-            position=0,
-            expected=f"{_LEGACY_OVERHEAD} bytes or more",
-            found=count,
-        )
-    if view[_MAGIC_POSITION] in (0, 1):
-        size = LOG_OVERHEAD + int.from_bytes(view[8:LOG_OVERHEAD], "big", signed=True)
-        if not _LEGACY_OVERHEAD <= size <= room:
-            raise CorruptRecordError(
-                "message size", position=8,
-                expected=f"{_LEGACY_OVERHEAD} to {room}", found=size,
-            )  # fmt: skip
-        return size
-    header = unpack(view)
-    header.ensure_sane(0, room)
-    return header.size_in_bytes
+    header = header_at(view, 0, count, room=room)
+    if header.magic == MAGIC or header.is_wrapper:
+        return header.size_in_bytes
+    # Messages lie by the thousand in a row, and are stepped over together.
+    data = memoryview(bytearray(min(max(RUN_BYTES_MAX, header.size_in_bytes), room)))
+    data = data[: files.pread_into(descriptor, position, data)]
+    for _, run in walk(data, 0, whole_size(data)):
+        return run.size_in_bytes
+    raise CorruptRecordError(
+        "batch is cut off", position=0, expected=header.size_in_bytes, found=len(data)
+    )
 
 
 def _marker(

@@ -23,8 +23,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, overload
 
-from spark_kbatch.log.files import Files
-from spark_kbatch.record.header import BatchHeader
+from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.record.header import BatchHeader, unpack
+from spark_kbatch.record.legacy import scan
 
 INDEX_ENTRY = struct.Struct(">ii")
 TIME_INDEX_ENTRY = struct.Struct(">qi")
@@ -91,6 +92,28 @@ class SegmentIndexer:
             self.add_time_entry()
             self.bytes_since_entry = 0
         self.bytes_since_entry += header.size_in_bytes
+
+    def add_messages(self, data: Buffer, header: BatchHeader, position: int) -> None:
+        """Account for messages that are walked as one batch, each as a batch of its own.
+
+        Args:
+            data: holds them alone, with their final offsets.
+            position: of the first in the segment.
+        """
+        at = 0
+        while at < header.size_in_bytes:
+            one = unpack(data, at)
+            self.add(one, position + at)
+            at += one.size_in_bytes
+            # Before none of those that follow here an entry is due.
+            stop = min(header.size_in_bytes, at + self._interval_bytes - self.bytes_since_entry)
+            rest = scan(data, at, stop, header.magic) if stop > at else None
+            if rest is not None and rest.records_count:
+                if rest.max_timestamp > self.max_timestamp:
+                    self.max_timestamp = rest.max_timestamp
+                    self.max_timestamp_offset = rest.max_timestamp_offset
+                self.bytes_since_entry += rest.end_position - at
+                at = rest.end_position
 
     def add_time_entry(self) -> None:
         """Append the largest timestamp so far, unless the last entry has it."""

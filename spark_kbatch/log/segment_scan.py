@@ -1,8 +1,8 @@
 """One `.log` file of which only the bytes are sure: whole batches from a position on, and its end.
 
 Nothing here believes an index or a recorded size, and nothing writes. `read_batches` reads what lies
-at a position, `find_end` where the whole valid batches end, `is_batch_at` whether one begins there:
-with that an index entry is a hint that can be tried.
+at a position, `find_end` finds where the whole valid batches end, `valid_batch_at` whether one begins
+at a position: with that an index entry is a hint that can be tried.
 
 Offsets grow from batch to batch and stay within 2^31 of the segment's base offset; they may have
 gaps, which compaction leaves.
@@ -22,15 +22,22 @@ from spark_kbatch.log.files import Files
 from spark_kbatch.log.segment import RELATIVE_OFFSET_MAX
 from spark_kbatch.record.header import (
     LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    RECORD_BATCH_OVERHEAD,
     BatchHeader,
     LogRead,
     ensure_valid,
+    header_at,
     walk,
     whole_size,
 )
 
 _CHUNK_BYTES = 1 << 20
 _PROBE_BYTES = 64 * 1024
+# How far behind damage the next batch is looked for. Few batches are larger, and a preallocated tail
+# of zeros may be a gigabyte.
+_SEARCHED_BYTES = 16 * 1024 * 1024
 _BASE_OFFSET = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
 _LENGTH_POSITION = 8
@@ -119,28 +126,19 @@ def _ensure_grows(position: int, found: int, at_least: int) -> None:
         )
 
 
-def is_batch_at(
-    files: Files,
-    descriptor: int,
-    path: Path,
-    position: int,
-    end_position: int,
-    *,
-    base_offset: int,
-    up_to: int,
-) -> bool:
-    """Whether a whole valid batch whose first offset lies in [base_offset, up_to] begins there."""
+def valid_batch_at(
+    files: Files, descriptor: int, position: int, end_position: int
+) -> BatchHeader | None:
+    """The whole valid batch, or message of an older format, that begins there, if one does."""
     if not 0 <= position < end_position:
-        return False
+        return None
     try:
-        read = read_batches(
-            files, descriptor, path, position, end_position, max_bytes=_PROBE_BYTES, at_least=0
-        )
-        _, header = read.batches[0]
-        ensure_valid(read.data, 0, header)
-    except (CorruptRecordError, IndexError):
-        return False
-    return base_offset <= header.base_offset <= up_to
+        view, size = _read_whole(files, descriptor, position, end_position, _PROBE_BYTES)
+        header = header_at(view, 0, size or len(view))
+        ensure_valid(view, 0, header)
+    except CorruptRecordError:
+        return None
+    return header
 
 
 def find_end(
@@ -158,30 +156,69 @@ def find_end(
         base_offset: the segment's.
         end_position: the size of the file.
         trusted_below: a batch below this offset that does not hold is left in the log where a whole
-            valid one lies behind it; who reads it gets an error. Any other ends the segment.
+            valid one lies not far behind it; who reads it gets an error. Any other ends the segment.
     """
+    offset_max = base_offset + RELATIVE_OFFSET_MAX
     next_offset, last = base_offset, None
     damaged: list[CorruptRecordError] = []
     with files.opened(path) as descriptor:
         while True:
+            misplaced = None
             try:
                 for at, header in _valid_batches(files, descriptor, path, position, end_position):
-                    _ensure_in_segment(header, base_offset, next_offset)
+                    if not next_offset <= header.base_offset <= header.last_offset <= offset_max:
+                        misplaced = header
+                        raise CorruptRecordError(
+                            _BASE_OFFSET_FAULT, path=str(path), position=at,
+                            expected=f"{next_offset} to {offset_max}", found=header.base_offset,
+                        )  # fmt: skip
                     last, next_offset = (header.base_offset, at), header.next_offset
                     position = at + header.size_in_bytes
             except CorruptRecordError as error:
-                fault = error if error.path else error.at(str(path), position)
+                fault = error
             else:
                 return SegmentEnd(position, next_offset, last, None, tuple(damaged))
-            behind = position + _size_of_first(_read(files, descriptor, position, LOG_OVERHEAD))
-            follows = behind > position and is_batch_at(
-                files, descriptor, path, behind, end_position,
-                base_offset=next_offset, up_to=base_offset + RELATIVE_OFFSET_MAX,
-            )  # fmt: skip
-            if not (next_offset < trusted_below and follows):
+            if next_offset >= trusted_below:
                 return SegmentEnd(position, next_offset, last, fault, tuple(damaged))
+            # Where offsets fall it may be the batch before that is wrong: the one behind decides.
+            lowest = min(next_offset, misplaced.next_offset) if misplaced else next_offset
+            behind = _find_batch(
+                files, descriptor, position, end_position, range(lowest, offset_max + 1)
+            )
+            if behind is None:
+                return SegmentEnd(position, next_offset, last, fault, tuple(damaged))
+            if behind[1].base_offset < next_offset:
+                next_offset = lowest
+            position = behind[0]
             damaged.append(fault)
-            position = behind
+
+
+def _find_batch(
+    files: Files, descriptor: int, position: int, end_position: int, offsets: range
+) -> tuple[int, BatchHeader] | None:
+    """The next whole valid batch behind what lies at `position`, with all offsets in `offsets`."""
+
+    def found_at(at: int) -> tuple[int, BatchHeader] | None:
+        header = valid_batch_at(files, descriptor, at, end_position)
+        fits = header and header.base_offset in offsets and header.last_offset in offsets
+        return (at, header) if header and fits else None
+
+    size = _size_of_first(_read(files, descriptor, position, LOG_OVERHEAD))
+    found = found_at(position + size) if size > 0 else None
+    # Its length may be what is damaged, so a batch is looked for at every position.
+    stop = min(end_position, position + _SEARCHED_BYTES)
+    position += 1
+    while found is None and position < stop:
+        view = _read(files, descriptor, position, min(_CHUNK_BYTES, stop - position))
+        data = bytes(view)
+        at = data.find(MAGIC, MAGIC_POSITION)
+        while found is None and at >= 0:
+            (base_offset,) = _BASE_OFFSET.unpack_from(data, at - MAGIC_POSITION)
+            if base_offset in offsets:
+                found = found_at(position + at - MAGIC_POSITION)
+            at = data.find(MAGIC, at + 1)
+        position += max(len(data) - MAGIC_POSITION, 1)
+    return found
 
 
 def _valid_batches(
@@ -192,21 +229,17 @@ def _valid_batches(
         try:
             view, size = _read_whole(files, descriptor, position, end_position, _CHUNK_BYTES)
             for at, header in walk(view, 0, size or len(view)):
-                ensure_valid(view, at, header)
+                try:
+                    ensure_valid(view, at, header)
+                except CorruptRecordError as error:
+                    # Of messages that are walked as one those before the error are sound.
+                    for sound_at, sound in walk(view, at, error.position):
+                        yield position + sound_at, sound
+                    raise
                 yield position + at, header
         except CorruptRecordError as error:
             raise error.at(str(path), position) from None
         position += size
-
-
-def _ensure_in_segment(header: BatchHeader, base_offset: int, next_offset: int) -> None:
-    if header.base_offset < next_offset or header.last_offset - base_offset > RELATIVE_OFFSET_MAX:
-        raise CorruptRecordError(
-            _BASE_OFFSET_FAULT,
-            position=0,
-            expected=f"{next_offset} to {base_offset + RELATIVE_OFFSET_MAX}",
-            found=header.base_offset,
-        )
 
 
 def _read_whole(
@@ -219,7 +252,8 @@ def _read_whole(
 ) -> tuple[memoryview, int]:
     """What lies at `position`, and how much of it is whole batches: one or more, if there is one."""
     room = end_position - position
-    view = _read(files, descriptor, position, min(max_bytes, room), buffer)
+    at_once = max(max_bytes, RECORD_BATCH_OVERHEAD)
+    view = _read(files, descriptor, position, min(at_once, room), buffer)
     if not view:
         raise CorruptRecordError("file is cut off", position=0, expected=f"{room} bytes", found=0)
     size = whole_size(view)

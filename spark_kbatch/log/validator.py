@@ -10,21 +10,29 @@ ProduceRequest.validateRecords.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pyarrow.compute as pc
+
 from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import InvalidRecordError, RecordTooLargeError
 from spark_kbatch.log.files import Buffer
 from spark_kbatch.model import AppendOrigin, TopicPartition
+from spark_kbatch.record import codec
 from spark_kbatch.record.header import (
     LOG_APPEND_TIME_TYPE,
+    LOG_OVERHEAD,
     MAGIC,
+    MAGIC_POSITION,
+    MESSAGE_OVERHEADS,
     NO_PRODUCER_ID,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
     ensure_valid,
     unpack,
+    walk,
 )
 
-_MAGIC_POSITION = 16
 _CODEC_MAX = 4
 
 
@@ -32,6 +40,9 @@ def validate(
     data: Buffer, topic_partition: TopicPartition, config: TopicConfig, origin: AppendOrigin
 ) -> BatchHeader:
     """The header of the one batch that `data` holds, if a log with this config takes it.
+
+    Of an older format these are plain messages, or one wrapper, with offsets 0, 1, 2 ... They are
+    opened, since each has a CRC of its own and says its size twice.
 
     Raises:
         InvalidRecordError: not one whole batch, or one that such an origin may not send.
@@ -42,9 +53,14 @@ def validate(
     def refuse(found: str, accepted: str) -> InvalidRecordError:
         return InvalidRecordError(f"a batch for {topic_partition} {found}; accepted: {accepted}")
 
-    size = len(data)
-    if size > _MAGIC_POSITION and data[_MAGIC_POSITION] != MAGIC:
-        raise refuse(f"has magic {data[_MAGIC_POSITION]}", f"{MAGIC}, Kafka's format since 0.11")
+    size, magic = len(data), config.message_magic
+    if size > MAGIC_POSITION and data[MAGIC_POSITION] != magic:
+        version = config.message_format_version
+        raise refuse(
+            f"has magic {data[MAGIC_POSITION]}", f"{magic}, of message.format.version={version}"
+        )
+    if magic < MAGIC:
+        return _validate_messages(data, topic_partition, config, refuse)
     if size < RECORD_BATCH_OVERHEAD:
         raise refuse(f"has {size} bytes", f"one batch, of {RECORD_BATCH_OVERHEAD} bytes or more")
     header = unpack(data)
@@ -55,12 +71,7 @@ def validate(
         )
     if header.base_offset != 0:
         raise refuse(f"has base offset {header.base_offset}", "0, the log assigns offsets")
-    for option, limit in (
-        ("max.message.bytes", config.max_message_bytes),
-        ("segment.bytes", config.segment_bytes),
-    ):
-        if size > limit:
-            raise RecordTooLargeError(f"a batch for {topic_partition}", size, limit, option)
+    _ensure_size(size, topic_partition, config)
     ensure_valid(data, 0, header)
 
     count, delta = header.records_count, header.last_offset_delta
@@ -88,3 +99,42 @@ def validate(
                 "0 or more of both with a producer id",
             )
     return header
+
+
+def _ensure_size(size: int, topic_partition: TopicPartition, config: TopicConfig) -> None:
+    for option, limit in (
+        ("max.message.bytes", config.max_message_bytes),
+        ("segment.bytes", config.segment_bytes),
+    ):
+        if size > limit:
+            raise RecordTooLargeError(f"a batch for {topic_partition}", size, limit, option)
+
+
+def _validate_messages(
+    data: Buffer,
+    topic_partition: TopicPartition,
+    config: TopicConfig,
+    refuse: Callable[[str, str], InvalidRecordError],
+) -> BatchHeader:
+    headers = [header for _, header in walk(data)]
+    kinds = {(header.magic, header.attributes) for header in headers}
+    if len(kinds) != 1 or (headers[0].is_wrapper and len(headers) > 1):
+        raise refuse(f"has {len(headers)} messages of several kinds", "plain ones, or one wrapper")
+    first = headers[0]
+    if first.timestamp_type == LOG_APPEND_TIME_TYPE:
+        raise refuse("has log append time", "create time, the log's own clock sets the other")
+    rows = codec.decode(data, columns=("key", "value", "offset"))
+    largest = len(data)
+    if not first.is_wrapper:
+        sizes = (pc.max(pc.binary_length(rows.column(name))).as_py() for name in ("key", "value"))
+        largest = MESSAGE_OVERHEADS[first.magic] + sum(size or 0 for size in sizes)
+    _ensure_size(largest, topic_partition, config)
+    if rows.column("offset").to_pylist() != list(range(rows.num_rows)):
+        raise refuse("has offsets with gaps", "0, 1, 2 .., the log assigns offsets")
+    return first._replace(
+        base_offset=0,
+        batch_length=len(data) - LOG_OVERHEAD,
+        last_offset_delta=rows.num_rows - 1,
+        max_timestamp=max(header.max_timestamp for header in headers),
+        records_count=rows.num_rows,
+    )

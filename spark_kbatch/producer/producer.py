@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_kbatch.config import Topic
+from spark_kbatch.config import Topic, ensure_codec_exists
 from spark_kbatch.errors import (
     BufferExhaustedError,
     ConfigError,
@@ -38,7 +38,7 @@ from spark_kbatch.producer.futures import (
     RecordFuture,
     record_callback,
 )
-from spark_kbatch.producer.partitioner import Partitioner, load_partitioner
+from spark_kbatch.producer.partitioner import Partitioner, Placement, load_partitioner
 from spark_kbatch.producer.sender import Sender, SenderConfig, Transport
 from spark_kbatch.producer.sequences import Sequences
 from spark_kbatch.producer_config import ProducerConfig
@@ -46,7 +46,7 @@ from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX
 from spark_kbatch.record.columns import HEADER_OVERHEAD_MAX, Array
 from spark_kbatch.record.compression import CODECS
-from spark_kbatch.record.header import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD
+from spark_kbatch.record.header import MAGIC, NO_TIMESTAMP, RECORD_BATCH_OVERHEAD
 from spark_kbatch.record.plain import Header
 
 Bytes = bytes | bytearray | memoryview | str
@@ -131,7 +131,9 @@ class Producer:
 
         def known_topic(name: str) -> Topic:
             if name not in topics:
-                topics[name] = find_topic(name)
+                topic = find_topic(name)
+                ensure_codec_exists(topic, config.compression_type)
+                topics[name] = topic
             return topics[name]
 
         custom = config.partitioner_class
@@ -187,6 +189,8 @@ class Producer:
         size = len(key_bytes or b"") + len(value_bytes or b"")
         size += sum(HEADER_OVERHEAD_MAX + len(k) + len(v or b"") for k, v in header_bytes)
         found, partition = self._partitioner.partition_one(topic, key_bytes, size, partition)
+        if header_bytes:
+            _ensure_headers_exist(found)
         size += RECORD_BATCH_OVERHEAD + RECORD_OVERHEAD_MAX
         futures: list[RecordFuture] = []
 
@@ -320,6 +324,8 @@ class Producer:
             arrays.get("partition"),
             arrays.get("key"),
         )
+        if len(columns.headers.bounds):
+            _ensure_rows_fit(columns.headers.bounds, placement)
         told = None if future is None else on_appended
         self._accumulator.append(columns, placement, now_ms, told)
 
@@ -350,6 +356,25 @@ class Producer:
             raise RecordTooLargeError(
                 "a record", size, self._config.max_request_size, "max.request.size"
             )
+
+
+def _ensure_headers_exist(topic: Topic) -> None:
+    if topic.config.message_magic < MAGIC:
+        raise ConfigError(
+            f"a record for topic {topic.name!r} has headers, which its "
+            f"message.format.version={topic.config.message_format_version} has not; leave them out, or "
+            "write to a topic with version 0.11.0 or later"
+        )
+
+
+def _ensure_rows_fit(headers_bounds: Array, placement: Placement) -> None:
+    """Check that no row with headers goes to a topic whose format has none."""
+    for slot, (topic, _) in enumerate(placement.partitions[: len(placement.counts)]):
+        if topic.config.message_magic < MAGIC and placement.counts[slot]:
+            # A row without any has the one byte of their count.
+            has_headers = np.diff(headers_bounds) > 1
+            if has_headers[placement.slots == slot].any():
+                _ensure_headers_exist(topic)
 
 
 def _bytes(name: str, value: Bytes | None) -> bytes | None:

@@ -1,5 +1,7 @@
 """Bytes <-> Arrow: Kafka's record batch, format V2. Pure: no files, clocks, threads or logging.
 
+The formats before it, V0 and V1, are told in `legacy`.
+
 A batch is a header of 61 bytes (`header.py` has its table) and the records section, which is one
 compressed stream of records where the header names a codec (`compression.py` has the framings).
 
@@ -26,7 +28,8 @@ the records again.
 
 Module by module: `header` the 61 bytes, `columns` Arrow buffers <-> flat views, `builder` an open
 batch, `codec` a batch from rows and rows from batches, `compression` the five codecs, `plain` a few
-records in pure Python, `control` the markers that end transactions.
+records in pure Python, `control` the markers that end transactions, `legacy` what messages of V0
+and V1 hold, `message_set` batches as those.
 
 Source: Kafka clients/.../record/DefaultRecordBatch.java, DefaultRecord.java; KIP-98.
 """

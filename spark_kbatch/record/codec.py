@@ -3,6 +3,8 @@
     rows --Columns, builder--> bytes                                             `encode`
     bytes --walk--> headers --decompress--> read_records, CRC --> Arrow   `decode_batches`
 
+Messages of the formats V0 and V1 (`legacy`) are read likewise, by a kernel of their own.
+
 Python does a fixed amount of work per batch; what is done per record is in `kernels`, whose
 negative answers become errors with a position here.
 
@@ -13,14 +15,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from spark_kbatch import kernels
+from spark_kbatch import kernels, message_kernels
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.record import columns as arrow
-from spark_kbatch.record import compression
+from spark_kbatch.record import compression, legacy
 from spark_kbatch.record import header as batch_header
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX, RecordBatchBuilder
 from spark_kbatch.record.columns import Array
@@ -29,7 +32,9 @@ from spark_kbatch.record.header import (
     CODEC_MASK,
     CONTROL,
     LOG_APPEND_TIME,
+    LOG_APPEND_TIME_TYPE,
     LOG_OVERHEAD,
+    MAGIC,
     MAX_OFFSET,
     MIN_RECORD_SIZE,
     NO_TIMESTAMP,
@@ -44,7 +49,7 @@ RECORD_SCHEMA = pa.schema(
         ("value", pa.binary()),
         ("offset", pa.int64()),
         ("timestamp", pa.int64()),  # ms; -1 for none
-        ("timestamp_type", pa.int32()),  # 0 CreateTime, 1 LogAppendTime
+        ("timestamp_type", pa.int32()),  # 0 CreateTime, 1 LogAppendTime, -1 none (V0)
         ("headers", arrow.HEADERS_TYPE),
     ]
 )
@@ -62,6 +67,12 @@ _WHAT = {
     kernels.BAD_HEADER_KEY: "a header with a null key",
     kernels.TRAILING_BYTES: "bytes behind the last record",
     kernels.BAD_OFFSET: "an offset delta that does not grow, or passes the batch's last",
+}
+_WHAT_OF_MESSAGES = {
+    message_kernels.TRUNCATED: "a message is cut off",
+    message_kernels.BAD_CRC: "CRC-32",
+    message_kernels.BAD_LENGTH: "a message's size differs from what its key and value take",
+    message_kernels.BAD_OFFSET: "an offset that does not grow",
 }
 
 
@@ -153,36 +164,44 @@ def decode_batches(
     """
     offsets_alone = set(columns) <= {"offset"}
     piece = _Piece(data, columns)
+    next_offset = 0
     for position, header in batches:
+        plain: Buffer | None = None
+        shift = 0
+        if header.magic < MAGIC and header.attributes & CODEC_MASK:
+            # What offsets it holds is known once it is open, but not below those before it.
+            if header.last_offset < start_offset or next_offset >= end_offset:
+                continue
+            header, plain, shift = legacy.unwrap(data, position, header)
         base_offset, count, attributes = (
             header.base_offset, header.records_count, header.attributes,
         )  # fmt: skip
-        last_offset = base_offset + header.last_offset_delta
-        is_control = attributes & CONTROL != 0
+        next_offset = base_offset + header.last_offset_delta + 1
+        is_legacy = header.magic < MAGIC
+        is_control = attributes & CONTROL != 0 and not is_legacy
         # Nothing of the header but its offsets is believed without the CRC; those are checked
         # against the neighbours by whoever has read the batches. They are enough where there is a
         # record at each of them.
-        is_open = not offsets_alone or is_control or base_offset + count != last_offset + 1
-        if last_offset < start_offset or base_offset >= end_offset or is_control:
-            if is_open:
+        is_open = not offsets_alone or is_control or base_offset + count != next_offset
+        if next_offset <= start_offset or base_offset >= end_offset or is_control:
+            if is_open and not is_legacy:  # whose CRCs do not cover offsets
                 batch_header.ensure_valid(data, position, header)
             continue
-        # 8 bytes a record stand for offsets made of the header alone.
-        plain, size = None, header.batch_length if is_open else 8 * count
-        if is_open and attributes & CODEC_MASK and count:
+        if is_open and plain is None and attributes & CODEC_MASK and count:
             plain = _decompressed(data, position, header)
-            size = len(plain)
-        if piece.batches and (piece.is_open != is_open or piece.size + size > MAX_SECTION_SIZE):
+        # 8 bytes a record stand for offsets made of the header alone.
+        size = 8 * count if not is_open else header.batch_length if plain is None else len(plain)
+        reader = (_FoundMessages if is_legacy else _Found) if is_open else None
+        if piece.parts and (piece.reader != reader or piece.size + size > MAX_SECTION_SIZE):
             yield piece.to_arrow(start_offset, end_offset)
             piece = _Piece(data, columns)
-        piece.is_open = is_open
+        piece.reader = reader
         piece.size += size
-        piece.batches.append((position, header))
-        piece.plains.append(plain)
+        piece.parts.append(_Part(position, header, plain, shift))
         if piece.size >= max_bytes:
             yield piece.to_arrow(start_offset, end_offset)
             piece = _Piece(data, columns)
-    if piece.batches:
+    if piece.parts:
         yield piece.to_arrow(start_offset, end_offset)
 
 
@@ -206,25 +225,33 @@ def _decompressed(data: Buffer, position: int, header: BatchHeader) -> Buffer:
     return plain
 
 
+class _Part(NamedTuple):
+    """One batch of a piece."""
+
+    position: int
+    header: BatchHeader
+    plain: Buffer | None  # its records, where they were compressed
+    shift: int  # what is added to the offsets in a wrapper
+
+
 class _Piece:
     """Batches that become one Arrow batch."""
 
     def __init__(self, data: Buffer, columns: Sequence[str]) -> None:
         self._data, self._columns = data, columns
-        self.batches: list[tuple[int, BatchHeader]] = []
-        self.plains: list[Buffer | None] = []  # their records, where they were compressed
-        self.is_open = True  # whether their records are looked at
+        self.parts: list[_Part] = []
+        self.reader: type[_Found] | None = None  # of their records; None where headers suffice
         self.size = 0
 
     def to_arrow(self, start_offset: int, end_offset: int) -> pa.RecordBatch:
         """The rows of all batches whose offset lies in [start_offset, end_offset)."""
         schema = pa.schema([RECORD_SCHEMA.field(name) for name in self._columns])
-        if self.is_open:
-            found = _Found(self._data, self.batches, self.plains, self._columns)
+        if self.reader is not None:
+            found = self.reader(self._data, self.parts, self._columns)
             found.read()
             arrays, offsets = [found.column(name) for name in self._columns], found.offsets
         else:
-            ranges = [np.arange(h.base_offset, h.next_offset) for _, h in self.batches]
+            ranges = [np.arange(p.header.base_offset, p.header.next_offset) for p in self.parts]
             offsets = np.concatenate(ranges)
             arrays = [pa.array(offsets)] * len(self._columns)
         if arrays:
@@ -233,9 +260,9 @@ class _Piece:
             nothing = pa.array([{}] * len(offsets), pa.struct([]))
             rows = pa.RecordBatch.from_struct_array(nothing)
         first, end = 0, len(offsets)
-        if self.batches[0][1].base_offset < start_offset:
+        if self.parts[0].header.base_offset < start_offset:
             first = int(np.searchsorted(offsets, start_offset))
-        if self.batches[-1][1].last_offset >= end_offset:
+        if self.parts[-1].header.last_offset >= end_offset:
             end = max(int(np.searchsorted(offsets, end_offset)), first)
         return rows if end - first == len(offsets) else rows.slice(first, end - first)
 
@@ -243,17 +270,14 @@ class _Piece:
 class _Found:
     """What kernels find in the records of some batches of `source`."""
 
-    def __init__(
-        self,
-        source: Buffer,
-        batches: list[tuple[int, BatchHeader]],
-        plains: list[Buffer | None],
-        columns: Sequence[str],
-    ) -> None:
-        self._source, self._batches, self._plains = source, batches, plains
-        self._data, self._table = _sections(source, batches, plains)
-        starts, ends, counts = self._table[:, 0], self._table[:, 1], self._table[:, 2]
-        count, size = int(counts.sum()), int((ends - starts).sum())
+    OVERHEAD = RECORD_BATCH_OVERHEAD  # what stands before a batch's records
+
+    def __init__(self, source: Buffer, parts: list[_Part], columns: Sequence[str]) -> None:
+        self._source, self._parts = source, parts
+        self._data, spans = _joined(source, parts, self.OVERHEAD)
+        self._starts, self._sizes = spans[0], spans[1] - spans[0]
+        self._counts = np.array([part.header.records_count for part in parts], np.int64)
+        count, size = int(self._counts.sum()), int(self._sizes.sum())
         self._numbers = np.empty((2, count), np.int64)
         self._headers = np.empty((2, count if "headers" in columns else 0), np.int32)
         self._bounds = np.empty((3, count + 1), np.int32)
@@ -272,25 +296,37 @@ class _Found:
         Raises:
             CorruptRecordError: bytes that are not what the format says.
         """
-        ends = self._table[:, 1] - self._table[:, 0]
-        groups = np.cumsum(ends) // _BYTES_AT_ONCE
+        headers = [part.header for part in self._parts]
+        table = self._table(
+            [(h.base_offset, h.last_offset_delta, h.base_timestamp) for h in headers]
+        )
+        groups = np.cumsum(self._sizes) // _BYTES_AT_ONCE
         edges = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
         progress = np.zeros(5, np.int64)
         for first, end in itertools.pairwise(edges):
             answer = kernels.read_records(
-                self._data, self._table[first:end], self._numbers, self._headers,
+                self._data, table[first:end], self._numbers, self._headers,
                 self._bounds, self._valid, self._bytes[0], self._bytes[1], progress,
             )  # fmt: skip
-            for index in range(first, end):
-                if self._plains[index] is None:
-                    batch_header.ensure_valid(self._source, *self._batches[index])
+            for part in self._parts[first:end]:
+                if part.plain is None:
+                    batch_header.ensure_valid(self._source, part.position, part.header)
             if answer < 0:
                 raise self._corrupt(int(answer), first + int(progress[3]), int(progress[4]))
-        ends = np.cumsum(self._table[:, 2])
-        for index, (_, header) in enumerate(self._batches):
-            if header.attributes & LOG_APPEND_TIME:
-                end = int(ends[index])
-                self._numbers[1, end - header.records_count : end] = header.max_timestamp
+        self._set_log_append_times(header.attributes & LOG_APPEND_TIME for header in headers)
+
+    def _table(self, facts: list[tuple[int, ...]]) -> Array:
+        """int64[k, 3 + facts]: where each batch's records lie, how many they are, and more."""
+        spans = np.stack([self._starts, self._starts + self._sizes, self._counts], axis=1)
+        return np.hstack([spans, np.array(facts, np.int64)])
+
+    def _set_log_append_times(self, where: Iterable[object]) -> None:
+        """All records of a batch have its largest timestamp, where that says so."""
+        ends = np.cumsum(self._counts)
+        for part, has_one_time, end in zip(self._parts, where, ends.tolist(), strict=True):
+            if has_one_time:
+                first = end - part.header.records_count
+                self._numbers[1, first:end] = part.header.max_timestamp
 
     def column(self, name: str) -> pa.Array:
         """One column of RECORD_SCHEMA."""
@@ -305,8 +341,8 @@ class _Found:
                 data = self._bytes[index][: bounds[-1]]
                 return arrow.binary_array(data, bounds, self._valid[index])
             case "timestamp_type":
-                types = [header.timestamp_type for _, header in self._batches]
-                return pa.array(np.repeat(np.array(types, np.int32), self._table[:, 2]))
+                types = [part.header.timestamp_type for part in self._parts]
+                return pa.array(np.repeat(np.array(types, np.int32), self._counts))
             case _:
                 return self._headers_column()
 
@@ -320,9 +356,9 @@ class _Found:
         )
         if answer < 0:
             row = int(fault[0])
-            ends = np.cumsum(self._table[:, 2])
+            ends = np.cumsum(self._counts)
             index = int(np.searchsorted(ends, row, side="right"))
-            position = int(self._headers[0, row]) - int(self._table[index, 0])
+            position = int(self._headers[0, row]) - int(self._starts[index])
             raise self._corrupt(int(answer), index, position)
         keys, values = (self._gather(positions[i], bounds[i]) for i in (0, 1))
         return arrow.headers_array(
@@ -337,32 +373,66 @@ class _Found:
         return data
 
     def _corrupt(self, answer: int, index: int, position: int) -> CorruptRecordError:
-        what, start = _WHAT[answer], self._batches[index][0]
-        if self._plains[index] is not None:
+        what, part = _WHAT[answer], self._parts[index]
+        if part.plain is not None:
             what = f"{what}, {position} bytes into its decompressed records"
-            return CorruptRecordError(what, position=start)
-        return CorruptRecordError(what, position=start + RECORD_BATCH_OVERHEAD + position)
+            return CorruptRecordError(what, position=part.position)
+        return CorruptRecordError(what, position=part.position + RECORD_BATCH_OVERHEAD + position)
 
 
-def _sections(
-    source: Buffer, batches: list[tuple[int, BatchHeader]], plains: list[Buffer | None]
-) -> tuple[Array, Array]:
-    """Bytes in which the records of all batches lie, and where: what `read_records` takes."""
-    rows, parts, end = [], [], 0
-    is_joined = any(plain is not None for plain in plains)
-    for (position, header), plain in zip(batches, plains, strict=True):
-        start = position + RECORD_BATCH_OVERHEAD
+class _FoundMessages(_Found):
+    """What a kernel finds in messages of V0 and V1: plain ones, and those out of wrappers."""
+
+    OVERHEAD = 0
+
+    def read(self) -> None:
+        """Go over all messages, each with a CRC of its own.
+
+        Raises:
+            CorruptRecordError: bytes that are not what the format says.
+        """
+        fault = np.zeros(2, np.int64)
+        answer = message_kernels.read_messages(
+            self._data, self._table([(part.shift,) for part in self._parts]), self._numbers,
+            self._bounds[:2], self._valid, self._bytes[0], self._bytes[1], fault,
+        )  # fmt: skip
+        if answer < 0:
+            raise self._corrupt(int(answer), int(fault[0]), int(fault[1]))
+        self._set_log_append_times(
+            part.plain is not None and part.header.timestamp_type == LOG_APPEND_TIME_TYPE
+            for part in self._parts
+        )
+
+    def _headers_column(self) -> pa.Array:
+        return pa.nulls(len(self.offsets), arrow.HEADERS_TYPE)
+
+    def _corrupt(self, answer: int, index: int, position: int) -> CorruptRecordError:
+        part, expected, found = self._parts[index], "", ""
+        what, at = _WHAT_OF_MESSAGES[answer], part.position + position
+        if answer == message_kernels.BAD_CRC:
+            start = int(self._starts[index]) + position
+            crcs = batch_header.message_crcs(self._data.data, start)
+            expected, found = (f"{crc:#010x}" for crc in crcs)
+        if part.plain is not None:
+            what = f"{what}, {position} bytes into a wrapper's decompressed messages"
+            at = part.position
+        return CorruptRecordError(what, position=at, expected=expected, found=found)
+
+
+def _joined(source: Buffer, parts: list[_Part], overhead: int) -> tuple[Array, Array]:
+    """Bytes in which the records of all batches lie; where each begins and ends, int64[2, k]."""
+    spans, pieces, end = [], [], 0
+    is_joined = any(part.plain is not None for part in parts)
+    for position, header, plain, _ in parts:
+        start = position + overhead
         stop = position + LOG_OVERHEAD + header.batch_length
         if is_joined:
-            part = memoryview(source)[start:stop] if plain is None else memoryview(plain)
-            parts.append(part)
-            start, stop = end, end + len(part)
+            piece = memoryview(source)[start:stop] if plain is None else memoryview(plain)
+            pieces.append(piece)
+            start, stop = end, end + len(piece)
             end = stop
-        rows.append(
-            (start, stop, header.records_count, header.base_offset,
-             header.last_offset_delta, header.base_timestamp)
-        )  # fmt: skip
-    joined = source if not is_joined else parts[0] if len(parts) == 1 else b"".join(parts)
+        spans.append((start, stop))
+    joined = source if not is_joined else pieces[0] if len(pieces) == 1 else b"".join(pieces)
     data = np.frombuffer(joined, np.uint8)
     data.setflags(write=False)
-    return data, np.array(rows, np.int64)
+    return data, np.array(spans, np.int64).T

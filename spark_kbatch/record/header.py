@@ -17,18 +17,26 @@
           57      4  records_count           int32
           61         records
 
+A message of the formats V0 and V1 (`legacy` has their table) is told by the same tuple, what it does
+not have by its sentinel. Plain ones that lie back to back are walked as one batch. One that holds
+others, compressed, says how many and from which offset on only when it is opened: until then its
+count is -1, and base_offset is its last.
+
 Nothing here reads record bodies or touches a file.
-Source: Kafka clients/.../record/DefaultRecordBatch.java; KIP-98, KIP-534.
+Source: Kafka clients/.../record/DefaultRecordBatch.java, AbstractLegacyRecordBatch.java; KIP-98,
+KIP-534.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 from awscrt import checksums
 
+from spark_kbatch import message_kernels
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.model import AbortedTransaction
 
@@ -36,22 +44,30 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 LOG_OVERHEAD = 12
 RECORD_BATCH_OVERHEAD = 61
+MAGIC_POSITION = 16
 CRC_POSITION = 17
 CRC_COVERS_FROM = 21
 MAGIC = 2
 MIN_RECORD_SIZE = 7  # null key, null value, no headers
+
+# Of a message of magic 0 and 1: what it takes beside key and value.
+MESSAGE_OVERHEADS = (26, 34)
+MESSAGE_CRC_COVERS_FROM = 16
 
 MAX_OFFSET = 2**63 - 1
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
+NO_LEADER_EPOCH = -1
+UNKNOWN_COUNT = -1
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 
+NO_TIMESTAMP_TYPE = -1
 CREATE_TIME_TYPE = 0
 LOG_APPEND_TIME_TYPE = 1
 
@@ -59,12 +75,20 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 _BASE_OFFSET_TO_EPOCH = struct.Struct(">qii")
 _LENGTH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
+_MESSAGE = struct.Struct(">qiIbb")  # offset, size, CRC, magic, attributes
+_TIMESTAMP = struct.Struct(">q")
 _PRODUCER, _PRODUCER_POSITION = struct.Struct(">qhi"), 43
 _SEQUENCE_MAX = 2**31 - 1
 assert _HEADER.size == RECORD_BATCH_OVERHEAD
 
 
 _LENGTH_MIN = RECORD_BATCH_OVERHEAD - LOG_OVERHEAD
+
+# Plain messages walked as one batch take at most so many bytes, unless the first is larger, and the
+# first so many are walked without the kernel: the way from one index entry to the next is shorter,
+# so who looks for a position need not load it.
+RUN_BYTES_MAX = 1024 * 1024
+_BY_HAND_MAX = 256
 
 
 class BatchHeader(NamedTuple):
@@ -106,18 +130,37 @@ class BatchHeader(NamedTuple):
 
     @property
     def timestamp_type(self) -> int:
-        """0 CreateTime, 1 LogAppendTime."""
+        """0 CreateTime, 1 LogAppendTime; -1 in V0, which has no times."""
+        if self.magic == 0:
+            return NO_TIMESTAMP_TYPE
         return (self.attributes & LOG_APPEND_TIME) >> 3
 
     @property
     def is_control(self) -> bool:
         """Whether it holds a control record, which consumers never see."""
-        return bool(self.attributes & CONTROL)
+        return self.magic == MAGIC and bool(self.attributes & CONTROL)
+
+    @property
+    def is_wrapper(self) -> bool:
+        """Whether it is one message of V0 or V1 that holds others, compressed."""
+        return self.magic < MAGIC and bool(self.attributes & CODEC_MASK)
 
     @property
     def is_transactional(self) -> bool:
         """Whether it belongs to a transaction, or ends one."""
-        return bool(self.attributes & TRANSACTIONAL)
+        return self.magic == MAGIC and bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether there is a record at each of its offsets; not known of a wrapper."""
+        return self.records_count == self.last_offset_delta + 1
+
+    def opened(self, base_offset: int) -> BatchHeader:
+        """Of a wrapper, with what is known of the records in it: the first offset, and no gaps."""
+        delta = self.last_offset - base_offset
+        return self._replace(
+            base_offset=base_offset, last_offset_delta=delta, records_count=delta + 1
+        )
 
     def ensure_sane(self, position: int, room: int) -> None:
         """Check what can be checked without the records.
@@ -129,31 +172,41 @@ class BatchHeader(NamedTuple):
         Raises:
             CorruptRecordError: a magic, size or count that cannot be.
         """
-        size, section = self.size_in_bytes, self.batch_length - _LENGTH_MIN
-        if self.magic != MAGIC:
+        if not 0 <= self.magic <= MAGIC:
             raise CorruptRecordError(
-                "magic byte", position=position + 16, expected=MAGIC, found=self.magic
+                "magic byte",
+                position=position + MAGIC_POSITION,
+                expected=f"0 to {MAGIC}",
+                found=self.magic,
             )
-        if not RECORD_BATCH_OVERHEAD <= size <= room:
+        size, section = self.size_in_bytes, self.batch_length - _LENGTH_MIN
+        size_min = RECORD_BATCH_OVERHEAD
+        if self.magic < MAGIC:
+            size_min = MESSAGE_OVERHEADS[self.magic]
+        if not size_min <= size <= room:
             raise CorruptRecordError(
                 "batch length",
                 position=position + 8,
-                expected=f"{_LENGTH_MIN} to {room - LOG_OVERHEAD}",
+                expected=f"{size_min - LOG_OVERHEAD} to {room - LOG_OVERHEAD}",
                 found=self.batch_length,
             )
-        if self.records_count < 0 or self.last_offset_delta < 0:
-            raise CorruptRecordError(
-                "records count or last offset delta",
-                position=position,
-                expected="0 or more",
-                found=f"{self.records_count} and {self.last_offset_delta}",
-            )
+        if self.magic == MAGIC:
+            self._ensure_counts(position, section)
         if not 0 <= self.base_offset <= MAX_OFFSET - self.last_offset_delta:
             raise CorruptRecordError(
                 "base offset",
                 position=position,
                 expected=f"0 to {MAX_OFFSET - self.last_offset_delta}",
                 found=self.base_offset,
+            )
+
+    def _ensure_counts(self, position: int, section: int) -> None:
+        if self.records_count < 0 or self.last_offset_delta < 0:
+            raise CorruptRecordError(
+                "records count or last offset delta",
+                position=position,
+                expected="0 or more",
+                found=f"{self.records_count} and {self.last_offset_delta}",
             )
         if not self.attributes & CODEC_MASK and self.records_count * MIN_RECORD_SIZE > section:
             raise CorruptRecordError(
@@ -186,8 +239,35 @@ class LogRead(NamedTuple):
 
 
 def unpack(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`; the caller has checked that 61 bytes are there."""
+    """The header at `position`, of a batch or of one message.
+
+    The caller has checked that 61 bytes are there, or 26 where the magic is below 2.
+    """
+    if data[position + MAGIC_POSITION] < MAGIC:
+        return _message(data, position)
     return BatchHeader._make(_HEADER.unpack_from(data, position))
+
+
+def _message(data: Buffer, position: int) -> BatchHeader:
+    offset, size, crc, magic, attributes = _MESSAGE.unpack_from(data, position)
+    timestamp = NO_TIMESTAMP
+    if magic > 0:
+        (timestamp,) = _TIMESTAMP.unpack_from(data, position + _MESSAGE.size)
+    return BatchHeader(
+        base_offset=offset,
+        batch_length=size,
+        partition_leader_epoch=NO_LEADER_EPOCH,
+        magic=magic,
+        crc=crc,
+        attributes=attributes,
+        last_offset_delta=0,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        base_sequence=NO_SEQUENCE,
+        records_count=UNKNOWN_COUNT if attributes & CODEC_MASK else 1,
+    )
 
 
 def seal(
@@ -210,6 +290,14 @@ def seal(
         producer_id, producer_epoch, base_sequence, records_count,
     )  # fmt: skip
     _CRC.pack_into(out, CRC_POSITION, checksums.crc32c(out[CRC_COVERS_FROM:]))
+
+
+def seal_message(out: memoryview, magic: int, offset: int, attributes: int, timestamp: int) -> None:
+    """Write header and CRC of one message of V0 or V1, whose key and value lie in their places."""
+    if magic > 0:
+        _TIMESTAMP.pack_into(out, _MESSAGE.size, timestamp)
+    _MESSAGE.pack_into(out, 0, offset, len(out) - LOG_OVERHEAD, 0, magic, attributes)
+    _CRC.pack_into(out, LOG_OVERHEAD, checksums.crc32(out[MESSAGE_CRC_COVERS_FROM:]))
 
 
 def rewrite(data: memoryview, *, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
@@ -236,22 +324,38 @@ def whole_size(data: Buffer) -> int:
 
     A size that cannot be counts as the least a batch has; `walk` says what is wrong with it.
     """
-    end = 0
-    while len(data) - end >= RECORD_BATCH_OVERHEAD:
-        size = max(unpack(data, end).size_in_bytes, RECORD_BATCH_OVERHEAD)
-        if size > len(data) - end:
+    end, room = 0, len(data)
+    while room > MAGIC_POSITION:
+        if data[end + MAGIC_POSITION] < MAGIC:
+            size_min = MESSAGE_OVERHEADS[data[end + MAGIC_POSITION]]
+        else:
+            size_min = RECORD_BATCH_OVERHEAD
+        if room < size_min:
             break
+        size = LOG_OVERHEAD + _LENGTH.unpack_from(data, end + 8)[0]
+        if size > room:
+            break
+        if size < size_min:
+            size = size_min
+        elif size_min < RECORD_BATCH_OVERHEAD:
+            size = _messages(data, end, len(data), RUN_BYTES_MAX).size_in_bytes
         end += size
+        room -= size
     return end
 
 
 def walk(
-    data: Buffer, position: int = 0, end: int | None = None
+    data: Buffer,
+    position: int = 0,
+    end: int | None = None,
+    *,
+    run_bytes_max: int = RUN_BYTES_MAX,
 ) -> Iterator[tuple[int, BatchHeader]]:
     """The batches that lie back to back in data[position:end], as (position, header).
 
     Checks sizes and magic before they are used, not the CRC. A partial batch at the end is an
-    error: whoever may meet one bounds `end` first.
+    error: whoever may meet one bounds `end` first. Plain messages are one batch as long as their
+    offsets grow, and they have no more than `run_bytes_max` together.
 
     Raises:
         CorruptRecordError: a size, magic or count that cannot be; carries the position in `data`.
@@ -259,28 +363,108 @@ def walk(
     """
     end = len(data) if end is None else end
     while position < end:
-        if end - position < RECORD_BATCH_OVERHEAD:
-            raise CorruptRecordError(
-                "batch is cut off",
-                position=position,
-                expected=f"{RECORD_BATCH_OVERHEAD} bytes or more",
-                found=end - position,
-            )
-        header = BatchHeader._make(_HEADER.unpack_from(data, position))
-        header.ensure_sane(position, end - position)
+        header = header_at(data, position, end)
+        if header.magic < MAGIC:
+            header = _messages(data, position, end, run_bytes_max)
         yield position, header
         position += LOG_OVERHEAD + header.batch_length
 
 
-def ensure_valid(data: Buffer, position: int, header: BatchHeader) -> None:
-    """Check the CRC of the batch at `position`.
+def header_at(data: Buffer, position: int, end: int, *, room: int | None = None) -> BatchHeader:
+    """The header at `position`, of the batch, or the one message, that lies before `end`; checked.
+
+    `room` says how many bytes there are from `position` on, where `data` holds fewer than that; 61
+    are enough.
 
     Raises:
-        CorruptRecordError: carries both values.
+        CorruptRecordError: as `walk`.
+    """
+    held, size_min = end - position, RECORD_BATCH_OVERHEAD
+    if held > MAGIC_POSITION and data[position + MAGIC_POSITION] < MAGIC:
+        size_min = MESSAGE_OVERHEADS[0]
+    if held < size_min:
+        raise CorruptRecordError(
+            "batch is cut off", position=position, expected=f"{size_min} bytes or more", found=held
+        )
+    header = unpack(data, position)
+    header.ensure_sane(position, held if room is None else room)
+    return header
+
+
+def _messages(data: Buffer, position: int, end: int, run_bytes_max: int) -> BatchHeader:
+    """The message at `position`, which is whole, and the plain ones of its kind behind it, as one."""
+    first = _message(data, position)
+    if first.attributes & CODEC_MASK:
+        return first
+    magic, size_min = first.magic, MESSAGE_OVERHEADS[first.magic] - LOG_OVERHEAD
+    mask = CODEC_MASK | LOG_APPEND_TIME if magic else CODEC_MASK
+    kind = first.attributes & mask
+    stop = min(end, position + max(run_bytes_max, first.size_in_bytes))
+    at, count = position + first.size_in_bytes, 1
+    last_offset, max_timestamp = first.base_offset, first.max_timestamp
+    while stop - at >= LOG_OVERHEAD + size_min and count < _BY_HAND_MAX:
+        offset, size, _, its_magic, attributes = _MESSAGE.unpack_from(data, at)
+        if (
+            not size_min <= size <= stop - at - LOG_OVERHEAD
+            or its_magic != magic
+            or attributes & mask != kind
+            or offset <= last_offset
+        ):
+            break
+        if magic:
+            (timestamp,) = _TIMESTAMP.unpack_from(data, at + _MESSAGE.size)
+            max_timestamp = max(max_timestamp, timestamp)
+        last_offset = offset
+        at += LOG_OVERHEAD + size
+        count += 1
+    if count == _BY_HAND_MAX:
+        facts = np.array([at, count, last_offset, max_timestamp, magic, kind, mask, -1], np.int64)
+        message_kernels.scan_messages(_flat(data), stop, facts)
+        at, count, last_offset, max_timestamp = facts[:4].tolist()
+    return first._replace(
+        batch_length=at - position - LOG_OVERHEAD,
+        last_offset_delta=last_offset - first.base_offset,
+        max_timestamp=max_timestamp,
+        records_count=count,
+    )
+
+
+def _flat(data: Buffer) -> np.ndarray[Any, Any]:
+    """As kernels take it."""
+    flat = np.frombuffer(data, np.uint8)
+    flat.setflags(write=False)
+    return flat
+
+
+def ensure_valid(data: Buffer, position: int, header: BatchHeader) -> None:
+    """Check the CRC of the batch at `position`, or those of the messages that are walked as one.
+
+    Raises:
+        CorruptRecordError: carries both values, and the position of the batch or of the message.
     """
     end = position + LOG_OVERHEAD + header.batch_length
-    found = checksums.crc32c(memoryview(data)[position + CRC_COVERS_FROM : end])
-    if found != header.crc:
-        raise CorruptRecordError(
-            "CRC-32C", position=position, expected=f"{header.crc:#010x}", found=f"{found:#010x}"
-        )
+    if header.magic == MAGIC:
+        found = checksums.crc32c(memoryview(data)[position + CRC_COVERS_FROM : end])
+        if found != header.crc:
+            raise _wrong_crc("CRC-32C", position, header.crc, found)
+        return
+    if header.records_count > _BY_HAND_MAX:
+        position = int(message_kernels.check_messages(_flat(data), position, end))
+    while position < end:
+        expected, found = message_crcs(data, position)
+        if found != expected:
+            raise _wrong_crc("CRC-32", position, expected, found)
+        position += LOG_OVERHEAD + _LENGTH.unpack_from(data, position + 8)[0]
+
+
+def message_crcs(data: Buffer, position: int) -> tuple[int, int]:
+    """The CRC that the message at `position`, whose size was checked, says that it has; and has."""
+    _, size, crc, _, _ = _MESSAGE.unpack_from(data, position)
+    end = position + LOG_OVERHEAD + size
+    return crc, checksums.crc32(memoryview(data)[position + MESSAGE_CRC_COVERS_FROM : end])
+
+
+def _wrong_crc(name: str, position: int, expected: int, found: int) -> CorruptRecordError:
+    return CorruptRecordError(
+        name, position=position, expected=f"{expected:#010x}", found=f"{found:#010x}"
+    )

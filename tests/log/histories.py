@@ -190,7 +190,7 @@ class History:
 
 @st.composite
 def histories(draw: st.DrawFn, *, size_max: int = 25) -> History:
-    """Three producers with transactions, which may lie idle, and others without."""
+    """Three producers with transactions, all of which may be decided in the end, and one without."""
     history = History()
     for _ in range(draw(st.integers(1, size_max))):
         producer_id = draw(st.sampled_from([1, 2, 3]))
@@ -206,6 +206,9 @@ def histories(draw: st.DrawFn, *, size_max: int = 25) -> History:
             history.append(NOBODY, transactional=False, n=n)
         elif producer_id in history.open or kind == "empty":
             history.end(producer_id, abort=draw(st.booleans()), new_epoch=draw(st.booleans()))
+    if draw(st.booleans()):
+        for producer_id in list(history.open):
+            history.end(producer_id, abort=draw(st.booleans()))
     if not history.written:
         history.append(NOBODY, transactional=False)
     return history

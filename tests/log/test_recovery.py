@@ -378,9 +378,9 @@ def test_each_batch_is_checked_once_while_another_machine_appends(
     seen: list[int] = []
     holds = recovery._ensure_holds
 
-    def counted(files: Files, path: Path, position: int, header, expected, view) -> None:  # type: ignore[no-untyped-def]
+    def counted(files: Files, path: Path, position: int, header, expected, view):  # type: ignore[no-untyped-def]
         seen.append(header.base_offset)
-        holds(files, path, position, header, expected, view)
+        return holds(files, path, position, header, expected, view)
 
     monkeypatch.setattr(recovery, "_ensure_holds", counted)
     reader = reboot(log)

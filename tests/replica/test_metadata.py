@@ -346,7 +346,9 @@ def test_topic_that_exists_is_not_made_again(tmp_path: Path) -> None:
     assert cluster.metadata.topic("events") == before
 
 
-EXISTING = TopicConfig(max_message_bytes=2_000, segment_bytes=1 << 20)
+EXISTING = TopicConfig(
+    max_message_bytes=2_000, segment_bytes=1 << 20, message_format_version="0.10.2"
+)
 
 
 @pytest.mark.parametrize(
@@ -355,11 +357,12 @@ EXISTING = TopicConfig(max_message_bytes=2_000, segment_bytes=1 << 20)
         ("num.partitions", 3, 2),
         ("max.message.bytes", 3_000, 2_000),
         ("segment.bytes", 2**21, 2**20),
+        ("message.format.version", "0.9.0", "0.10.2"),
     ],
-    ids=["partitions", "message", "segment"],
+    ids=["partitions", "message", "segment", "format"],
 )
 def test_existing_topic_with_other_settings_is_refused(
-    tmp_path: Path, key: str, given: int, existing: int
+    tmp_path: Path, key: str, given: int | str, existing: int | str
 ) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events": 2}, config=EXISTING)
     with pytest.raises(ConfigError) as error:
@@ -374,6 +377,7 @@ def test_existing_topic_with_other_settings_is_refused(
 def test_existing_topic_with_the_same_or_no_settings_is_taken(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events": 2}, config=EXISTING)
     settings = {"num.partitions": "2", "max.message.bytes": "2000", "segment.bytes": str(1 << 20)}
+    settings["message.format.version"] = "0.10.2"
     for options in ({}, settings):
         found = cluster.topic_for("events", parse_write_options({"path": "/x", **options}))
 

@@ -1,0 +1,112 @@
+"""Log directories as a broker leaves them, made from the format alone."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from spark_kbatch.cluster import open_for_reading
+from spark_kbatch.log.files import Files
+from tests import builders
+from tests.reference import Record, decode_batches, encode_batch, read_header, split_batches
+
+TOPIC_ID = "vPeOCWypqUOSepEvx0cbog"
+FIRST_TIMESTAMP_MS = 1_600_000_000_000
+
+
+def a_batch(*offsets: int, value_bytes: int = 20) -> bytes:
+    """One batch with records at these offsets; what is in them follows from the offset."""
+    records = [
+        Record(
+            offset,
+            FIRST_TIMESTAMP_MS + offset,
+            b"key %d" % offset,
+            b"value %d " % offset + b"." * value_bytes,
+            (("h", b"%d" % offset),),
+        )
+        for offset in offsets
+    ]
+    return encode_batch(records, base_offset=offsets[0], leader_epoch=3)
+
+
+def batches(first: int, end: int, *, n: int = 2, value_bytes: int = 20) -> list[bytes]:
+    """Batches of `n` records at the offsets [first, end)."""
+    return [
+        a_batch(*range(base, min(base + n, end)), value_bytes=value_bytes)
+        for base in range(first, end, n)
+    ]
+
+
+def a_segment(
+    directory: Path, base_offset: int, held: Sequence[bytes], *, index: bool = True
+) -> Path:
+    """Write a segment; its .index has an entry for each batch but the first. Returns the .log."""
+    directory.mkdir(parents=True, exist_ok=True)
+    log = directory / f"{base_offset:020d}.log"
+    log.write_bytes(b"".join(held))
+    if index:
+        entries, position = b"", 0
+        for data in held:
+            header = read_header(data)
+            last_offset = header.base_offset + header.last_offset_delta
+            if position:
+                entries += struct.pack(">ii", last_offset - base_offset, position)
+            position += len(data)
+        log.with_suffix(".index").write_bytes(entries)
+    return log
+
+
+def a_partition(
+    directory: Path, segments: Mapping[int, Sequence[bytes]], *, index: bool = True
+) -> Path:
+    """Write a partition's directory; returns it."""
+    for base_offset, held in segments.items():
+        a_segment(directory, base_offset, held, index=index)
+    (directory / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}")
+    (directory / "leader-epoch-checkpoint").write_text("0\n1\n3 0\n")
+    return directory
+
+
+def checkpoint(log_dir: Path, name: str, lines: Mapping[str, int]) -> None:
+    """Write one of the log dir's offset checkpoints; keys are `topic partition`."""
+    entries = "".join(f"{key} {offset}\n" for key, offset in lines.items())
+    (log_dir / f"{name}-offset-checkpoint").write_text(f"0\n{len(lines)}\n{entries}")
+
+
+def records_in(held: Sequence[bytes]) -> list[Record]:
+    """What a reader of these batches finds."""
+    return [record for data in held for record in decode_batches(data)]
+
+
+def read(
+    path: Path,
+    topic: str = "t",
+    *,
+    files: Files | None = None,
+    foreign_end: str = "log",
+    **bounds: int,
+) -> list[Record]:
+    """What a reader of PATH finds in a topic."""
+    logs = open_for_reading(str(path), foreign_end=foreign_end, files=files)
+    return [record for rows in logs.read(topic, **bounds) for record in builders.as_read(rows)]  # type: ignore[arg-type]
+
+
+def whole_batches(data: bytes) -> list[bytes]:
+    """The batches that lie whole in the beginning of `data`, their CRCs not looked at."""
+    end = 0
+    while len(data) - end >= 12:
+        (length,) = struct.unpack_from(">i", data, end + 8)
+        if length < 49 or end + 12 + length > len(data):
+            break
+        end += 12 + length
+    return list(split_batches(data[:end]))
+
+
+def listing(path: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file below PATH: when it was written, and what it holds."""
+    found = {}
+    for entry in sorted(path.rglob("*")):
+        content = entry.read_bytes() if entry.is_file() else b""
+        found[str(entry)] = (entry.stat().st_mtime_ns, content)
+    return found

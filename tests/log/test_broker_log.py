@@ -1,0 +1,613 @@
+"""Partitions as brokers leave them: whole, torn, copied while written, without what lies beside."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import struct
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_kbatch.cluster import open_for_reading
+from spark_kbatch.consumer import TopicReader
+from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
+from spark_kbatch.log.files import Files
+from spark_kbatch.model import IsolationLevel, LogOffsets, TopicPartition
+from spark_kbatch.record.header import LogRead
+from tests.broker_dirs import (
+    a_batch,
+    a_partition,
+    a_segment,
+    batches,
+    checkpoint,
+    listing,
+    read,
+    records_in,
+    whole_batches,
+)
+from tests.faults import ReadOnlyFiles
+from tests.reference import frame_batch
+
+LOG = "00000000000000000000.log"
+INDEX = "00000000000000000000.index"
+TP = TopicPartition("t", 0)
+
+
+class CountingFiles(Files):
+    """Counts the bytes that are read."""
+
+    def __init__(self) -> None:
+        self.bytes_read = 0
+
+    def read(self, path: Path, position: int = 0, size: int | None = None) -> bytes:
+        data = super().read(path, position, size)
+        self.bytes_read += len(data)
+        return data
+
+    def pread_into(self, descriptor: int, position: int, buffer: memoryview) -> int:
+        count = super().pread_into(descriptor, position, buffer)
+        self.bytes_read += count
+        return count
+
+
+def end_of(path: Path, *, foreign_end: str = "log") -> int:
+    """The high watermark of t-0."""
+    return open_for_reading(str(path), foreign_end=foreign_end).edges([TP])[TP].high_watermark
+
+
+def fetch(logs: TopicReader, offset: int, *, max_bytes: int) -> tuple[LogRead, LogOffsets]:
+    return logs.fetch(TP, offset, max_bytes=max_bytes, isolation=IsolationLevel.READ_UNCOMMITTED)
+
+
+def start_of(path: Path) -> int:
+    return open_for_reading(str(path)).edges([TP])[TP].log_start_offset
+
+
+@pytest.mark.parametrize("index", [True, False], ids=["indexes", "no-indexes"])
+def test_segments_are_read_in_order_from_any_offset_to_any(tmp_path: Path, index: bool) -> None:
+    held = batches(0, 12), batches(12, 20), batches(20, 31)
+    a_partition(tmp_path / "t-0", dict(zip((0, 12, 20), held, strict=True)), index=index)
+    expected = records_in([data for part in held for data in part])
+
+    for start in range(31):
+        assert read(tmp_path, start=start, end=31) == expected[start:]
+        assert read(tmp_path, start=start, end=min(start + 5, 31)) == expected[start : start + 5]
+
+
+@pytest.mark.parametrize("index", [True, False], ids=["indexes", "no-indexes"])
+@pytest.mark.parametrize("max_bytes", [1, 300, 1 << 20])
+def test_a_fetch_returns_whole_batches_from_the_one_that_holds_the_offset(
+    tmp_path: Path, max_bytes: int, index: bool
+) -> None:
+    held = batches(0, 30, n=3)
+    a_partition(tmp_path / "t-0", {0: held}, index=index)
+    logs = open_for_reading(str(tmp_path))
+
+    for offset in random.Random(max_bytes).sample(range(30), 30):
+        found, edges = fetch(logs, offset, max_bytes=max_bytes)
+        first = offset // 3
+        count = len(found.batches)
+        assert bytes(found.data) == b"".join(held[first : first + count])
+        assert found.position == sum(map(len, held[:first]))
+        assert count >= 1
+        assert count == 1 or len(found.data) <= max_bytes
+        assert edges.log_end_offset == 30
+
+
+def test_a_batch_that_is_larger_than_what_is_read_at_once_is_read(tmp_path: Path) -> None:
+    held = [*batches(0, 4), a_batch(4, 5, value_bytes=700_000), *batches(6, 10)]
+    a_partition(tmp_path / "t-0", {0: held}, index=False)
+
+    assert read(tmp_path) == records_in(held)
+
+
+@pytest.mark.parametrize("index", [True, False], ids=["indexes", "no-indexes"])
+def test_gaps_that_compaction_left_are_not_data_loss(tmp_path: Path, index: bool) -> None:
+    empty = frame_batch(b"", base_offset=41, last_offset_delta=3, records_count=0)
+    held = {
+        5: [a_batch(7, 9), a_batch(15)],
+        20: [],
+        30: [a_batch(33, 37), empty],
+        60: [a_batch(61, 65, 66)],
+        80: [],
+    }
+    a_partition(tmp_path / "t-0", held, index=index)
+    expected = records_in([data for part in held.values() for data in part])
+    assert [record.offset for record in expected] == [7, 9, 15, 33, 37, 61, 65, 66]
+
+    assert (start_of(tmp_path), end_of(tmp_path)) == (5, 80)
+    for start in range(5, 81):
+        for end in (start, min(start + 4, 80), 80):
+            wanted = [record for record in expected if start <= record.offset < end]
+            assert read(tmp_path, start=start, end=end) == wanted
+
+
+def test_every_cut_of_the_tail_keeps_the_whole_batches_before_it(tmp_path: Path) -> None:
+    held = batches(0, 8)
+    log = a_segment(tmp_path / "t-0", 0, held)
+    whole = log.read_bytes()
+
+    for size in range(len(whole) - len(held[-1]) - len(held[-2]), len(whole) + 1):
+        log.write_bytes(whole[:size])
+        kept = records_in(whole_batches(whole[:size]))
+        assert end_of(tmp_path) == kept[-1].offset + 1
+        assert read(tmp_path) == kept
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        pytest.param(b"\0", id="a-zero"),
+        pytest.param(bytes(5000), id="zeros"),
+        pytest.param(bytes(3 << 20), id="preallocated"),
+        pytest.param(random.Random(1).randbytes(3000), id="garbage"),
+        pytest.param(a_batch(8, 9)[:-1], id="torn"),
+        pytest.param(a_batch(8, 9)[:-10] + bytes(10), id="zeros-within-the-last-batch"),
+        pytest.param(a_batch(8, 9)[:-10] + bytes(5000), id="zeros-from-within-the-last-batch"),
+        pytest.param(a_batch(2, 3), id="offsets-that-do-not-grow"),
+        pytest.param(a_batch(2**31, 2**31 + 1), id="offsets-too-far-from-the-segments"),
+    ],
+)
+@pytest.mark.parametrize("index", [True, False], ids=["indexes", "no-indexes"])
+def test_a_tail_that_does_not_hold_is_left_out_and_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, tail: bytes, index: bool
+) -> None:
+    held = batches(0, 8)
+    log = a_segment(tmp_path / "t-0", 0, held, index=index)
+    log.write_bytes(log.read_bytes() + tail)
+    logs = open_for_reading(str(tmp_path))
+
+    assert [logs.edges([TP])[TP].high_watermark for _ in range(3)] == [8, 8, 8]
+    assert read(tmp_path, end=8) == records_in(held)
+
+    with caplog.at_level(logging.WARNING):
+        caplog.clear()
+        logs = open_for_reading(str(tmp_path))
+        for _ in range(3):
+            logs.edges([TP])
+    (said,) = caplog.messages
+    assert f"the last {len(tail)} bytes of {log} are left out" in said
+    assert "read up to offset 8" in said
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda _: None, id="missing"),
+        pytest.param(lambda _: b"", id="empty"),
+        pytest.param(lambda data: bytes(len(data)), id="zeroed"),
+        pytest.param(lambda data: data + bytes(10_485_760 - len(data)), id="preallocated"),
+        pytest.param(lambda data: data[:-3], id="cut"),
+        pytest.param(lambda data: random.Random(2).randbytes(len(data)), id="garbage"),
+        pytest.param(lambda data: data[:16] + bytes(8) + data[24:], id="a-zero-entry"),
+        pytest.param(lambda data: data[8:] + data[:8], id="out-of-order"),
+        pytest.param(lambda data: data + struct.pack(">ii", 2000, 3000), id="past-the-end"),
+        pytest.param(lambda data: data + struct.pack(">ii", -5, -7), id="negative"),
+        pytest.param(
+            lambda data: b"".join(
+                struct.pack(">ii", offset, position + 1)
+                for offset, position in struct.iter_unpack(">ii", data)
+            ),
+            id="positions-within-batches",
+        ),
+        pytest.param(
+            lambda data: b"".join(
+                struct.pack(">ii", offset + 1, position)
+                for offset, position in struct.iter_unpack(">ii", data)
+            ),
+            id="offsets-of-a-larger-append",
+        ),
+    ],
+)
+def test_an_index_is_a_hint_that_never_changes_what_is_read(tmp_path: Path, damage) -> None:  # type: ignore[no-untyped-def]
+    held = batches(0, 40)
+    directory = a_partition(tmp_path / "t-0", {0: held, 40: batches(40, 60)})
+    expected = records_in([*held, *batches(40, 60)])
+    for index in directory.glob("*.index"):
+        data = damage(index.read_bytes())
+        if data is None:
+            index.unlink()
+        else:
+            index.write_bytes(data)
+
+    assert end_of(tmp_path) == 60
+    assert read(tmp_path) == expected
+    for start in range(0, 60, 7):
+        assert read(tmp_path, start=start, end=start + 1) == expected[start : start + 1]
+
+
+def test_every_changed_byte_of_an_index_leaves_what_is_read(tmp_path: Path) -> None:
+    held = batches(0, 10)
+    index = a_segment(tmp_path / "t-0", 0, held).with_suffix(".index")
+    whole = index.read_bytes()
+    expected = records_in(held)
+
+    for position in range(len(whole)):
+        changed = bytearray(whole)
+        changed[position] ^= 0x41
+        index.write_bytes(changed)
+        assert end_of(tmp_path) == 10
+        assert read(tmp_path, start=7, end=10) == expected[7:]
+
+
+def test_a_changed_byte_is_an_error_or_recognised_and_never_wrong_data(tmp_path: Path) -> None:
+    held = batches(0, 6)
+    log = a_segment(tmp_path / "t-0", 0, held, index=False)
+    whole = log.read_bytes()
+    expected = [record[1:] for record in records_in(held)]
+    errors = []
+
+    for position in range(len(whole)):
+        changed = bytearray(whole)
+        changed[position] ^= 0x10
+        log.write_bytes(changed)
+        try:
+            found = [record[1:] for record in read(tmp_path)]
+        except CorruptRecordError as error:
+            errors.append(error)
+        else:
+            # What a tail is begins at the last batch; of an epoch nobody can tell.
+            assert found in (expected, expected[:-2])
+    assert {error.path for error in errors} == {str(log)}
+    assert len(errors) > len(whole) // 2
+
+
+def test_a_damaged_batch_in_the_middle_is_an_error_and_what_is_before_it_can_be_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = batches(0, 20)
+    log = a_segment(tmp_path / "t-0", 0, held, index=False)
+    position = sum(map(len, held[:5]))
+    with log.open("r+b") as file:
+        file.seek(position + 100)
+        file.write(b"\xff")
+
+    assert end_of(tmp_path) == 20
+    assert "reading it is an error" in caplog.messages[0]
+    with pytest.raises(CorruptRecordError) as caught:
+        read(tmp_path)
+    assert (caught.value.path, caught.value.position) == (str(log), position)
+    assert read(tmp_path, end=10) == records_in(held[:5])
+    assert read(tmp_path, start=12) == records_in(held[6:])
+
+
+@pytest.mark.parametrize(
+    ("position", "value"),
+    [
+        pytest.param(16, b"\x07", id="magic"),
+        pytest.param(8, b"\x7f", id="length"),
+        pytest.param(11, b"\x00", id="length-low-byte"),
+    ],
+)
+def test_a_header_in_the_middle_that_cannot_be_is_an_error_behind_an_index_that_trusts_it(
+    tmp_path: Path, position: int, value: bytes
+) -> None:
+    held = batches(0, 20)
+    log = a_segment(tmp_path / "t-0", 0, held)
+    start = sum(map(len, held[:5]))
+    with log.open("r+b") as file:
+        file.seek(start + position)
+        file.write(value)
+
+    assert read(tmp_path, end=10) == records_in(held[:5])
+    assert read(tmp_path, start=14) == records_in(held[7:])
+    with pytest.raises(CorruptRecordError, match=LOG):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("max_bytes", [1, 1 << 20])
+def test_a_base_offset_that_hides_the_batches_behind_it_is_an_error(
+    tmp_path: Path, max_bytes: int
+) -> None:
+    held = batches(0, 20)
+    log = a_segment(tmp_path / "t-0", 0, held)
+    with log.open("r+b") as file:
+        file.seek(sum(map(len, held[:5])) + 6)
+        file.write(b"\x01")  # 256 more
+    logs = open_for_reading(str(tmp_path))
+
+    found, _ = fetch(logs, 0, max_bytes=max_bytes)
+    assert found.batches[-1][1].next_offset <= 10
+    with pytest.raises(CorruptRecordError, match="base offset"):
+        fetch(logs, 10, max_bytes=max_bytes)
+
+
+@pytest.mark.parametrize(
+    ("hole", "end"), [pytest.param(1 << 20, 20, id="small"), pytest.param(20 << 20, 10, id="large")]
+)
+def test_a_hole_of_zeros_ends_the_log_unless_a_batch_lies_near_behind_it(
+    tmp_path: Path, hole: int, end: int
+) -> None:
+    held = batches(0, 20)
+    log = a_segment(tmp_path / "t-0", 0, held[:5], index=False)
+    size = log.stat().st_size
+    os.truncate(log, size + hole)
+    with log.open("ab") as file:
+        file.write(b"".join(held[5:]))
+
+    assert end_of(tmp_path) == end
+    assert read(tmp_path, end=10) == records_in(held[:5])
+    if end > 10:
+        with pytest.raises(CorruptRecordError, match=f"position {size + 8} of {log}"):
+            read(tmp_path)
+
+
+def test_past_the_recovery_point_the_first_damaged_batch_ends_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = {0: batches(0, 10), 10: batches(10, 20), 20: batches(20, 30)}
+    directory = a_partition(tmp_path / "t-0", held, index=False)
+    log = directory / f"{10:020d}.log"
+    whole = log.read_bytes()
+    log.write_bytes(whole[:-1])
+
+    checkpoint(tmp_path, "recovery-point", {"t 0": 10})
+    assert end_of(tmp_path) == 18
+    assert read(tmp_path) == records_in([*held[0], *held[10][:-1]])
+    assert "and the segments behind it, from offset 20 on, are left out" in caplog.messages[0]
+
+    log.write_bytes(whole[:100] + b"\xff" + whole[101:])
+    assert end_of(tmp_path) == 10
+    assert read(tmp_path) == records_in(held[0])
+
+    # Below it, and after a clean shutdown, a broker looks at nothing but the end.
+    checkpoint(tmp_path, "recovery-point", {"t 0": 20})
+    assert end_of(tmp_path) == 30
+    checkpoint(tmp_path, "recovery-point", {"t 0": 10})
+    (tmp_path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":1}')
+    assert end_of(tmp_path) == 30
+    with pytest.raises(CorruptRecordError, match=f"{10:020d}.log"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "recovery_point", [pytest.param(0, id="behind"), pytest.param(999, id="ahead")]
+)
+def test_a_stale_recovery_point_changes_nothing_in_a_sound_log(
+    tmp_path: Path, recovery_point: int
+) -> None:
+    held = {0: batches(0, 10), 10: batches(10, 20)}
+    a_partition(tmp_path / "t-0", held)
+    checkpoint(tmp_path, "recovery-point", {"t 0": recovery_point, "other 1": 7})
+
+    assert read(tmp_path) == records_in([*held[0], *held[10]])
+
+
+def test_the_log_starts_at_the_checkpoint_also_within_a_batch(tmp_path: Path) -> None:
+    held = {4: batches(4, 10, n=3), 10: batches(10, 20)}
+    a_partition(tmp_path / "t-0", held)
+    expected = records_in([*held[4], *held[10]])
+
+    for start, first in ((0, 4), (4, 4), (5, 5), (13, 13), (20, 20)):
+        checkpoint(tmp_path, "log-start", {"t 0": start})
+        assert start_of(tmp_path) == first
+        assert read(tmp_path) == [record for record in expected if record.offset >= first]
+    with pytest.raises(OffsetOutOfRangeError):
+        read(tmp_path, start=19)
+
+
+def test_a_log_start_behind_the_end_is_an_empty_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    a_partition(tmp_path / "t-0", {0: batches(0, 10)})
+    checkpoint(tmp_path, "log-start", {"t 0": 25})
+
+    assert (start_of(tmp_path), end_of(tmp_path), read(tmp_path)) == (25, 25, [])
+    assert "read as empty" in caplog.messages[0]
+
+
+def test_a_partition_without_segments_is_empty_at_its_log_start(tmp_path: Path) -> None:
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / "leader-epoch-checkpoint").write_text("0\n1\n0 14\n")
+    checkpoint(tmp_path, "log-start", {"t 0": 14})
+
+    assert (start_of(tmp_path), end_of(tmp_path), read(tmp_path)) == (14, 14, [])
+
+
+@pytest.mark.parametrize(
+    ("high_watermark", "end"),
+    [pytest.param(7, 7, id="within-a-batch"), (3, 4), (999, 20), pytest.param(None, 4, id="none")],
+)
+def test_the_high_watermark_of_the_checkpoint_is_an_end_where_asked_for(
+    tmp_path: Path, high_watermark: int | None, end: int
+) -> None:
+    held = batches(4, 20)
+    a_partition(tmp_path / "t-0", {4: held})
+    lines = {"t 1": 9} if high_watermark is None else {"t 0": high_watermark}
+    checkpoint(tmp_path, "replication", lines)
+
+    assert end_of(tmp_path, foreign_end="checkpoint") == end
+    assert read(tmp_path, foreign_end="checkpoint") == records_in(held)[: end - 4]
+    assert read(tmp_path) == records_in(held)
+
+
+@pytest.mark.parametrize("name", ["recovery-point", "log-start"])
+@pytest.mark.parametrize("content", [b"", b"\0" * 40, b"0\n5\nt 0 1\n", b"1\n1\nt 0 1\n", b"\xff"])
+def test_a_damaged_checkpoint_says_nothing(tmp_path: Path, name: str, content: bytes) -> None:
+    a_partition(tmp_path / "t-0", {0: batches(0, 10)})
+    (tmp_path / f"{name}-offset-checkpoint").write_bytes(content)
+
+    assert read(tmp_path) == records_in(batches(0, 10))
+
+
+def test_segments_of_an_interrupted_swap_are_read_as_a_broker_would_after_its_start(
+    tmp_path: Path,
+) -> None:
+    compacted = [a_batch(1), a_batch(17, 18)]
+    directory = a_partition(
+        tmp_path / "t-0", {0: batches(0, 10), 10: batches(10, 19), 19: batches(19, 25)}
+    )
+    swap = a_segment(tmp_path / "made", 0, compacted)
+    swap.rename(directory / f"{LOG}.swap")
+    swap.with_suffix(".index").rename(directory / f"{INDEX}.swap")
+    a_segment(tmp_path / "made", 25, batches(25, 30)).rename(directory / f"{25:020d}.log.deleted")
+
+    assert read(tmp_path) == records_in([*compacted, *batches(19, 25)])
+    assert end_of(tmp_path) == 25
+
+
+def test_a_segment_that_is_compacted_while_it_is_read_shows_what_is_left(tmp_path: Path) -> None:
+    held = batches(0, 40)
+    directory = a_partition(tmp_path / "t-0", {0: held, 40: batches(40, 44)})
+    logs = open_for_reading(str(tmp_path))
+    first, _ = fetch(logs, 0, max_bytes=1)
+    assert first.batches[-1][1].next_offset == 2
+
+    # Of the same sizes, so that every position is still one of a batch.
+    compacted = [data for data in held if len(data) == len(held[5])][10:]
+    a_segment(tmp_path / "made", 0, compacted).replace(directory / LOG)
+
+    found, _ = fetch(logs, 2, max_bytes=1)
+    assert bytes(found.data) == compacted[0]
+
+
+def test_a_segment_that_is_removed_while_it_is_read_is_out_of_range(tmp_path: Path) -> None:
+    directory = a_partition(tmp_path / "t-0", {0: batches(0, 10), 10: batches(10, 20)})
+    logs = open_for_reading(str(tmp_path))
+    fetch(logs, 0, max_bytes=1)
+    (directory / LOG).rename(directory / f"{LOG}.deleted")
+
+    with pytest.raises(OffsetOutOfRangeError, match="holds offsets 10 to 20"):
+        fetch(logs, 2, max_bytes=1)
+    assert fetch(logs, 10, max_bytes=1)[0].batches[0][1].base_offset == 10
+
+
+def test_what_a_broker_appends_is_seen_without_reading_the_log_again(tmp_path: Path) -> None:
+    held = batches(0, 40, value_bytes=20_000)
+    log = a_segment(tmp_path / "t-0", 0, held, index=False)
+    files = CountingFiles()
+    logs = open_for_reading(str(tmp_path), files=files)
+    assert logs.edges([TP])[TP].log_end_offset == 40
+    assert files.bytes_read >= log.stat().st_size
+
+    files.bytes_read = 0
+    with log.open("ab") as file:
+        file.write(a_batch(40, 41) + a_batch(42)[:-1])
+    assert logs.edges([TP])[TP].log_end_offset == 42
+    with log.open("ab") as file:
+        file.write(a_batch(42)[-1:])
+    assert logs.edges([TP])[TP].log_end_offset == 43
+    a_segment(tmp_path / "t-0", 43, [a_batch(43)], index=False)
+    assert logs.edges([TP])[TP].log_end_offset == 44
+    assert files.bytes_read < log.stat().st_size / 2
+
+    offset, files.bytes_read = 0, 0
+    while offset < 44:
+        found, _ = fetch(logs, offset, max_bytes=100_000)
+        offset = found.batches[-1][1].next_offset
+    assert files.bytes_read < 2 * log.stat().st_size
+
+
+def test_opening_reads_little_where_there_is_an_index(tmp_path: Path) -> None:
+    held = {0: batches(0, 40, value_bytes=20_000), 40: batches(40, 80, value_bytes=20_000)}
+    a_partition(tmp_path / "t-0", held)
+    files = CountingFiles()
+    logs = open_for_reading(str(tmp_path), files=files)
+
+    assert logs.edges([TP])[TP].log_end_offset == 80
+    assert files.bytes_read < 5 * len(held[40][-1])
+
+    files.bytes_read = 0
+    found, _ = fetch(logs, 33, max_bytes=1)
+    assert found.batches[0][1].base_offset == 32
+    assert files.bytes_read < 5 * len(held[40][-1])
+
+
+def test_a_truncated_and_rewritten_tail_is_seen(tmp_path: Path) -> None:
+    held = batches(0, 20)
+    log = a_segment(tmp_path / "t-0", 0, held, index=False)
+    logs = open_for_reading(str(tmp_path))
+    assert logs.edges([TP])[TP].log_end_offset == 20
+
+    size = sum(map(len, held[:5]))
+    os.truncate(log, size)
+    assert logs.edges([TP])[TP].log_end_offset == 10
+    with log.open("ab") as file:
+        file.write(a_batch(10, 11, 12, value_bytes=7))
+    assert logs.edges([TP])[TP].log_end_offset == 13
+    found, _ = fetch(logs, 10, max_bytes=1 << 20)
+    assert bytes(found.data) == a_batch(10, 11, 12, value_bytes=7)
+
+
+def test_nothing_is_written_whatever_there_is_to_recover(tmp_path: Path) -> None:
+    directory = a_partition(tmp_path / "t-0", {0: batches(0, 10), 10: batches(10, 20)}, index=False)
+    with (directory / f"{10:020d}.log").open("ab") as file:
+        file.write(bytes(4096))
+    (directory / INDEX).write_bytes(bytes(80))
+    a_segment(tmp_path / "made", 0, [a_batch(3)]).rename(directory / f"{LOG}.swap")
+    (directory / f"{10:020d}.log.cleaned").write_bytes(b"")
+    (directory / f"{30:020d}.log.deleted").write_bytes(a_batch(30))
+    (tmp_path / "made").rmdir() if not any((tmp_path / "made").iterdir()) else None
+    checkpoint(tmp_path, "recovery-point", {"t 0": 0})
+    checkpoint(tmp_path, "replication", {"t 0": 15})
+    (tmp_path / ".lock").write_bytes(b"")
+    before = listing(tmp_path)
+
+    for foreign_end in ("log", "checkpoint"):
+        assert read(tmp_path, files=ReadOnlyFiles(), foreign_end=foreign_end)
+    assert listing(tmp_path) == before
+
+
+def test_a_torn_tail_before_an_empty_segment_is_left_out(tmp_path: Path) -> None:
+    held = batches(0, 10)
+    directory = a_partition(tmp_path / "t-0", {0: held, 10: []})
+    log = directory / LOG
+    log.write_bytes(log.read_bytes()[:-1])
+
+    assert end_of(tmp_path) == 8
+    assert read(tmp_path) == records_in(held[:-1])
+
+
+def test_a_partition_that_is_gone_is_an_error_with_its_path(tmp_path: Path) -> None:
+    directory = a_partition(tmp_path / "t-0", {0: batches(0, 10)})
+    logs = open_for_reading(str(tmp_path))
+    fetch(logs, 0, max_bytes=1)
+    directory.rename(tmp_path / f"t-0.{'0' * 32}-delete")
+
+    with pytest.raises(KafkaStorageError, match=f"{directory} is gone: the topic was deleted"):
+        fetch(logs, 2, max_bytes=1)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_log_is_read_as_its_batches_say(data: st.DataObject) -> None:
+    """Segments, gaps, indexes with some entries, a tail, and where and how much is read."""
+    draw = data.draw
+    bases, held, offset = [0], {0: []}, 0  # type: ignore[var-annotated]
+    for _ in range(draw(st.integers(0, 12))):
+        offset += draw(st.sampled_from([0, 0, 0, 1, 5]))
+        if draw(st.integers(0, 3)) == 0 and offset > bases[-1]:
+            bases.append(offset)
+            held[offset] = []
+        offsets = sorted(draw(st.sets(st.integers(0, 6), min_size=1, max_size=4)))
+        held[bases[-1]].append(a_batch(*(offset + delta for delta in offsets)))
+        offset += offsets[-1] + 1
+    tail = draw(st.sampled_from([b"", bytes(70), b"\x02" * 100, a_batch(offset)[:-1]]))
+    expected = records_in([part for parts in held.values() for part in parts])
+    with tempfile.TemporaryDirectory() as folder:
+        directory = a_partition(Path(folder) / "t-0", held)
+        for index in directory.glob("*.index"):
+            entries = index.read_bytes()
+            kept = [e for e in range(0, len(entries), 8) if draw(st.booleans())]
+            index.write_bytes(b"".join(entries[e : e + 8] for e in kept))
+        with (directory / f"{bases[-1]:020d}.log").open("ab") as file:
+            file.write(tail)
+        logs = open_for_reading(folder)
+        assert logs.edges([TP])[TP].log_end_offset == offset
+        for _ in range(4):
+            start = draw(st.integers(0, offset))
+            end = draw(st.integers(start, offset))
+            wanted = [record for record in expected if start <= record.offset < end]
+            assert read(Path(folder), start=start, end=end) == wanted
+            found, _ = fetch(logs, start, max_bytes=draw(st.sampled_from([1, 200, 1 << 20])))
+            if found.batches:
+                next_offset = next(r.offset for r in expected if r.offset >= start)
+                first = found.batches[0][1]
+                assert first.base_offset <= next_offset <= first.last_offset
+            else:
+                assert not [record for record in expected if record.offset >= start]

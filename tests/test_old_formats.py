@@ -1,0 +1,326 @@
+"""Topics of the formats V0 and V1: written by producers and jobs, read like any other."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.config import TopicConfig, parse_write_options
+from spark_kbatch.errors import (
+    ConfigError,
+    CorruptRecordError,
+    InvalidRecordError,
+    KBatchError,
+    RecordTooLargeError,
+)
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.record import codec
+from spark_kbatch.record.header import walk
+from tests import builders, reference
+from tests.reference import Record
+
+EVENTS = TopicPartition("events", 0)
+LOG = "00000000000000000000.log"
+MAGICS = [pytest.param(0, id="v0"), pytest.param(1, id="v1")]
+CODECS = ["none", "gzip", "snappy", "lz4"]
+VERSIONS = {0: "0.9.0", 1: "0.10.2"}
+
+
+def a_cluster(tmp_path: Path, magic: int, **config: Any) -> Cluster:
+    config.setdefault("message_format_version", VERSIONS[magic])
+    return builders.a_cluster(tmp_path, config=TopicConfig(**config))
+
+
+def log_bytes(cluster: Cluster) -> bytes:
+    folder = cluster.path / "broker-0" / "events-0"
+    return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
+
+
+def as_held(rows: pa.RecordBatch, magic: int, base_offset: int = 0) -> list[Record]:
+    return [
+        record if magic else record._replace(timestamp=-1)
+        for record in builders.to_records(rows, base_offset)
+    ]
+
+
+def a_job(cluster: Cluster, *tasks: pa.RecordBatch, **options: str) -> None:
+    """What a Spark job does, a task for each table."""
+    given = parse_write_options(
+        {"path": str(cluster.path), "topic": "events", "flush": "false"}
+        | {key.replace("_", "."): value for key, value in options.items()}
+    )
+    extents = []
+    for rows in tasks:
+        producer = cluster.task_producer("job", given)
+        producer.append(rows)
+        extents += producer.finish()
+    cluster.coordinator(given).commit(extents, transactional_id="job")
+
+
+# Producers.
+
+
+@pytest.mark.parametrize("magic", MAGICS)
+@pytest.mark.parametrize("compression", CODECS)
+def test_what_a_producer_sends_is_held_in_the_topics_format(
+    tmp_path: Path, magic: int, compression: str
+) -> None:
+    cluster, rows = a_cluster(tmp_path, magic), builders.rows(n=500, nulls=0.2)
+    with cluster.producer(compression_type=compression, batch_size=4_000, flush=False) as producer:
+        one = producer.send("events", key=b"k", value=b"v", timestamp_ms=5)
+        many = producer.send_arrow("events", rows.drop_columns(["headers"]))
+        assert one.result().offset == 0
+        assert many.result()["offset"].to_pylist() == list(range(1, 501))
+
+    expected = [Record(0, 5 if magic else -1, b"k", b"v"), *as_held(rows, magic, 1)]
+    assert builders.contents(cluster)[EVENTS] == expected
+    assert reference.decode_messages(log_bytes(cluster)) == expected
+    codecs = {header.codec for _, header in walk(log_bytes(cluster))}
+    assert codecs == {reference.CODECS[compression]}
+
+
+@pytest.mark.parametrize("magic", MAGICS)
+def test_record_with_headers_is_refused_before_it_is_sent(tmp_path: Path, magic: int) -> None:
+    cluster = a_cluster(tmp_path, magic)
+    with cluster.producer() as producer:
+        with pytest.raises(ConfigError, match=r"has headers, which its message.format.version"):
+            producer.send("events", b"v", headers=[("h", b"x")])
+        with pytest.raises(ConfigError, match="topic 'events' has headers"):
+            producer.send_arrow("events", builders.rows(headers=1))
+    assert builders.contents(cluster) == {EVENTS: []}
+
+
+def test_headers_may_go_to_another_topic_of_the_same_table(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path, 1)
+    cluster.create_topic("new")
+    rows = builders.rows(n=2, headers=1).to_pylist()
+    rows[0]["headers"] = None
+    mixed = [row | {"topic": topic} for row, topic in zip(rows, ("events", "new"), strict=True)]
+    schema = builders.ROWS_SCHEMA.append(pa.field("topic", pa.string()))
+    with cluster.producer() as producer:
+        producer.send_arrow(None, pa.RecordBatch.from_pylist(mixed, schema)).result()
+        with pytest.raises(ConfigError, match="topic 'events' has headers"):
+            producer.send_arrow("events", pa.RecordBatch.from_pylist(mixed, schema))
+    found = builders.contents(cluster)
+    assert [len(found[TopicPartition(topic, 0)]) for topic in ("events", "new")] == [1, 1]
+
+
+@pytest.mark.parametrize("magic", MAGICS)
+def test_zstd_is_refused_by_name(tmp_path: Path, magic: int) -> None:
+    cluster = a_cluster(tmp_path, magic)
+    message = "'compression.type' is 'zstd', but topic 'events' has message.format.version"
+    with cluster.producer(compression_type="zstd") as producer:
+        with pytest.raises(ConfigError, match=message):
+            producer.send("events", b"v")
+    options = parse_write_options({"path": "/x", "compression.type": "zstd"})
+    with pytest.raises(ConfigError, match=message):
+        cluster.topic_for("events", options)
+
+
+@pytest.mark.parametrize("magic", MAGICS)
+@pytest.mark.parametrize("compression", CODECS)
+def test_limit_counts_for_an_entry_of_the_log(tmp_path: Path, magic: int, compression: str) -> None:
+    """Plain messages are entries of their own; a wrapper that is too large is split."""
+    cluster = a_cluster(tmp_path, magic, max_message_bytes=2_000)
+    rows = builders.rows(n=200, value_bytes=200).drop_columns(["headers"])
+    with cluster.producer(compression_type=compression, batch_size=50_000) as producer:
+        producer.send_arrow("events", rows).result()
+        refused = producer.send("events", random.Random(0).randbytes(3_000))
+        with pytest.raises(RecordTooLargeError, match=r"more than max.message.bytes=2000"):
+            refused.result()
+
+    assert builders.contents(cluster)[EVENTS] == as_held(rows, magic)
+    assert max(map(len, entries_of(log_bytes(cluster)))) <= 2_000
+
+
+def entries_of(data: bytes) -> Iterator[bytes]:
+    position = 0
+    while position < len(data):
+        end = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+        yield data[position:end]
+        position = end
+
+
+# Jobs.
+
+
+@pytest.mark.parametrize("magic", MAGICS)
+@pytest.mark.parametrize("compression", CODECS)
+@pytest.mark.parametrize("adopt_min_bytes", ["0", "8388608"], ids=["own file", "shared file"])
+def test_what_jobs_write_is_held_in_the_topics_format(
+    tmp_path: Path, magic: int, compression: str, adopt_min_bytes: str
+) -> None:
+    cluster = Cluster(str(tmp_path / "cluster"), create=True)
+    tasks = [builders.rows(n=400, seed=seed).drop_columns(["headers"]) for seed in range(3)]
+    for _ in range(2):
+        a_job(
+            cluster, *tasks, topic="events", message_format_version=VERSIONS[magic],
+            compression_type=compression, batch_size="10000", adopt_min_bytes=adopt_min_bytes,
+        )  # fmt: skip
+
+    rows = pa.Table.from_batches(tasks * 2).combine_chunks().to_batches()[0]
+    expected = as_held(rows, magic)
+    assert builders.contents(cluster)[EVENTS] == expected
+    assert reference.decode_messages(log_bytes(cluster)) == expected
+    assert {header.magic for _, header in walk(log_bytes(cluster))} == {magic}
+    assert cluster.metadata.topic("events").config.message_format_version == VERSIONS[magic]
+
+
+@pytest.mark.parametrize("magic", MAGICS)
+def test_any_range_can_be_read(tmp_path: Path, magic: int) -> None:
+    """Through index entries, which stand at messages, and from the middle of wrappers."""
+    cluster = a_cluster(tmp_path, magic, segment_bytes=20_000, index_interval_bytes=500)
+    rows = builders.rows(n=600).drop_columns(["headers"])
+    for compression in ("none", "gzip"):
+        a_job(cluster, rows, topic="events", compression_type=compression, batch_size="3000")
+    expected = as_held(rows, magic) + as_held(rows, magic, 600)
+
+    for start in (*range(0, 1_200, 37), 599, 600, 1_199):
+        for end in (start, start + 1, start + 150):
+            found = [
+                record
+                for batch in cluster.read("events", start=start, end=min(end, 1_200))
+                for record in builders.as_read(batch)
+            ]
+            assert found == expected[start:end]
+
+
+@pytest.mark.parametrize("magic", MAGICS)
+def test_index_entries_are_those_of_messages_appended_one_by_one(
+    tmp_path: Path, magic: int
+) -> None:
+    """As a broker makes them when it recovers: each message and each wrapper is a batch."""
+    cluster = a_cluster(tmp_path, magic, segment_bytes=8_000, index_interval_bytes=300)
+    rows = builders.rows(n=300).drop_columns(["headers"])
+    shuffled = rows.take(pa.array(random.Random(1).sample(range(300), 300)))
+    a_job(cluster, shuffled, topic="events")
+    a_job(cluster, rows, topic="events", compression_type="snappy", batch_size="2000")
+
+    logs = sorted((cluster.path / "broker-0" / "events-0").glob("*.log"))
+    assert len(logs) > 3
+    for log in logs:
+        assert log.stat().st_size <= 8_000
+        index, time_index = expected_indexes(log, 300)
+        assert list(struct.iter_unpack(">ii", log.with_suffix(".index").read_bytes())) == index
+        found = list(struct.iter_unpack(">qi", log.with_suffix(".timeindex").read_bytes()))
+        assert found == time_index[: len(found)]
+        # The last one is made when the segment is rolled.
+        assert log == logs[-1] or found == time_index
+
+
+def expected_indexes(
+    log: Path, interval_bytes: int
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    base, position, waiting = int(log.stem), 0, 0
+    index, time_index, largest = [], [], (-1, -1)
+    for entry in entries_of(log.read_bytes()):
+        offset, timestamp = struct.unpack_from(">q10xq", entry)
+        if entry[16] and timestamp > largest[0]:
+            largest = (timestamp, offset - base)
+        if waiting > interval_bytes:
+            index.append((offset - base, position))
+            if largest[0] > (time_index[-1][0] if time_index else -1):
+                time_index.append(largest)
+            waiting = 0
+        waiting += len(entry)
+        position += len(entry)
+    if largest[0] > (time_index[-1][0] if time_index else -1):
+        time_index.append(largest)
+    return index, time_index
+
+
+# Logs.
+
+
+@pytest.mark.parametrize("magic", MAGICS)
+@pytest.mark.parametrize("compression", CODECS)
+def test_damaged_byte_of_a_log_is_refused_or_changes_nothing(
+    tmp_path: Path, magic: int, compression: str
+) -> None:
+    cluster, rows = a_cluster(tmp_path, magic), builders.rows(n=9, value_bytes=20)
+    rows = rows.drop_columns(["headers"])
+    for first in (0, 3, 6):
+        a_job(cluster, rows.slice(first, 3), topic="events", compression_type=compression)
+    log = cluster.manager.log(EVENTS)
+    path, state = log.directory / LOG, log.state()
+
+    def contents() -> list[Record]:
+        found: list[Record] = []
+        while len(found) < 9:
+            read = log.read(state, len(found), max_bytes=2**20)
+            parts = codec.decode_batches(
+                read.data, read.batches, columns=codec.RECORD_SCHEMA.names, max_bytes=2**20
+            )
+            found += [record for part in parts for record in builders.as_read(part)]
+        return found
+
+    sound, expected, survivors = path.read_bytes(), contents(), []
+    for position in range(len(sound)):
+        damaged = bytearray(sound)
+        damaged[position] ^= 0x80 >> position % 8
+        path.write_bytes(damaged)
+        try:
+            found = contents()
+        except CorruptRecordError:
+            continue
+        survivors.append((position, found == expected))
+    assert [position for position, is_unchanged in survivors if not is_unchanged] == []
+
+
+def wrapped(records: list[Record], **named: Any) -> bytes:
+    return reference.encode_messages(records, magic=1, codec=1, **named)
+
+
+def records(*offsets: int) -> list[Record]:
+    return [Record(offset, 5, b"k", b"v") for offset in offsets]
+
+
+def test_entries_of_a_client_are_appended(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path, 1)
+    plain = reference.encode_messages(records(0, 1, 2), magic=1)
+    # A client need not give a wrapper an offset.
+    for data in (plain, wrapped(records(0, 1)), wrapped(records(0, 1), wrapper_offset=0)):
+        answer = builders.append_records(cluster, {("events", 0): data})[EVENTS]
+        assert answer.error is None
+    assert builders.contents(cluster)[EVENTS] == records(*range(7))
+
+
+LOG_APPEND_TIME = 8
+BAD_ENTRIES = [
+    pytest.param(builders.batch(), InvalidRecordError, "has magic 2; accepted: 1", id="batch"),
+    pytest.param(reference.encode_messages(records(0), magic=0), InvalidRecordError, "has magic 0", id="v0"),
+    pytest.param(b"", InvalidRecordError, "0 messages", id="nothing"),
+    pytest.param(wrapped(records(0)) * 2, InvalidRecordError, "several kinds", id="two wrappers"),
+    pytest.param(wrapped(records(0)) + reference.encode_messages(records(1), magic=1), InvalidRecordError, "several kinds", id="wrapper and message"),
+    pytest.param(reference.encode_messages(records(0, 2), magic=1), InvalidRecordError, "offsets with gaps", id="gap"),
+    pytest.param(wrapped(records(0, 2)), InvalidRecordError, "offsets with gaps", id="gap in a wrapper"),
+    pytest.param(reference.encode_messages(records(0), magic=1, log_append_time=7), InvalidRecordError, "log append time", id="append time"),
+    pytest.param(reference.encode_messages(records(0), magic=1)[:-1] + b"w", CorruptRecordError, "CRC-32", id="wrong crc"),
+    pytest.param(reference.encode_messages(records(0), magic=1)[:-1], CorruptRecordError, "length", id="cut off"),
+    pytest.param(reference.encode_messages([Record(0, 5, None, b"v" * 3_000)], magic=1), RecordTooLargeError, "takes 3034 bytes", id="too large"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "error", "what"), BAD_ENTRIES)
+def test_entries_that_a_log_does_not_take_are_refused(
+    tmp_path: Path, data: bytes, error: type[KBatchError], what: str
+) -> None:
+    cluster = a_cluster(tmp_path, 1, max_message_bytes=2_000)
+    answer = builders.append_records(cluster, {("events", 0): data})[EVENTS]
+    assert isinstance(answer.error, error)
+    assert what in str(answer.error)
+    assert builders.contents(cluster)[EVENTS] == []
+
+
+def test_topic_of_batches_takes_no_messages(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    data = reference.encode_messages(records(0), magic=1)
+    answer = builders.append_records(cluster, {("events", 0): data})[EVENTS]
+    assert "has magic 1; accepted: 2, of message.format.version=3.0" in str(answer.error)
