@@ -11,25 +11,13 @@ truncateTo.
 
 from __future__ import annotations
 
-import bisect
-from pathlib import Path
-
-import numpy as np
-
-from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.log.checkpoints import read_leader_epochs
-from spark_kbatch.log.files import Files
+from spark_kbatch.log.headers import indexed_batch, walk_headers
 from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.log.recovery import lowered, views_from
 from spark_kbatch.log.retention import delete_segments
-from spark_kbatch.log.segment import INDEX_ENTRY, TIME_INDEX_ENTRY, lookup, segment_paths
+from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState
-from spark_kbatch.record.header import NO_TIMESTAMP
-
-# As numpy reads index entries; `relative` is the offset less the segment's base.
-_INDEX_ENTRIES = np.dtype([("relative", ">i4"), ("position", ">i4")])
-_TIME_INDEX_ENTRIES = np.dtype([("timestamp", ">i8"), ("relative", ">i4")])
-assert _INDEX_ENTRIES.itemsize == INDEX_ENTRY.size
-assert _TIME_INDEX_ENTRIES.itemsize == TIME_INDEX_ENTRY.size
 
 
 def truncate_to(log: PartitionLog, state: LogState, offset: int, *, now_ms: int) -> LogState:
@@ -45,10 +33,9 @@ def truncate_to(log: PartitionLog, state: LogState, offset: int, *, now_ms: int)
     if offset >= state.log_end_offset:
         return state
     bases = log.segments(state)
-    at = bisect.bisect_right(bases, offset) - 1
-    if at < 0:
+    if offset < bases[0]:
         return truncate_fully_and_start_at(log, state, offset, now_ms=now_ms)
-    after = _with_epoch(log, _state_before(log, state, bases[at], offset))
+    after = _with_epoch(log, _state_before(log, state, bases, offset))
     log.forget_producers()
     # A transaction whose marker is cut off is open again.
     after = after._replace(last_stable_offset=log.last_stable_offset(after, now_ms))
@@ -86,54 +73,24 @@ def truncate_fully_and_start_at(
     return after
 
 
-def _state_before(log: PartitionLog, state: LogState, base: int, offset: int) -> LogState:
-    """The state with `base` as the active segment, cut before the batch that holds `offset`."""
-    files, paths = log.files, segment_paths(log.directory, base)
-    active = base == state.segment_base_offset
-    end_position = state.segment_size if active else files.size(paths.log)
-    index_size = state.index_size if active else None
-    known, first = lookup(files, paths, base, offset - 1, index_size)
-    end_offset, size, bytes_since_index_entry = base, 0, 0
-    largest = NO_TIMESTAMP, -1
-    for position, header in log.headers(base, first, end_position):
-        if position == first > 0 and header.last_offset != known:
-            raise CorruptRecordError(
-                "last offset of an indexed batch",
-                path=str(paths.log), position=position, expected=known, found=header.last_offset,
-            )  # fmt: skip
-        end_offset, size = header.base_offset, position
-        if header.last_offset >= offset:
-            break
-        end_offset, size = header.next_offset, position + header.size_in_bytes
-        bytes_since_index_entry += header.size_in_bytes
-        if header.max_timestamp > largest[0]:
-            largest = header.max_timestamp, header.last_offset
-
-    index = _kept(files, paths.offset_index, _INDEX_ENTRIES, index_size, end_offset - base)
-    times = _kept(
-        files,
-        paths.time_index,
-        _TIME_INDEX_ENTRIES,
-        state.time_index_size if active else None,
-        end_offset - base,
-    )
-    # The last entry has the largest time of all batches before those that were looked at.
-    if len(times) and times["timestamp"][-1] >= largest[0]:
-        largest = int(times["timestamp"][-1]), base + int(times["relative"][-1])
-    return state._replace(
-        sequence=state.sequence + 1,
-        log_start_offset=min(state.log_start_offset, end_offset),
-        log_end_offset=end_offset,
-        high_watermark=min(state.high_watermark, end_offset),
-        last_stable_offset=min(state.last_stable_offset, end_offset),
-        segment_base_offset=base,
-        segment_size=size,
-        index_size=index.nbytes,
-        time_index_size=times.nbytes,
-        max_timestamp=largest[0],
-        max_timestamp_offset=largest[1],
-        bytes_since_index_entry=bytes_since_index_entry,
-        recovery_point=min(state.recovery_point, end_offset),
+def _state_before(log: PartitionLog, state: LogState, bases: list[int], offset: int) -> LogState:
+    """The state with the segment of `offset` as the active one, cut before the batch that holds it."""
+    segment = views_from(log, state, bases, offset)[0]
+    path, end_offset, size = segment.paths.log, segment.base_offset, 0
+    with log.files.opened(path) as descriptor:
+        # From a batch before the one that is looked for, which may not say itself where it begins.
+        first, _ = indexed_batch(log.files, descriptor, segment, offset - 1)
+        for position, header in walk_headers(
+            log.files, descriptor, path, first, segment.size_in_bytes
+        ):
+            if header.last_offset >= offset:
+                break
+            end_offset, size = header.next_offset, position + header.size_in_bytes
+    # The log begins no later than it ends.
+    state = state._replace(log_start_offset=min(state.log_start_offset, end_offset))
+    after = lowered(log, state, segment.base_offset, size, end_offset)
+    return after._replace(
+        sequence=state.sequence + 1, recovery_point=min(state.recovery_point, end_offset)
     )
 
 
@@ -142,14 +99,3 @@ def _with_epoch(log: PartitionLog, state: LogState) -> LogState:
     epochs = read_leader_epochs(log.files, log.directory)
     kept = [epoch for epoch, start in epochs if start <= state.log_end_offset]
     return state._replace(leader_epoch=kept[-1] if kept else state.leader_epoch)
-
-
-def _kept(
-    files: Files, path: Path, dtype: np.dtype[np.void], size: int | None, relative_end: int
-) -> np.ndarray[tuple[int], np.dtype[np.void]]:
-    """An index's entries of offsets below an end; none where it has no file."""
-    if size == 0 or not files.exists(path):
-        return np.empty(0, dtype)
-    data = files.read(path, 0, size)
-    entries = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
-    return entries[: np.searchsorted(entries["relative"], relative_end)]
