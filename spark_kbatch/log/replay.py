@@ -10,8 +10,8 @@ batch with data the header alone is read; a control batch is read whole and its 
 
     extents = [SegmentExtent(0, directory / "00000000000000000000.log", whole_bytes)]
     rebuilt = rebuild(files, directory, tp, extents, log_start_offset=0, log_end_offset=n, now_ms=now)
-    rebuilt.states.last_stable_offset(high_watermark)
-    AbortedSearch(files).between(extents, start, end_offset)
+    lso = rebuilt.states.last_stable_offset(high_watermark)
+    AbortedSearch(files).decided(read, extents, last_stable_offset=lso, log_end_offset=n)
 
 Messages of formats V0 and V1 have no producers and are stepped over.
 
