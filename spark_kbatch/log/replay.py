@@ -142,7 +142,7 @@ def producer_batches(
 
     Args:
         segments: ascending. Not asked for the next before that is needed.
-        place: of a batch, at `offset` or before, from which to look if it is known.
+        place: where the first batch that begins at `offset` or above lies, if it is known.
 
     Raises:
         CorruptRecordError: carries file and position.
@@ -150,7 +150,7 @@ def producer_batches(
     for extent in _from_offset(segments, offset):
         position, next_offset = 0, extent.base_offset
         if place is not None and place.base_offset == extent.base_offset:
-            position = place.position
+            position, next_offset = place.position, offset
         with files.opened(extent.path) as descriptor:
             window = _Window(files, descriptor, extent.size_in_bytes)
             while position < extent.size_in_bytes:
