@@ -542,6 +542,7 @@ class PartitionLog:
         """Know of no batch of theirs: for who has taken some out of the log."""
         self._producers = ProducerStates(self.topic_partition)
         self._producers_as_of = None
+        self._aborted = AbortedSearch(self.files)
 
     def _appended(self, state: LogState, base_offset: int, time_ms: int) -> AppendResult:
         log_append_time = time_ms if self.config.is_log_append_time else NO_TIMESTAMP

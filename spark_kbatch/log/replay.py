@@ -10,8 +10,8 @@ batch with data the header alone is read; a control batch is read whole and its 
 
     extents = [SegmentExtent(0, directory / "00000000000000000000.log", whole_bytes)]
     rebuilt = rebuild(files, directory, tp, extents, log_start_offset=0, log_end_offset=n, now_ms=now)
-    rebuilt.states.last_stable_offset(high_watermark)
-    AbortedSearch(files).between(extents, start, end_offset)
+    lso = rebuilt.states.last_stable_offset(high_watermark)
+    AbortedSearch(files).decided(read, extents, last_stable_offset=lso, log_end_offset=n)
 
 Messages of formats V0 and V1 have no producers and are stepped over.
 
@@ -145,7 +145,7 @@ def producer_batches(
 
     Args:
         segments: ascending. Not asked for the next before that is needed.
-        place: of a batch, at `offset` or before, from which to look if it is known.
+        place: where the first batch that begins at `offset` or above lies, if it is known.
 
     Raises:
         CorruptRecordError: carries file and position.
@@ -153,7 +153,7 @@ def producer_batches(
     for extent in _from_offset(segments, offset):
         position, next_offset = 0, extent.base_offset
         if place is not None and place.base_offset == extent.base_offset:
-            position = place.position
+            position, next_offset = place.position, offset
         with files.opened(extent.path) as descriptor:
             window = _Window(files, descriptor, extent.size_in_bytes)
             while position < extent.size_in_bytes:
