@@ -51,7 +51,7 @@ def find(log: PartitionLog, time_ms: int) -> OffsetAndTimestamp | None:
 def directory(memory_path: Path) -> Path:
     log = PartitionLog(Files(), memory_path / "events-0", TopicPartition("events", 0), CONFIG)
     log.create("a-topic-id-of-22-chars")
-    appender = LogAppender(log, log.state())
+    appender = LogAppender(log, log.state(), now_ms=0)
     for number in range(SEGMENTS):
         first = number * STEP_MS
         records = [Record(at, first + at, b"key", b"value" * 12) for at in range(RECORDS)]

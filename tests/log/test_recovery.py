@@ -75,7 +75,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 def write(log: PartitionLog) -> None:
     """What every writer does: cut, then append."""
     state = log.cut(log.state())
-    appender = LogAppender(log, state)
+    appender = LogAppender(log, state, now_ms=builders.FIRST_TIMESTAMP_MS)
     appender.append(bytearray(BATCH))
     log.write_state(appender.finish(flush=False), flush=False)
 
@@ -405,7 +405,7 @@ def test_a_rebuilt_index_has_the_bytes_that_the_appender_wrote(log: PartitionLog
 def test_leader_epochs_are_rebuilt_from_the_batches(tmp_path: Path) -> None:
     log = a_log(tmp_path, batches=2, config=CONFIG)
     state = log.state()._replace(leader_epoch=3)
-    appender = LogAppender(log, state)
+    appender = LogAppender(log, state, now_ms=builders.FIRST_TIMESTAMP_MS)
     appender.append(bytearray(BATCH * 3))
     log.write_state(appender.finish(flush=False), flush=False)
     path = log.directory / "leader-epoch-checkpoint"
@@ -432,7 +432,7 @@ def test_a_power_loss_takes_nothing_that_was_flushed_and_leaves_whole_batches(
     flushed = 0
     for number, (batches, flush) in enumerate(commits):
         state = log.cut(log.state())
-        appender = LogAppender(log, state)
+        appender = LogAppender(log, state, now_ms=builders.FIRST_TIMESTAMP_MS)
         for _ in range(batches):
             appender.append(bytearray(builders.batch(n=2, value_bytes=20, seed=number)))
         log.write_state(appender.finish(flush=flush), flush=flush)
