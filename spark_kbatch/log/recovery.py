@@ -39,6 +39,7 @@ Source: Kafka storage/.../log/LogLoader.java, LogSegment.recover.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import logging
 from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
@@ -49,6 +50,7 @@ from spark_kbatch.log import transaction_index
 from spark_kbatch.log.checkpoints import LEADER_EPOCHS, read_leader_epochs, write_leader_epochs
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.headers import SegmentView, indexed_batch, too_short, walk_headers
+from spark_kbatch.log.leader_epochs import LeaderEpochCache
 from spark_kbatch.log.producer_snapshot import SUFFIX as SNAPSHOT_SUFFIX
 from spark_kbatch.log.segment import (
     RELATIVE_OFFSET_MAX,
