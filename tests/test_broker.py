@@ -165,6 +165,29 @@ def test_every_cut_of_a_log_of_older_formats_keeps_the_whole_entries_before_it(
         assert read(copy) == expected[:last]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "segmentio-mixed/v1c-v1-v1c/test-breezy-0",
+        "segmentio-mixed/v2bc-v1/test-hardy-0",
+        "kafka-rust-v0/fetch1.mytopic.1p.snappy.kafka.0822/my-topic-0",
+    ],
+)
+def test_every_range_of_a_log_with_wrappers_is_what_lies_in_it(
+    shared_data: Path, tmp_path: Path, name: str
+) -> None:
+    path = shared_data / SEGMENTS / "licensed" / name
+    shutil.copytree(path, tmp_path / "t-0", copy_function=shutil.copyfile)
+    (tmp_path / "t-0").chmod(0o755)
+    expected = read(tmp_path)
+
+    for start in range(0, len(expected) + 1, 1 + len(expected) // 8):
+        for end in range(start, len(expected) + 1, 1 + len(expected) // 8):
+            assert read(tmp_path, start=start, end=end) == expected[start:end]
+        checkpoint(tmp_path, "replication", {"t 0": start})
+        assert read(tmp_path, foreign_end="checkpoint") == expected[:start]
+
+
 def test_a_damaged_last_message_of_an_older_format_ends_the_log_before_it(
     shared_data: Path, tmp_path: Path
 ) -> None:

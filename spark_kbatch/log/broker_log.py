@@ -174,10 +174,9 @@ class BrokerLog:
         ends = [*(segment.base_offset for segment in segments[1:]), offsets.log_end_offset]
 
         def seen(at: int) -> SegmentView:
-            base, log_name, index_name, _ = segments[at]
-            names = (log_name, index_name, index_name.replace(".index", ".timeindex"))
-            paths = SegmentPaths(*(self.directory / name for name in names))
-            return SegmentView(paths, base, ends[at], self._end_position(segments[at]))
+            segment = segments[at]
+            end_position = self._end_position(segment)
+            return SegmentView(self._paths(segment), segment.base_offset, ends[at], end_position)
 
         whole = Segments([segment.base_offset for segment in segments], seen)
         lookup, edges = TimeLookup(self.files), (offsets.log_start_offset, end_offset)
@@ -439,8 +438,12 @@ class BrokerLog:
         return None
 
     def _opened(self, descriptor: int, segment: Segment, end_position: int) -> OpenSegment:
-        index = self.directory / segment.index_name
-        return OpenSegment(descriptor, segment.base_offset, index, end_position)
+        return OpenSegment(descriptor, segment.base_offset, self._paths(segment), end_position)
+
+    def _paths(self, segment: Segment) -> SegmentPaths:
+        _, log_name, index_name, _ = segment
+        names = (log_name, index_name, index_name.replace(".index", ".timeindex"))
+        return SegmentPaths(*(self.directory / name for name in names))
 
     def _end_position(self, segment: Segment) -> int:
         if segment.end_position is not None:

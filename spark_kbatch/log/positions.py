@@ -15,18 +15,12 @@ from __future__ import annotations
 
 import bisect
 import threading
-from collections.abc import Sequence
-from pathlib import Path
-from typing import NamedTuple, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from spark_kbatch.log.files import Files
-from spark_kbatch.log.segment import INDEX_ENTRY
+from spark_kbatch.log.segment import RELATIVE_OFFSET_MAX, SegmentPaths, candidates
 from spark_kbatch.log.segment_scan import valid_batch_at
-
-_Entries: TypeAlias = Sequence[tuple[int, int]] | npt.NDArray[np.int64]
 
 
 class OpenSegment(NamedTuple):
@@ -34,7 +28,7 @@ class OpenSegment(NamedTuple):
 
     descriptor: int
     base_offset: int
-    index_path: Path  # the file may be missing
+    paths: SegmentPaths  # .index may be missing
     end_position: int  # bytes from there on do not exist
 
 
@@ -52,15 +46,12 @@ class Positions:
         at = bisect.bisect_right(known, offset, key=lambda entry: entry[0]) - 1
         if at >= 0 and known[at][0] == offset:
             return known[at][1]
-        index = self._index(segment)
-        count = np.searchsorted(index[:, 0], offset, side="right")
-        position = self._tried(segment, index[:count])
-        return max(position, known[at][1] if at >= 0 else 0)
+        return max(self._indexed(segment, offset), known[at][1] if at >= 0 else 0)
 
     def last(self, segment: OpenSegment) -> int:
         """The last position that is known, or in the index, and holds when it is tried; or 0."""
-        known = self._tried(segment, self._known_in(segment))
-        return max(known, self._tried(segment, self._index(segment)))
+        known = self._tried(segment, reversed(self._known_in(segment)))
+        return max(known, self._indexed(segment, segment.base_offset + RELATIVE_OFFSET_MAX))
 
     def remember(self, segment: OpenSegment, offset: int, position: int) -> None:
         """Add an entry."""
@@ -82,41 +73,16 @@ class Positions:
     def _key(self, segment: OpenSegment) -> tuple[int, ...]:
         return segment.base_offset, *self._files.identity(segment.descriptor)
 
-    def _tried(self, segment: OpenSegment, entries: _Entries) -> int:
-        """The position in the last of these entries that leads to a whole valid batch; 0 without."""
-        count, step = len(entries), 1
-        while count > 0:
-            offset, position = (int(number) for number in entries[count - 1])
+    def _indexed(self, segment: OpenSegment, offset: int) -> int:
+        found = candidates(self._files, segment.paths, segment.base_offset, offset, None)
+        return self._tried(segment, found)
+
+    def _tried(self, segment: OpenSegment, entries: Iterable[tuple[int, int]]) -> int:
+        """The position in the first of these entries that leads to a whole valid batch; 0 without."""
+        for offset, position in entries:
+            if position == 0:
+                break
             header = valid_batch_at(self._files, segment.descriptor, position, segment.end_position)
             if header is not None and segment.base_offset <= header.base_offset <= offset:
                 return position
-            # Where one is wrong many may be, and each costs a read.
-            count, step = count - step, step * 2
         return 0
-
-    def _index(self, segment: OpenSegment) -> npt.NDArray[np.int64]:
-        """The entries of .index, as far as both numbers grow."""
-        path = segment.index_path
-        try:
-            with self._files.opened(path) as descriptor:
-                count = self._entries_used(descriptor, self._files.size(path) // INDEX_ENTRY.size)
-            data = self._files.read(path, 0, count * INDEX_ENTRY.size)
-        except FileNotFoundError:
-            data = b""
-        count = len(data) // INDEX_ENTRY.size
-        entries = np.frombuffer(data, ">i4", count * 2).reshape(-1, 2).astype(np.int64)
-        before = np.vstack([np.array([[-1, 0]]), entries[:-1]])
-        wrong = np.flatnonzero((entries <= before[: len(entries)]).any(axis=1))
-        entries = entries[: wrong[0]] if len(wrong) else entries
-        entries[:, 0] += segment.base_offset
-        return entries
-
-    def _entries_used(self, descriptor: int, count: int) -> int:
-        """How many entries there are before the zeros of a preallocated file, up to 10 MiB of them."""
-
-        def is_zero(at: int) -> bool:
-            entry = bytearray(INDEX_ENTRY.size)
-            self._files.pread_into(descriptor, at * INDEX_ENTRY.size, memoryview(entry))
-            return not any(entry)
-
-        return bisect.bisect_left(range(count), True, key=is_zero)

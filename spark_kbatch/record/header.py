@@ -234,14 +234,21 @@ class LogRead(NamedTuple):
     aborted: Sequence[AbortedTransaction] = ()
 
     def below(self, end_offset: int) -> LogRead:
-        """Without the batches that begin at `end_offset` or above."""
+        """Without the batches that are known to begin at `end_offset` or above."""
         count = len(self.batches)
-        while count and self.batches[count - 1][1].base_offset >= end_offset:
+        while count and self._begins(count - 1) >= end_offset:
             count -= 1
         if count == len(self.batches):
             return self
         size = self.batches[count][0]
         return self._replace(data=self.data[:size], batches=self.batches[:count])
+
+    def _begins(self, index: int) -> int:
+        """An offset below which a batch has none: a wrapper says its last, but lies behind others."""
+        header = self.batches[index][1]
+        if not header.is_wrapper or header.is_dense:
+            return header.base_offset
+        return self.batches[index - 1][1].next_offset if index else 0
 
 
 def unpack(data: Buffer, position: int = 0) -> BatchHeader:
