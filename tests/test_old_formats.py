@@ -25,6 +25,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.log.truncation import truncate_to
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import codec
 from spark_kbatch.record.header import walk
@@ -379,3 +380,43 @@ def test_follower_takes_only_what_follows(
     with pytest.raises((UnexpectedAppendOffsetError, OffsetsOutOfOrderError)):
         follower.append_as_follower(follower.state(), data, high_watermark=2, flush=False, now_ms=0)
     assert follower.state().log_end_offset == 0
+
+
+@pytest.mark.parametrize("magic", MAGICS)
+@pytest.mark.parametrize("offset", [0, 1, 149, 150, 151, 299, 300, 310, 455])
+def test_truncated_log_ends_with_a_whole_entry(tmp_path: Path, magic: int, offset: int) -> None:
+    cluster = a_cluster(tmp_path, magic, index_interval_bytes=500)
+    rows = builders.rows(n=300).drop_columns(["headers"])
+    a_job(cluster, rows, topic="events")
+    a_job(cluster, rows.slice(0, 160), topic="events", compression_type="lz4", batch_size="3000")
+    log = cluster.manager.log(EVENTS)
+    held = reference.decode_messages(log_bytes(cluster))
+    ends = [0, *range(1, 301)]
+    data = log_bytes(cluster)
+    for _, header in walk(data):
+        if header.is_wrapper:
+            ends.append(header.next_offset)
+
+    state = truncate_to(log, log.state(), offset, now_ms=0, flush=False)
+
+    assert state.log_end_offset == max(end for end in ends if end <= offset)
+    assert reference.decode_messages(log_bytes(cluster)) == held[: state.log_end_offset]
+    a_job(cluster, rows.slice(0, 5), topic="events")
+    expected = held[: state.log_end_offset] + as_held(rows, magic, state.log_end_offset)[:5]
+    assert builders.contents(cluster)[EVENTS] == expected
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_headers_of_a_segment_are_those_of_its_entries(tmp_path: Path, together: bool) -> None:
+    cluster, rows = a_cluster(tmp_path, 1), builders.rows(n=1_000).drop_columns(["headers"])
+    a_job(cluster, rows, topic="events")
+    a_job(cluster, rows, topic="events", compression_type="gzip")
+    log, data = cluster.manager.log(EVENTS), log_bytes(cluster)
+
+    found = list(log.headers(0, 0, len(data), messages_together=together))
+
+    assert [header for _, header in found] == (
+        [header for _, header in walk(data)] if together
+        else [header for entry in entries_of(data) for _, header in walk(entry)]
+    )  # fmt: skip
+    assert sum(header.size_in_bytes for _, header in found) == len(data)

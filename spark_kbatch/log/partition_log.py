@@ -77,6 +77,7 @@ from spark_kbatch.record.header import (
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     RECORD_BATCH_OVERHEAD,
+    RUN_BYTES_MAX,
     BatchHeader,
     LogRead,
     ensure_valid,
@@ -416,9 +417,11 @@ class PartitionLog:
         return epochs
 
     def headers(
-        self, base: int, position: int, end_position: int
+        self, base: int, position: int, end_position: int, *, messages_together: bool = False
     ) -> Iterator[tuple[int, BatchHeader]]:
         """The batches of a segment from one to an end, as (position, header).
+
+        Of an older format each message, or with `messages_together` plain ones as `walk` has them.
 
         Raises:
             CorruptRecordError: what lies there is not whole batches.
@@ -427,6 +430,11 @@ class PartitionLog:
         with self.files.opened(path) as descriptor:
             while position < end_position:
                 header = self._header_at(descriptor, path, position, end_position)
+                if messages_together and header.magic < MAGIC and not header.is_wrapper:
+                    size = min(max(header.size_in_bytes, RUN_BYTES_MAX), end_position - position)
+                    view = memoryview(bytearray(size))
+                    view = view[: self.files.pread_into(descriptor, position, view)]
+                    header = next((run for _, run in walk(view, 0, whole_size(view))), header)
                 yield position, header
                 position += header.size_in_bytes
 

@@ -94,7 +94,9 @@ def _state_before(log: PartitionLog, state: LogState, base: int, offset: int) ->
     end_offset, size, bytes_since_index_entry = base, 0, 0
     largest = NO_TIMESTAMP, -1
     for position, header in log.headers(base, first, end_position):
-        end_offset, size = header.base_offset, position
+        size = position
+        if not header.is_wrapper:  # which begins where the batch before it ends
+            end_offset = header.base_offset
         if header.last_offset >= offset:
             break
         end_offset, size = header.next_offset, position + header.size_in_bytes
