@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster import Cluster, now_ms
 from spark_kbatch.config import TopicConfig, parse_write_options
 from spark_kbatch.errors import (
     ConfigError,
@@ -420,3 +420,30 @@ def test_headers_of_a_segment_are_those_of_its_entries(tmp_path: Path, together:
         else [header for entry in entries_of(data) for _, header in walk(entry)]
     )  # fmt: skip
     assert sum(header.size_in_bytes for _, header in found) == len(data)
+
+
+# Append times.
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_records_of_v1_may_have_the_time_of_their_append(tmp_path: Path, compression: str) -> None:
+    cluster = a_cluster(tmp_path, 1, message_timestamp_type="LogAppendTime")
+    rows = builders.rows(n=300).drop_columns(["headers"])
+    before = now_ms()
+    with cluster.producer(compression_type=compression, flush=False) as producer:
+        assert producer.send("events", b"v", timestamp_ms=5).result().timestamp >= before
+    a_job(cluster, rows, topic="events", compression_type=compression)
+    after = now_ms()
+
+    assert builders.contents(cluster)[EVENTS] == reference.decode_messages(log_bytes(cluster))
+    (found,) = pa.Table.from_batches(cluster.read("events")).combine_chunks().to_batches()
+    assert found.column("timestamp_type").to_pylist() == [1] * 301
+    times = found.column("timestamp").to_pylist()
+    assert before <= times[0] <= times[1] <= after
+    assert set(times[1:]) == {times[1]}
+    assert found.column("value").to_pylist() == [b"v", *rows.column("value").to_pylist()]
+
+
+def test_append_times_are_refused_in_v0() -> None:
+    with pytest.raises(ConfigError, match=r"'message.timestamp.type' is 'LogAppendTime'"):
+        TopicConfig(message_format_version="0.9.0", message_timestamp_type="LogAppendTime")
