@@ -103,10 +103,11 @@ class TopicConfig:
             ("cleanup_policy", _cleanup_policy),
         ):
             object.__setattr__(self, field, parse(topic_key(field), getattr(self, field)))
-        if self.message_magic < 2 and self.is_log_append_time:
+        if self.message_magic == 0 and self.is_log_append_time:
             raise ConfigError(
                 "option 'message.timestamp.type' is 'LogAppendTime', which goes with "
-                f"message.format.version 0.11.0 and later, not with {self.message_format_version!r}"
+                f"message.format.version 0.10.0 and later, not with {self.message_format_version!r}: "
+                "its format has no timestamps"
             )
 
     @property
@@ -434,7 +435,7 @@ TOPIC_OPTIONS = (
     Option("retention.ms", parse_number(-1, LONG_MAX), "-1 or more", "-1", "Segments whose newest record is older are deleted; -1 keeps all. Kafka's default of seven days would delete old events as soon as they are written."),
     Option("retention.bytes", parse_number(-1, LONG_MAX), "-1 or more", "-1", "The oldest segments of a partition are deleted while it keeps this many bytes without them; -1 keeps all."),
     Option("file.delete.delay.ms", parse_number(0, LONG_MAX), "0 or more", "60000", "How long the files of deleted segments stay, named `.deleted`."),
-    Option("message.format.version", _format_version, _VERSIONS, "3.0", "Format of the records, by the version of the brokers that wrote it: before 0.10 V0, before 0.11 V1, then V2. V0 and V1 have no headers and no zstd, and LogAppendTime is refused; V0 has no timestamps. Producers are not idempotent there."),
+    Option("message.format.version", _format_version, _VERSIONS, "3.0", "Format of the records, by the version of the brokers that wrote it: before 0.10 V0, before 0.11 V1, then V2. V0 and V1 have no headers and no zstd, V0 no timestamps. Producers are not idempotent there."),
     Option("cleanup.policy", _cleanup_policy, "delete", "delete", "Compaction is refused: it leaves gaps between offsets."),
 )
 

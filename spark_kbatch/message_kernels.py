@@ -6,6 +6,7 @@
     read_messages   messages, their CRCs checked -> offsets, timestamps, keys, values
     write_messages  timestamps, keys, values -> messages with offsets from 0 on
     assign_offsets  gives messages that lie back to back offsets from another one on
+    stamp_messages  gives messages of V1 the time of their append
 
 The loops look like the format that `record/legacy` tells. Forms and rules are those of `kernels`;
 these are compiled apart because few logs need them.
@@ -329,9 +330,33 @@ def assign_offsets(out: Any, end: Any, offset: Any) -> Any:
     return np.int64(count)
 
 
+def stamp_messages(out: Any, end: Any, timestamp: Any) -> Any:
+    """Give whole messages of V1, which lie in out[:end], one timestamp, as that of their append.
+
+    outputs: out uint8: timestamps, their type, and the CRCs, which cover both.
+    Returns how many there are.
+    """
+    position, end, count = _0, np.uint64(end), _0
+    while position < end:
+        behind = position + _12 + _uint32(out, position + _8)
+        out[position + _17] = np.uint8(np.uint64(out[position + _17]) | _8)
+        _write_uint64(out, position + _18, np.uint64(timestamp))
+        _write_uint32(out, position + _12, _crc32(out, position + _16, behind))
+        position = behind
+        count = count + _1
+    return np.int64(count)
+
+
 # What `jit` compiles: helpers in the order in which they call each other, then kernels.
 HELPERS = ("_uint32", "_int32", "_int64", "_write_uint32", "_write_uint64", "_crc32")
-KERNELS = ("scan_messages", "check_messages", "read_messages", "write_messages", "assign_offsets")
+KERNELS = (
+    "scan_messages",
+    "check_messages",
+    "read_messages",
+    "write_messages",
+    "assign_offsets",
+    "stamp_messages",
+)
 
 
 def warm_up() -> None:
@@ -347,6 +372,7 @@ def warm_up() -> None:
     read_messages(data, sections, numbers, sums, valid, out8, out8, facts[:2])
     write_messages(0, times, data, bounds, data, data, bounds, data, out8, facts[:1])
     assign_offsets(out8, 0, 0)
+    stamp_messages(out8, 0, 0)
 
 
 load = jit.compile_on_first_call(globals(), HELPERS, KERNELS, warm_up)

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster import Cluster, now_ms
 from spark_kbatch.config import TopicConfig, parse_write_options
 from spark_kbatch.errors import (
     ConfigError,
@@ -25,6 +25,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.log.truncation import truncate_to
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import codec
 from spark_kbatch.record.header import walk
@@ -379,3 +380,70 @@ def test_follower_takes_only_what_follows(
     with pytest.raises((UnexpectedAppendOffsetError, OffsetsOutOfOrderError)):
         follower.append_as_follower(follower.state(), data, high_watermark=2, flush=False, now_ms=0)
     assert follower.state().log_end_offset == 0
+
+
+@pytest.mark.parametrize("magic", MAGICS)
+@pytest.mark.parametrize("offset", [0, 1, 149, 150, 151, 299, 300, 310, 455])
+def test_truncated_log_ends_with_a_whole_entry(tmp_path: Path, magic: int, offset: int) -> None:
+    cluster = a_cluster(tmp_path, magic, index_interval_bytes=500)
+    rows = builders.rows(n=300).drop_columns(["headers"])
+    a_job(cluster, rows, topic="events")
+    a_job(cluster, rows.slice(0, 160), topic="events", compression_type="lz4", batch_size="3000")
+    log = cluster.manager.log(EVENTS)
+    held = reference.decode_messages(log_bytes(cluster))
+    ends = [0, *range(1, 301)]
+    data = log_bytes(cluster)
+    for _, header in walk(data):
+        if header.is_wrapper:
+            ends.append(header.next_offset)
+
+    state = truncate_to(log, log.state(), offset, now_ms=0, flush=False)
+
+    assert state.log_end_offset == max(end for end in ends if end <= offset)
+    assert reference.decode_messages(log_bytes(cluster)) == held[: state.log_end_offset]
+    a_job(cluster, rows.slice(0, 5), topic="events")
+    expected = held[: state.log_end_offset] + as_held(rows, magic, state.log_end_offset)[:5]
+    assert builders.contents(cluster)[EVENTS] == expected
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_headers_of_a_segment_are_those_of_its_entries(tmp_path: Path, together: bool) -> None:
+    cluster, rows = a_cluster(tmp_path, 1), builders.rows(n=1_000).drop_columns(["headers"])
+    a_job(cluster, rows, topic="events")
+    a_job(cluster, rows, topic="events", compression_type="gzip")
+    log, data = cluster.manager.log(EVENTS), log_bytes(cluster)
+
+    found = list(log.headers(0, 0, len(data), messages_together=together))
+
+    assert [header for _, header in found] == (
+        [header for _, header in walk(data)] if together
+        else [header for entry in entries_of(data) for _, header in walk(entry)]
+    )  # fmt: skip
+    assert sum(header.size_in_bytes for _, header in found) == len(data)
+
+
+# Append times.
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_records_of_v1_may_have_the_time_of_their_append(tmp_path: Path, compression: str) -> None:
+    cluster = a_cluster(tmp_path, 1, message_timestamp_type="LogAppendTime")
+    rows = builders.rows(n=300).drop_columns(["headers"])
+    before = now_ms()
+    with cluster.producer(compression_type=compression, flush=False) as producer:
+        assert producer.send("events", b"v", timestamp_ms=5).result().timestamp >= before
+    a_job(cluster, rows, topic="events", compression_type=compression)
+    after = now_ms()
+
+    assert builders.contents(cluster)[EVENTS] == reference.decode_messages(log_bytes(cluster))
+    (found,) = pa.Table.from_batches(cluster.read("events")).combine_chunks().to_batches()
+    assert found.column("timestamp_type").to_pylist() == [1] * 301
+    times = found.column("timestamp").to_pylist()
+    assert before <= times[0] <= times[1] <= after
+    assert set(times[1:]) == {times[1]}
+    assert found.column("value").to_pylist() == [b"v", *rows.column("value").to_pylist()]
+
+
+def test_append_times_are_refused_in_v0() -> None:
+    with pytest.raises(ConfigError, match=r"'message.timestamp.type' is 'LogAppendTime'"):
+        TopicConfig(message_format_version="0.9.0", message_timestamp_type="LogAppendTime")

@@ -119,7 +119,8 @@ class LogAppender:
             placed, final = data[position : position + header.size_in_bytes], header
             if not self._as_follower:
                 told = known if known is not None and header.is_wrapper else header
-                placed, final = place(placed, told, self.next_offset)
+                stamp = self._now_ms if self._stamps else None
+                placed, final = place(placed, told, self.next_offset, append_time_ms=stamp)
             elif header.is_wrapper:
                 final = header.opened(self.next_offset)
             if self._is_full(0, final):
@@ -142,7 +143,8 @@ class LogAppender:
         if self._magic < MAGIC:
             base_offset = self.next_offset
             self._append_messages(memoryview(bytearray(data)), header)
-            return header._replace(base_offset=base_offset)
+            header = header._replace(base_offset=base_offset)
+            return header.with_log_append_time(self._now_ms) if self._stamps else header
         if self.is_full_for(header):
             self._roll()
         view = memoryview(data)

@@ -519,9 +519,11 @@ class PartitionLog:
         return epochs
 
     def headers(
-        self, base: int, position: int, end_position: int
+        self, base: int, position: int, end_position: int, *, messages_together: bool = False
     ) -> Iterator[tuple[int, BatchHeader]]:
         """The batches of a segment from one to an end, as (position, header).
+
+        Of an older format each message, or with `messages_together` plain ones as `walk` has them.
 
         Raises:
             CorruptRecordError: what lies there is not whole batches.

@@ -217,7 +217,8 @@ def _is_older(segment: _Segment, log: PartitionLog, state: LogState, oldest_ms: 
         return False
     # The index has no checksum, and what is deleted does not come back: the batches must agree.
     try:
-        for _, header in log.headers(segment.base_offset, 0, _size(segment, log, state)):
+        size = _size(segment, log, state)
+        for _, header in log.headers(segment.base_offset, 0, size, messages_together=True):
             newest = max(newest, header.max_timestamp)
     except CorruptRecordError as error:
         logger.warning(

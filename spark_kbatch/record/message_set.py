@@ -23,6 +23,7 @@ from spark_kbatch.errors import InvalidRecordError
 from spark_kbatch.record import codec, compression, legacy
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.header import (
+    LOG_APPEND_TIME,
     MESSAGE_OVERHEADS,
     NO_TIMESTAMP,
     BatchHeader,
@@ -82,23 +83,30 @@ def down_convert(batch: Buffer, magic: int, *, level: int | None = None) -> Mess
 
 
 def place(
-    data: memoryview, header: BatchHeader, base_offset: int
+    data: memoryview, header: BatchHeader, base_offset: int, *, append_time_ms: int | None = None
 ) -> tuple[memoryview, BatchHeader]:
     """Plain messages, or a wrapper as `down_convert` makes it, with offsets from `base_offset` on.
 
     Args:
         data: writable, and written to.
         header: of the first message; of a wrapper its last offset says how many it holds.
+        append_time_ms: of V1, the time of all messages in place of their own.
 
     Returns:
         The bytes for the log, and their header.
     """
     if not header.is_wrapper:
-        count = message_kernels.assign_offsets(
-            np.frombuffer(data, np.uint8), len(data), base_offset
+        flat = np.frombuffer(data, np.uint8)
+        count = message_kernels.assign_offsets(flat, len(data), base_offset)
+        if append_time_ms is not None:
+            message_kernels.stamp_messages(flat, len(data), append_time_ms)
+        placed = unpack(data)._replace(
+            batch_length=header.batch_length,
+            last_offset_delta=int(count) - 1,
+            max_timestamp=header.max_timestamp if append_time_ms is None else append_time_ms,
+            records_count=int(count),
         )
-        placed = header._replace(base_offset=base_offset, last_offset_delta=int(count) - 1)
-        return data, placed._replace(records_count=int(count))
+        return data, placed
     last_offset = base_offset + header.last_offset
     if header.magic == 0:
         messages = bytearray(legacy.unwrap(data, 0, unpack(data)).messages)
@@ -106,8 +114,11 @@ def place(
             np.frombuffer(messages, np.uint8), len(messages), base_offset
         )
         data = _wrapper(messages, 0, header.codec, last_offset, NO_TIMESTAMP, None)
-    else:
+    elif append_time_ms is None:
         _OFFSET.pack_into(data, 0, last_offset)
+    else:
+        attributes = header.attributes | LOG_APPEND_TIME
+        seal_message(data, header.magic, last_offset, attributes, append_time_ms)
     return data, unpack(data).opened(base_offset)
 
 
