@@ -8,7 +8,7 @@
     errors       every exception, as a tree
     config       every option: key, type, default, range
     model        values that cross modules
-    kernels      all compiled code; `jit` compiles it on first use
+    kernels      compiled code, and `message_kernels` that of old formats; `jit` compiles on first use
     record       bytes <-> Arrow: the record batch, once
     producer     rows -> batches
     log          one replica of one partition on disk

@@ -2,6 +2,9 @@
 
     kbatch topics PATH [TOPIC ...]     what a cluster holds
     kbatch consume PATH TOPIC          records, one a line
+    kbatch delete-records PATH TOPIC PARTITION:OFFSET ...
+                                       all below an offset
+    kbatch gc PATH [TOPIC ...]         what retention says, and what dead jobs have left
     kbatch export PATH TOPIC --to DIR  a topic, placed in a stopped broker's log dir
     kbatch demo [PATH]                 a year of flights, written, read and checked
 
@@ -14,6 +17,7 @@ from __future__ import annotations
 import base64
 import datetime
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -27,7 +31,8 @@ from spark_kbatch.broker import BrokerLogs
 from spark_kbatch.cluster import Cluster, open_for_reading
 from spark_kbatch.config import FOREIGN_ENDS
 from spark_kbatch.errors import KBatchError
-from spark_kbatch.model import IsolationLevel
+from spark_kbatch.model import IsolationLevel, TopicPartition
+from spark_kbatch.transaction.staging import STAGING_RETENTION_MS
 
 _foreign_end = click.option(
     "--foreign-end",
@@ -152,6 +157,87 @@ def consume(
             break
 
 
+def _partition_and_offset(
+    _context: click.Context, _parameter: click.Parameter, words: Sequence[str]
+) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for word in words:
+        matched = re.fullmatch(r"([0-9]{1,10}):(-1|[0-9]{1,19})", word)
+        if matched is None:
+            raise click.BadParameter(f"{word!r} is not PARTITION:OFFSET, such as 0:1500, or 0:-1")
+        partition, offset = map(int, matched.groups())
+        if found.setdefault(partition, offset) != offset:
+            raise click.BadParameter(f"partition {partition} is given twice")
+    return found
+
+
+@cli.command("delete-records")
+@click.argument("path")
+@click.argument("topic")
+@click.argument(
+    "offsets",
+    metavar="PARTITION:OFFSET...",
+    nargs=-1,
+    required=True,
+    callback=_partition_and_offset,
+)
+@_as_json
+def delete_records(path: str, topic: str, offsets: dict[int, int], as_json: bool) -> None:
+    """Delete all records below an offset of partitions of TOPIC; -1 deletes all there are."""
+    wanted = {TopicPartition(topic, partition): offset for partition, offset in offsets.items()}
+    for tp, offset in sorted(Cluster(path).delete_records(wanted).items()):
+        if as_json:
+            _print_json({"topic": topic, "partition": tp.partition, "log_start_offset": offset})
+        else:
+            click.echo(f"{tp} begins at offset {offset}")
+
+
+@cli.command()
+@click.argument("path")
+@click.argument("names", metavar="[TOPIC]...", nargs=-1)
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option(
+    "--staging-retention-ms",
+    type=click.IntRange(0),
+    default=STAGING_RETENTION_MS,
+    show_default=True,
+    help="A job is dead when nobody has written to its files for so long.",
+)
+@_as_json
+def gc(
+    path: str, names: Sequence[str], dry_run: bool, staging_retention_ms: int, as_json: bool
+) -> None:
+    """Delete what retention says, and what dead jobs have left in the cluster at PATH."""
+    garbage = Cluster(path).collect_garbage(
+        names or None, staging_retention_ms=staging_retention_ms, dry_run=dry_run
+    )
+    deletions = [(tp, d) for tp, d in garbage.partitions.items() if d.segments or d.files]
+    if as_json:
+        for tp, deletion in deletions:
+            _print_json({"topic": tp.topic, "partition": tp.partition, **deletion._asdict()})
+        for left_over in garbage.left_overs:
+            _print_json(left_over._asdict())
+        return
+    would = "would go" if dry_run else "gone"
+    for tp, deletion in deletions:
+        if deletion.segments:
+            click.echo(
+                f"{tp}: {_count(deletion.segments, 'segment')} of {deletion.size_in_bytes:,} bytes "
+                f"{would}; "
+                f"it begins at offset {deletion.log_start_offset}"
+            )
+        if deletion.files:
+            click.echo(f"{tp}: {_count(deletion.files, 'file')} deleted earlier {would}")
+    for left_over in garbage.left_overs:
+        days = left_over.age_ms / 86_400_000
+        click.echo(
+            f"staged by {left_over.transaction}, {days:.1f} days ago: "
+            f"{left_over.size_in_bytes:,} bytes {would}"
+        )
+    if not (deletions or garbage.left_overs):
+        click.echo("Nothing to delete.")
+
+
 @cli.command()
 @click.argument("path")
 @click.argument("topic")
@@ -241,6 +327,10 @@ def _records(
                 "value": _text(row["value"]),
                 "headers": [[header["key"], _text(header["value"])] for header in headers],
             }
+
+
+def _count(things: Sequence[object], noun: str) -> str:
+    return f"{len(things):,} {noun}{'s' * (len(things) != 1)}"
 
 
 def _time(timestamp_ms: int) -> str | None:

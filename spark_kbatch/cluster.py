@@ -9,9 +9,9 @@ for arrow_batch in cluster.read("events"):
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -24,6 +24,8 @@ from spark_kbatch.config import (
     TopicConfig,
     WriteOptions,
     ensure_codec_exists,
+    parse_topic_config,
+    topic_key,
 )
 from spark_kbatch.consumer import TopicReader
 from spark_kbatch.errors import ConfigError, KafkaStorageError, RecordTooLargeError
@@ -33,6 +35,7 @@ from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.model import (
     AppendOrigin,
     AppendResult,
+    Deletion,
     IsolationLevel,
     LogOffsets,
     OffsetRange,
@@ -56,7 +59,13 @@ from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.snapshot import Snapshots
-from spark_kbatch.transaction.staging import Extent, Staging
+from spark_kbatch.transaction.staging import (
+    STAGING_RETENTION_MS,
+    Extent,
+    LeftOver,
+    Staging,
+    left_overs,
+)
 
 # One record per commit would pass max.message.bytes with a few thousand partitions.
 _TRANSACTION_STATE_CONFIG = TopicConfig(max_message_bytes=2**31 - 1)
@@ -65,6 +74,13 @@ _TRANSACTION_STATE_CONFIG = TopicConfig(max_message_bytes=2**31 - 1)
 def now_ms() -> int:
     """The one clock; everything below takes it as an argument."""
     return time.time_ns() // 1_000_000
+
+
+class Garbage(NamedTuple):
+    """What was removed, or would be."""
+
+    partitions: Mapping[TopicPartition, Deletion]
+    left_overs: Sequence[LeftOver]
 
 
 class Cluster(TopicReader):
@@ -114,12 +130,20 @@ class Cluster(TopicReader):
         return self.manager.partitions(topic)
 
     def create_topic(
-        self, name: str, *, partitions: int = 1, config: TopicConfig | None = None
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        config: TopicConfig | Mapping[str, object] | None = None,
     ) -> Topic:
         """Make a topic.
 
+        Args:
+            config: its settings, also by Kafka's keys: `{"retention.ms": 86_400_000}`.
+
         Raises:
-            ConfigError: it exists already, is the cluster's own, or has no partitions.
+            ConfigError: it exists already, is the cluster's own, or has no partitions; a setting
+                that is unknown or not accepted.
             InvalidTopicError: Kafka would refuse the name.
         """
         ensure_not_internal(name)
@@ -127,9 +151,9 @@ class Cluster(TopicReader):
             raise ConfigError(f"partitions is {partitions}; a topic has 1 or more")
         if self.metadata.find_topic(name) is not None:
             raise ConfigError(f"topic {name!r} exists already")
-        return self.manager.create_topic(
-            name, partitions=partitions, config=config or TopicConfig()
-        )
+        if not isinstance(config, TopicConfig):
+            config = parse_topic_config(config or {})
+        return self.manager.create_topic(name, partitions=partitions, config=config)
 
     def topic_for(self, name: str, options: WriteOptions) -> Topic:
         """The topic that a write goes to, made by its options where it does not exist.
@@ -140,28 +164,20 @@ class Cluster(TopicReader):
         """
         ensure_not_internal(name)
         found = self.metadata.find_topic(name)
-        default = TopicConfig()
-        wanted = TopicConfig(
-            max_message_bytes=options.max_message_bytes or default.max_message_bytes,
-            segment_bytes=options.segment_bytes or default.segment_bytes,
-            message_format_version=(
-                options.message_format_version or default.message_format_version
-            ),
-        )
         topic = found or self.manager.create_topic(
-            name, partitions=options.num_partitions or 1, config=wanted
+            name,
+            partitions=options.num_partitions or 1,
+            config=TopicConfig(**options.topic_config),
         )
-        for key, given, existing in (
-            ("num.partitions", options.num_partitions, topic.partitions),
-            ("max.message.bytes", options.max_message_bytes, topic.config.max_message_bytes),
-            ("segment.bytes", options.segment_bytes, topic.config.segment_bytes),
-            (
-                "message.format.version",
-                options.message_format_version,
-                topic.config.message_format_version,
+        wanted = [
+            ("num.partitions", options.num_partitions or topic.partitions, topic.partitions),
+            *(
+                (topic_key(field), given, getattr(topic.config, field))
+                for field, given in options.topic_config.items()
             ),
-        ):
-            if given is not None and given != existing:
+        ]
+        for key, given, existing in wanted:
+            if given != existing:
                 raise ConfigError(
                     f"option {key!r} is {given}, but topic {name!r} exists with {existing}; leave the "
                     "option out, or write to a new topic"
@@ -255,8 +271,64 @@ class Cluster(TopicReader):
             entries_per_partition=entries_per_partition,
             on_complete=on_complete,
             flush=flush,
-            commits=Coordinator(self.manager, now_ms, adopt_min_bytes=0, flush=flush),
+            commits=self._commits(flush=flush),
         )
+
+    def _commits(self, *, flush: bool) -> Coordinator:
+        """Who finishes the commit that a dead committer left."""
+        return Coordinator(self.manager, now_ms, adopt_min_bytes=0, flush=flush)
+
+    # Deleting.
+
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete all records below an offset of each of these partitions; -1 deletes all there are.
+
+        They cannot be read any more when this returns. Their bytes go with whole segments.
+
+        Returns:
+            Where each partition begins now: the offset, or what it was where that is higher.
+
+        Raises:
+            OffsetOutOfRangeError: above a high watermark; nothing is deleted then.
+            ConfigError: a topic of the cluster's own.
+            UnknownTopicOrPartitionError: one of them does not exist.
+        """
+        for topic_partition in offsets:
+            ensure_not_internal(topic_partition.topic)
+        done = self.manager.delete_records(offsets, self._commits(flush=True))
+        return {tp: deletion.log_start_offset for tp, deletion in done.items()}
+
+    def collect_garbage(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        staging_retention_ms: int = STAGING_RETENTION_MS,
+        dry_run: bool = False,
+    ) -> Garbage:
+        """Delete what retention says, files whose delay is over, and what dead jobs have staged.
+
+        Args:
+            topics: all by default; what jobs have staged is looked at in any case.
+            staging_retention_ms: after how long without a write to any of its files a job is dead.
+            dry_run: only say what would go.
+
+        Raises:
+            UnknownTopicOrPartitionError: no such topic.
+        """
+        names = self.metadata.topic_names() if topics is None else topics
+        partitions = [tp for name in names for tp in self.manager.partitions(name)]
+        found = left_overs(
+            self.files,
+            self.metadata.staging_dir,
+            retention_ms=staging_retention_ms,
+            now_ms=now_ms(),
+        )
+        if dry_run:
+            return Garbage(self.manager.planned_deletions(partitions, self.snapshots.states), found)
+        deletions = self.manager.delete_old_segments(partitions, self._commits(flush=True))
+        for left_over in found:
+            self.files.remove_dir(self.metadata.staging_dir / left_over.transaction)
+        return Garbage(deletions, found)
 
     def new_producer_id(self) -> int:
         """An id that no producer of this cluster has had, in any process.
@@ -373,12 +445,15 @@ class StagedFiles:
         for batch in request.batches:
             topic, topic_partition, _, records_count = batch
             data, largest = _in_format(batch, self._level)
-            limit = topic.config.max_message_bytes
+            limit, option = min(
+                (topic.config.max_message_bytes, "max.message.bytes"),
+                (topic.config.segment_bytes, "segment.bytes"),
+            )
             if largest > limit:
                 # A commit would refuse it; of several records it is split.
                 error = RecordTooLargeError(
                     f"a record for topic {topic.name!r}, as a batch of its own,", largest, limit,
-                    "max.message.bytes",
+                    option,
                 )  # fmt: skip
                 answer[topic_partition] = AppendResult(error=error)
             else:

@@ -18,14 +18,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from spark_kbatch.errors import ConfigError, InvalidTopicError
+from spark_kbatch.errors import ConfigError, InvalidTimestampError, InvalidTopicError
 from spark_kbatch.model import EARLIEST, LATEST, IsolationLevel, TopicPartition
 
 MiB, GiB = 1 << 20, 1 << 30
 INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
 
 COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
 INTERNAL_PREFIX = "__"
+CREATE_TIME, LOG_APPEND_TIME = "CreateTime", "LogAppendTime"
+NO_LIMIT = -1  # of retention.ms and retention.bytes
 FOREIGN_ENDS = ("log", "checkpoint")
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -71,24 +74,88 @@ def message_magic(version: str) -> int:
 
 @dataclass(frozen=True)
 class TopicConfig:
-    """A topic's own settings, fixed when it is created; stored with it.
+    """A topic's own settings, fixed when it is created; stored with it. Each field is a key of Kafka.
+
+    Kafka's defaults, but nothing expires and no segment is rolled by time unless that is asked for:
+    events are old by nature, and seven days of retention would delete a backfill at once.
 
     Raises:
-        ConfigError: a message_format_version that Kafka has not had.
+        ConfigError: a timestamp type, a cleanup policy or a version that is not accepted.
     """
 
     max_message_bytes: int = 1 * MiB + 12
     segment_bytes: int = 1 * GiB
     index_interval_bytes: int = 4096
+    segment_index_bytes: int = 10 * MiB
+    segment_ms: int = LONG_MAX
+    message_timestamp_type: str = CREATE_TIME
+    message_timestamp_before_max_ms: int = LONG_MAX
+    message_timestamp_after_max_ms: int = LONG_MAX
+    retention_ms: int = NO_LIMIT
+    retention_bytes: int = NO_LIMIT
+    file_delete_delay_ms: int = 60_000
+    cleanup_policy: str = "delete"
     message_format_version: str = "3.0"
 
     def __post_init__(self) -> None:
-        message_magic(self.message_format_version)
+        for field, parse in (
+            ("message_timestamp_type", _timestamp_type),
+            ("cleanup_policy", _cleanup_policy),
+        ):
+            object.__setattr__(self, field, parse(topic_key(field), getattr(self, field)))
+        if self.message_magic < 2 and self.is_log_append_time:
+            raise ConfigError(
+                "option 'message.timestamp.type' is 'LogAppendTime', which goes with "
+                f"message.format.version 0.11.0 and later, not with {self.message_format_version!r}"
+            )
 
     @property
     def message_magic(self) -> int:
         """Of what is written to the topic: 2 for batches, 0 and 1 for the formats before them."""
         return message_magic(self.message_format_version)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """Whether records have the time of their append in place of their own."""
+        return self.message_timestamp_type == LOG_APPEND_TIME
+
+    @property
+    def limits_times(self) -> bool:
+        """Whether `ensure_time_accepted` may refuse one."""
+        limits = (self.message_timestamp_before_max_ms, self.message_timestamp_after_max_ms)
+        return limits != (LONG_MAX, LONG_MAX) and not self.is_log_append_time
+
+    def ensure_time_accepted(self, topic: str, timestamp_ms: int, now_ms: int) -> None:
+        """Check a record's time against the topic's limits; -1, for none, is always accepted.
+
+        Raises:
+            InvalidTimestampError: names the option.
+        Source: LogValidator.validateTimestamp.
+        """
+        if timestamp_ms < 0 or not self.limits_times:
+            return
+        for field, distance in (
+            ("message_timestamp_before_max_ms", now_ms - timestamp_ms),
+            ("message_timestamp_after_max_ms", timestamp_ms - now_ms),
+        ):
+            limit = getattr(self, field)
+            if distance > limit:
+                raise InvalidTimestampError(timestamp_ms, topic, topic_key(field), limit, now_ms)
+
+    @property
+    def has_retention(self) -> bool:
+        """Whether records are deleted by age or size."""
+        return (self.retention_ms, self.retention_bytes) != (NO_LIMIT, NO_LIMIT)
+
+
+def topic_key(field: str) -> str:
+    """Kafka's key for a field of TopicConfig."""
+    return field.replace("_", ".")
+
+
+def topic_field(key: str) -> str:
+    """The field of TopicConfig for a key of Kafka."""
+    return key.replace(".", "_")
 
 
 @dataclass(frozen=True)
@@ -115,9 +182,7 @@ class WriteOptions:
     partitioner_class: str | None
     partitioner_ignore_keys: bool
     num_partitions: int | None
-    max_message_bytes: int | None
-    segment_bytes: int | None
-    message_format_version: str | None
+    topic_config: Mapping[str, Any]  # fields of TopicConfig that the options name
     adopt_min_bytes: int
     flush: bool
     txn_app_id: str | None
@@ -176,6 +241,27 @@ def parse_boolean(key: str, value: str) -> bool:
     if text not in ("true", "false"):
         refuse(key, value, "true or false")
     return text == "true"
+
+
+def _timestamp_type(key: str, value: str) -> str:
+    found = {name.lower(): name for name in (CREATE_TIME, LOG_APPEND_TIME)}.get(
+        value.strip().lower()
+    )
+    if found is None:
+        refuse(key, value, f"{CREATE_TIME}, {LOG_APPEND_TIME}")
+    return found
+
+
+def _cleanup_policy(key: str, value: str) -> str:
+    policies = [policy.strip().lower() for policy in value.split(",")]
+    if "compact" in policies:
+        refuse(
+            key, value,
+            "delete; compaction leaves gaps between offsets, and logs written here have none",
+        )  # fmt: skip
+    if policies != ["delete"]:
+        refuse(key, value, "delete")
+    return "delete"
 
 
 def parse_compression_type(key: str, value: str) -> str:
@@ -336,6 +422,22 @@ COMPRESSION_LEVELS = (
     Option("compression.zstd.level", parse_number(-131072, 22), "-131072 to 22", "3", "Level where the codec is zstd."),
 )
 
+TOPIC_OPTIONS = (
+    Option("max.message.bytes", parse_number(1024, INT_MAX), "1024 to 2147483647", "1048588", "Largest batch, as stored, in a topic that this write creates. An existing topic must have the same."),
+    Option("segment.bytes", parse_number(1 * MiB, INT_MAX), "1048576 to 2147483647", "1073741824", "Largest segment file in a topic that this write creates. An existing topic must have the same."),
+    Option("segment.ms", parse_number(1, LONG_MAX), "1 or more", "not set", "A record whose time is this long after that of the segment's first batch begins a new segment; without times, the clock counts."),
+    Option("segment.index.bytes", parse_number(24, INT_MAX), "24 to 2147483647", "10485760", "Largest index file; a segment with a full one is closed."),
+    Option("index.interval.bytes", parse_number(0), f"0 to {INT_MAX}", "4096", "Bytes between index entries. Fewer find an offset sooner and take more space."),
+    Option("message.timestamp.type", _timestamp_type, "CreateTime, LogAppendTime", "CreateTime", "With LogAppendTime every record has the time of its append, or of its job's commit."),
+    Option("message.timestamp.before.max.ms", parse_number(0, LONG_MAX), "0 or more", "not set", "Records that are older when they are written are refused. Not looked at with LogAppendTime."),
+    Option("message.timestamp.after.max.ms", parse_number(0, LONG_MAX), "0 or more", "not set", "Records whose time lies further in the future are refused. Not looked at with LogAppendTime."),
+    Option("retention.ms", parse_number(-1, LONG_MAX), "-1 or more", "-1", "Segments whose newest record is older are deleted; -1 keeps all. Kafka's default of seven days would delete old events as soon as they are written."),
+    Option("retention.bytes", parse_number(-1, LONG_MAX), "-1 or more", "-1", "The oldest segments of a partition are deleted while it keeps this many bytes without them; -1 keeps all."),
+    Option("file.delete.delay.ms", parse_number(0, LONG_MAX), "0 or more", "60000", "How long the files of deleted segments stay, named `.deleted`."),
+    Option("message.format.version", _format_version, _VERSIONS, "3.0", "Format of the records, by the version of the brokers that wrote it: before 0.10 V0, before 0.11 V1, then V2. V0 and V1 have no headers and no zstd, and LogAppendTime is refused; V0 has no timestamps. Producers are not idempotent there."),
+    Option("cleanup.policy", _cleanup_policy, "delete", "delete", "Compaction is refused: it leaves gaps between offsets."),
+)
+
 WRITE_OPTIONS = (
     _PATH,
     _BOOTSTRAP,
@@ -348,9 +450,7 @@ WRITE_OPTIONS = (
     Option("partitioner.class", parse_dotted_path, "`package.module.function`", "Kafka's partitioner", "A function of (keys as an Arrow array, partition count) that gives each row's partition, for rows that name none. Workers must be able to import it."),
     Option("partitioner.ignore.keys", parse_boolean, "true, false", "false", "Whether rows with keys are spread as those without."),
     Option("num.partitions", parse_number(1, 100_000), "1 to 100000", "1", "Partitions of a topic that this write creates. An existing topic must have as many."),
-    Option("max.message.bytes", parse_number(1024, INT_MAX), "1024 to 2147483647", "1048588", "Largest batch, as stored, in a topic that this write creates. An existing topic must have the same."),
-    Option("segment.bytes", parse_number(1 * MiB, INT_MAX), "1048576 to 2147483647", "1073741824", "Largest segment file in a topic that this write creates. An existing topic must have the same."),
-    Option("message.format.version", _format_version, _VERSIONS, "3.0", "Format of the records in a topic that this write creates, by the version of the brokers that wrote it: before 0.10 V0, before 0.11 V1, then V2. V0 and V1 have no headers and no zstd, V0 no timestamps; producers are not idempotent there. An existing topic must have the same."),
+    *TOPIC_OPTIONS,
     Option("adopt.min.bytes", parse_number(0, INT_MAX), "0 to 2147483647", "8388608", "From this size on, what a task wrote for a partition becomes a segment by renaming; smaller pieces are copied."),
     Option("flush", parse_boolean, "true, false", "true", "Whether a commit is on disk before it is acknowledged. With false a killed process loses nothing, a power loss may lose the last commits."),
     Option("txnAppId", _txn_app_id, "1 to 1000 characters", "not set", "With `txnVersion`: names who writes, such as a query and one of its sinks. Of each name a version is written once."),
@@ -417,14 +517,27 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         partitioner_class=given.get("partitioner.class"),
         partitioner_ignore_keys=given.get("partitioner.ignore.keys", False),
         num_partitions=given.get("num.partitions"),
-        max_message_bytes=given.get("max.message.bytes"),
-        segment_bytes=given.get("segment.bytes"),
-        message_format_version=given.get("message.format.version"),
+        topic_config=_topic_fields(given),
         adopt_min_bytes=given.get("adopt.min.bytes", 8 * MiB),
         flush=given.get("flush", True),
         txn_app_id=given.get("txnAppId"),
         txn_version=given.get("txnVersion"),
     )
+
+
+def parse_topic_config(options: Mapping[str, object]) -> TopicConfig:
+    """A topic's settings by Kafka's keys; numbers may be numbers or text.
+
+    Raises:
+        ConfigError: an unknown key or a bad value.
+    """
+    given = _parse({key: str(value) for key, value in options.items()}, TOPIC_OPTIONS)
+    return TopicConfig(**_topic_fields(given))
+
+
+def _topic_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    keys = (option.key for option in TOPIC_OPTIONS)
+    return {topic_field(key): given[key] for key in keys if key in given}
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:

@@ -11,6 +11,8 @@ KBatchError
   RecordTooLargeError               size_in_bytes, limit
   InvalidTimestampError
   InvalidRecordError                a batch that a log does not take
+  UnexpectedAppendOffsetError       a copy that does not go on where the log ends
+  OffsetsOutOfOrderError            a copy whose batches do not follow each other
   OutOfOrderSequenceError           producer_id, expected, found
   InvalidProducerEpochError         producer_id, current epoch, found
   InvalidTxnStateError              producer_id, offset at which its transaction began
@@ -160,13 +162,33 @@ class RecordTooLargeError(KBatchError):
 
 
 class InvalidTimestampError(KBatchError):
-    """A record time that Kafka's format does not hold."""
+    """A record time that Kafka's format does not hold, or that a topic does not accept.
 
-    def __init__(self, timestamp_ms: int) -> None:
-        super().__init__(timestamp_ms)
-        self.timestamp_ms = timestamp_ms
+    `option` is the topic's limit that it passes, at `now_ms`; empty where there is none.
+    """
+
+    def __init__(
+        self,
+        timestamp_ms: int,
+        topic: str = "",
+        option: str = "",
+        limit_ms: int = -1,
+        now_ms: int = -1,
+    ) -> None:
+        super().__init__(timestamp_ms, topic, option, limit_ms, now_ms)
+        self.timestamp_ms, self.topic, self.option = timestamp_ms, topic, option
+        self.limit_ms, self.now_ms = limit_ms, now_ms
 
     def __str__(self) -> str:
+        if self.option:
+            distance = self.timestamp_ms - self.now_ms
+            side = "after" if distance > 0 else "before"
+            return (
+                f"a record for topic {self.topic!r} has the time {self.timestamp_ms} ms, "
+                f"{abs(distance)} ms {side} now ({self.now_ms}), more than {self.option}="
+                f"{self.limit_ms}; a topic keeps the limit that it was created with: write to a new "
+                f"topic with a larger {self.option}, or write other times"
+            )
         return (
             f"column 'timestamp' holds {self.timestamp_ms} ms, a time before 1970-01-01T00:00:00Z; "
             "a record's time is 0 or later, or -1 ms for none; a null takes the time of writing"
@@ -175,6 +197,35 @@ class InvalidTimestampError(KBatchError):
 
 class InvalidRecordError(KBatchError):
     """A batch whose bytes are whole but that a log does not take from a client; says why."""
+
+
+class UnexpectedAppendOffsetError(KBatchError):
+    """What a follower was given does not begin where its log ends."""
+
+    def __init__(self, topic_partition: str, expected: int, found: int) -> None:
+        super().__init__(topic_partition, expected, found)
+        self.topic_partition, self.expected, self.found = topic_partition, expected, found
+
+    def __str__(self) -> str:
+        return (
+            f"batches for the copy of {self.topic_partition} begin at offset {self.found}, where its "
+            f"log ends at {self.expected}: truncate it to where both agree, and fetch from there"
+        )
+
+
+class OffsetsOutOfOrderError(KBatchError):
+    """The offsets of batches that a follower was given leave a gap, or go back."""
+
+    def __init__(self, topic_partition: str, expected: int, found: int) -> None:
+        super().__init__(topic_partition, expected, found)
+        self.topic_partition, self.expected, self.found = topic_partition, expected, found
+
+    def __str__(self) -> str:
+        return (
+            f"a batch for the copy of {self.topic_partition} begins at offset {self.found}, where the "
+            f"one before it ends at {self.expected}: the leader's log is damaged, or not the one "
+            "that was copied so far"
+        )
 
 
 class OutOfOrderSequenceError(KBatchError):

@@ -65,6 +65,15 @@ class PartitionInfo(NamedTuple):
     size_in_bytes: int
 
 
+class Deletion(NamedTuple):
+    """What was deleted from the begin of one partition, or would be."""
+
+    log_start_offset: int  # from then on
+    segments: tuple[int, ...]  # base offsets
+    size_in_bytes: int  # of these segments' batches
+    files: tuple[str, ...]  # of segments that were deleted before, removed for good now
+
+
 class AppendOrigin(Enum):
     """Who appends, which decides what is checked."""
 

@@ -189,9 +189,9 @@ def a_log(
     return log
 
 
-def append(log: PartitionLog, *batches: bytes) -> LogState:
+def append(log: PartitionLog, *batches: bytes, now_ms: int = FIRST_TIMESTAMP_MS) -> LogState:
     """Append batches and make them visible, not flushed."""
-    appender = LogAppender(log, log.state())
+    appender = LogAppender(log, log.state(), now_ms=now_ms)
     for data in batches:
         appender.append(bytearray(data))
     state = appender.finish(flush=False)

@@ -7,9 +7,9 @@
     died(lambda: work(files))                               # in a child process
 
 A step is one call that changes the disk, or would on another day: create, write, truncate, rename,
-link, remove, make_dir, remove_dir, flush, and opening a lock file. Methods of `Files` that are made
-of others count as those others. The fault comes before its step is done, so a kill at every step
-and one after the last is a kill everywhere; `torn` does part of it: some bytes of a write, some
+touch, link, remove, make_dir, remove_dir, flush, and opening a lock file. Methods of `Files` that are
+made of others count as those others. The fault comes before its step is done, so a kill at every
+step and one after the last is a kill everywhere; `torn` does part of it: some bytes of a write, some
 files of a directory.
 """
 
@@ -100,6 +100,10 @@ class FaultyFiles(Files):
         self._step("rename", target)
         super().rename(source, target)
 
+    def set_modified_ms(self, path: Path, time_ms: int) -> None:
+        self._step("touch", path)
+        super().set_modified_ms(path, time_ms)
+
     def link(self, source: Path, target: Path) -> bool:
         self._step("link", target)
         return super().link(source, target)
@@ -169,7 +173,7 @@ class ReadOnlyFiles(Files):
     def _refuse(self, *arguments: object, **named: object) -> None:
         raise OSError(30, "Read-only file system", str(arguments[0]))
 
-    create = write_at = write = made = truncate = rename = remove = _refuse  # type: ignore[assignment]
+    create = write_at = write = made = truncate = rename = remove = set_modified_ms = _refuse  # type: ignore[assignment]
     make_dir = remove_dir = flush_descriptor = _refuse  # type: ignore[assignment]
     flock = open_for_locks = link = _refuse  # type: ignore[assignment]
 

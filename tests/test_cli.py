@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.config import TopicConfig
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import codec
 from tests import builders
 
@@ -106,6 +109,67 @@ def test_consume_stops_where_it_is_told(path: Path, words: list[str], offsets: l
     assert [json.loads(line)["offset"] for line in lines] == offsets
 
 
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """Four segments, of which two are more than is to be kept; and what a dead job staged."""
+    data = codec.encode(ROWS)
+    config = TopicConfig(segment_bytes=len(data), retention_bytes=2 * len(data))
+    cluster = builders.a_cluster(tmp_path, config=config)
+    for _ in range(4):
+        builders.append_records(cluster, {("events", 0): data})
+    builders.staged(cluster, {("events", 0): [data]}, transaction="dead")
+    for path in (cluster.path / "staging-0").rglob("*"):
+        os.utime(path, (0, 0))
+    return cluster.path
+
+
+def first_offset(path: Path) -> int:
+    cluster = Cluster(str(path))
+    return cluster.edges([TopicPartition("events", 0)])[TopicPartition("events", 0)][0]
+
+
+def test_gc_says_what_it_deletes(old: Path) -> None:
+    size = len(codec.encode(ROWS))
+    lines = [
+        f"events-0: 2 segments of {2 * size:,} bytes {{}}; it begins at offset 6",
+        f"days ago: {size:,} bytes {{}}",
+    ]
+    for words, outcome in ((["--dry-run"], "would go"), ([], "gone")):
+        done = kbatch("gc", old, *words)
+        assert done.returncode == 0
+        deleted, left_over = done.stdout.splitlines()
+        assert deleted == lines[0].format(outcome)
+        assert left_over.startswith("staged by dead, ")
+        assert left_over.endswith(lines[1].format(outcome))
+        assert first_offset(old) == (0 if words else 6)
+    assert kbatch("gc", old).stdout == "Nothing to delete.\n"
+
+
+def test_gc_as_json_is_one_object_a_partition_and_a_dead_job(old: Path) -> None:
+    deleted, left_over = map(json.loads, kbatch("gc", old, "events", "--json").stdout.splitlines())
+
+    size = len(codec.encode(ROWS))
+    assert deleted == {
+        "topic": "events", "partition": 0, "log_start_offset": 6, "segments": [0, 3],
+        "size_in_bytes": 2 * size, "files": [],
+    }  # fmt: skip
+    assert (left_over.pop("transaction"), left_over.pop("size_in_bytes")) == ("dead", size)
+    assert left_over.pop("age_ms") > 0
+    assert kbatch("gc", old, "--json").stdout == ""
+
+
+def test_gc_keeps_what_jobs_staged_for_as_long_as_it_is_told(old: Path) -> None:
+    kbatch("gc", old, "--staging-retention-ms", 2**60)
+    assert len(list((old / "staging-0").iterdir())) == 1
+
+
+def test_records_below_an_offset_are_deleted(old: Path) -> None:
+    assert kbatch("delete-records", old, "events", "0:4").stdout == "events-0 begins at offset 4\n"
+    assert first_offset(old) == 4
+    found = kbatch("delete-records", old, "events", "0:-1", "--json").stdout
+    assert json.loads(found) == {"topic": "events", "partition": 0, "log_start_offset": 12}
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -114,9 +178,11 @@ def test_consume_stops_where_it_is_told(path: Path, words: list[str], offsets: l
         (["consume", "{path}", "events", "--start", "9"], "9"),
         (["topics", "{path}/nowhere"], "there is no such folder"),
         (["topics", "s3://bucket/x"], "'s3'"),
+        (["delete-records", "{path}", "events", "0:9"], "offset 9 of events-0 is out of range"),
+        (["gc", "{path}", "absent"], "topic 'absent' does not exist"),
         (["demo", "{path}"], "already holds something"),
     ],
-    ids=["topic", "partition", "offset", "folder", "scheme", "demo"],
+    ids=["topic", "partition", "offset", "folder", "scheme", "deleted", "collected", "demo"],
 )
 def test_a_failure_is_one_line_and_exit_code_1(path: Path, words: list[str], reason: str) -> None:
     done = kbatch(*(word.format(path=path) for word in words))
@@ -135,8 +201,21 @@ def test_a_failure_is_one_line_and_exit_code_1(path: Path, words: list[str], rea
         ["consume", "x", "t", "--start", "-5"],
         ["nonsense"],
         ["topics", "x", "--bad"],
+        ["delete-records", "x", "t"],
+        ["delete-records", "x", "t", "0"],
+        ["delete-records", "x", "t", "0:-2"],
+        ["delete-records", "x", "t", "0:1", "0:2"],
     ],
-    ids=["missing", "offset", "command", "option"],
+    ids=[
+        "missing",
+        "offset",
+        "command",
+        "option",
+        "no partition",
+        "no offset",
+        "negative",
+        "twice",
+    ],
 )
 def test_wrong_words_are_exit_code_2(words: list[str]) -> None:
     assert kbatch(*words).returncode == 2

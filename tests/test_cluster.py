@@ -106,6 +106,30 @@ def test_a_topic_is_made_once_and_has_partitions(tmp_path: Path) -> None:
     assert cluster.topics()[1] == topic
 
 
+def test_a_topic_is_made_with_the_settings_of_kafkas_keys(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    topic = cluster.create_topic("kept", config={"retention.ms": "1000", "segment.ms": 5})
+    assert topic.config == TopicConfig(retention_ms=1000, segment_ms=5)
+    with pytest.raises(ConfigError, match=r"unknown option 'retention'.* 'retention\.ms'"):
+        cluster.create_topic("another", config={"retention": 1})
+
+
+def test_a_write_to_a_topic_with_other_settings_is_refused(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    given = {"path": str(cluster.path), "retention.ms": "5", "segment.bytes": "1048576"}
+    made = cluster.topic_for("made", parse_write_options(given))
+    assert made.config == TopicConfig(retention_ms=5, segment_bytes=1 << 20)
+    assert cluster.topic_for("made", parse_write_options(given)) == made
+    assert cluster.topic_for("made", parse_write_options({"path": given["path"]})) == made
+    for key, existing in (("retention.ms", -1), ("segment.bytes", 1 << 30)):
+        options = parse_write_options({"path": given["path"], key: given[key]})
+        with pytest.raises(ConfigError) as error:
+            cluster.topic_for("events", options)
+        assert str(error.value).startswith(
+            f"option {key!r} is {given[key]}, but topic 'events' exists with {existing}; leave"
+        )
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> spark_kbatch.Cluster:
     """Twelve records in partition 0, three in 1, none in 2."""

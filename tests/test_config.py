@@ -18,6 +18,7 @@ from spark_kbatch.config import (
     WriteOptions,
     ensure_valid_topic,
     parse_read_options,
+    parse_topic_config,
     parse_write_options,
 )
 from spark_kbatch.errors import ConfigError, InvalidTopicError
@@ -52,9 +53,7 @@ def test_a_write_needs_no_option_but_a_path() -> None:
         partitioner_class=None,
         partitioner_ignore_keys=False,
         num_partitions=None,
-        max_message_bytes=None,
-        segment_bytes=None,
-        message_format_version=None,
+        topic_config={},
         adopt_min_bytes=8 * 1024 * 1024,
         txn_app_id=None,
         txn_version=None,
@@ -89,10 +88,11 @@ def test_a_read_needs_no_option_but_a_path_and_topics() -> None:
 def test_the_default_that_the_table_names_is_the_one_that_counts(option: config.Option) -> None:
     given = vars(parse_write_options(WRITE | {option.key: option.default}))
     name = option.key.replace(".", "_")
-    unset = vars(parse_write_options(WRITE))[name]
-    topic_default = vars(config.TopicConfig()).get(name, 1)
-
-    assert given[name] == (topic_default if unset is None else unset)
+    if option in config.TOPIC_OPTIONS:
+        assert given["topic_config"] == {name: getattr(TopicConfig(), name)}
+    else:
+        unset = vars(parse_write_options(WRITE))[name]
+        assert given[name] == (1 if unset is None else unset)
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,6 @@ def test_the_default_that_the_table_names_is_the_one_that_counts(option: config.
         pytest.param("buffer.memory", "1048576", "buffer_memory", 1 << 20, id="least memory"),
         pytest.param("buffer.memory", str(2**40), "buffer_memory", 2**40, id="most memory"),
         pytest.param("num.partitions", "100000", "num_partitions", 100_000, id="most partitions"),
-        pytest.param("max.message.bytes", "1024", "max_message_bytes", 1024, id="least message"),
-        pytest.param("segment.bytes", "2147483647", "segment_bytes", 2**31 - 1, id="largest segment"),
-        pytest.param("message.format.version", " 0.10.2 ", "message_format_version", "0.10.2", id="format"),
         pytest.param("adopt.min.bytes", "0", "adopt_min_bytes", 0, id="adopt all"),
         pytest.param("flush", "false", "flush", False, id="no flush"),
         pytest.param("flush", " True ", "flush", True, id="flush in capitals"),
@@ -141,6 +138,61 @@ def test_version_of_brokers_says_which_format_they_wrote(version: str, magic: in
 def test_topic_with_a_version_that_kafka_has_not_had_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'message.format.version' is '0.7'"):
         TopicConfig(message_format_version="0.7")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "field", "parsed"),
+    [
+        pytest.param("max.message.bytes", "1024", "max_message_bytes", 1024, id="least message"),
+        pytest.param("segment.bytes", "2147483647", "segment_bytes", 2**31 - 1, id="largest segment"),
+        pytest.param("message.format.version", " 0.10.2 ", "message_format_version", "0.10.2", id="format"),
+        pytest.param("segment.ms", str(2**63 - 1), "segment_ms", 2**63 - 1, id="no roll by time"),
+        pytest.param("segment.index.bytes", "24", "segment_index_bytes", 24, id="least index"),
+        pytest.param("index.interval.bytes", "0", "index_interval_bytes", 0, id="every batch"),
+        pytest.param("message.timestamp.type", "LogAppendTime", "message_timestamp_type", "LogAppendTime", id="log append time"),
+        pytest.param("message.timestamp.type", " createtime", "message_timestamp_type", "CreateTime", id="create time"),
+        pytest.param("message.timestamp.before.max.ms", "0", "message_timestamp_before_max_ms", 0, id="nothing old"),
+        pytest.param("message.timestamp.after.max.ms", "1", "message_timestamp_after_max_ms", 1, id="nothing new"),
+        pytest.param("retention.ms", "-1", "retention_ms", -1, id="no retention by age"),
+        pytest.param("kafka.retention.bytes", "0", "retention_bytes", 0, id="retention with prefix"),
+        pytest.param("file.delete.delay.ms", "0", "file_delete_delay_ms", 0, id="no delay"),
+        pytest.param("cleanup.policy", "Delete", "cleanup_policy", "delete", id="policy"),
+    ],
+)  # fmt: skip
+def test_topic_option_is_parsed_for_a_write_and_for_create_topic(
+    key: str, value: str, field: str, parsed: object
+) -> None:
+    assert write(key, value).topic_config == {field: parsed}
+    assert parse_topic_config({key: value}) == TopicConfig(**{field: parsed})
+
+
+def test_numbers_of_a_topic_may_be_numbers() -> None:
+    assert parse_topic_config({"retention.ms": 5}) == TopicConfig(retention_ms=5)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "accepted"),
+    [
+        pytest.param("cleanup.policy", "compact", "delete; compaction leaves gaps", id="compact"),
+        pytest.param("cleanup.policy", "compact,delete", "delete; compaction", id="both"),
+        pytest.param("cleanup.policy", "none", "delete", id="unknown policy"),
+        pytest.param("message.timestamp.type", "now", "CreateTime, LogAppendTime", id="type"),
+    ],
+)
+def test_topic_option_is_refused_wherever_it_is_given(key: str, value: str, accepted: str) -> None:
+    for use in (
+        lambda: write(key, value),
+        lambda: parse_topic_config({key: value}),
+        lambda: TopicConfig(**{key.replace(".", "_"): value}),
+    ):
+        with pytest.raises(ConfigError) as error:
+            use()
+        assert str(error.value).startswith(f"option {key!r} is {value!r}; accepted: {accepted}")
+
+
+def test_an_option_that_is_no_topics_is_refused_there() -> None:
+    with pytest.raises(ConfigError, match=r"unknown option 'batch\.size'; the nearest known"):
+        parse_topic_config({"batch.size": 1})
 
 
 @pytest.mark.parametrize(
@@ -175,6 +227,11 @@ NUMBERS = {
     "num.partitions": (1, 100_000),
     "max.message.bytes": (1024, 2**31 - 1),
     "segment.bytes": (1 << 20, 2**31 - 1),
+    "segment.ms": (1, 2**63 - 1),
+    "segment.index.bytes": (24, 2**31 - 1),
+    "message.timestamp.before.max.ms": (0, 2**63 - 1),
+    "retention.ms": (-1, 2**63 - 1),
+    "file.delete.delay.ms": (0, 2**63 - 1),
     "adopt.min.bytes": (0, 2**31 - 1),
 }
 NO_NUMBERS = {

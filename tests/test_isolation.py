@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiokafka.record.default_records as aiokafka  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from spark_kbatch.model import (
 from spark_kbatch.record.header import LogRead, walk
 from spark_kbatch.replica.manager import log_offsets
 from tests import builders
+from tests.faults import FaultyFiles
 from tests.log.histories import History, data_batch, histories, marker_batch
 
 PARTITION = TopicPartition("events", 0)
@@ -61,7 +63,8 @@ def a_log_of(
 ) -> tuple[PartitionLog, LogState]:
     """A log that holds the history, and its state."""
     config = builders.TopicConfig(segment_bytes=segment_bytes)
-    log = builders.a_log(tmp_path, batches=0, config=config)
+    # Which does not wait for the disk.
+    log = builders.a_log(tmp_path, batches=0, config=config, files=FaultyFiles())
     state = builders.append(log, *(batch.data for batch in history.written))
     assert state.log_end_offset == history.end_offset
     return log, state._replace(last_stable_offset=history.last_stable_offset())
@@ -89,7 +92,7 @@ def read_values(
     return found
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(
     history=histories(size_max=30),
     segment_bytes=st.sampled_from([200, 400, 1 << 20]),
@@ -191,6 +194,48 @@ def test_an_answer_with_first_offsets_alone_is_enough(two_transactions: History)
 def test_without_aborted_transactions_nothing_is_looked_at(two_transactions: History) -> None:
     read = a_read(*batches_of(two_transactions), aborted=[])
     assert consumer.without_aborted(read) is read.batches
+
+
+def test_a_transaction_that_begins_within_a_batch_is_left_out() -> None:
+    """As where the log was deleted up to there."""
+    history = History()
+    history.append(1, transactional=True, n=3)
+    read = a_read(*batches_of(history), aborted=[AbortedTransaction(1, 2)])
+    assert kept(read) == []
+
+
+def test_what_a_producer_wrote_outside_of_its_aborted_transaction_is_kept() -> None:
+    data = [
+        data_batch(base_offset=0, producer_id=1, transactional=True),
+        data_batch(base_offset=1, producer_id=1, base_sequence=1),
+    ]
+    assert kept(a_read(*data, aborted=[AbortedTransaction(1, 0)])) == [1]
+
+
+def test_transactions_of_another_client_are_left_out(tmp_path: Path) -> None:
+    def batch(producer_id: int, value: bytes) -> bytes:
+        builder = aiokafka.DefaultRecordBatchBuilder(
+            magic=2, compression_type=1, is_transactional=1, producer_id=producer_id,
+            producer_epoch=0, base_sequence=0, batch_size=1 << 16,
+        )  # fmt: skip
+        for delta in range(3):
+            assert builder.append(delta, builders.FIRST_TIMESTAMP_MS, b"key", value, [])
+        return bytes(builder.build())
+
+    log = builders.a_log(tmp_path, batches=0)
+    ends = [
+        marker_batch(base_offset=0, producer_id=1, abort=False),
+        marker_batch(base_offset=0, producer_id=2, abort=True),
+    ]
+    state = builders.append(log, batch(1, b"kept"), batch(2, b"dropped"), *ends)
+    fetcher = LogFetcher(log, state, fetch_bytes=1 << 20)
+    for isolation, expected in (
+        (COMMITTED, [b"kept"] * 3),
+        (UNCOMMITTED, [b"kept"] * 3 + [b"dropped"] * 3),
+    ):
+        wanted = OffsetRange(PARTITION, 0, 8)
+        pieces = consumer.read_range(fetcher, wanted, ["value"], isolation)
+        assert [value for rows in pieces for value in rows.column(0).to_pylist()] == expected
 
 
 def test_a_commit_marker_ends_no_other_producers_transaction() -> None:

@@ -252,11 +252,14 @@ def test_damaged_byte_of_a_log_is_refused_or_changes_nothing(
     path, state = log.directory / LOG, log.state()
 
     def contents() -> list[Record]:
-        read = log.read(state, 0, max_bytes=2**20)
-        parts = codec.decode_batches(
-            read.data, read.batches, columns=codec.RECORD_SCHEMA.names, max_bytes=2**20
-        )
-        return [record for part in parts for record in builders.as_read(part)]
+        found: list[Record] = []
+        while len(found) < 9:
+            read = log.read(state, len(found), max_bytes=2**20)
+            parts = codec.decode_batches(
+                read.data, read.batches, columns=codec.RECORD_SCHEMA.names, max_bytes=2**20
+            )
+            found += [record for part in parts for record in builders.as_read(part)]
+        return found
 
     sound, expected, survivors = path.read_bytes(), contents(), []
     for position in range(len(sound)):

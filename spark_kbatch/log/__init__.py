@@ -21,7 +21,8 @@ lookups, `checkpoints` the small text files, `leader_epochs` which epoch began w
 what is put behind the end and shown later, `validator` which batches a leader takes,
 `producer_state` which it has taken before and which transactions are open, `producer_snapshot` that
 as a file, `transaction_index` what was aborted, `replay` both from the batches themselves,
-`partition_log` segments in order: read, cut, append as a leader.
+`partition_log` segments in order: read, cut, append as leader or follower, `retention` what is
+deleted from a log's begin, `truncation` what is cut off its end.
 
 A directory that a real broker wrote has no `kbatch.state`, and is only read: `broker_log_dir` finds
 its partitions, `broker_log` reads one, `segment_scan` finds where a file's batches end, `leftovers`

@@ -1,6 +1,6 @@
 """New batches behind the end of a log: unseen until the state that shows them is written.
 
-    appender = LogAppender(log, state)
+    appender = LogAppender(log, state, now_ms=now_ms)
     appender.append(batches)
     log.write_state(appender.finish(flush=True), flush=True)
 
@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_kbatch.config import LONG_MAX
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.log.files import Buffer
 from spark_kbatch.log.segment import (
     INDEX_ENTRY,
-    INDEX_SIZE_MAX,
     RELATIVE_OFFSET_MAX,
+    TIME_INDEX_ENTRY,
     SegmentIndexer,
     last_indexed_timestamp,
     segment_paths,
@@ -33,6 +34,7 @@ from spark_kbatch.record.header import (
     RUN_BYTES_MAX,
     BatchHeader,
     assign,
+    set_log_append_time,
     unpack,
     walk,
     whole_size,
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from spark_kbatch.log.partition_log import PartitionLog
 
 _COPY_BYTES = 8 * 1024 * 1024
-_ASSIGNED_BYTES = 16  # base offset, length, leader epoch: what a leader writes anew
+_ASSIGNED_BYTES = 16  # base offset, length, leader epoch: outside the CRC
 
 
 class LogAppender:
@@ -51,13 +53,24 @@ class LogAppender:
 
     The caller holds the partition's lock and has cut the log. Base offsets and leader epochs are
     written as absolute values found by walking the batches, so that a batch which an earlier
-    attempt went over comes out the same.
+    attempt went over comes out the same. In a topic with LogAppendTime each batch gets the time of
+    the append, too; a follower's batches have all of that from their leader.
+
+    A segment is full, and the next one begun, when the batch would take it over segment.bytes, or
+    its offsets over what an index entry can say; when an index has no room for one more entry (the
+    time index keeps a place for the one that is due at its end); or when the batch's largest time is
+    more than segment.ms after that of the segment's first batch.
     """
 
-    def __init__(self, log: PartitionLog, state: LogState) -> None:
+    def __init__(
+        self, log: PartitionLog, state: LogState, *, now_ms: int, as_follower: bool = False
+    ) -> None:
         self.next_offset = state.log_end_offset
         self._log, self._files, self._state = log, log.files, state
         self._magic = log.config.message_magic
+        self._now_ms, self._as_follower = now_ms, as_follower
+        self._stamps = log.config.is_log_append_time and not as_follower
+        self._segment_time: int | None = None  # see `_time_of_segment`
         self._paths = segment_paths(log.directory, state.segment_base_offset)
         self._size = state.segment_size
         self._index_size, self._time_index_size = state.index_size, state.time_index_size
@@ -92,9 +105,9 @@ class LogAppender:
                 self._write_log(memoryview(data)[first:position])
                 self._roll()
                 first = position
-            assign(
-                data, position, base_offset=self.next_offset, leader_epoch=self._state.leader_epoch
-            )
+            batch = memoryview(data)[position : position + header.size_in_bytes]
+            head, records = batch[:RECORD_BATCH_OVERHEAD], batch[RECORD_BATCH_OVERHEAD:]
+            header = self._assign(head, records, header)
             self._account(header, self._size + position - first)
         self._write_log(memoryview(data)[first:])
 
@@ -108,6 +121,8 @@ class LogAppender:
             placed, final = place(held, told, self.next_offset)
             if self._is_full(0, final):
                 self._roll()
+            if self._size == 0:
+                self._segment_time = final.max_timestamp
             if final.is_wrapper:
                 self._indexer.add(final, self._size)
             else:
@@ -115,18 +130,24 @@ class LogAppender:
             self.next_offset = final.next_offset
             self._write_log(placed)
 
-    def append_batch(self, data: Buffer, header: BatchHeader) -> None:
-        """As `append`, for the one batch that `data` holds, whose header is known. Only reads it."""
+    def append_batch(self, data: Buffer, header: BatchHeader) -> BatchHeader:
+        """As `append`, for the one batch that `data` holds, whose header is known. Only reads it.
+
+        Returns:
+            Its header in the log, all but the CRC.
+        """
         if self._magic < MAGIC:
+            base_offset = self.next_offset
             self._append_messages(memoryview(bytearray(data)), header)
-            return
+            return header._replace(base_offset=base_offset)
         if self.is_full_for(header):
             self._roll()
         view = memoryview(data)
-        assigned = bytearray(view[:_ASSIGNED_BYTES])
-        assign(assigned, 0, base_offset=self.next_offset, leader_epoch=self._state.leader_epoch)
+        head, records = bytearray(view[:RECORD_BATCH_OVERHEAD]), view[RECORD_BATCH_OVERHEAD:]
+        header = self._assign(head, records, header)
         self._account(header, self._size)
-        self._write_log(assigned, view[_ASSIGNED_BYTES:])
+        self._write_log(head, records)
+        return header
 
     @property
     def segment_base_offset(self) -> int:
@@ -143,8 +164,12 @@ class LogAppender:
             self.append(piece)
 
     def adopt(self, source: Path, size: int) -> None:
-        """Make the file `source`, `size` bytes of whole batches, the active segment by renaming it."""
-        if size > self._log.config.segment_bytes or self._magic < MAGIC:
+        """Make the file `source`, `size` bytes of whole batches, the active segment by renaming it.
+
+        It is copied, as by `append_extent`, where a segment may have to begin within it, and where
+        its batches get other CRCs.
+        """
+        if not self._is_one_segment(size) or self._stamps or self._magic < MAGIC:
             self.append_extent(source, 0, size)
             return
         if self._size:
@@ -160,8 +185,8 @@ class LogAppender:
                 header = unpack(view)
                 header.ensure_sane(position, size - position)
                 self._ensure_magic(header, position)
-                assign(view, 0, base_offset=self.next_offset, leader_epoch=self._state.leader_epoch)
-                self._files.write_at(descriptor, position, view[:16])
+                header = self._assign(view, b"", header)
+                self._files.write_at(descriptor, position, view[:_ASSIGNED_BYTES])
                 self._account(header, position)
                 position += header.size_in_bytes
         if position != size or self._files.size(source) != size:
@@ -184,24 +209,28 @@ class LogAppender:
         *,
         flush: bool,
         prepare_offset: int | None = None,
+        high_watermark: int | None = None,
         last_stable_offset: int | None = None,
     ) -> LogState:
         """Write the index entries, flush, and return the state that makes all of it visible.
 
         May be called again after further appends; each state's sequence is one above the last.
         `prepare_offset` is what the state says from now on, where one is given. So is
-        `last_stable_offset`; else a transaction that was open still is.
+        `high_watermark`, which is the log's end otherwise, and `last_stable_offset`; else a
+        transaction that was open still is.
         """
+        if high_watermark is None:
+            high_watermark = self.next_offset
         self._write_indexes()
         if flush:
             self._flush()
         if last_stable_offset is None:
             is_stable = self._state.last_stable_offset == self._state.high_watermark
-            last_stable_offset = self.next_offset if is_stable else self._state.last_stable_offset
+            last_stable_offset = high_watermark if is_stable else self._state.last_stable_offset
         self._state = self._state._replace(
             sequence=self._state.sequence + 1,
             log_end_offset=self.next_offset,
-            high_watermark=self.next_offset,
+            high_watermark=high_watermark,
             last_stable_offset=last_stable_offset,
             segment_base_offset=self._indexer.base_offset,
             segment_size=self._size,
@@ -218,8 +247,24 @@ class LogAppender:
         )
         return self._state
 
+    def _assign(
+        self, head: bytearray | memoryview, records: Buffer, header: BatchHeader
+    ) -> BatchHeader:
+        """Write what a leader sets into a batch's first bytes; its header then, all but the CRC."""
+        if self._as_follower:
+            return header
+        epoch = self._state.leader_epoch
+        assign(head, 0, base_offset=self.next_offset, leader_epoch=epoch)
+        header = header._replace(base_offset=self.next_offset, partition_leader_epoch=epoch)
+        if self._stamps:
+            set_log_append_time(head, records, self._now_ms)
+            header = header.with_log_append_time(self._now_ms)
+        return header
+
     def _account(self, header: BatchHeader, position: int) -> None:
-        header = header._replace(base_offset=self.next_offset)
+        """Count a batch, whose header has its final fields, at `position` of the active segment."""
+        if position == 0:
+            self._segment_time = header.max_timestamp
         self._indexer.add(header, position)
         self.next_offset = header.next_offset
 
@@ -238,7 +283,59 @@ class LogAppender:
         return size > 0 and (
             size + header.size_in_bytes > self._log.config.segment_bytes
             or last_offset - self._indexer.base_offset > RELATIVE_OFFSET_MAX
-            or self._index_size + len(self._indexer.index) + INDEX_ENTRY.size > INDEX_SIZE_MAX
+            or self._are_indexes_full()
+            or self._is_too_old_for(header)
+        )
+
+    def _are_indexes_full(self) -> bool:
+        room = self._log.config.segment_index_bytes
+        index_size = self._index_size + len(self._indexer.index)
+        time_index_size = self._time_index_size + len(self._indexer.time_index)
+        return (
+            index_size + INDEX_ENTRY.size > room
+            or time_index_size + 2 * TIME_INDEX_ENTRY.size > room
+        )
+
+    def _is_too_old_for(self, header: BatchHeader) -> bool:
+        segment_ms = self._log.config.segment_ms
+        if segment_ms == LONG_MAX:
+            return False
+        first_time = self._time_of_segment()
+        if first_time >= 0:
+            time = self._now_ms if self._stamps else header.max_timestamp
+            return time - first_time > segment_ms
+        return self._now_ms - self._made_ms() > segment_ms
+
+    def _time_of_segment(self) -> int:
+        """The largest time in the active segment's first batch; -1 where its records have none."""
+        if self._segment_time is None:
+            head = self._files.read(self._paths.log, 0, RECORD_BATCH_OVERHEAD)
+            if len(head) < RECORD_BATCH_OVERHEAD:
+                raise CorruptRecordError(
+                    "batch is cut off", path=str(self._paths.log), position=0,
+                    expected=f"{RECORD_BATCH_OVERHEAD} bytes or more", found=len(head),
+                )  # fmt: skip
+            self._segment_time = unpack(head).max_timestamp
+        return self._segment_time
+
+    def _made_ms(self) -> int:
+        """When the active segment was begun, where its first records have no times.
+
+        The time index is made with the segment and not written before a record has a time.
+        """
+        try:
+            return self._files.modified_ms(self._paths.time_index)
+        except FileNotFoundError:
+            return self._now_ms
+
+    def _is_one_segment(self, size: int) -> bool:
+        """Whether so many bytes of batches are one segment, whatever is in them."""
+        config = self._log.config
+        entries_max = size // (config.index_interval_bytes + 1) + 1
+        return (
+            size <= config.segment_bytes
+            and (entries_max + 1) * TIME_INDEX_ENTRY.size <= config.segment_index_bytes
+            and config.segment_ms == LONG_MAX
         )
 
     def _roll(self) -> None:
@@ -250,6 +347,7 @@ class LogAppender:
         )
         self._paths = segment_paths(self._log.directory, self.next_offset)
         self._size = self._index_size = self._time_index_size = 0
+        self._segment_time = None
         for path in self._paths:
             self._files.write(path, 0, b"")
             self._touched[path] = None

@@ -93,6 +93,10 @@ class Files:
         """Whether something is at `path`."""
         return path.exists()
 
+    def is_dir(self, path: Path) -> bool:
+        """Whether a directory is at `path`."""
+        return path.is_dir()
+
     def list(self, directory: Path) -> list[str]:
         """Names in `directory`, sorted."""
         return sorted(path.name for path in directory.iterdir())
@@ -175,6 +179,10 @@ class Files:
     def rename(self, source: Path, target: Path) -> None:
         """Atomic; replaces `target`."""
         source.replace(target)
+
+    def set_modified_ms(self, path: Path, time_ms: int) -> None:
+        """Make `modified_ms` say this."""
+        os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
 
     def link(self, source: Path, target: Path) -> bool:
         """Give the file a second name; False where `target` exists."""

@@ -1,14 +1,14 @@
-"""The segments of one replica of a partition, in order: read, cut, append as the leader.
+"""The segments of one replica of a partition, in order: read, cut, append as leader or follower.
 
 Reading takes a state and no lock: it sees what that state says, whatever is written meanwhile.
 Appending puts batches past every recorded end and yields the state that would make them visible;
 who holds the partition's lock writes that state, or does not. `append_as_leader` is both, for one
-batch of a producer.
+batch of a producer; `append_as_follower` is, for batches as a leader has them.
 
     log = PartitionLog(files, directory, TopicPartition("events", 0), TopicConfig())
     state = log.state()
     log.cut(state)                              # what a dead writer left past the recorded ends
-    appender = LogAppender(log, state)
+    appender = LogAppender(log, state, now_ms=now_ms)
     appender.append(batches)                    # invisible
     log.write_state(appender.finish(flush=True), flush=True)        # visible
     log.read(log.state(), 0, max_bytes=1 << 20)
@@ -26,7 +26,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spark_kbatch.config import TopicConfig
-from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
+from spark_kbatch.errors import (
+    CorruptRecordError,
+    KafkaStorageError,
+    OffsetOutOfRangeError,
+    OffsetsOutOfOrderError,
+    UnexpectedAppendOffsetError,
+)
 from spark_kbatch.log import transaction_index
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.checkpoints import (
@@ -36,7 +42,12 @@ from spark_kbatch.log.checkpoints import (
 )
 from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.log.producer_snapshot import SUFFIX as SNAPSHOT_SUFFIX
-from spark_kbatch.log.producer_snapshot import snapshot_path, write_snapshot
+from spark_kbatch.log.producer_snapshot import (
+    snapshot_offsets,
+    snapshot_path,
+    stray_snapshots,
+    write_snapshot,
+)
 from spark_kbatch.log.producer_state import ProducerStates
 from spark_kbatch.log.replay import (
     AbortedSearch,
@@ -64,6 +75,7 @@ from spark_kbatch.record.header import (
     MAGIC,
     MAGIC_POSITION,
     NO_PRODUCER_ID,
+    NO_TIMESTAMP,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
     LogRead,
@@ -90,8 +102,8 @@ class PartitionLog:
         self.directory = directory
         self.topic_partition = topic_partition
         self.config = config
-        # Replaced whole; only ever grows at its end, so an old list is wrong about new offsets
-        # alone, and is then read again.
+        # Replaced whole. Entries change at the list's end alone, for offsets that are not in the log
+        # then; so an old list is wrong about new batches alone, and is then read again.
         self._leader_epochs: list[tuple[int, int]] = []
         # Both guarded by the partition's lock. The producers are those of the batches below the end
         # of this state; None until an idempotent producer comes, or a coordinator.
@@ -125,8 +137,14 @@ class PartitionLog:
     def size_in_bytes(self, state: LogState) -> int:
         """Of all batches."""
         rolled = self.segments(state)[:-1]
-        sizes = (self.files.size(segment_paths(self.directory, base).log) for base in rolled)
-        return state.segment_size + sum(sizes)
+        return state.segment_size + sum(map(self.log_size, rolled))
+
+    def log_size(self, base: int) -> int:
+        """Of a segment's file; 0 where it is gone, which readers may find without a lock."""
+        try:
+            return self.files.size(segment_paths(self.directory, base).log)
+        except FileNotFoundError:
+            return 0
 
     def read(
         self,
@@ -229,6 +247,8 @@ class PartitionLog:
     def cut(self, state: LogState) -> None:
         """Remove what lies past the recorded ends. The caller holds the partition's lock.
 
+        So do leader epochs: one that begins at the log's end may have been given without a batch yet.
+
         Raises:
             KafkaStorageError: a file is shorter than recorded.
         """
@@ -257,6 +277,10 @@ class PartitionLog:
             transaction_index.truncate(
                 self.files, self.directory, state.segment_base_offset, state.log_end_offset
             )
+        epochs = read_leader_epochs(self.files, self.directory)
+        if epochs and epochs[-1][1] > state.log_end_offset:
+            epochs = [entry for entry in epochs if entry[1] <= state.log_end_offset]
+            write_leader_epochs(self.files, self.directory, epochs)
 
     def append_as_leader(
         self,
@@ -281,7 +305,7 @@ class PartitionLog:
                 be. Repeating it is safe for an idempotent producer: the log is looked at then.
         Source: UnifiedLog.append.
         """
-        appender = LogAppender(self, state)
+        appender = LogAppender(self, state, now_ms=now_ms)
         idempotent = header.producer_id > NO_PRODUCER_ID
         marker = None
         if idempotent:
@@ -295,16 +319,14 @@ class PartitionLog:
                 if duplicate is not None:
                     if flush:  # It was perhaps not flushed, or the flush of its state failed.
                         self.write_state(appender.finish(flush=True), flush=True)
-                    return AppendResult(
-                        duplicate.base_offset, log_start_offset=state.log_start_offset
-                    )
+                    return self._appended(state, duplicate.base_offset, duplicate.timestamp)
                 self._producers.ensure_follows(header)
         known = self._producers_as_of
         are_known = known is not None and known.log_end_offset == state.log_end_offset
         # What a dead writer left behind the active segment shows in its size. Other left-overs,
         # index entries and segments, come to light only when the segment is rolled.
         is_full = appender.is_full_for(header)
-        if is_full or self._active_size(state) != state.segment_size:
+        if is_full or self.log_size(state.segment_base_offset) != state.segment_size:
             self.cut(state)
         if is_full and are_known:
             appender.touch(
@@ -312,8 +334,7 @@ class PartitionLog:
                     self.files, self.directory, state.log_end_offset, self._producers.entries
                 )
             )
-        appender.append_batch(data, header)
-        header = header._replace(base_offset=state.log_end_offset)
+        header = appender.append_batch(data, header)
         last_stable_offset = None
         if idempotent:
             last_stable_offset = self._producers.last_stable_offset_with(header)
@@ -330,7 +351,86 @@ class PartitionLog:
                 replay(self._producers, header, marker, now_ms)
                 self._producers.forget_ended(after.high_watermark)
             self._producers_as_of = after
-        return AppendResult(state.log_end_offset, log_start_offset=state.log_start_offset)
+        return self._appended(state, header.base_offset, header.max_timestamp)
+
+    def append_as_follower(
+        self, state: LogState, data: Buffer, *, high_watermark: int, flush: bool, now_ms: int
+    ) -> LogState:
+        """Append batches as their leader has them, byte for byte, and make them visible.
+
+        The caller holds the partition's lock. `data` is only read.
+
+        Args:
+            data: whole batches, the first of which begins where this log ends.
+            high_watermark: the leader's. Ours follows it, as far as our log goes, and never back.
+
+        Raises:
+            UnexpectedAppendOffsetError: they begin elsewhere.
+            OffsetsOutOfOrderError: they do not follow each other; logs written here have no gaps.
+            CorruptRecordError: a CRC does not hold, or a leader epoch goes back; the position is
+                that in `data`.
+            In all of these cases nothing is written.
+        Source: UnifiedLog.appendAsFollower, LeaderEpochFileCache.assign.
+        """
+        epochs = read_leader_epochs(self.files, self.directory)
+        epochs_after = self._checked_copy(state, data, epochs)
+        self.cut(state)
+        if epochs_after != epochs:
+            write_leader_epochs(self.files, self.directory, epochs_after)
+            state = state._replace(leader_epoch=epochs_after[-1][0])
+        appender = LogAppender(self, state, now_ms=now_ms, as_follower=True)
+        appender.append(memoryview(data))
+        high_watermark = max(state.high_watermark, min(high_watermark, appender.next_offset))
+        after = appender.finish(flush=flush, high_watermark=high_watermark)
+        self.write_state(after, flush=flush)
+        return after
+
+    def _checked_copy(
+        self, state: LogState, data: Buffer, epochs: list[tuple[int, int]]
+    ) -> list[tuple[int, int]]:
+        """The leader epochs of the log once it has these batches, which are checked."""
+        next_offset = state.log_end_offset
+        for position, header in walk(data):
+            if header.base_offset != next_offset:
+                kind = OffsetsOutOfOrderError if position else UnexpectedAppendOffsetError
+                raise kind(str(self.topic_partition), next_offset, header.base_offset)
+            ensure_valid(data, position, header)
+            epoch, latest = header.partition_leader_epoch, epochs[-1][0] if epochs else -1
+            if epoch < max(latest, 0):
+                raise CorruptRecordError(
+                    "partition leader epoch", position=position + 12,
+                    expected=f"{max(latest, 0)} or more", found=epoch,
+                )  # fmt: skip
+            if epoch > latest:
+                # One that begins here has no batch.
+                epochs = [entry for entry in epochs if entry[1] < next_offset]
+                epochs.append((epoch, next_offset))
+            next_offset = header.next_offset
+        return epochs
+
+    def headers(
+        self, base: int, position: int, end_position: int
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """The batches of a segment from one to an end, as (position, header).
+
+        Raises:
+            CorruptRecordError: what lies there is not whole batches.
+        """
+        path = segment_paths(self.directory, base).log
+        with self.files.opened(path) as descriptor:
+            while position < end_position:
+                header = self._header_at(descriptor, path, position, end_position)
+                yield position, header
+                position += header.size_in_bytes
+
+    def forget_producers(self) -> None:
+        """Know of no batch of theirs: for who has taken some out of the log."""
+        self._producers = ProducerStates(self.topic_partition)
+        self._producers_as_of = None
+
+    def _appended(self, state: LogState, base_offset: int, time_ms: int) -> AppendResult:
+        log_append_time = time_ms if self.config.is_log_append_time else NO_TIMESTAMP
+        return AppendResult(base_offset, log_append_time, state.log_start_offset)
 
     def _read_producers(self, state: LogState, now_ms: int) -> None:
         """Know the producers of all batches that `state` shows.
@@ -358,7 +458,7 @@ class PartitionLog:
     def _load_producers(self, state: LogState, now_ms: int) -> ProducerStates:
         """From the log. Where commits have rolled segments, which write no snapshots, one is written.
 
-        A snapshot counts only where a segment begins that the state shows: one that a dead writer
+        Those of segments that are gone are removed. A snapshot counts only where a segment begins that the state shows: one that a dead writer
         left is at an offset that came to hold other batches.
         """
         bases, active = self.segments(state), state.segment_base_offset
@@ -378,13 +478,9 @@ class PartitionLog:
         path = snapshot_path(self.directory, active)
         if active > state.log_start_offset and not self.files.exists(path):
             write_snapshot(self.files, self.directory, active, rebuilt(active).entries)
+        for offset in stray_snapshots(snapshot_offsets(self.files, self.directory), bases):
+            self.files.remove(snapshot_path(self.directory, offset))
         return rebuilt(state.log_end_offset)
-
-    def _active_size(self, state: LogState) -> int:
-        try:
-            return self.files.size(segment_paths(self.directory, state.segment_base_offset).log)
-        except FileNotFoundError:
-            return 0
 
     def _header_at(
         self, descriptor: int, path: Path, position: int, end_position: int

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.log import transaction_index
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.producer_snapshot import newest_snapshot, snapshot_offsets
 from spark_kbatch.log.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerStates
@@ -35,7 +36,6 @@ from spark_kbatch.model import AbortedTransaction, TopicPartition
 from spark_kbatch.record.control import EndTransactionMarker, read_marker
 from spark_kbatch.record.header import (
     LOG_OVERHEAD,
-    MAGIC,
     NO_PRODUCER_ID,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
@@ -48,6 +48,8 @@ _MAGIC_POSITION = 16
 _LEGACY_OVERHEAD = LOG_OVERHEAD + 14
 # What has no sequence is small, and looked at whole: a marker that lost its control bit is among it.
 _WITHOUT_SEQUENCE_MAX = 4096
+_WINDOW_SIZE = 8192
+assert _WITHOUT_SEQUENCE_MAX <= _WINDOW_SIZE
 
 
 class Place(NamedTuple):
@@ -146,16 +148,15 @@ def producer_batches(
         CorruptRecordError: carries file and position.
     """
     for extent in _from_offset(segments, offset):
-        view = memoryview(bytearray(RECORD_BATCH_OVERHEAD))
         position, next_offset = 0, extent.base_offset
         if place is not None and place.base_offset == extent.base_offset:
             position = place.position
         with files.opened(extent.path) as descriptor:
+            window = _Window(files, descriptor, extent.size_in_bytes)
             while position < extent.size_in_bytes:
                 try:
-                    size = _read_header(files, descriptor, extent, position, view)
-                    if view[_MAGIC_POSITION] == MAGIC:
-                        header = unpack(view)
+                    header, size = _header_and_size(window, position)
+                    if header is not None:
                         if header.base_offset < next_offset:
                             raise CorruptRecordError(
                                 "base offset", position=0,
@@ -163,8 +164,8 @@ def producer_batches(
                             )  # fmt: skip
                         next_offset = header.next_offset
                         known = header.producer_id > NO_PRODUCER_ID or header.is_transactional
-                        if known and header.next_offset > offset:
-                            marker = _marker(files, descriptor, position, header)
+                        if known and next_offset > offset:
+                            marker = _marker(window, position, header)
                             yield ProducerBatch(Place(extent.base_offset, position), header, marker)
                 except CorruptRecordError as error:
                     raise error.at(str(extent.path), position) from None
@@ -186,35 +187,50 @@ def _from_offset(segments: Iterable[SegmentExtent], offset: int) -> Iterator[Seg
         yield floor
 
 
-def _read_header(
-    files: Files, descriptor: int, extent: SegmentExtent, position: int, view: memoryview
-) -> int:
-    """Fill `view` with the header at `position`; the size of its batch. Errors count from there."""
-    room = extent.size_in_bytes - position
-    count = files.pread_into(descriptor, position, view[:room])
-    if count < min(room, RECORD_BATCH_OVERHEAD) or count < _LEGACY_OVERHEAD:
+class _Window:
+    """Some KiB of a file, read at once, because many small batches may lie in them."""
+
+    def __init__(self, files: Files, descriptor: int, end_position: int) -> None:
+        self._files, self._descriptor, self.end_position = files, descriptor, end_position
+        self._buffer = memoryview(bytearray(_WINDOW_SIZE))
+        self._position = self._end = 0
+
+    def at(self, position: int, size: int) -> memoryview:
+        """`size` bytes from `position`, fewer where the file has no more; until the next call."""
+        if not self._position <= position <= self._end - size:
+            count = min(_WINDOW_SIZE, self.end_position - position)
+            count = self._files.pread_into(self._descriptor, position, self._buffer[:count])
+            self._position, self._end = position, position + count
+        start = position - self._position
+        return self._buffer[start : min(start + size, self._end - self._position)]
+
+
+def _header_and_size(window: _Window, position: int) -> tuple[BatchHeader | None, int]:
+    """Of the batch at `position`; no header of V0 and V1. Errors count from there."""
+    room = window.end_position - position
+    view = window.at(position, RECORD_BATCH_OVERHEAD)
+    if len(view) < min(room, RECORD_BATCH_OVERHEAD) or len(view) < _LEGACY_OVERHEAD:
         raise CorruptRecordError(
-            "batch is cut off",
-            position=0,
-            expected=f"{_LEGACY_OVERHEAD} bytes or more",
-            found=count,
-        )
-    if view[_MAGIC_POSITION] in (0, 1):
-        size = LOG_OVERHEAD + int.from_bytes(view[8:LOG_OVERHEAD], "big", signed=True)
-        if not _LEGACY_OVERHEAD <= size <= room:
-            raise CorruptRecordError(
-                "message size", position=8,
-                expected=f"{_LEGACY_OVERHEAD} to {room}", found=size,
-            )  # fmt: skip
-        return size
+            "batch is cut off", position=0,
+            expected=f"{_LEGACY_OVERHEAD} bytes or more", found=len(view),
+        )  # fmt: skip
+    size = LOG_OVERHEAD + int.from_bytes(view[8:LOG_OVERHEAD], "big", signed=True)
+    is_legacy = view[_MAGIC_POSITION] in (0, 1)
+    size_min = _LEGACY_OVERHEAD if is_legacy else RECORD_BATCH_OVERHEAD
+    if not size_min <= size <= room:
+        raise CorruptRecordError(
+            "batch length", position=8,
+            expected=f"{size_min - LOG_OVERHEAD} to {room - LOG_OVERHEAD}",
+            found=size - LOG_OVERHEAD,
+        )  # fmt: skip
+    if is_legacy:
+        return None, size
     header = unpack(view)
     header.ensure_sane(0, room)
-    return header.size_in_bytes
+    return header, size
 
 
-def _marker(
-    files: Files, descriptor: int, position: int, header: BatchHeader
-) -> EndTransactionMarker | None:
+def _marker(window: _Window, position: int, header: BatchHeader) -> EndTransactionMarker | None:
     size = header.size_in_bytes
     if header.producer_id <= NO_PRODUCER_ID:
         raise CorruptRecordError(
@@ -228,9 +244,9 @@ def _marker(
             "size of a control batch", position=8,
             expected=f"at most {_WITHOUT_SEQUENCE_MAX}", found=size,
         )  # fmt: skip
-    data = memoryview(bytearray(size))
-    if files.pread_into(descriptor, position, data) < size:
-        raise CorruptRecordError("batch is cut off", position=0, expected=size)
+    data = window.at(position, size)
+    if len(data) < size:
+        raise CorruptRecordError("batch is cut off", position=0, expected=size, found=len(data))
     if not header.is_control:
         ensure_valid(data, 0, header)
         return None
@@ -315,10 +331,8 @@ class AbortedSearch:
         if looked is None or not looked.start_offset <= offset <= looked.next_offset:
             looked = _Looked(offset, offset, place, {}, ())
         looked = self._looked = self._look(segments, looked, offset, end_offset, log_end_offset)
-        return sorted(
-            (one for one in looked.aborted if one.first_offset < end_offset),
-            key=lambda one: one.first_offset,
-        )
+        found = transaction_index.collect([looked.aborted], offset, end_offset)
+        return sorted(found, key=lambda one: one.first_offset)
 
     def _look(
         self,

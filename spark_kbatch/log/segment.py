@@ -28,7 +28,6 @@ from spark_kbatch.record.legacy import scan
 
 INDEX_ENTRY = struct.Struct(">ii")
 TIME_INDEX_ENTRY = struct.Struct(">qi")
-INDEX_SIZE_MAX = 10 * 1024 * 1024  # Kafka's segment.index.bytes
 RELATIVE_OFFSET_MAX = 2**31 - 1
 
 

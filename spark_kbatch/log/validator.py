@@ -4,6 +4,9 @@ Records are not opened: offset deltas, sizes and times inside are the producer's
 Kafka for an uncompressed batch that it need not rewrite. What would make the log unreadable is
 refused though Kafka may accept it: codecs that there are not, more records than bytes for them.
 
+Of a batch's times the header has the first and the largest, and a topic's limits are checked against
+those. Our producer, which has the times as a column, checks each record before it takes it.
+
 Source: Kafka storage/.../log/LogValidator.java, UnifiedLog.analyzeAndValidateRecords; clients
 ProduceRequest.validateRecords.
 """
@@ -37,7 +40,12 @@ _CODEC_MAX = 4
 
 
 def validate(
-    data: Buffer, topic_partition: TopicPartition, config: TopicConfig, origin: AppendOrigin
+    data: Buffer,
+    topic_partition: TopicPartition,
+    config: TopicConfig,
+    origin: AppendOrigin,
+    *,
+    now_ms: int,
 ) -> BatchHeader:
     """The header of the one batch that `data` holds, if a log with this config takes it.
 
@@ -47,6 +55,7 @@ def validate(
     Raises:
         InvalidRecordError: not one whole batch, or one that such an origin may not send.
         RecordTooLargeError: larger than max.message.bytes or segment.bytes.
+        InvalidTimestampError: a time past the topic's limits.
         CorruptRecordError: the CRC does not hold; carries both values.
     """
 
@@ -98,6 +107,8 @@ def validate(
                 f"of producer {header.producer_id} has epoch {epoch} and base sequence {sequence}",
                 "0 or more of both with a producer id",
             )
+    for timestamp in (header.base_timestamp, header.max_timestamp):
+        config.ensure_time_accepted(topic_partition.topic, timestamp, now_ms)
     return header
 
 

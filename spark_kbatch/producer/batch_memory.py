@@ -67,7 +67,8 @@ class BatchMemory:
 
     def write_limit(self, topic: Topic) -> int:
         """Bytes that a batch of this topic should take when closed."""
-        return max(min(self._batch_size, topic.config.max_message_bytes), RECORD_BATCH_OVERHEAD)
+        limit = min(topic.config.max_message_bytes, topic.config.segment_bytes)
+        return max(min(self._batch_size, limit), RECORD_BATCH_OVERHEAD)
 
     def close(self, batch: ProducerBatch) -> None:
         """Seal a batch, and learn from what it came to."""

@@ -176,6 +176,7 @@ class Producer:
 
         Raises:
             ConfigError: an argument that no record can have.
+            InvalidTimestampError: a time before 1970, or past the topic's limits.
             UnknownTopicOrPartitionError: no such topic or partition.
             ProducerClosedError: the producer is closed.
         """
@@ -189,6 +190,7 @@ class Producer:
         size = len(key_bytes or b"") + len(value_bytes or b"")
         size += sum(HEADER_OVERHEAD_MAX + len(k) + len(v or b"") for k, v in header_bytes)
         found, partition = self._partitioner.partition_one(topic, key_bytes, size, partition)
+        found.config.ensure_time_accepted(topic, timestamp, now_ms)
         if header_bytes:
             _ensure_headers_exist(found)
         size += RECORD_BATCH_OVERHEAD + RECORD_OVERHEAD_MAX
@@ -227,6 +229,7 @@ class Producer:
 
         Raises:
             ConfigError: a column with a wrong type, a value that no record can have.
+            InvalidTimestampError: a time before 1970, or past its topic's limits.
             BufferExhaustedError, RecordTooLargeError: rows before may have been sent.
             UnknownTopicOrPartitionError: no such topic.
             ProducerClosedError: the producer is closed.
@@ -324,6 +327,7 @@ class Producer:
             arrays.get("partition"),
             arrays.get("key"),
         )
+        _ensure_times_accepted(columns.timestamps, placement, now_ms)
         if len(columns.headers.bounds):
             _ensure_rows_fit(columns.headers.bounds, placement)
         told = None if future is None else on_appended
@@ -356,6 +360,20 @@ class Producer:
             raise RecordTooLargeError(
                 "a record", size, self._config.max_request_size, "max.request.size"
             )
+
+
+def _ensure_times_accepted(timestamps: Array, placement: Placement, now_ms: int) -> None:
+    """Check every row's time against its topic's limits."""
+    slots_by_topic: dict[str, list[int]] = {}
+    for slot in np.flatnonzero(placement.counts).tolist():
+        topic, _ = placement.partitions[slot]
+        if topic.config.limits_times:
+            slots_by_topic.setdefault(topic.name, []).append(slot)
+    for name, slots in slots_by_topic.items():
+        times = timestamps[np.isin(placement.slots, slots) & (timestamps >= 0)]
+        topic, _ = placement.partitions[slots[0]]
+        for timestamp in (times.min(), times.max()) if len(times) else ():
+            topic.config.ensure_time_accepted(name, int(timestamp), now_ms)
 
 
 def _ensure_headers_exist(topic: Topic) -> None:

@@ -78,6 +78,8 @@ _CRC = struct.Struct(">I")
 _MESSAGE = struct.Struct(">qiIbb")  # offset, size, CRC, magic, attributes
 _TIMESTAMP = struct.Struct(">q")
 _PRODUCER, _PRODUCER_POSITION = struct.Struct(">qhi"), 43
+_ATTRIBUTES = struct.Struct(">h")
+_MAX_TIMESTAMP, _MAX_TIMESTAMP_POSITION = struct.Struct(">q"), 35
 _SEQUENCE_MAX = 2**31 - 1
 assert _HEADER.size == RECORD_BATCH_OVERHEAD
 
@@ -135,6 +137,10 @@ class BatchHeader(NamedTuple):
             return NO_TIMESTAMP_TYPE
         return (self.attributes & LOG_APPEND_TIME) >> 3
 
+    def with_log_append_time(self, time_ms: int) -> BatchHeader:
+        """The fields after `set_log_append_time`, all but the CRC."""
+        return self._replace(attributes=self.attributes | LOG_APPEND_TIME, max_timestamp=time_ms)
+
     @property
     def is_control(self) -> bool:
         """Whether it holds a control record, which consumers never see."""
@@ -144,11 +150,6 @@ class BatchHeader(NamedTuple):
     def is_wrapper(self) -> bool:
         """Whether it is one message of V0 or V1 that holds others, compressed."""
         return self.magic < MAGIC and bool(self.attributes & CODEC_MASK)
-
-    @property
-    def is_transactional(self) -> bool:
-        """Whether it belongs to a transaction, or ends one."""
-        return self.magic == MAGIC and bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_dense(self) -> bool:
@@ -161,6 +162,11 @@ class BatchHeader(NamedTuple):
         return self._replace(
             base_offset=base_offset, last_offset_delta=delta, records_count=delta + 1
         )
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it belongs to a transaction, or ends one."""
+        return self.magic == MAGIC and bool(self.attributes & TRANSACTIONAL)
 
     def ensure_sane(self, position: int, room: int) -> None:
         """Check what can be checked without the records.
@@ -317,6 +323,21 @@ def assign(
     """Set what the leader sets, as absolute values; both lie outside the CRC."""
     length = _LENGTH.unpack_from(data, position + 8)[0]
     _BASE_OFFSET_TO_EPOCH.pack_into(data, position, base_offset, length, leader_epoch)
+
+
+def set_log_append_time(head: bytearray | memoryview, records: Buffer, time_ms: int) -> None:
+    """Give all records of a batch the time of their append, and the batch a CRC that covers it.
+
+    Args:
+        head: the batch's first 61 bytes, written to.
+        records: what follows them, only read.
+    Source: DefaultRecordBatch.setMaxTimestamp.
+    """
+    (attributes,) = _ATTRIBUTES.unpack_from(head, CRC_COVERS_FROM)
+    _ATTRIBUTES.pack_into(head, CRC_COVERS_FROM, attributes | LOG_APPEND_TIME)
+    _MAX_TIMESTAMP.pack_into(head, _MAX_TIMESTAMP_POSITION, time_ms)
+    crc = checksums.crc32c(memoryview(head)[CRC_COVERS_FROM:RECORD_BATCH_OVERHEAD])
+    _CRC.pack_into(head, CRC_POSITION, checksums.crc32c(records, crc))
 
 
 def whole_size(data: Buffer) -> int:

@@ -56,7 +56,10 @@ def down_convert(batch: Buffer, magic: int, *, level: int | None = None) -> Mess
     header = unpack(batch)
     rows = codec.decode(batch)
     if rows.column("headers").null_count < rows.num_rows:
-        raise InvalidRecordError(no_headers(magic))
+        raise InvalidRecordError(
+            f"a record has headers, and its topic's format V{magic} has none; leave them out, or write "
+            "to a topic whose message.format.version is 0.11.0 or later"
+        )
     columns = arrow.columns(
         rows.num_rows,
         key=rows.column("key"),
@@ -76,14 +79,6 @@ def down_convert(batch: Buffer, magic: int, *, level: int | None = None) -> Mess
     times = header.max_timestamp
     wrapper = _wrapper(messages, magic, header.codec, rows.num_rows - 1, times, level)
     return MessageSet(wrapper, len(wrapper))
-
-
-def no_headers(magic: int) -> str:
-    """What is said where a record has headers that its topic's format has not."""
-    return (
-        f"a record has headers, and the topic's message.format.version has none (format V{magic}); "
-        "leave them out, or write to a topic with version 0.11 or later"
-    )
 
 
 def place(

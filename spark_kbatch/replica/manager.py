@@ -9,7 +9,7 @@ Easily broken:
 - Who has taken a partition's lock to write first looks for a commit that was decided and not
   flipped there: its committer is dead, its data lies where new data would go, and its state has the
   sequence number that the next state would take. Rolling forward takes the commit lock, so the
-  partition's is let go before.
+  partition's is let go before. `locked` does that, for all writers but committers.
 - `__transaction_state` is written under the commit lock, never by `append_records`.
 - A topic exists once its JSON file does: the logs are made before it.
 - Whoever writes into the log dir holds its `.lock` shared, so no broker starts on it meanwhile.
@@ -19,8 +19,10 @@ Source: Kafka core/.../server/ReplicaManager.scala.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeAlias
 
@@ -31,16 +33,20 @@ from spark_kbatch.errors import (
     InvalidRequiredAcksError,
     KafkaStorageError,
     KBatchError,
+    OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.log import retention
 from spark_kbatch.log.checkpoints import random_id
 from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.log.validator import validate
 from spark_kbatch.model import (
+    LATEST,
     AppendOrigin,
     AppendResult,
+    Deletion,
     IsolationLevel,
     LogOffsets,
     TopicPartition,
@@ -50,6 +56,10 @@ from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.metadata import Metadata
 
 States: TypeAlias = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, LogState]]
+
+logger = logging.getLogger(__name__)
+
+RETENTION_CHECK_INTERVAL_MS = 300_000  # Kafka's log.retention.check.interval.ms
 
 OnComplete: TypeAlias = Callable[[Mapping[TopicPartition, AppendResult]], object]
 ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
@@ -75,6 +85,8 @@ class ReplicaManager:
         self._now_ms = now_ms
         self._mutex = threading.Lock()  # guards _logs; innermost
         self._logs: dict[TopicPartition, PartitionLog] = {}
+        # When retention was last looked at behind an append; of each partition under its lock.
+        self._retention_checked_ms: dict[TopicPartition, int] = {}
 
     def log(self, topic_partition: TopicPartition) -> PartitionLog:
         """The log of a partition.
@@ -168,23 +180,101 @@ class ReplicaManager:
             if not internal_topics_allowed:
                 ensure_not_internal(topic_partition.topic)
             log = self.log(topic_partition)
-            header = validate(data, topic_partition, log.config, origin)
+            header = validate(data, topic_partition, log.config, origin, now_ms=self._now_ms())
         except (OSError, KBatchError) as error:
             return _answer(error)
         try:
-            while True:
-                with self.locks.partitions([topic_partition]):
-                    state = log.state()
-                    decided = commits.pending().get(topic_partition, state)
-                    if decided.sequence <= state.sequence:
-                        return log.append_as_leader(
-                            state, data, header, origin=origin, flush=flush, now_ms=self._now_ms()
-                        )
-                commits.roll_forward()
+            with self.locked([topic_partition], commits) as states:
+                now_ms = self._now_ms()
+                result = log.append_as_leader(
+                    states[topic_partition], data, header, origin=origin, flush=flush, now_ms=now_ms
+                )
+                self._maybe_delete_old_segments(log, now_ms)
+                return result
         except CorruptRecordError as error:  # in the log; the batch given is sound
             return _answer(KafkaStorageError(f"{topic_partition} cannot be appended to: {error}"))
         except (OSError, KBatchError) as error:
             return _answer(error)
+
+    @contextlib.contextmanager
+    def locked(
+        self, topic_partitions: Collection[TopicPartition], commits: Commits
+    ) -> Iterator[dict[TopicPartition, LogState]]:
+        """Hold the locks of partitions to write to them; yields the states that are to be followed.
+
+        A commit that was decided and not flipped in one of them is finished before. The caller keeps
+        brokers out, see `writing`.
+        """
+        while True:
+            with self.locks.partitions(topic_partitions):
+                states = {tp: self.log(tp).state() for tp in topic_partitions}
+                decided = commits.pending()
+                if all(
+                    decided.get(tp, state).sequence <= state.sequence
+                    for tp, state in states.items()
+                ):
+                    yield states
+                    return
+            commits.roll_forward()
+
+    def delete_old_segments(
+        self, topic_partitions: Iterable[TopicPartition], commits: Commits
+    ) -> dict[TopicPartition, Deletion]:
+        """What the topics' retention says, and what earlier deletions have left; one by one.
+
+        Source: LogManager.cleanupLogs.
+        """
+        done = {}
+        with self.writing():
+            for topic_partition in sorted(topic_partitions):
+                with self.locked([topic_partition], commits) as states:
+                    done[topic_partition] = retention.delete_old_segments(
+                        self.log(topic_partition), states[topic_partition], self._now_ms()
+                    )
+        return done
+
+    def _maybe_delete_old_segments(self, log: PartitionLog, now_ms: int) -> None:
+        """As above, once in a while. What goes wrong is not the append's, and comes up again."""
+        topic_partition = log.topic_partition
+        checked_ms = self._retention_checked_ms.get(topic_partition)
+        is_due = checked_ms is None or now_ms - checked_ms >= RETENTION_CHECK_INTERVAL_MS
+        if not (log.config.has_retention and is_due):
+            return
+        self._retention_checked_ms[topic_partition] = now_ms
+        try:
+            retention.delete_old_segments(log, log.state(), now_ms)
+        except (OSError, KBatchError) as error:
+            logger.warning("old segments of %s stay for now: %s", topic_partition, error)
+
+    def planned_deletions(
+        self, topic_partitions: Iterable[TopicPartition], states: States
+    ) -> dict[TopicPartition, Deletion]:
+        """What `delete_old_segments` would do; changes nothing."""
+        now_ms = self._now_ms()
+        found = states(topic_partitions)
+        return {tp: retention.plan(self.log(tp), state, now_ms) for tp, state in found.items()}
+
+    def delete_records(
+        self, offsets: Mapping[TopicPartition, int], commits: Commits
+    ) -> dict[TopicPartition, Deletion]:
+        """Delete all records below these offsets, LATEST being the high watermark; or none.
+
+        Raises:
+            OffsetOutOfRangeError: above a high watermark.
+        Source: ReplicaManager.deleteRecords.
+        """
+        with self.writing(), self.locked(sorted(offsets), commits) as states:
+            wanted = {
+                tp: states[tp].high_watermark if offset == LATEST else offset
+                for tp, offset in offsets.items()
+            }
+            for tp, offset in wanted.items():
+                retention.ensure_deletable(self.log(tp), states[tp], offset)
+            now_ms = self._now_ms()
+            return {
+                tp: retention.delete_records(self.log(tp), states[tp], wanted[tp], now_ms)
+                for tp in sorted(wanted)
+            }
 
     def fetch(
         self,
@@ -208,9 +298,16 @@ class ReplicaManager:
             As `PartitionLog.read`.
         """
         state = states([topic_partition])[topic_partition]
-        read = self.log(topic_partition).read(
-            state, offset, max_bytes=max_bytes, buffer=buffer, isolation=isolation
-        )
+        log = self.log(topic_partition)
+        try:
+            read = log.read(state, offset, max_bytes=max_bytes, buffer=buffer, isolation=isolation)
+        except (FileNotFoundError, KafkaStorageError):
+            # 1. We read the state. 2. The log start was moved, and segments below it renamed. 3. We
+            # look for the one that held `offset`.
+            start, end = states([topic_partition])[topic_partition][1:3]
+            if start <= offset:
+                raise
+            raise OffsetOutOfRangeError(str(topic_partition), offset, start, end) from None
         return read, log_offsets(state)
 
     def create_topic(self, name: str, *, partitions: int, config: TopicConfig) -> Topic:

@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
-from spark_kbatch.config import INTERNAL_PREFIX, Topic, TopicConfig, ensure_valid_topic
+from spark_kbatch.config import (
+    INTERNAL_PREFIX,
+    Topic,
+    TopicConfig,
+    ensure_valid_topic,
+    topic_field,
+    topic_key,
+)
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.log.broker_log_dir import BrokerLogDir
 from spark_kbatch.log.checkpoints import random_id, write_meta_properties
@@ -219,9 +226,10 @@ class Metadata:
         except FileNotFoundError:
             return None
         try:
-            config = TopicConfig(**found["config"])
+            # Earlier releases wrote the fields' names.
+            config = TopicConfig(**{topic_field(k): v for k, v in found["config"].items()})
             return Topic(name, found["topic_id"], found["partitions"], config)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError, ConfigError) as error:
             raise KafkaStorageError(
                 f"{path} is damaged: it does not describe a topic as this release does: {error}"
             ) from error
@@ -247,7 +255,7 @@ class Metadata:
             {
                 "topic_id": topic.topic_id,
                 "partitions": topic.partitions,
-                "config": asdict(topic.config),
+                "config": {topic_key(k): v for k, v in asdict(topic.config).items()},
                 "replicas": [[0]] * topic.partitions,
             },
         )

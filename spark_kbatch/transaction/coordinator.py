@@ -7,7 +7,7 @@ committer that died has left. The partition locks keep other writers away from t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,6 +71,8 @@ class Coordinator:
     ) -> bool:
         """Make all extents visible, in their order within each partition, or none.
 
+        Then delete what the topics' retention says.
+
         Args:
             sequence: of the transaction within its id, 0 or more, growing. One that is not above
                 the last committed one comes again: it is dropped, with a warning.
@@ -95,8 +97,9 @@ class Coordinator:
                     return False
                 with self._manager.locks.partitions(by_partition):
                     self._ensure_unchanged(by_partition)
+                    now_ms = self._now_ms()
                     states = {
-                        topic_partition: self._place(topic_partition, pieces)
+                        topic_partition: self._place(topic_partition, pieces, now_ms)
                         for topic_partition, pieces in by_partition.items()
                     }
                     prepared = self._prepare(transactional_id, sequence, states)
@@ -108,11 +111,12 @@ class Coordinator:
                         offset = prepared.decided.prepare_offset
                         self._sequences.note(transactional_id, sequence, offset)
                     self._complete(prepared)
-                    return True
         except LogDirLockedError:
             raise
         except (OSError, KBatchError) as error:
             raise CommitError(outcome, str(error)) from error
+        self._delete_old_segments(by_partition)
+        return True
 
     def pending(self) -> Mapping[TopicPartition, LogState]:
         """What a commit that is decided and not complete will have written, by partition.
@@ -144,6 +148,15 @@ class Coordinator:
         except OSError as error:
             logger.warning("staged files in %s are left behind: %s", transaction_dir, error)
 
+    def _delete_old_segments(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Of topics that have retention. What goes wrong is not the commit's, and comes up again."""
+        try:
+            limited = [tp for tp in topic_partitions if self._manager.log(tp).config.has_retention]
+            if limited:
+                self._manager.delete_old_segments(limited, self)
+        except (OSError, KBatchError) as error:
+            logger.warning("old segments stay for now: %s", error)
+
     def _is_duplicate(self, transactional_id: str, sequence: int) -> bool:
         if sequence == NO_TRANSACTION_SEQUENCE:
             return False
@@ -166,14 +179,21 @@ class Coordinator:
                         f"{extent.topic_id} with {extent.partition_count}; run the job again"
                     )
 
-    def _place(self, topic_partition: TopicPartition, extents: Sequence[Extent]) -> LogState:
+    def _place(
+        self, topic_partition: TopicPartition, extents: Sequence[Extent], now_ms: int
+    ) -> LogState:
         """Put the extents behind the partition's recorded end; the state that would show them."""
         log = self._manager.log(topic_partition)
         state = log.state()
         log.cut(state)
-        appender = LogAppender(log, state)
+        appender = LogAppender(log, state, now_ms=now_ms)
         for extent in extents:
             path = self._staging_dir / extent.file
+            if not self._manager.files.exists(path):
+                raise KafkaStorageError(
+                    f"{path}, which a task of this job has staged, is gone: `kbatch gc` removes what "
+                    "nobody has written to for staging.retention.ms; give it more, and run the job again"
+                )
             first_offset = appender.next_offset
             own_file = extent.position == 0 and path.name != "shared"
             if own_file and extent.size_in_bytes >= self._adopt_min_bytes:
@@ -198,7 +218,7 @@ class Coordinator:
         state = log.state()
         log.cut(state)
         now_ms = self._now_ms()
-        appender = LogAppender(log, state)
+        appender = LogAppender(log, state, now_ms=now_ms)
         prepare = TransactionValue(PREPARE_COMMIT, sequence, states, now_ms)
         appender.append(self._message(transactional_id, prepare))
         decided = appender.finish(flush=False, prepare_offset=state.log_end_offset)
@@ -249,7 +269,8 @@ class Coordinator:
             self._sequences.note(pending.transactional_id, sequence, state.prepare_offset)
         # CompleteCommit's bytes lie behind the end since before the commit point. They are written
         # over in place, not cut first, so that a full disk cannot stop this.
-        appender = LogAppender(log, state)
-        complete = TransactionValue(COMPLETE_COMMIT, sequence, {}, self._now_ms())
+        now_ms = self._now_ms()
+        appender = LogAppender(log, state, now_ms=now_ms)
+        complete = TransactionValue(COMPLETE_COMMIT, sequence, {}, now_ms)
         appender.append(self._message(pending.transactional_id, complete))
         log.write_state(appender.finish(flush=self._flush), flush=self._flush)

@@ -10,17 +10,24 @@ A partition's batches go to the shared file until they pass `shared_bytes_max`, 
 many partitions do not make as many files; what comes then lies in files of its own, which the commit
 renames instead of copying where they are large. ATTEMPT is a random id and its directory is made exclusively: attempt
 numbers of Spark repeat, and a late attempt may still write when another has been committed.
+
+A job that dies leaves its directory. Whether one is dead cannot be told but by time: nobody has
+written to any file of TRANSACTION for staging.retention.ms.
 """
 
 from __future__ import annotations
 
+import contextlib
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.config import Topic
 from spark_kbatch.log.files import AppendFile, Buffer, Files
 from spark_kbatch.model import TopicPartition
+
+STAGING_RETENTION_MS = 7 * 24 * 3600 * 1000
 
 
 class Extent(NamedTuple):
@@ -131,3 +138,36 @@ class Staging:
             path = self._attempt_dir / f"{topic.topic_id}-{topic_partition.partition}.{number}"
             own = self._own[topic_partition] = AppendFile(self._files, path)
         return own
+
+
+class LeftOver(NamedTuple):
+    """What a job that is gone has staged."""
+
+    transaction: str
+    size_in_bytes: int
+    age_ms: int  # since the last write to it
+
+
+def left_overs(
+    files: Files, staging_dir: Path, *, retention_ms: int, now_ms: int
+) -> list[LeftOver]:
+    """The transactions that nobody has written to for longer than `retention_ms`."""
+    found = []
+    for transaction in files.list(staging_dir):
+        size_in_bytes, newest_ms = 0, 0
+        for path in _paths(files, staging_dir / transaction):
+            with contextlib.suppress(FileNotFoundError):  # its job is alive, then
+                newest_ms = max(newest_ms, files.modified_ms(path))
+                size_in_bytes += 0 if files.is_dir(path) else files.size(path)
+        if now_ms - newest_ms > retention_ms:
+            found.append(LeftOver(transaction, size_in_bytes, now_ms - newest_ms))
+    return found
+
+
+def _paths(files: Files, path: Path) -> Iterator[Path]:
+    """The path, and all below it."""
+    yield path
+    if files.is_dir(path):
+        with contextlib.suppress(FileNotFoundError):
+            for name in files.list(path):
+                yield from _paths(files, path / name)

@@ -81,7 +81,7 @@ def aborted_of(log: PartitionLog) -> list[AbortedTransaction]:
 @given(sent=conversations(size_max=12))
 def test_a_process_that_opens_the_log_anew_gives_every_answer(sent: list[Sent]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        log, model = builders.a_log(Path(folder), batches=0), Model()
+        log, model = builders.a_log(Path(folder), batches=0, files=FaultyFiles()), Model()
         for one in sent:
             log = as_another_process_has_it(log)
             assert answer_of(lambda log=log, one=one: append_to(log, one)) == model.append(one)
@@ -93,7 +93,10 @@ def test_once_segments_are_rolled_one_batch_of_a_producer_is_known_to_come_again
     sent: list[Sent],
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        log, model = builders.a_log(Path(folder), batches=0, config=SMALL), Model()
+        log, model = (
+            builders.a_log(Path(folder), batches=0, config=SMALL, files=FaultyFiles()),
+            Model(),
+        )
         for one in sent:
             log = as_another_process_has_it(log)
             found = answer_of(lambda log=log, one=one: append_to(log, one, now_ms=NOW_MS))
@@ -175,6 +178,17 @@ def test_a_snapshot_at_no_segments_begin_is_not_believed(tmp_path: Path, offset:
     assert append_to(as_another_process_has_it(log), Sent(3, 0, 4, 1)) == ("appended", 4)
 
 
+def test_snapshots_of_segments_that_are_gone_go_with_the_next_load(tmp_path: Path) -> None:
+    log = builders.a_log(tmp_path, batches=0, config=SMALL)
+    for sequence in range(12):
+        append_to(log, Sent(3, 0, sequence, 1))
+    bases = log.segments(log.state())
+    for path in segment_paths(log.directory, bases[1]):
+        path.unlink()
+    assert append_to(as_another_process_has_it(log), Sent(3, 0, 12, 1)) == ("appended", 12)
+    assert snapshot_offsets(Files(), log.directory) == bases[2:]
+
+
 def test_what_a_dead_writer_left_is_cut_before_a_segment_begins_there(tmp_path: Path) -> None:
     log = builders.a_log(tmp_path, batches=0, config=SMALL)
     append_to(log, Sent(3, 0, 0, 1))
@@ -223,7 +237,7 @@ def test_appended_transactions_leave_the_state_and_the_index_of_a_replay(
 ) -> None:
     """Appended by three processes, of which one opens the log anew each time."""
     with tempfile.TemporaryDirectory() as folder:
-        log = builders.a_log(Path(folder), batches=0, config=SMALL)
+        log = builders.a_log(Path(folder), batches=0, config=SMALL, files=FaultyFiles())
         other = as_another_process_has_it(log)
         so_far = History()
         for one in history.written:

@@ -63,7 +63,7 @@ class Appends:
         self.log, self.folder, self.made = log, folder, 0
 
     def run(self, batches: Sequence[bytes], how: str) -> None:
-        appender = LogAppender(self.log, self.log.state())
+        appender = LogAppender(self.log, self.log.state(), now_ms=0)
         data = b"".join(batches)
         if how == "append":
             appender.append(bytearray(data))
@@ -151,7 +151,7 @@ def test_a_staged_file_becomes_the_active_segment_by_renaming(tmp_path: Path) ->
     source.write_bytes(builders.batch(n=2) + builders.batch(n=4))
     inode = source.stat().st_ino
 
-    appender = LogAppender(log, log.state())
+    appender = LogAppender(log, log.state(), now_ms=0)
     appender.adopt(source, source.stat().st_size)
     log.write_state(appender.finish(flush=True), flush=True)
     assert segment_paths(log.directory, 3).log.stat().st_ino == inode
@@ -165,7 +165,7 @@ def test_an_empty_log_is_replaced_by_the_file_that_it_adopts(tmp_path: Path) -> 
     log = a_log(tmp_path, batches=0)
     source = tmp_path / "staged"
     source.write_bytes(builders.batch(n=2))
-    appender = LogAppender(log, log.state())
+    appender = LogAppender(log, log.state(), now_ms=0)
     appender.adopt(source, source.stat().st_size)
     log.write_state(appender.finish(flush=False), flush=False)
     assert log.segments(log.state()) == [0]
@@ -203,7 +203,7 @@ def test_a_staged_file_that_grew_since_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "staged"
     source.write_bytes(2 * builders.batch())
     with pytest.raises(CorruptRecordError, match="size of a staged file"):
-        LogAppender(log, log.state()).adopt(source, len(builders.batch()))
+        LogAppender(log, log.state(), now_ms=0).adopt(source, len(builders.batch()))
 
 
 # Indexes.
@@ -398,7 +398,7 @@ def test_the_next_writer_cuts_what_lies_past_the_recorded_ends(
 def test_rolling_over_what_a_dead_writer_left_keeps_nothing_of_it(tmp_path: Path) -> None:
     config = TopicConfig(segment_bytes=len(builders.batch()), index_interval_bytes=1)
     log = a_log(tmp_path, batches=1, config=config)
-    dead = LogAppender(log, log.state())
+    dead = LogAppender(log, log.state(), now_ms=0)
     for _ in range(4):
         dead.append(bytearray(builders.batch()))
     dead.finish(flush=False)  # and its state is never written

@@ -156,7 +156,7 @@ def test_every_answer_is_that_of_a_log_that_remembers_records(sent: list[Sent]) 
 def append_to(log: PartitionLog, sent: Sent, *, flush: bool = False, now_ms: int = 0) -> Answer:
     """As the manager does."""
     data = sent.data()
-    header = validate(data, PARTITION, log.config, AppendOrigin.CLIENT)
+    header = validate(data, PARTITION, log.config, AppendOrigin.CLIENT, now_ms=0)
     before = log.state()
     result = log.append_as_leader(
         before, data, header, origin=AppendOrigin.CLIENT, flush=flush, now_ms=now_ms

@@ -19,6 +19,7 @@ from tests import builders, reference
 from tests.reference import BatchHeader, read_header
 
 PARTITION = TopicPartition("events", 0)
+NOW = builders.FIRST_TIMESTAMP_MS + 10_000
 GOOD = builders.batch(n=3)
 IDEMPOTENT = builders.idempotent_batch(producer_id=7, base_sequence=5, n=3)
 SIZE = len(GOOD)
@@ -34,7 +35,7 @@ def changed(data: bytes = GOOD, **fields: int) -> bytes:
 def check(
     data: bytes, *, config: TopicConfig | None = None, origin: AppendOrigin = AppendOrigin.CLIENT
 ) -> BatchHeader:
-    return BatchHeader._make(validate(data, PARTITION, config or TopicConfig(), origin))
+    return BatchHeader._make(validate(data, PARTITION, config or TopicConfig(), origin, now_ms=NOW))
 
 
 @pytest.mark.parametrize("codec", reference.CODECS)

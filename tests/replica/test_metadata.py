@@ -277,8 +277,29 @@ MISSING = {
     "an empty object": b"{}",
     "no partitions": b'{"topic_id": "x", "config": {}}',
     "a setting of a later release": b'{"topic_id": "x", "partitions": 1, "config": {"x": 1}}',
+    "a setting with a bad value": b'{"topic_id": "x", "partitions": 1, "config": {"cleanup.policy": 1}}',
     "a list of settings": b'{"topic_id": "x", "partitions": 1, "config": [1]}',
 }
+
+
+def test_settings_are_stored_by_kafkas_keys(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, config=TopicConfig(retention_ms=7))
+    stored = json.loads((cluster.path / "topics" / "events.json").read_text())["config"]
+
+    assert stored["retention.ms"] == 7
+    assert stored["message.timestamp.type"] == "CreateTime"
+    assert not any("_" in key for key in stored)
+
+
+def test_a_topic_of_an_earlier_release_keeps_working(tmp_path: Path) -> None:
+    """It has fewer settings, by the names of our fields."""
+    cluster = builders.a_cluster(tmp_path)
+    file = cluster.path / "topics" / "events.json"
+    old = {"max_message_bytes": 2000, "segment_bytes": 3000, "index_interval_bytes": 4096}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"config": old}))
+
+    expected = TopicConfig(max_message_bytes=2000, segment_bytes=3000)
+    assert [topic.config for topic in Cluster(str(cluster.path)).topics()] == [expected]
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)

@@ -1,0 +1,239 @@
+"""What is deleted from the begin of a log, when, and in which order.
+
+A segment goes, the oldest first and none behind one that stays,
+
+    below the log start   when the next one begins at or below it
+    by size               while the log keeps retention.bytes without it
+    by time               when its newest record is more than retention.ms old, or its file is, where
+                          records have no times; a time in the future keeps it, and all behind it
+    never                 when it reaches past the high watermark, or is active and empty
+
+The active segment may go, too: an empty one then begins at the log's end.
+
+    1. the files of that empty one      past the recorded ends: the next writer removes them
+    2. the state, flushed               log start, and the new active segment
+    3. files are renamed to .deleted    .log last: while it is there the segment is found again
+    4. those are removed                once they are file.delete.delay.ms old, by whoever comes next
+
+The state moves before any file does, so a crash in between leaves segments below the log start,
+which the next run takes first. `.deleted` files carry the time of their renaming as their own, for
+a rename leaves none. The caller holds the partition's lock.
+
+Source: Kafka storage/.../log/UnifiedLog.java deleteOldSegments, LocalLog.deleteSegmentFiles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from spark_kbatch.config import NO_LIMIT
+from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
+from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.log.segment import last_indexed_timestamp, segment_paths
+from spark_kbatch.log.state import LogState
+from spark_kbatch.model import Deletion
+from spark_kbatch.record.header import NO_TIMESTAMP
+
+logger = logging.getLogger(__name__)
+
+_DELETED = ".deleted"
+_SEGMENT_FILE = re.compile(r"[0-9]{20}\.(log|index|timeindex|txnindex|snapshot)")
+
+
+class _Segment(NamedTuple):
+    base_offset: int
+    next_offset: int
+
+
+def plan(log: PartitionLog, state: LogState, now_ms: int) -> Deletion:
+    """What `delete_old_segments` would do; changes nothing and needs no lock."""
+    segments = _segments(log, state)
+    going = _below_log_start(segments, state)
+    going += _by_size(segments[going:], log, state)
+    going += _by_time(segments[going:], log, state, now_ms)
+    log_start_offset = max([state.log_start_offset, *(s.next_offset for s in segments[:going])])
+    return _deletion(log, state, log_start_offset, segments[:going], now_ms)
+
+
+def delete_old_segments(log: PartitionLog, state: LogState, now_ms: int) -> Deletion:
+    """Delete what the topic's retention says, and what an earlier run has begun to."""
+    return _carry_out(log, state, plan(log, state, now_ms), now_ms)
+
+
+def delete_records(log: PartitionLog, state: LogState, offset: int, now_ms: int) -> Deletion:
+    """Move the log start to `offset`, also into a batch, and delete the segments below it.
+
+    An offset below the log start changes nothing.
+
+    Raises:
+        OffsetOutOfRangeError: above the high watermark.
+    Source: UnifiedLog.maybeIncrementLogStartOffset.
+    """
+    ensure_deletable(log, state, offset)
+    moved = state._replace(log_start_offset=max(state.log_start_offset, offset))
+    segments = _segments(log, moved)
+    gone = segments[: _below_log_start(segments, moved)]
+    planned = _deletion(log, state, moved.log_start_offset, gone, now_ms)
+    return _carry_out(log, state, planned, now_ms)
+
+
+def ensure_deletable(log: PartitionLog, state: LogState, offset: int) -> None:
+    """Check that the log start can be moved to `offset`.
+
+    Raises:
+        OffsetOutOfRangeError: above the high watermark.
+    """
+    if not 0 <= offset <= state.high_watermark:
+        raise OffsetOutOfRangeError(
+            str(log.topic_partition), offset, state.log_start_offset, state.high_watermark
+        )
+
+
+def delete_segments(log: PartitionLog, bases: Iterable[int], *, now_ms: int) -> None:
+    """Rename the files of segments that no state names any more."""
+    stems = {f"{base:020d}" for base in bases}
+    if not stems:
+        return
+    found = [
+        name
+        for name in log.files.list(log.directory)
+        if name[:20] in stems and _SEGMENT_FILE.fullmatch(name)
+    ]
+    for name in sorted(found, key=lambda name: (name.endswith(".log"), name)):
+        path = log.directory / name
+        log.files.set_modified_ms(path, now_ms)
+        log.files.rename(path, path.with_name(name + _DELETED))
+
+
+def _carry_out(log: PartitionLog, state: LogState, planned: Deletion, now_ms: int) -> Deletion:
+    files = log.files
+    after = state._replace(
+        log_start_offset=planned.log_start_offset,
+        last_stable_offset=max(state.last_stable_offset, planned.log_start_offset),
+    )
+    if state.segment_base_offset in planned.segments:
+        end = state.log_end_offset
+        log.cut(state)  # a dead writer may have left a segment where the new one begins
+        paths = segment_paths(log.directory, end)
+        for path in paths:
+            files.write(path, 0, b"")
+        files.flush([*paths, log.directory])
+        after = after._replace(
+            segment_base_offset=end,
+            segment_size=0,
+            index_size=0,
+            time_index_size=0,
+            max_timestamp=NO_TIMESTAMP,
+            max_timestamp_offset=-1,
+            bytes_since_index_entry=0,
+            recovery_point=end,
+        )
+    if after != state:
+        # Flushed whatever the topic's writers do: an older state would name files that are gone.
+        log.write_state(after._replace(sequence=state.sequence + 1), flush=True)
+    delete_segments(log, planned.segments, now_ms=now_ms)
+    for name in planned.files:
+        files.remove(log.directory / name)
+    return planned
+
+
+def _deletion(
+    log: PartitionLog,
+    state: LogState,
+    log_start_offset: int,
+    segments: Sequence[_Segment],
+    now_ms: int,
+) -> Deletion:
+    return Deletion(
+        log_start_offset=log_start_offset,
+        segments=tuple(segment.base_offset for segment in segments),
+        size_in_bytes=sum(_size(segment, log, state) for segment in segments),
+        files=tuple(_old_deleted_files(log, now_ms)),
+    )
+
+
+def _segments(log: PartitionLog, state: LogState) -> list[_Segment]:
+    bases = log.segments(state)
+    return list(map(_Segment, bases, [*bases[1:], state.log_end_offset]))
+
+
+def _size(segment: _Segment, log: PartitionLog, state: LogState) -> int:
+    active = segment.base_offset == state.segment_base_offset
+    return state.segment_size if active else log.log_size(segment.base_offset)
+
+
+def _below_log_start(segments: list[_Segment], state: LogState) -> int:
+    """How many of these are wholly below the log start. The active one never is."""
+    rolled = (s for s in segments if s.base_offset != state.segment_base_offset)
+    return sum(segment.next_offset <= state.log_start_offset for segment in rolled)
+
+
+def _may_go(segment: _Segment, state: LogState) -> bool:
+    is_empty = segment.next_offset == segment.base_offset
+    return segment.next_offset <= state.high_watermark and not is_empty
+
+
+def _by_size(segments: list[_Segment], log: PartitionLog, state: LogState) -> int:
+    """How many of these the log can lose and still have retention.bytes."""
+    limit = log.config.retention_bytes
+    if limit == NO_LIMIT:
+        return 0
+    sizes = [_size(segment, log, state) for segment in segments]
+    excess = sum(sizes) - limit
+    for number, segment in enumerate(segments):
+        excess -= sizes[number]
+        if excess < 0 or not _may_go(segment, state):
+            return number
+    return len(segments)
+
+
+def _by_time(segments: list[_Segment], log: PartitionLog, state: LogState, now_ms: int) -> int:
+    """How many of these hold nothing but records older than retention.ms."""
+    limit = log.config.retention_ms
+    if limit == NO_LIMIT:
+        return 0
+    for number, segment in enumerate(segments):
+        if not _may_go(segment, state) or not _is_older(segment, log, state, now_ms - limit):
+            return number
+    return len(segments)
+
+
+def _is_older(segment: _Segment, log: PartitionLog, state: LogState, oldest_ms: int) -> bool:
+    """Whether the segment's newest record is from before `oldest_ms`."""
+    paths = segment_paths(log.directory, segment.base_offset)
+    if segment.base_offset == state.segment_base_offset:
+        newest = state.max_timestamp
+    elif log.files.exists(paths.time_index):
+        size = log.files.size(paths.time_index)
+        newest = last_indexed_timestamp(log.files, paths, size)
+    else:
+        newest = NO_TIMESTAMP
+    if newest >= oldest_ms:
+        return False
+    # The index has no checksum, and what is deleted does not come back: the batches must agree.
+    try:
+        for _, header in log.headers(segment.base_offset, 0, _size(segment, log, state)):
+            newest = max(newest, header.max_timestamp)
+    except CorruptRecordError as error:
+        logger.warning(
+            "retention of %s stops at a segment whose age is unknown: %s",
+            log.topic_partition,
+            error,
+        )
+        return False
+    return (newest if newest >= 0 else log.files.modified_ms(paths.log)) < oldest_ms
+
+
+def _old_deleted_files(log: PartitionLog, now_ms: int) -> list[str]:
+    delay_ms = log.config.file_delete_delay_ms
+    found = []
+    for name in log.files.list(log.directory):
+        if _SEGMENT_FILE.fullmatch(name.removesuffix(_DELETED)) and name.endswith(_DELETED):
+            with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+                if now_ms - log.files.modified_ms(log.directory / name) >= delay_ms:
+                    found.append(name)
+    return found

@@ -1,0 +1,404 @@
+"""A log that is cut back is as if what was cut off had never been appended."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_kbatch.config import TopicConfig
+from spark_kbatch.errors import (
+    CorruptRecordError,
+    OffsetsOutOfOrderError,
+    UnexpectedAppendOffsetError,
+)
+from spark_kbatch.log.checkpoints import read_leader_epochs, write_leader_epochs
+from spark_kbatch.log.files import Files
+from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.log.segment import segment_paths
+from spark_kbatch.log.state import LogState
+from spark_kbatch.log.truncation import truncate_fully_and_start_at, truncate_to
+from spark_kbatch.log.validator import validate
+from spark_kbatch.model import AppendOrigin
+from tests import builders, reference
+from tests.builders import a_log, append
+from tests.faults import CAN_BE_TORN, Fault, FaultyFiles, died
+from tests.log.soundness import ensure_sound
+from tests.reference import Record
+
+NOW = 1_800_000_000_000
+relaxed = settings(deadline=None, max_examples=60)
+
+
+def a_batch(times: Sequence[int]) -> bytes:
+    """A batch with a record at each of these times."""
+    return reference.encode_batch(
+        [Record(n, time, b"k", b"v" * 20) for n, time in enumerate(times)]
+    )
+
+
+def held(log: PartitionLog) -> list[Record]:
+    """The records, from the log start on."""
+    state, found = log.state(), []
+    offset = state.log_start_offset
+    while offset < state.high_watermark:
+        read = log.read(state, offset, max_bytes=1)
+        found += [r for r in reference.decode_batches(bytes(read.data)) if r.offset >= offset]
+        offset = found[-1].offset + 1
+    return found
+
+
+def content(log: PartitionLog) -> dict[str, bytes]:
+    """All files but the state."""
+    return {
+        path.name: path.read_bytes()
+        for path in log.directory.iterdir()
+        if path.name != "kbatch.state"
+    }
+
+
+def cut_to(log: PartitionLog, offset: int) -> LogState:
+    return truncate_to(log, log.state(), offset, now_ms=NOW, flush=False)
+
+
+def of_the_segment(state: LogState) -> tuple[int, ...]:
+    """What goes on with the next batch."""
+    return (
+        state.segment_size,
+        state.index_size,
+        state.max_timestamp,
+        state.max_timestamp_offset,
+        state.bytes_since_index_entry,
+    )
+
+
+@relaxed
+@given(
+    batches=st.lists(st.lists(st.integers(-1, 50), min_size=1, max_size=3), max_size=12),
+    offset=st.integers(0, 40),
+    segment_bytes=st.sampled_from([1, 300, 1 << 20]),
+    interval=st.sampled_from([0, 150, 4096]),
+    more=st.lists(st.lists(st.integers(-1, 80), min_size=1, max_size=2), max_size=6),
+)
+def test_a_truncated_log_is_the_log_of_the_batches_that_are_left(
+    tmp_path_factory: pytest.TempPathFactory,
+    batches: list[list[int]],
+    offset: int,
+    segment_bytes: int,
+    interval: int,
+    more: list[list[int]],
+) -> None:
+    config = TopicConfig(segment_bytes=segment_bytes, index_interval_bytes=interval)
+    folder = tmp_path_factory.mktemp("log")
+    log = a_log(folder, batches=0, config=config, files=FaultyFiles())
+    model = a_log(folder / "model", batches=0, config=config, files=FaultyFiles())
+    end = 0
+    for times in batches:
+        append(log, a_batch(times))
+        if end + len(times) <= offset:
+            append(model, a_batch(times))
+        else:
+            offset = min(offset, end)
+        end += len(times)
+
+    state = cut_to(log, offset)
+    assert state == log.state()
+    assert state.log_end_offset == state.high_watermark == model.state().log_end_offset
+    assert held(log) == held(model)
+    ensure_sound(log)
+    if log.state().segment_base_offset == model.state().segment_base_offset:
+        assert of_the_segment(log.state()) == of_the_segment(model.state())
+    for times in more:
+        append(log, a_batch(times))
+        append(model, a_batch(times))
+    assert held(log) == held(model)
+    ensure_sound(log)
+
+
+@pytest.mark.parametrize(
+    ("offset", "end", "segments"),
+    [
+        pytest.param(11, 9, [0, 3, 6, 9], id="within the last batch"),
+        pytest.param(9, 9, [0, 3, 6, 9], id="at a segment's begin"),
+        pytest.param(8, 6, [0, 3, 6], id="at a batch's last offset"),
+        pytest.param(1, 0, [0], id="within the first batch"),
+        pytest.param(0, 0, [0], id="at the begin"),
+        pytest.param(12, 12, [0, 3, 6, 9], id="at the end"),
+        pytest.param(99, 12, [0, 3, 6, 9], id="past the end"),
+    ],
+)
+def test_batches_that_hold_the_offset_go_entirely(
+    tmp_path: Path, offset: int, end: int, segments: list[int]
+) -> None:
+    log = a_log(tmp_path, batches=4, config=TopicConfig(segment_bytes=1))
+    before = log.state()
+    after = cut_to(log, offset)
+
+    assert (after == before) == (end == 12)
+    assert after.log_end_offset == end
+    assert log.segments(after) == segments
+    names = {path.name for path in log.directory.glob("0*")}
+    assert names == {path.name for base in segments for path in segment_paths(log.directory, base)}
+    assert [record.offset for record in held(log)] == list(range(end))
+
+
+def test_high_watermark_and_log_start_go_back_with_the_end(tmp_path: Path) -> None:
+    log = a_log(tmp_path, batches=4, config=TopicConfig(segment_bytes=1))
+    state = log.state()
+    for start, high_watermark, expected in ((2, 5, (2, 5)), (2, 8, (2, 6)), (7, 8, (6, 6))):
+        changed = state._replace(log_start_offset=start, high_watermark=high_watermark)
+        log.write_state(changed._replace(sequence=log.state().sequence + 1), flush=False)
+        after = cut_to(log, 6)
+        assert (after.log_start_offset, after.high_watermark) == expected
+        for seed in (2, 3):  # what was cut off
+            append(log, builders.batch(seed=seed))
+
+
+def test_an_offset_before_all_segments_empties_the_log(tmp_path: Path) -> None:
+    log = a_log(tmp_path, batches=3, config=TopicConfig(segment_bytes=1))
+    for path in segment_paths(log.directory, 0):
+        path.unlink()
+    after = cut_to(log, 2)
+    assert after[1:5] == (2, 2, 2, 2)
+    assert log.segments(after) == [2]
+
+
+def test_leader_epochs_go_with_their_batches(tmp_path: Path) -> None:
+    log = a_log(tmp_path, batches=4)
+    write_leader_epochs(Files(), log.directory, [(0, 0), (3, 6), (5, 9), (6, 12)])
+    for offset, expected in (
+        (12, [(0, 0), (3, 6), (5, 9), (6, 12)]),
+        (9, [(0, 0), (3, 6), (5, 9)]),
+    ):
+        after = cut_to(log, offset)
+        assert read_leader_epochs(Files(), log.directory) == expected
+    assert after.leader_epoch == 5
+
+
+def test_index_entries_of_what_is_cut_off_are_cut_off(tmp_path: Path) -> None:
+    log = a_log(tmp_path, batches=0, config=TopicConfig(index_interval_bytes=0))
+    for time in (10, 30, 20, 40):
+        append(log, a_batch([time]))
+    after = cut_to(log, 3)
+
+    paths, size = segment_paths(log.directory, 0), len(a_batch([10]))
+    entries = list(struct.iter_unpack(">ii", paths.offset_index.read_bytes()))
+    assert entries == [(1, size), (2, 2 * size)]
+    assert list(struct.iter_unpack(">qi", paths.time_index.read_bytes())) == [(30, 1)]
+    assert (after.max_timestamp, after.max_timestamp_offset) == (30, 1)
+
+
+@pytest.mark.parametrize("offset", [0, 2, 3, 5, 12, 700])
+def test_a_log_can_be_emptied_to_begin_anew_anywhere(tmp_path: Path, offset: int) -> None:
+    config = TopicConfig(segment_bytes=500, index_interval_bytes=1, file_delete_delay_ms=0)
+    log = a_log(tmp_path, batches=4, config=config)
+    assert len(log.segments(log.state())) > 1
+    after = truncate_fully_and_start_at(log, log.state(), offset, now_ms=NOW, flush=True)
+
+    assert after == log.state()
+    assert after[1:5] == (offset,) * 4
+    assert log.segments(after) == [offset]
+    assert log.size_in_bytes(after) == 0
+    append(log, a_batch([5, 6]))
+    assert [record.offset for record in held(log)] == [offset, offset + 1]
+    ensure_sound(log)
+
+
+def test_producers_are_forgotten_with_their_batches(tmp_path: Path) -> None:
+    log = a_log(tmp_path, batches=0)
+    data = builders.idempotent_batch(base_sequence=0)
+
+    def produce() -> int:
+        header = validate(data, log.topic_partition, log.config, AppendOrigin.CLIENT, now_ms=NOW)
+        result = log.append_as_leader(
+            log.state(), data, header, origin=AppendOrigin.CLIENT, flush=False, now_ms=NOW
+        )
+        return result.base_offset
+
+    for _ in range(2):
+        assert (produce(), produce()) == (0, 0), "the second is a duplicate"
+        cut_to(log, 0)
+    # Somebody else truncates.
+    produce()
+    other = PartitionLog(Files(), log.directory, log.topic_partition, log.config)
+    cut_to(other, 0)
+    assert produce() == 0
+    assert log.state().log_end_offset == 1
+
+
+# A crash.
+
+
+@pytest.fixture
+def original(tmp_path: Path) -> PartitionLog:
+    config = TopicConfig(segment_bytes=500, index_interval_bytes=1)
+    log = a_log(tmp_path / "original", batches=6, config=config)
+    write_leader_epochs(Files(), log.directory, [(0, 0), (1, 18)])
+    state = log.state()
+    log.write_state(state._replace(sequence=state.sequence + 1, leader_epoch=1), flush=False)
+    return log
+
+
+def copies(original: PartitionLog, folder: Path, faults: Sequence[Fault]) -> Iterator[PartitionLog]:
+    for number, fault in enumerate(faults):
+        directory = folder / str(number) / original.directory.name
+        directory.mkdir(parents=True)
+        for path in original.directory.iterdir():
+            (directory / path.name).write_bytes(path.read_bytes())
+        yield PartitionLog(FaultyFiles(fault), directory, original.topic_partition, original.config)
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["between steps", "within a step"])
+@pytest.mark.parametrize("how", ["to an offset", "fully"])
+def test_a_kill_at_any_step_leaves_the_old_log_or_the_new_one(
+    tmp_path: Path, original: PartitionLog, how: str, torn: bool
+) -> None:
+    def truncate(log: PartitionLog) -> None:
+        if how == "fully":
+            truncate_fully_and_start_at(log, log.state(), 40, now_ms=NOW, flush=True)
+        else:
+            truncate_to(log, log.state(), 7, now_ms=NOW, flush=True)
+
+    before = held(original)
+    end = 40 if how == "fully" else 6
+    after = [] if how == "fully" else before[:6]
+    (whole,) = copies(original, tmp_path / "whole", [Fault(at=1 << 30)])
+    truncate(whole)
+    assert held(whole) == after
+    steps = whole.files.steps  # type: ignore[attr-defined]
+    assert {"write", "rename" if how == "fully" else "truncate"} <= {s.split()[0] for s in steps}
+    faults = [
+        Fault(at, torn=torn)
+        for at, s in enumerate(steps)
+        if not torn or s.split()[0] in CAN_BE_TORN
+    ]
+    seen = set()
+    for fault, log in zip(faults, copies(original, tmp_path / "killed", faults), strict=True):
+        assert died(lambda log=log: truncate(log))
+        message = f"killed at {steps[fault.at]}"
+        log = PartitionLog(Files(), log.directory, log.topic_partition, log.config)
+        assert held(log) in (before, after), message
+        seen.add(held(log) == after)
+        if held(log) == after:
+            log.cut(log.state())
+            append(log, a_batch([9, 9]))
+            offsets = [*(record.offset for record in after), end, end + 1]
+            assert [record.offset for record in held(log)] == offsets, message
+        truncate(log)
+        assert held(log) == after, message
+        ensure_sound(log)
+    assert torn or seen == {False, True}
+
+
+# A follower's copy.
+
+
+def as_led(*batches: bytes, base_offset: int = 0, epochs: Sequence[int] = ()) -> bytes:
+    """Batches as a leader has them, one after the other; of epoch 0 by default."""
+    out = bytearray()
+    for number, data in enumerate(batches):
+        epoch = epochs[number] if epochs else 0
+        out += struct.pack(">q", base_offset) + data[8:12] + struct.pack(">i", epoch) + data[16:]
+        base_offset += reference.read_header(data).records_count
+    return bytes(out)
+
+
+def follow(log: PartitionLog, data: bytes, high_watermark: int = 0) -> LogState:
+    return log.append_as_follower(
+        log.state(), data, high_watermark=high_watermark, flush=False, now_ms=NOW
+    )
+
+
+def test_a_follower_has_the_bytes_of_its_leader(tmp_path: Path) -> None:
+    config = TopicConfig(
+        segment_bytes=600, index_interval_bytes=1, message_timestamp_type="LogAppendTime"
+    )
+    leader = a_log(tmp_path / "leader", batches=6, config=config)
+    log = a_log(tmp_path / "follower", batches=0, config=config)
+    offset = 0
+    while offset < 18:
+        read = leader.read(leader.state(), offset, max_bytes=1)
+        offset = follow(log, bytes(read.data), offset).log_end_offset
+    assert content(log) == content(leader)
+    assert len(log.segments(log.state())) > 1
+
+
+def test_the_high_watermark_follows_the_leaders_as_far_as_the_log_goes(tmp_path: Path) -> None:
+    log = a_log(tmp_path, batches=0)
+    for base, leaders, expected in ((0, 0, 0), (3, 2, 2), (6, 99, 9), (9, 4, 9)):
+        state = follow(log, as_led(builders.batch(), base_offset=base), leaders)
+        assert (state.high_watermark, state.log_end_offset) == (expected, base + 3)
+    assert [record.offset for record in held(log)] == list(range(9))
+
+
+@pytest.mark.parametrize("found", [2, 4])
+def test_a_copy_that_does_not_go_on_at_the_end_is_refused(tmp_path: Path, found: int) -> None:
+    log = a_log(tmp_path, batches=1)
+    before = content(log)
+    with pytest.raises(UnexpectedAppendOffsetError) as error:
+        follow(log, as_led(builders.batch(), base_offset=found))
+    assert (error.value.expected, error.value.found) == (3, found)
+    assert f"begin at offset {found}, where its log ends at 3" in str(error.value)
+    assert content(log) == before
+
+
+@pytest.mark.parametrize("second", [2, 4], ids=["overlap", "gap"])
+def test_a_copy_whose_batches_do_not_follow_each_other_is_refused(
+    tmp_path: Path, second: int
+) -> None:
+    log = a_log(tmp_path, batches=0)
+    before = content(log)
+    data = as_led(builders.batch()) + as_led(builders.batch(), base_offset=second)
+    with pytest.raises(OffsetsOutOfOrderError, match=f"begins at offset {second}, where .* at 3"):
+        follow(log, data)
+    assert content(log) == before
+
+
+def test_a_damaged_copy_is_refused(tmp_path: Path) -> None:
+    log = a_log(tmp_path, batches=0)
+    before = content(log)
+    data = as_led(builders.batch(), builders.batch())
+    for position in (len(data) - 1, len(data) // 2 + 30):
+        damaged = bytearray(data)
+        damaged[position] ^= 1
+        with pytest.raises(CorruptRecordError, match="CRC-32C"):
+            follow(log, bytes(damaged))
+    with pytest.raises(CorruptRecordError):
+        follow(log, data[:-1])
+    assert content(log) == before
+
+
+def test_a_follower_learns_the_epochs_of_its_leaders(tmp_path: Path) -> None:
+    log = a_log(tmp_path, batches=1)
+    follow(log, as_led(*[builders.batch()] * 3, base_offset=3, epochs=[0, 2, 2]), 99)
+    state = follow(log, as_led(builders.batch(), base_offset=12, epochs=[4]), 99)
+    assert read_leader_epochs(Files(), log.directory) == [(0, 0), (2, 6), (4, 12)]
+    assert state.leader_epoch == 4
+    assert [record.offset for record in held(log)] == list(range(15))
+    for epoch in (3, -1):
+        with pytest.raises(CorruptRecordError, match=f"epoch: expected 4 or more, found {epoch}"):
+            follow(log, as_led(builders.batch(), base_offset=15, epochs=[epoch]))
+
+
+def test_after_a_truncation_the_batches_of_another_epoch_are_read(tmp_path: Path) -> None:
+    log = a_log(tmp_path, batches=2)
+    follow(log, as_led(builders.batch(), base_offset=6, epochs=[1]), 99)
+    held(log)  # so that the epochs are known
+    cut_to(log, 6)
+    follow(log, as_led(builders.batch(seed=5), base_offset=6, epochs=[2]), 99)
+    assert read_leader_epochs(Files(), log.directory) == [(0, 0), (2, 6)]
+    expected = builders.records_of([builders.batch(seed=seed) for seed in (0, 1, 5)])
+    assert held(log) == expected
+
+
+def test_a_follower_cuts_what_a_dead_one_left(tmp_path: Path) -> None:
+    log = a_log(tmp_path, batches=1)
+    path = segment_paths(log.directory, 0).log
+    path.write_bytes(path.read_bytes() + random.Random(0).randbytes(99))
+    follow(log, as_led(builders.batch(), base_offset=3), 99)
+    ensure_sound(log)

@@ -1,0 +1,283 @@
+"""Retention and deleted records in a cluster: beside commits, appends and readers."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.config import TopicConfig
+from spark_kbatch.errors import (
+    CommitError,
+    ConfigError,
+    KafkaStorageError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.log import retention
+from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.log.segment import segment_paths
+from spark_kbatch.log.state import LogState
+from spark_kbatch.model import Deletion, TopicPartition
+from spark_kbatch.replica.manager import RETENTION_CHECK_INTERVAL_MS
+from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
+from tests import builders
+from tests.builders import append_records, batch
+from tests.faults import FaultyFiles, StopsInTheFlip
+from tests.log.soundness import ensure_sound
+
+EVENTS = TopicPartition("events", 0)
+OTHERS = [TopicPartition("others", 0), TopicPartition("others", 1)]
+SIZE = len(batch())
+DAY = 86_400_000
+# A batch of three records fills a segment; two segments are kept.
+CONFIG = TopicConfig(segment_bytes=SIZE, retention_bytes=2 * SIZE)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    cluster = builders.a_cluster(tmp_path, config=CONFIG, files=FaultyFiles())
+    cluster.create_topic("others", partitions=2, config={"retention.ms": -1})
+    return cluster
+
+
+def bases(cluster: Cluster, topic_partition: TopicPartition = EVENTS) -> list[int]:
+    log = cluster.manager.log(topic_partition)
+    return log.segments(log.state())
+
+
+def offsets(cluster: Cluster, topic_partition: TopicPartition = EVENTS) -> list[int]:
+    return [record.offset for record in builders.contents(cluster)[topic_partition]]
+
+
+def later(cluster: Cluster, ms: int) -> None:
+    """Let the clock of its logs be so much later."""
+    now_ms: Callable[[], int] = cluster.manager._now_ms
+    cluster.manager._now_ms = lambda: now_ms() + ms
+
+
+# After commits and appends.
+
+
+def test_a_commit_is_followed_by_retention(cluster: Cluster) -> None:
+    builders.write(cluster, {EVENTS: [batch()] * 2, OTHERS[0]: [batch()] * 4})
+    assert bases(cluster) == [0, 3]
+    builders.write(cluster, {EVENTS: [batch()] * 2})
+    assert bases(cluster) == [6, 9]
+    assert offsets(cluster) == [*range(6, 12)]
+    assert offsets(cluster, OTHERS[0]) == [*range(12)]
+    for topic_partition in (EVENTS, *OTHERS, TRANSACTION_STATE):
+        ensure_sound(cluster.manager.log(topic_partition))
+
+
+def test_what_goes_wrong_in_retention_is_not_the_commits(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no more space")
+
+    monkeypatch.setattr(retention, "delete_old_segments", fail)
+    with caplog.at_level(logging.WARNING):
+        builders.write(cluster, {EVENTS: [batch()] * 3})
+        assert append_records(cluster, {EVENTS: batch()})[EVENTS].error is None
+    assert [record.getMessage() for record in caplog.records] == [
+        "old segments stay for now: no more space",
+        "old segments of events-0 stay for now: no more space",
+    ]
+    assert offsets(cluster) == [*range(12)]
+
+
+def test_appends_are_followed_by_retention_every_five_minutes(cluster: Cluster) -> None:
+    for _ in range(4):
+        append_records(cluster, {EVENTS: batch()})
+    assert bases(cluster) == [0, 3, 6, 9]
+    later(cluster, RETENTION_CHECK_INTERVAL_MS)
+    append_records(cluster, {EVENTS: batch()})
+    assert bases(cluster) == [9, 12]
+    append_records(cluster, {EVENTS: batch()})
+    assert bases(cluster) == [9, 12, 15]
+    assert offsets(cluster) == [*range(9, 18)]
+
+
+def test_an_idempotent_producer_goes_on_after_its_batches_were_deleted(cluster: Cluster) -> None:
+    for sequence in range(5):
+        data = builders.idempotent_batch(base_sequence=sequence, value=b"v" * 300)
+        assert append_records(cluster, {EVENTS: data})[EVENTS].error is None
+    cluster.collect_garbage()
+    assert len(offsets(cluster)) < 5
+    for sequence in (4, 5):  # a duplicate, and the next
+        data = builders.idempotent_batch(base_sequence=sequence, value=b"v" * 300)
+        assert append_records(cluster, {EVENTS: data})[EVENTS].base_offset == sequence
+
+
+# Deleting records.
+
+
+def test_records_are_deleted_in_several_partitions(cluster: Cluster) -> None:
+    builders.write(cluster, {EVENTS: [batch()] * 2, OTHERS[0]: [batch()], OTHERS[1]: [batch()]})
+    assert cluster.delete_records({EVENTS: 4, OTHERS[1]: -1}) == {EVENTS: 4, OTHERS[1]: 3}
+    assert offsets(cluster) == [4, 5], "also within a batch"
+    assert (offsets(cluster, OTHERS[0]), offsets(cluster, OTHERS[1])) == ([0, 1, 2], [])
+    assert bases(cluster) == [3]
+    assert cluster.delete_records({EVENTS: 1}) == {EVENTS: 4}
+    edges = cluster.edges([EVENTS])[EVENTS]
+    assert (edges.log_start_offset, edges.high_watermark) == (4, 6)
+    assert cluster.delete_records({}) == {}
+
+
+def test_a_range_that_begins_below_the_log_start_is_out_of_range(cluster: Cluster) -> None:
+    builders.write(cluster, {EVENTS: [batch()] * 2})
+    cluster.delete_records({EVENTS: 2})
+    with pytest.raises(OffsetOutOfRangeError, match=r"offset 1 of events-0 .* offsets 2 to 6"):
+        list(cluster.read("events", start=1))
+    assert offsets(cluster) == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("offset", [7, -2])
+def test_one_offset_out_of_range_deletes_nothing_anywhere(cluster: Cluster, offset: int) -> None:
+    builders.write(cluster, {EVENTS: [batch()] * 2, OTHERS[0]: [batch()]})
+    with pytest.raises(OffsetOutOfRangeError, match=f"offset {offset} of events-0"):
+        cluster.delete_records({OTHERS[0]: 2, EVENTS: offset})
+    assert offsets(cluster, OTHERS[0]) == [0, 1, 2]
+    assert len(offsets(cluster)) == 6
+
+
+def test_records_of_what_is_not_the_users_are_not_deleted(cluster: Cluster) -> None:
+    with pytest.raises(ConfigError, match="the cluster's own"):
+        cluster.delete_records({TRANSACTION_STATE: 0})
+    for topic_partition in (TopicPartition("nothing", 0), TopicPartition("events", 1)):
+        with pytest.raises(UnknownTopicOrPartitionError):
+            cluster.delete_records({topic_partition: 0})
+
+
+@pytest.mark.parametrize("what", ["delete records", "collect garbage", "append"])
+def test_a_commit_that_a_dead_committer_left_is_finished_before(
+    cluster: Cluster, what: str
+) -> None:
+    builders.write(cluster, {EVENTS: [batch()], OTHERS[0]: [batch()]})
+    extents = builders.staged(cluster, {EVENTS: [batch()] * 2, OTHERS[0]: [batch(n=2)]})
+    with pytest.raises(CommitError):
+        builders.commit(Cluster(str(cluster.path), files=StopsInTheFlip(1)), extents)
+    # Neither partition's own state has the commit: nothing of it may be overwritten.
+    again = Cluster(str(cluster.path), files=FaultyFiles())
+    if what == "delete records":
+        again.delete_records({EVENTS: 8, OTHERS[0]: 4})
+    elif what == "collect garbage":
+        again.collect_garbage()
+    else:
+        append_records(again, {EVENTS: batch(n=1)})
+    found = {"delete records": [8], "collect garbage": [*range(3, 9)], "append": [*range(3, 10)]}
+    assert offsets(again) == found[what]
+    assert offsets(again, OTHERS[0]) == ([4] if what == "delete records" else [*range(5)])
+    for topic_partition in (EVENTS, OTHERS[0]):
+        if what != "append":
+            ensure_sound(again.manager.log(topic_partition))
+
+
+# Beside readers.
+
+
+@pytest.mark.parametrize("gone", ["before the files are listed", "before the file is opened"])
+def test_a_reader_whose_segment_goes_meanwhile_is_told_that_the_log_begins_later(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    builders.write(cluster, {EVENTS: [batch()] * 2})
+    log = cluster.manager.log(EVENTS)
+    list_segments = PartitionLog.segments
+
+    def segments(self: PartitionLog, state: LogState) -> list[int]:
+        monkeypatch.undo()
+        before = list_segments(self, state)
+        cluster.delete_records({EVENTS: 4})
+        return before if "opened" in gone else list_segments(self, state)
+
+    monkeypatch.setattr(PartitionLog, "segments", segments)
+    with pytest.raises(OffsetOutOfRangeError, match=r"offset 1 of events-0 .* offsets 4 to 6"):
+        list(cluster.read("events", start=1))
+    assert list_segments(log, log.state()) == [3]
+
+
+def test_a_segment_that_is_gone_for_no_reason_is_a_storage_error(cluster: Cluster) -> None:
+    builders.write(cluster, {EVENTS: [batch()] * 2})
+    segment_paths(cluster.manager.log(EVENTS).directory, 0).log.unlink()
+    with pytest.raises(KafkaStorageError, match="no segment that holds offset 1"):
+        list(cluster.read("events", start=1))
+
+
+# Garbage.
+
+
+def a_left_over(cluster: Cluster, name: str, *, age_ms: int, newest: str) -> None:
+    """What a task of a job staged, last written `age_ms` ago in `newest`; all else is older."""
+    builders.staged(cluster, {EVENTS: [batch()], OTHERS[0]: [batch()]}, transaction=name)
+    folder = cluster.metadata.staging_dir / name
+    (folder / "driver").write_bytes(b"mark")
+    for path in (*folder.rglob("*"), folder):
+        age = age_ms if path.name == newest else 100 * DAY
+        time = builders.FIRST_TIMESTAMP_MS - age
+        os.utime(path, ns=(time * 1_000_000, time * 1_000_000))
+
+
+def everything(cluster: Cluster) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in cluster.path.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_kbatch.cluster.now_ms", lambda: builders.FIRST_TIMESTAMP_MS)
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("newest", ["driver", "shared", "job"])
+def test_what_a_dead_job_staged_goes_by_its_newest_file(cluster: Cluster, newest: str) -> None:
+    a_left_over(cluster, "job", age_ms=7 * DAY, newest=newest)
+    assert cluster.collect_garbage().left_overs == []
+    found = cluster.collect_garbage(staging_retention_ms=7 * DAY - 1).left_overs
+    assert [tuple(left_over) for left_over in found] == [("job", 2 * SIZE + 4, 7 * DAY)]
+    assert list(cluster.metadata.staging_dir.iterdir()) == []
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_dry_run_says_what_would_go_and_changes_nothing(cluster: Cluster) -> None:
+    append_records(cluster, {EVENTS: batch()})
+    for _ in range(3):
+        append_records(cluster, {EVENTS: batch()})
+    a_left_over(cluster, "job", age_ms=8 * DAY, newest="driver")
+    before = everything(cluster)
+    planned = cluster.collect_garbage(dry_run=True)
+
+    assert everything(cluster) == before
+    assert planned.partitions[EVENTS] == Deletion(6, (0, 3), 2 * SIZE, ())
+    assert cluster.collect_garbage() == planned
+    assert offsets(cluster) == [*range(6, 12)]
+    assert cluster.collect_garbage().partitions[EVENTS] == Deletion(6, (), 0, ())
+
+
+def test_garbage_of_some_topics_is_collected_alone(cluster: Cluster) -> None:
+    builders.write(cluster, {OTHERS[0]: [batch()]})
+    append_records(cluster, {EVENTS: batch()})
+    for _ in range(3):
+        append_records(cluster, {EVENTS: batch()})
+    assert [*cluster.collect_garbage(["others"]).partitions] == OTHERS
+    assert len(bases(cluster)) == 4
+    assert [*cluster.collect_garbage(["events"]).partitions] == [EVENTS]
+    assert len(bases(cluster)) == 2
+    with pytest.raises(UnknownTopicOrPartitionError):
+        cluster.collect_garbage(["nothing"])
+
+
+def test_deleted_files_go_after_their_delay_also_without_retention(cluster: Cluster) -> None:
+    cluster.create_topic("short", config=TopicConfig(segment_bytes=SIZE, file_delete_delay_ms=50))
+    place = TopicPartition("short", 0)
+    builders.write(cluster, {place: [batch()] * 3})
+    cluster.delete_records({place: 7})
+    folder = cluster.manager.log(place).directory
+    assert len(list(folder.glob("*.deleted"))) == 6
+    later(cluster, 50)
+    assert len(cluster.collect_garbage().partitions[place].files) == 6
+    assert list(folder.glob("*.deleted")) == []
+    assert offsets(cluster, place) == [7, 8]
