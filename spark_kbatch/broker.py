@@ -8,7 +8,7 @@ by the high watermarks in the broker's checkpoint instead, which the broker repl
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,6 +19,7 @@ from spark_kbatch.config import (
     ReadOptions,
     Topic,
     TopicConfig,
+    parse_isolation_level,
     refuse,
 )
 from spark_kbatch.consumer import TopicReader
@@ -28,6 +29,7 @@ from spark_kbatch.log.broker_log_dir import BrokerLogDir
 from spark_kbatch.model import (
     IsolationLevel,
     LogOffsets,
+    OffsetAndTimestamp,
     OffsetRange,
     PartitionInfo,
     TopicPartition,
@@ -91,6 +93,24 @@ class BrokerLogs(TopicReader):
                 )
         checkpoints = self._checkpoints(wanted)
         return {tp: self._log_dir.log(tp).edges(checkpoints[tp]) for tp in wanted}
+
+    def list_offsets(
+        self,
+        wanted: Mapping[TopicPartition, int | str],
+        *,
+        isolation_level: str = "read_committed",
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """As `TopicReader.list_offsets`, of each log when it is looked at."""
+        times = consumer.parse_times(wanted)
+        isolation = parse_isolation_level("isolation_level", isolation_level)
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        for tp, edges in self.edges(times).items():
+            found[tp] = consumer.edge_if_asked(times[tp], edges, isolation)
+            if found[tp] is None:
+                found[tp] = self._log_dir.log(tp).offset_for_timestamp(
+                    times[tp], end_offset=edges.end_offset(isolation)
+                )
+        return found
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Edges and sizes of all partitions of these topics that are here."""

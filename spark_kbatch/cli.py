@@ -2,6 +2,8 @@
 
     kbatch topics PATH [TOPIC ...]     what a cluster holds
     kbatch consume PATH TOPIC          records, one a line
+    kbatch offsets PATH TOPIC          offsets by time
+    kbatch repair PATH [TOPIC ...]     make damaged logs whole again
     kbatch delete-records PATH TOPIC PARTITION:OFFSET ...
                                        all below an offset
     kbatch gc PATH [TOPIC ...]         what retention says, and what dead jobs have left
@@ -157,6 +159,60 @@ def consume(
             break
 
 
+def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: str) -> int | str:
+    """A time as ms or ISO 8601, UTC where it names no zone; or the word for an edge."""
+    if text in ("earliest", "latest", "max-timestamp"):
+        return text.replace("-", "_")
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is none of: earliest, latest, max-timestamp, milliseconds since 1970, a time "
+            "such as 2024-10-25T08:00:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return (moment - _EPOCH) // datetime.timedelta(milliseconds=1)
+
+
+@cli.command()
+@click.argument("path")
+@click.argument("topic")
+@click.option("--time", "-t", "wanted", callback=_time_or_edge, default="latest", show_default=True, help="Milliseconds, an ISO time, earliest, latest or max-timestamp.")  # fmt: skip
+@_isolation_level
+@_foreign_end
+@_as_json
+def offsets(
+    path: str,
+    topic: str,
+    wanted: int | str,
+    isolation_level: str,
+    foreign_end: str,
+    as_json: bool,
+) -> None:
+    """Print, for each partition of TOPIC, the first offset whose record has a time or a later one.
+
+    A line has partition, offset and the record's time, separated by tabs; "-" where there is none.
+    latest is the offset that the next record gets; max-timestamp the record with the largest time.
+    """
+    cluster = open_for_reading(path, foreign_end=foreign_end)
+    asked = dict.fromkeys(cluster.partitions(topic), wanted)
+    found = cluster.list_offsets(asked, isolation_level=isolation_level)
+    for topic_partition, record in sorted(found.items()):
+        offset, timestamp = record or (None, -1)
+        row = {
+            "partition": topic_partition.partition,
+            "offset": offset,
+            "timestamp": _time(timestamp),
+        }
+        if as_json:
+            _print_json(row)
+        else:
+            click.echo("\t".join(map(_shown, row.values())))
+
+
 def _partition_and_offset(
     _context: click.Context, _parameter: click.Parameter, words: Sequence[str]
 ) -> dict[int, int]:
@@ -190,6 +246,50 @@ def delete_records(path: str, topic: str, offsets: dict[int, int], as_json: bool
             _print_json({"topic": topic, "partition": tp.partition, "log_start_offset": offset})
         else:
             click.echo(f"{tp} begins at offset {offset}")
+
+
+@cli.command()
+@click.argument("path")
+@click.argument("names", metavar="[TOPIC[-PARTITION]]...", nargs=-1)
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@_as_json
+def repair(path: str, names: Sequence[str], dry_run: bool, as_json: bool) -> None:
+    """Make logs whole again as far as their batches allow, and say what was done.
+
+    A lost kbatch.state, indexes, leader epochs and partition.metadata are made anew; a log that lost
+    its state ends with the last batch before the first that is damaged, and what lies behind is kept
+    under names that end in .deleted. Without names all topics are looked at. Exit code 1 where
+    batches are damaged that nothing can make whole.
+    """
+    cluster = Cluster(path)
+    chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
+    damaged = False
+    for report in cluster.repair(chosen or None, dry_run=dry_run):
+        damaged = damaged or bool(report.damaged)
+        if as_json:
+            topic, partition = report.topic_partition
+            rest = dict(zip(report._fields[1:], report[1:], strict=True))
+            _print_json({"topic": topic, "partition": partition, **rest})
+            continue
+        start, end = report.log_start_offset, report.log_end_offset
+        state = "sound" if not report.found and not report.damaged else "repaired"
+        if report.damaged:
+            state = "damaged"
+        elif report.found and dry_run:
+            state = "can be repaired"
+        click.echo(f"{report.topic_partition}: {state}, offsets {start} to {end}")
+        for sentence in (*report.found, *report.damaged):
+            click.echo(f"  {sentence}")
+    if damaged:
+        sys.exit(1)
+
+
+def _partitions_named(cluster: Cluster, name: str) -> list[TopicPartition]:
+    """Those of a topic, or the one that `name` is."""
+    topic, _, number = name.rpartition("-")
+    if cluster.metadata.find_topic(name) is None and topic and number.isdecimal():
+        return [TopicPartition(topic, int(number))]
+    return cluster.manager.partitions(name)
 
 
 @cli.command()
@@ -298,6 +398,7 @@ set, and begins 30 seconds after its start. To keep old records the topic needs 
 before they are exported: kafka-configs.sh --alter --entity-type topics --entity-name TOPIC
 --add-config retention.ms=-1"""
 
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 
 

@@ -9,7 +9,7 @@ for arrow_batch in cluster.read("events"):
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from spark_kbatch.config import (
     TopicConfig,
     WriteOptions,
     ensure_codec_exists,
+    parse_isolation_level,
     parse_topic_config,
     topic_key,
 )
@@ -32,12 +33,14 @@ from spark_kbatch.errors import ConfigError, KafkaStorageError, RecordTooLargeEr
 from spark_kbatch.export import ExportedPartition, export_topic
 from spark_kbatch.log.broker_log_dir import WHAT_IS_LOOKED_FOR, BrokerLogDir
 from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.model import (
     AppendOrigin,
     AppendResult,
     Deletion,
     IsolationLevel,
     LogOffsets,
+    OffsetAndTimestamp,
     OffsetRange,
     PartitionInfo,
     TopicPartition,
@@ -58,6 +61,7 @@ from spark_kbatch.replica.metadata import Metadata, absolute_path
 from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC
 from spark_kbatch.transaction.coordinator import Coordinator
+from spark_kbatch.transaction.repair import Repair
 from spark_kbatch.transaction.snapshot import Snapshots
 from spark_kbatch.transaction.staging import (
     STAGING_RETENTION_MS,
@@ -200,6 +204,25 @@ class Cluster(TopicReader):
         """Of one moment."""
         return {tp: log_offsets(state) for tp, state in self.snapshots.states(partitions).items()}
 
+    def list_offsets(
+        self,
+        wanted: Mapping[TopicPartition, int | str],
+        *,
+        isolation_level: str = "read_committed",
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """As `TopicReader.list_offsets`, of one moment."""
+        times = consumer.parse_times(wanted)
+        isolation = parse_isolation_level("isolation_level", isolation_level)
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        for tp, state in self.snapshots.states(times).items():
+            edges = log_offsets(state)
+            found[tp] = consumer.edge_if_asked(times[tp], edges, isolation)
+            if found[tp] is None:
+                found[tp] = self.manager.log(tp).offset_for_timestamp(
+                    state, times[tp], end_offset=edges.end_offset(isolation)
+                )
+        return found
+
     def fetch(
         self,
         topic_partition: TopicPartition,
@@ -340,6 +363,28 @@ class Cluster(TopicReader):
             return self._producer_ids.next()
         except OSError as error:
             raise KafkaStorageError(f"no producer id can be had: {error}") from error
+
+    def repair(
+        self, partitions: Iterable[TopicPartition] | None = None, *, dry_run: bool = False
+    ) -> Iterator[RepairReport]:
+        """Make logs whole again as far as their batches allow; `log/repair.py` says what that means.
+
+        Args:
+            partitions: which, as (topic, number); all by default, the cluster's own too.
+            dry_run: only look, and say what would be done.
+
+        Returns:
+            A report for each, once it is done.
+
+        Raises:
+            KafkaStorageError: a log's directory is not there.
+        """
+        if partitions is None:
+            names = self.metadata.topic_names(internal=True)
+            partitions = [tp for name in names for tp in self.manager.partitions(name)]
+        partitions = [TopicPartition(*tp) for tp in partitions]
+        coordinator = Coordinator(self.manager, now_ms, adopt_min_bytes=0, flush=True)
+        return Repair(self.manager, coordinator, dry_run=dry_run).run(partitions)
 
     def coordinator(self, options: WriteOptions) -> Coordinator:
         """Who publishes what tasks stage."""

@@ -29,8 +29,10 @@ from spark_kbatch.errors import (
 from spark_kbatch.model import (
     EARLIEST,
     LATEST,
+    MAX_TIMESTAMP,
     IsolationLevel,
     LogOffsets,
+    OffsetAndTimestamp,
     OffsetRange,
     PartitionInfo,
     TopicPartition,
@@ -39,6 +41,7 @@ from spark_kbatch.record import codec
 from spark_kbatch.record.control import read_marker
 from spark_kbatch.record.header import (
     NO_PRODUCER_ID,
+    NO_TIMESTAMP,
     BatchHeader,
     LogRead,
     ensure_valid,
@@ -130,6 +133,30 @@ class TopicReader(abc.ABC):
             action: the same for all callers that are to agree, where PATH lets them.
         """
 
+    @abc.abstractmethod
+    def list_offsets(
+        self,
+        wanted: Mapping[TopicPartition, int | str],
+        *,
+        isolation_level: str = "read_committed",
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Offsets by time.
+
+        Args:
+            wanted: for each partition, as (topic, number), a time in ms: the answer is the first
+                record with that time or a later one. Or "earliest", "latest", "max_timestamp", as
+                -2, -1 and -3: the first offset held, the end, the first record of those with the
+                largest time.
+            isolation_level: "read_committed" ends before the first transaction that is open.
+
+        Returns:
+            None where there is no such record before the end. The time of an edge is -1.
+
+        Raises:
+            ConfigError: another word or number.
+        Source: Kafka core/.../cluster/Partition.scala fetchOffsetForTimestamp; ListOffsetsRequest.
+        """
+
     def topics(self) -> list[Topic]:
         """All topics but internal ones, by name."""
         return [self.topic(name) for name in self.topic_names()]
@@ -193,6 +220,34 @@ class TopicReader(abc.ABC):
             number = pa.scalar(tp.partition, pa.int32())
             for batch in self.read_range(OffsetRange(tp, first, last), columns, isolation):
                 yield batch.add_column(0, "partition", pa.repeat(number, batch.num_rows))
+
+
+_EDGES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
+
+
+def parse_times(wanted: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
+    """What `TopicReader.list_offsets` is asked, the words as their numbers."""
+    times = {}
+    for tp, asked in wanted.items():
+        number = _EDGES.get(asked) if isinstance(asked, str) else asked
+        if number is None or (number < 0 and number not in _EDGES.values()):
+            raise ConfigError(
+                f"offsets are listed by time: {asked!r} is neither a time in ms, 0 or later, nor one "
+                f"of {', '.join(map(repr, _EDGES))}"
+            )
+        times[TopicPartition(*tp)] = number
+    return times
+
+
+def edge_if_asked(
+    time: int, edges: LogOffsets, isolation: IsolationLevel
+) -> OffsetAndTimestamp | None:
+    """The edge that EARLIEST or LATEST stands for in place of a time; None for any other."""
+    if time == EARLIEST:
+        return OffsetAndTimestamp(edges.log_start_offset, NO_TIMESTAMP)
+    if time == LATEST:
+        return OffsetAndTimestamp(edges.end_offset(isolation), NO_TIMESTAMP)
+    return None
 
 
 def plan(

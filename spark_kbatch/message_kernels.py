@@ -2,6 +2,7 @@
 
     kernel          one call does, for n messages
     scan_messages   how far messages of one kind lie back to back, and their offsets and times
+    check_messages  whether the CRCs of messages hold
     read_messages   messages, their CRCs checked -> offsets, timestamps, keys, values
     write_messages  timestamps, keys, values -> messages with offsets from 0 on
     assign_offsets  gives messages that lie back to back offsets from another one on
@@ -161,6 +162,21 @@ def scan_messages(data: Any, stop: Any, facts: Any) -> Any:
     return count
 
 
+def check_messages(data: Any, start: Any, end: Any) -> Any:
+    """Check the CRCs of whole messages that lie back to back in data[start:end].
+
+    inputs:  data uint8.
+    Returns the position of the first message whose CRC does not hold; `end` where all do.
+    """
+    position, end = np.uint64(start), np.uint64(end)
+    while position < end:
+        behind = position + _12 + _uint32(data, position + _8)
+        if _crc32(data, position + _16, behind) != _uint32(data, position + _12):
+            break
+        position = behind
+    return np.int64(position)
+
+
 def read_messages(
     data: Any,
     sections: Any,
@@ -315,7 +331,7 @@ def assign_offsets(out: Any, end: Any, offset: Any) -> Any:
 
 # What `jit` compiles: helpers in the order in which they call each other, then kernels.
 HELPERS = ("_uint32", "_int32", "_int64", "_write_uint32", "_write_uint64", "_crc32")
-KERNELS = ("scan_messages", "read_messages", "write_messages", "assign_offsets")
+KERNELS = ("scan_messages", "check_messages", "read_messages", "write_messages", "assign_offsets")
 
 
 def warm_up() -> None:
@@ -327,6 +343,7 @@ def warm_up() -> None:
     numbers, sums = np.zeros((2, 0), np.int64), np.zeros((2, 1), np.int32)
     valid, facts = np.zeros((2, 0), np.uint8), np.zeros(SCAN_FACTS, np.int64)
     scan_messages(data, 0, facts)
+    check_messages(data, 0, 0)
     read_messages(data, sections, numbers, sums, valid, out8, out8, facts[:2])
     write_messages(0, times, data, bounds, data, data, bounds, data, out8, facts[:1])
     assign_offsets(out8, 0, 0)

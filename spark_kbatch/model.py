@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 EARLIEST = -2  # in place of an offset: the log start, looked up when read
 LATEST = -1  # in place of an offset: the end for its isolation level, looked up when read
+MAX_TIMESTAMP = -3  # in place of a time: the record with the largest
 
 
 class TopicPartition(NamedTuple):
@@ -25,6 +26,13 @@ class OffsetRange(NamedTuple):
     topic_partition: TopicPartition
     start: int
     end: int
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """A record that a time was looked up for; the time is -1 where an edge of the log was asked."""
+
+    offset: int
+    timestamp: int  # ms
 
 
 class IsolationLevel(Enum):

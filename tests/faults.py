@@ -138,6 +138,53 @@ class FaultyFiles(Files):
         return super().open_for_locks(path)
 
 
+class PowerLoss(Files):
+    """A disk that can lose what was not flushed: sectors of files, and names in directories.
+
+    `strike` leaves a folder as a power loss might. Each sector that was written since its file was
+    flushed is as before or as now, or zero where the file was shorter; a file is as long as before,
+    as now, or between; a name that was made since its directory was flushed may be gone.
+    """
+
+    SECTOR = 512
+
+    def __init__(self) -> None:
+        self.flushed: dict[Path, bytes] = {}  # by the path at which it was flushed
+        self.names: dict[Path, set[str]] = {}
+
+    def flush_descriptor(self, descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.is_dir():
+            self.names[path] = {entry.name for entry in path.iterdir() if entry.is_file()}
+        else:
+            self.flushed[path] = path.read_bytes()
+
+    def rename(self, source: Path, target: Path) -> None:
+        super().rename(source, target)
+        if source in self.flushed:
+            self.flushed[target] = self.flushed.pop(source)
+
+    def strike(self, folder: Path, rng: random.Random) -> None:
+        """Lose what may be lost, each thing or not; the next boot finds the rest."""
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            durable_name = path.name in self.names.get(path.parent, set())
+            if not durable_name and rng.random() < 0.3:
+                path.unlink()
+                continue
+            before, now = self.flushed.get(path, b""), path.read_bytes()
+            if before == now or rng.random() < 0.3:
+                continue
+            size = rng.choice(
+                [len(before), len(now), rng.randint(*sorted((len(before), len(now))))]
+            )
+            out = bytearray(size)
+            for at in range(0, size, self.SECTOR):
+                old, new = before[at : at + self.SECTOR], now[at : at + self.SECTOR]
+                kept = new if old == new else rng.choice([old, new, new])
+                out[at : at + len(kept)] = kept[: size - at]
+            path.write_bytes(out)
+
+
 _COMMIT_POINT = "__transaction_state-0/kbatch.state"
 
 

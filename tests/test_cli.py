@@ -171,8 +171,70 @@ def test_records_below_an_offset_are_deleted(old: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("time", "rows"),
+    [
+        ("earliest", ["0\t0\t-", "1\t0\t-"]),
+        ("latest", ["0\t3\t-", "1\t3\t-"]),
+        ("max-timestamp", ["0\t2\t2023-11-14T22:13:20.123Z", "1\t2\t2023-11-14T22:13:20.123Z"]),
+        ("1", ["0\t2\t2023-11-14T22:13:20.123Z", "1\t2\t2023-11-14T22:13:20.123Z"]),
+        ("1970-01-01", ["0\t0\t1970-01-01T00:00:00.000Z", "1\t0\t1970-01-01T00:00:00.000Z"]),
+        ("2023-11-14T23:13:20.123+01:00", ["0\t2\t2023-11-14T22:13:20.123Z", "1\t2\t2023-11-14T22:13:20.123Z"]),
+        ("2023-11-14T22:13:20.124Z", ["0\t-\t-", "1\t-\t-"]),
+    ],
+    ids=["earliest", "latest", "max", "ms", "date", "zone", "after-all"],
+)  # fmt: skip
+def test_offsets_shows_where_a_time_begins(path: Path, time: str, rows: list[str]) -> None:
+    assert kbatch("offsets", path, "events", "--time", time).stdout.splitlines() == rows
+
+
+def test_offsets_as_json_has_null_where_there_is_none(path: Path) -> None:
+    done = kbatch("offsets", path, "events", "--time", "99999999999999", "--json")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert rows == [{"partition": p, "offset": None, "timestamp": None} for p in (0, 1)]
+
+
+def test_repair_says_what_it_did_and_does_it(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={"events-eu": 2})
+    builders.write(cluster, {("events-eu", 0): [codec.encode(ROWS)]})
+    index = cluster.path / "broker-0/events-eu-0/00000000000000000000.index"
+    index.unlink()
+
+    looked = kbatch("repair", cluster.path, "--dry-run")
+    assert (looked.returncode, index.exists()) == (0, False)
+    assert "events-eu-0: can be repaired, offsets 0 to 3" in looked.stdout.splitlines()
+    done = kbatch("repair", cluster.path, "events-eu-0", "--json")
+    (report,) = map(json.loads, done.stdout.splitlines())
+    assert index.exists()
+    assert report == {
+        "topic": "events-eu", "partition": 0, "log_start_offset": 0, "log_end_offset": 3,
+        "found": [f"{index} is missing: it is made anew"], "damaged": [],
+    }  # fmt: skip
+    again = kbatch("repair", cluster.path, "events-eu")
+    assert again.stdout.splitlines() == [
+        "events-eu-0: sound, offsets 0 to 3",
+        "events-eu-1: sound, offsets 0 to 0",
+    ]
+
+
+def test_repair_of_damaged_batches_is_exit_code_1(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    builders.write(cluster, {("events", 0): [codec.encode(ROWS)]})
+    path = cluster.path / "broker-0/events-0/00000000000000000000.log"
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+    done = kbatch("repair", cluster.path, "events")
+    assert done.returncode == 1
+    first, second = done.stdout.splitlines()
+    assert first == "events-0: damaged, offsets 0 to 3"
+    assert f"position 0 of {path}: CRC-32C" in second
+
+
+@pytest.mark.parametrize(
     ("words", "reason"),
     [
+        (["repair", "{path}", "events-9"], "partition events-9 does not exist"),
+        (["offsets", "{path}", "absent"], "topic 'absent' does not exist"),
         (["consume", "{path}", "absent"], "topic 'absent' does not exist"),
         (["consume", "{path}", "events", "-p", "7"], "events-7"),
         (["consume", "{path}", "events", "--start", "9"], "9"),
@@ -182,7 +244,18 @@ def test_records_below_an_offset_are_deleted(old: Path) -> None:
         (["gc", "{path}", "absent"], "topic 'absent' does not exist"),
         (["demo", "{path}"], "already holds something"),
     ],
-    ids=["topic", "partition", "offset", "folder", "scheme", "deleted", "collected", "demo"],
+    ids=[
+        "repair",
+        "offsets",
+        "topic",
+        "partition",
+        "offset",
+        "folder",
+        "scheme",
+        "deleted",
+        "collected",
+        "demo",
+    ],
 )
 def test_a_failure_is_one_line_and_exit_code_1(path: Path, words: list[str], reason: str) -> None:
     done = kbatch(*(word.format(path=path) for word in words))
@@ -200,6 +273,7 @@ def test_a_failure_is_one_line_and_exit_code_1(path: Path, words: list[str], rea
         ["consume", "x"],
         ["consume", "x", "t", "--start", "-5"],
         ["nonsense"],
+        ["offsets", "x", "t", "--time", "yesterday"],
         ["topics", "x", "--bad"],
         ["delete-records", "x", "t"],
         ["delete-records", "x", "t", "0"],
@@ -210,6 +284,7 @@ def test_a_failure_is_one_line_and_exit_code_1(path: Path, words: list[str], rea
         "missing",
         "offset",
         "command",
+        "time",
         "option",
         "no partition",
         "no offset",

@@ -214,3 +214,39 @@ def test_a_description_has_the_edges_and_sizes_of_every_partition(
     ]
     size = len(batch())
     assert [d.size_in_bytes for d in described] == [4 * size, size, 0]
+
+
+# Offsets by time.
+
+
+def test_offsets_are_listed_by_time_and_by_edge(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={"events": 2, "empty": 1})
+    builders.write(cluster, {("events", 0): [builders.batch(n=40)]})
+    records = builders.contents(cluster)[TopicPartition("events", 0)]
+    zero, one, empty = (
+        TopicPartition("events", 0),
+        TopicPartition("events", 1),
+        TopicPartition("empty", 0),
+    )
+    middle = records[20].timestamp
+    first = next(record for record in records if record.timestamp >= middle)
+
+    assert cluster.list_offsets({zero: middle, one: middle}) == {
+        zero: (first.offset, first.timestamp), one: None,
+    }  # fmt: skip
+    for words in ("earliest", "latest", "max_timestamp"), (-2, -1, -3):
+        found = [cluster.list_offsets({zero: word, empty: word}) for word in words]
+        last = max(records, key=lambda record: record.timestamp)
+        assert [answer[zero] for answer in found] == [
+            (0, -1),
+            (40, -1),
+            (last.offset, last.timestamp),
+        ]
+        assert [answer[empty] for answer in found] == [(0, -1), (0, -1), None]
+
+
+@pytest.mark.parametrize("asked", ["newest", -4])
+def test_other_words_and_numbers_are_no_time(tmp_path: Path, asked: int | str) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    with pytest.raises(ConfigError, match=repr(asked)):
+        cluster.list_offsets({TopicPartition("events", 0): asked})

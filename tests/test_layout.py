@@ -164,6 +164,8 @@ edges = cluster.edges(wanted.topic_partition for wanted in ranges)
 agreed = cluster.snapshots.agree("an-action", lambda: consumer.resolve(ranges, edges))
 assert agreed == {TopicPartition("events", 0): (0, 4), TopicPartition("events", 1): (0, 4)}
 assert [info.offsets.high_watermark for info in cluster.describe(["events"])] == [4, 4]
+assert cluster.list_offsets({("events", 0): 0}) == {TopicPartition("events", 0): (0, 0)}
+assert not any(report.found for report in cluster.repair())
 
 shutil.copytree(cluster.path / "broker-0", Path(path) / "broker")
 logs = open_for_reading(str(Path(path) / "broker"))

@@ -42,12 +42,20 @@ import numpy.typing as npt
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
 from spark_kbatch.log.files import Files
+from spark_kbatch.log.headers import SegmentView
 from spark_kbatch.log.leftovers import names_after_start
 from spark_kbatch.log.producer_state import ProducerStates
 from spark_kbatch.log.replay import AbortedSearch, Place, producer_batches, rebuild, replay
-from spark_kbatch.log.segment import INDEX_ENTRY, SegmentExtent, base_offset_of
+from spark_kbatch.log.segment import INDEX_ENTRY, SegmentExtent, SegmentPaths, base_offset_of
 from spark_kbatch.log.segment_scan import SegmentEnd, find_end, read_batches, valid_batch_at
-from spark_kbatch.model import IsolationLevel, LogOffsets, TopicPartition
+from spark_kbatch.log.time_lookup import Segments, TimeLookup
+from spark_kbatch.model import (
+    MAX_TIMESTAMP,
+    IsolationLevel,
+    LogOffsets,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
 from spark_kbatch.record import legacy
 from spark_kbatch.record.header import MAX_OFFSET, LogRead
 
@@ -157,6 +165,31 @@ class BrokerLog:
                 self._aborted = AbortedSearch(self.files)
             view = self._look(checkpoints())
             return self._read(view, offset, max_bytes, buffer, isolation), view.offsets
+
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, end_offset: int
+    ) -> OffsetAndTimestamp | None:
+        """As `TimeLookup`, in the log as of the last look; MAX_TIMESTAMP for the largest time.
+
+        Nothing is remembered: its owner may compact segments into one of the same base offset.
+        """
+        view = self._view
+        if view is None or not view.segments:
+            return None
+        segments, offsets = view.segments, view.offsets
+        ends = [*(segment.base_offset for segment in segments[1:]), offsets.log_end_offset]
+
+        def seen(at: int) -> SegmentView:
+            base, log_name, index_name, _ = segments[at]
+            names = (log_name, index_name, index_name.replace(".index", ".timeindex"))
+            paths = SegmentPaths(*(self.directory / name for name in names))
+            return SegmentView(paths, base, ends[at], self._end_position(segments[at]))
+
+        whole = Segments([segment.base_offset for segment in segments], seen)
+        lookup, edges = TimeLookup(self.files), (offsets.log_start_offset, end_offset)
+        if timestamp_ms == MAX_TIMESTAMP:
+            return lookup.max_timestamp(whole, *edges)
+        return lookup.offset_for(whole, timestamp_ms, *edges)
 
     # Looking: what there is.
 

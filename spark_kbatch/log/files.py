@@ -99,11 +99,20 @@ class Files:
 
     def list(self, directory: Path) -> list[str]:
         """Names in `directory`, sorted."""
-        return sorted(path.name for path in directory.iterdir())
+        return sorted(os.listdir(directory))  # noqa: PTH208  of 30,000 names this is the fast way
+
+    def version(self, directory: Path) -> tuple[int, int]:
+        """Another one once a name was added or removed, as far as the clock's grain tells."""
+        found = directory.stat()
+        return found.st_ino, found.st_mtime_ns
 
     def size(self, path: Path) -> int:
         """In bytes."""
         return path.stat().st_size
+
+    def descriptor_size(self, descriptor: int) -> int:
+        """Of an open file, in bytes."""
+        return os.fstat(descriptor).st_size
 
     def identity(self, descriptor: int) -> tuple[int, int]:
         """Of the open file: another file has another one, also under the same name."""

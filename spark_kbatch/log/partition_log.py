@@ -7,7 +7,7 @@ batch of a producer; `append_as_follower` is, for batches as a leader has them.
 
     log = PartitionLog(files, directory, TopicPartition("events", 0), TopicConfig())
     state = log.state()
-    log.cut(state)                              # what a dead writer left past the recorded ends
+    state = log.cut(state)                      # what a dead writer left past the recorded ends
     appender = LogAppender(log, state, now_ms=now_ms)
     appender.append(batches)                    # invisible
     log.write_state(appender.finish(flush=True), flush=True)        # visible
@@ -22,18 +22,20 @@ Source: Kafka storage/.../log/UnifiedLog.java, LocalLog.java; DESIGN of the stat
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import (
     CorruptRecordError,
     KafkaStorageError,
+    KBatchError,
     OffsetOutOfRangeError,
     OffsetsOutOfOrderError,
     UnexpectedAppendOffsetError,
 )
-from spark_kbatch.log import transaction_index
+from spark_kbatch.log import recovery, transaction_index
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.checkpoints import (
     read_leader_epochs,
@@ -41,7 +43,14 @@ from spark_kbatch.log.checkpoints import (
     write_partition_metadata,
 )
 from spark_kbatch.log.files import Buffer, Files
-from spark_kbatch.log.producer_snapshot import SUFFIX as SNAPSHOT_SUFFIX
+from spark_kbatch.log.headers import (
+    SegmentView,
+    header_at,
+    indexed_batch,
+    too_short,
+    walk_headers,
+)
+from spark_kbatch.log.leader_epochs import LeaderEpochCache
 from spark_kbatch.log.producer_snapshot import (
     snapshot_offsets,
     snapshot_path,
@@ -56,36 +65,36 @@ from spark_kbatch.log.replay import (
     rebuild,
     replay,
 )
-from spark_kbatch.log.segment import (
-    SegmentExtent,
-    base_offset_of,
-    lookup,
-    segment_paths,
-)
+from spark_kbatch.log.segment import SegmentExtent, base_offset_of, segment_paths
 from spark_kbatch.log.state import (
     LogState,
+    boot_id,
     create_state,
     empty_state,
     read_state,
     write_state,
 )
-from spark_kbatch.model import AppendOrigin, AppendResult, IsolationLevel, TopicPartition
+from spark_kbatch.log.time_lookup import Largest, Segments, TimeLookup
+from spark_kbatch.model import (
+    MAX_TIMESTAMP,
+    AppendOrigin,
+    AppendResult,
+    IsolationLevel,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
 from spark_kbatch.record.control import read_marker
 from spark_kbatch.record.header import (
     MAGIC,
     MAGIC_POSITION,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
-    RECORD_BATCH_OVERHEAD,
     BatchHeader,
     LogRead,
     ensure_valid,
-    header_at,
     walk,
     whole_size,
 )
-
-_SEGMENT_FILES = (".log", ".index", ".timeindex", transaction_index.SUFFIX, SNAPSHOT_SUFFIX)
 
 
 class PartitionLog:
@@ -102,9 +111,16 @@ class PartitionLog:
         self.directory = directory
         self.topic_partition = topic_partition
         self.config = config
-        # Replaced whole. Entries change at the list's end alone, for offsets that are not in the log
-        # then; so an old list is wrong about new batches alone, and is then read again.
-        self._leader_epochs: list[tuple[int, int]] = []
+        # Entries change at the list's end alone, for offsets that are not in the log then; so an old
+        # list is wrong about new batches alone, and is then read again.
+        self._leader_epochs = LeaderEpochCache(files, directory, [])
+        # What `segments` found last, and for what; replaced whole.
+        self._listed: tuple[object, list[int]] = (None, [])
+        # What `offset_for_timestamp` remembers, and of which state; the first is replaced whole.
+        self._times = TimeLookup(files)
+        self._times_as_of: LogState | None = None
+        # The last state of another boot, and what of it holds; replaced whole.
+        self._checked: tuple[LogState | None, LogState | None] = (None, None)
         # Both guarded by the partition's lock. The producers are those of the batches below the end
         # of this state; None until an idempotent producer comes, or a coordinator.
         self._producers = ProducerStates(topic_partition)
@@ -123,16 +139,63 @@ class PartitionLog:
 
     def state(self) -> LogState:
         """The recorded state, which a commit that is decided but not flipped may have overtaken."""
-        return read_state(self.files, self.directory)
+        try:
+            return self.checked(read_state(self.files, self.directory))
+        except FileNotFoundError as error:
+            raise self._gone(Path(error.filename)) from None
+
+    def checked(self, state: LogState) -> LogState:
+        """The state, or what is left of it where it is of another boot; `recovery.py` tells more."""
+        if state.boot_id == boot_id() or state.recovery_point >= state.log_end_offset:
+            return state
+        known, found = self._checked
+        if known != state:
+            first = max(state.recovery_point, state.log_start_offset)
+            if known is not None and known == found and known.sequence < state.sequence:
+                if known.leader_epoch == state.leader_epoch:
+                    first = max(first, min(known.log_end_offset, state.log_end_offset))
+            found = recovery.checked(self, state, first)
+            self._checked = state, found
+        return found or state
+
+    def has_epochs(self) -> bool:
+        """Whether the leader epochs are known; damaged ones are, to whoever reads a batch."""
+        if not self._leader_epochs.entries:
+            with contextlib.suppress(FileNotFoundError, KafkaStorageError):
+                self._leader_epochs = LeaderEpochCache.read(self.files, self.directory)
+                return bool(self._leader_epochs.entries)
+        return True
 
     def write_state(self, state: LogState, *, flush: bool) -> None:
         """Make `state` the one that counts. The caller holds the partition's lock."""
         write_state(self.files, self.directory, state, flush=flush)
 
     def segments(self, state: LogState) -> list[int]:
-        """Base offsets, ascending; the last is the active segment's."""
-        bases = (base_offset_of(name) for name in self.files.list(self.directory))
-        return [base for base in bases if base is not None and base <= state.segment_base_offset]
+        """Base offsets, ascending; the last is the active segment's. Not to be changed.
+
+        A list is used again while the directory holds the same names and the state names the same
+        first offset, active segment and epoch. Either alone would do but for this: a directory that
+        changes twice within the grain of its clock looks unchanged, though a segment was rolled,
+        which the state tells; and a log that was truncated may roll at an old offset again, which
+        takes longer than that grain.
+        """
+        try:
+            version = self.files.version(self.directory)
+        except FileNotFoundError:
+            raise self._gone(self.directory) from None
+        key = (version, state.segment_base_offset, state.log_start_offset, state.leader_epoch)
+        known, bases = self._listed
+        if known != key:
+            every = (base_offset_of(name) for name in self.files.list(self.directory))
+            active = state.segment_base_offset
+            bases = [base for base in every if base is not None and base <= active]
+            self._listed = key, bases
+        return bases
+
+    def _gone(self, path: Path) -> KafkaStorageError:
+        return KafkaStorageError(
+            f"{path}, of partition {self.topic_partition}, is gone: it was deleted or unmounted"
+        )
 
     def size_in_bytes(self, state: LogState) -> int:
         """Of all batches."""
@@ -184,47 +247,36 @@ class PartitionLog:
         if at < 0 or bases[-1] != state.segment_base_offset:
             wanted = offset if at < 0 else state.segment_base_offset
             raise KafkaStorageError(f"{self.directory} has no segment that holds offset {wanted}")
-        base = bases[at]
-        active = base == state.segment_base_offset
-        paths = segment_paths(self.directory, base)
-        end_position = state.segment_size if active else self.files.size(paths.log)
-        end_offset = state.log_end_offset if active else bases[at + 1]
-        known, position = lookup(
-            self.files, paths, base, offset, state.index_size if active else None
-        )
-        with self.files.opened(paths.log) as descriptor:
-            expected = base if position == 0 else None
+        segment = self._view(state, bases, at)
+        path, end_position = segment.paths.log, segment.size_in_bytes
+        with self.files.opened(path) as descriptor:
+            position, header = indexed_batch(self.files, descriptor, segment, offset)
+            expected = segment.base_offset if position == 0 else None
             while True:
-                header = self._header_at(descriptor, paths.log, position, end_position)
-                if expected is None and header.last_offset != known:
-                    raise CorruptRecordError(
-                        "last offset of an indexed batch",
-                        path=str(paths.log), position=position, expected=known, found=header.last_offset,
-                    )  # fmt: skip
-                self._ensure_fits(paths.log, position, header, expected)
+                self._ensure_fits(path, position, header, expected)
                 if header.last_offset >= offset:
                     break
+                if position + header.size_in_bytes == end_position:
+                    batch = self.files.read(path, position, header.size_in_bytes)
+                    raise self._ends_early(segment, position, batch, header)
                 position += header.size_in_bytes
                 expected = header.next_offset
+                header = header_at(self.files, descriptor, path, position, end_position)
         size = max(min(max_bytes, end_position - position), header.size_in_bytes)
         view = (
             memoryview(buffer)[:size]
             if buffer and len(buffer) >= size
             else memoryview(bytearray(size))
         )
-        if self.files.read_into(paths.log, position, view) < size:
-            raise self._too_short(paths.log, position + size)
-        batches = self._whole_batches(paths.log, position, view, expected)
+        if self.files.read_into(path, position, view) < size:
+            raise too_short(self.files, path, position + size)
+        batches = self._whole_batches(path, position, view, expected)
         last_position, last = batches[-1]
         end = last_position + last.size_in_bytes
-        if position + end == end_position and last.next_offset != end_offset:
-            raise CorruptRecordError(
-                "end offset of a segment",
-                path=str(paths.log), position=position + last_position,
-                expected=end_offset, found=last.next_offset,
-            )  # fmt: skip
-        read = LogRead(str(paths.log), position, view[:end], batches)
-        return self._decided(state, read, base) if committed else read
+        if position + end == end_position and last.next_offset != segment.next_offset:
+            raise self._ends_early(segment, position + last_position, view[last_position:end], last)
+        read = LogRead(str(path), position, view[:end], batches)
+        return self._decided(state, read, segment.base_offset) if committed else read
 
     def _decided(self, state: LogState, read: LogRead, base: int) -> LogRead:
         """What a reader of committed data is given of `read`, out of the segment `base`."""
@@ -237,50 +289,62 @@ class PartitionLog:
 
     def _extents(self, state: LogState, first_base: int = 0) -> Iterator[SegmentExtent]:
         """The segments from one on, as far as the state shows them."""
-        for base in self.segments(state):
-            if base >= first_base:
-                path = segment_paths(self.directory, base).log
-                active = base == state.segment_base_offset
-                size = state.segment_size if active else self.files.size(path)
-                yield SegmentExtent(base, path, size)
+        bases = self.segments(state)
+        for base in bases[bisect.bisect_left(bases, first_base) :]:
+            path = segment_paths(self.directory, base).log
+            active = base == state.segment_base_offset
+            size = state.segment_size if active else self.files.size(path)
+            yield SegmentExtent(base, path, size)
 
-    def cut(self, state: LogState) -> None:
-        """Remove what lies past the recorded ends. The caller holds the partition's lock.
+    def _view(self, state: LogState, bases: Sequence[int], at: int) -> SegmentView:
+        """The segment that is `at` in `bases`, as far as the state shows it."""
+        base = bases[at]
+        paths = segment_paths(self.directory, base)
+        if base == state.segment_base_offset:
+            return SegmentView(
+                paths, base, state.log_end_offset, state.segment_size,
+                state.index_size, state.time_index_size,
+            )  # fmt: skip
+        return SegmentView(paths, base, bases[at + 1], self.files.size(paths.log))
 
-        So do leader epochs: one that begins at the log's end may have been given without a batch yet.
+    def offset_for_timestamp(
+        self, state: LogState, timestamp_ms: int, *, end_offset: int
+    ) -> OffsetAndTimestamp | None:
+        """The first record before `end_offset` whose time is `timestamp_ms` or later, if there is one.
+
+        `time_lookup.py` tells how it is found. MAX_TIMESTAMP: the first with the largest time.
 
         Raises:
-            KafkaStorageError: a file is shorter than recorded.
+            CorruptRecordError: a batch on the way does not hold.
         """
-        names = self.files.list(self.directory)
-        for name in names:
-            base = base_offset_of(f"{name.partition('.')[0]}.log")
-            if (
-                base is not None
-                and base > state.segment_base_offset
-                and name.endswith(_SEGMENT_FILES)
-            ):
-                self.files.remove(self.directory / name)
-        recorded = (state.segment_size, state.index_size, state.time_index_size)
-        for path, size in zip(
-            segment_paths(self.directory, state.segment_base_offset), recorded, strict=True
+        bases = self.segments(state)
+        known = self._times_as_of
+        if known is not None and (
+            known.leader_epoch != state.leader_epoch or known.log_end_offset > state.log_end_offset
         ):
-            found = self.files.size(path) if self.files.exists(path) else 0
-            if found < size:
-                raise self._too_short(path, size)
-            if found > size:
-                self.files.truncate(path, size)
-        aborted = transaction_index.transaction_index_path(
-            self.directory, state.segment_base_offset
-        )
-        if aborted.name in names:
-            transaction_index.truncate(
-                self.files, self.directory, state.segment_base_offset, state.log_end_offset
-            )
-        epochs = read_leader_epochs(self.files, self.directory)
-        if epochs and epochs[-1][1] > state.log_end_offset:
-            epochs = [entry for entry in epochs if entry[1] <= state.log_end_offset]
-            write_leader_epochs(self.files, self.directory, epochs)
+            # A segment that was cut may have grown again with other times.
+            self._times = TimeLookup(self.files)
+        self._times_as_of = state
+        largest = Largest(state.max_timestamp, state.max_timestamp_offset)
+        segments = Segments(bases, lambda at: self._view(state, bases, at), largest)
+        edges = (state.log_start_offset, end_offset)
+        if timestamp_ms == MAX_TIMESTAMP:
+            return self._times.max_timestamp(segments, *edges)
+        return self._times.offset_for(segments, timestamp_ms, *edges)
+
+    def cut(self, state: LogState) -> LogState:
+        """Remove what lies past the recorded ends, after a look at what may have been lost.
+
+        The caller holds the partition's lock, and goes on from the state that is returned.
+        `recovery.py` says what may be found.
+
+        Raises:
+            KafkaStorageError: what was flushed is not there.
+        """
+        try:
+            return recovery.cut(self, state)
+        except FileNotFoundError as error:
+            raise self._gone(Path(error.filename)) from None
 
     def append_as_leader(
         self,
@@ -306,6 +370,15 @@ class PartitionLog:
         Source: UnifiedLog.append.
         """
         appender = LogAppender(self, state, now_ms=now_ms)
+        # What a dead writer left behind the active segment shows in its size. Other left-overs,
+        # index entries and segments, come to light only when the segment is rolled.
+        if (
+            appender.is_full_for(header)
+            or self.log_size(state.segment_base_offset) != state.segment_size
+            or state.boot_id != boot_id()
+        ):
+            state = self.cut(state)
+            appender = LogAppender(self, state, now_ms=now_ms)
         idempotent = header.producer_id > NO_PRODUCER_ID
         marker = None
         if idempotent:
@@ -323,12 +396,7 @@ class PartitionLog:
                 self._producers.ensure_follows(header)
         known = self._producers_as_of
         are_known = known is not None and known.log_end_offset == state.log_end_offset
-        # What a dead writer left behind the active segment shows in its size. Other left-overs,
-        # index entries and segments, come to light only when the segment is rolled.
-        is_full = appender.is_full_for(header)
-        if is_full or self.log_size(state.segment_base_offset) != state.segment_size:
-            self.cut(state)
-        if is_full and are_known:
+        if appender.is_full_for(header) and are_known:
             appender.touch(
                 write_snapshot(
                     self.files, self.directory, state.log_end_offset, self._producers.entries
@@ -374,7 +442,7 @@ class PartitionLog:
         """
         epochs = read_leader_epochs(self.files, self.directory)
         epochs_after = self._checked_copy(state, data, epochs)
-        self.cut(state)
+        state = self.cut(state)
         if epochs_after != epochs:
             write_leader_epochs(self.files, self.directory, epochs_after)
             state = state._replace(leader_epoch=epochs_after[-1][0])
@@ -418,10 +486,7 @@ class PartitionLog:
         """
         path = segment_paths(self.directory, base).log
         with self.files.opened(path) as descriptor:
-            while position < end_position:
-                header = self._header_at(descriptor, path, position, end_position)
-                yield position, header
-                position += header.size_in_bytes
+            yield from walk_headers(self.files, descriptor, path, position, end_position)
 
     def forget_producers(self) -> None:
         """Know of no batch of theirs: for who has taken some out of the log."""
@@ -482,19 +547,6 @@ class PartitionLog:
             self.files.remove(snapshot_path(self.directory, offset))
         return rebuilt(state.log_end_offset)
 
-    def _header_at(
-        self, descriptor: int, path: Path, position: int, end_position: int
-    ) -> BatchHeader:
-        # A message of an older format may be shorter than a batch's header.
-        size = max(min(RECORD_BATCH_OVERHEAD, end_position - position), 0)
-        view = memoryview(bytearray(size))
-        if self.files.pread_into(descriptor, position, view) < size:
-            raise self._too_short(path, position + size)
-        try:
-            return header_at(view, 0, size, room=end_position - position)
-        except CorruptRecordError as error:
-            raise error.at(str(path), position) from None
-
     def _whole_batches(
         self, path: Path, position: int, view: memoryview, base_offset: int | None
     ) -> list[tuple[int, BatchHeader]]:
@@ -541,24 +593,32 @@ class PartitionLog:
             )  # fmt: skip
         if header.magic < MAGIC:
             return  # which has no leader epoch
-        if header.partition_leader_epoch != self._epoch_of(header.base_offset):
-            self._leader_epochs = read_leader_epochs(self.files, self.directory)
-            epoch = self._epoch_of(header.base_offset)
-            if header.partition_leader_epoch != epoch:
+        if header.partition_leader_epoch != self._leader_epochs.epoch_for(header.base_offset):
+            with contextlib.suppress(FileNotFoundError):
+                self._leader_epochs = LeaderEpochCache.read(self.files, self.directory)
+            epoch = self._leader_epochs.epoch_for(header.base_offset)
+            # Without epochs, until the next writer has made the file anew, none can be wrong.
+            if self._leader_epochs.entries and header.partition_leader_epoch != epoch:
                 raise CorruptRecordError(
                     "partition leader epoch", path=str(path), position=position + 12,
                     expected=epoch, found=header.partition_leader_epoch,
                 )  # fmt: skip
 
-    def _epoch_of(self, offset: int) -> int:
-        starts = [start for _, start in self._leader_epochs]
-        at = bisect.bisect_right(starts, offset) - 1
-        return self._leader_epochs[at][0] if at >= 0 else -1
-
-    def _too_short(self, path: Path, size: int) -> KafkaStorageError:
-        found = self.files.size(path) if self.files.exists(path) else 0
+    def _ends_early(
+        self, segment: SegmentView, position: int, batch: Buffer, header: BatchHeader
+    ) -> KBatchError:
+        """What is wrong where the last batch of a segment does not lead up to the next one."""
+        path, found, expected = segment.paths.log, header.next_offset, segment.next_offset
+        try:
+            ensure_valid(batch, 0, header)
+        except CorruptRecordError as error:
+            return error.at(str(path), position)
+        if found > expected:
+            return CorruptRecordError(
+                "end offset of a segment",
+                path=str(path), position=position, expected=expected, found=found,
+            )  # fmt: skip
         return KafkaStorageError(
-            f"{path} has {found} bytes, fewer than the {size} that {self.directory.name}/kbatch.state "
-            "records: the file was cut or replaced from outside, or a power loss took what was not "
-            "flushed"
+            f"{path} ends at offset {found}, and what follows has offset {expected}: the file was "
+            f"cut, or {segment_paths(self.directory, found).log.name} is missing"
         )

@@ -7,20 +7,21 @@
 
 An entry is due before a batch once more than index.interval.bytes were appended since the last one;
 the first batch of a segment never has one. A last .timeindex entry is due when the segment is
-rolled. Neither file has a checksum: both are made from the batches and can be made again.
+rolled. Neither file has a checksum: both are made from the batches and can be made again. So an index
+is a hint: what it says is looked at in the batches, and where that does not hold they are walked.
 
 Source: Kafka storage/.../log/OffsetIndex.java, TimeIndex.java, LogSegment.append.
 """
 
 from __future__ import annotations
 
+import bisect
+import contextlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
+from typing import NamedTuple, overload
 
 from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.record.header import BatchHeader, unpack
@@ -133,19 +134,67 @@ def last_indexed_timestamp(files: Files, paths: SegmentPaths, time_index_size: i
     return int(TIME_INDEX_ENTRY.unpack(entry)[0])
 
 
-def lookup(
-    files: Files, paths: SegmentPaths, base_offset: int, offset: int, index_size: int | None
-) -> tuple[int, int]:
-    """Where to begin to look for `offset`: (last offset of a batch, its position).
+class IndexEntries(Sequence[tuple[int, int]]):
+    """The entries of an index file that is open, each read when it is asked for.
 
-    The entry with the greatest offset that is not above `offset`; (-1, 0), the segment's begin,
-    where there is none. `index_size` bounds the active segment's file; None takes all of it.
+    A broker's index of an active segment is as long as it may become, and zero from the last entry
+    on; one that a crash went over may be zero or garbage anywhere.
     """
-    if index_size == 0 or not files.exists(paths.offset_index):
-        return -1, 0
-    data = files.read(paths.offset_index, 0, index_size)
-    entries = np.frombuffer(data, ">i4", len(data) // INDEX_ENTRY.size * 2).reshape(-1, 2)
-    found = int(np.searchsorted(entries[:, 0], offset - base_offset, side="right")) - 1
-    if found < 0:
-        return -1, 0
-    return base_offset + int(entries[found, 0]), int(entries[found, 1])
+
+    def __init__(
+        self, files: Files, descriptor: int, entry: struct.Struct, size: int | None
+    ) -> None:
+        """`size` is how much of the file counts, where that is known; there may be less."""
+        found = files.descriptor_size(descriptor)
+        self._files, self._descriptor, self._entry = files, descriptor, entry
+        self.size_in_bytes = found if size is None else min(size, found)
+
+    def __len__(self) -> int:
+        return self.size_in_bytes // self._entry.size
+
+    @overload
+    def __getitem__(self, at: int) -> tuple[int, int]: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[tuple[int, int]]: ...
+    def __getitem__(self, at: int | slice) -> tuple[int, int] | Sequence[tuple[int, int]]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(len(self)))]
+        if not -len(self) <= at < len(self):
+            raise IndexError(at)
+        buffer = bytearray(self._entry.size)  # zero where the file was cut meanwhile
+        position = at % len(self) * self._entry.size
+        self._files.pread_into(self._descriptor, position, memoryview(buffer))
+        first, second = self._entry.unpack(buffer)
+        return first, second
+
+    def bisect(self, wanted: int) -> int:
+        """How many entries, from the first, have a first field up to `wanted`."""
+        after_all = 2**63
+        return bisect.bisect_right(
+            self, wanted, key=lambda entry: entry[0] if any(entry) else after_all
+        )
+
+
+def candidates(
+    files: Files, paths: SegmentPaths, base_offset: int, offset: int, index_size: int | None
+) -> Iterator[tuple[int, int]]:
+    """Where one may begin to look for `offset`, best first: (last offset of a batch, its position).
+
+    They are what the index says, so the caller has to see that there is such a batch before it
+    follows one; the next is further back then. The last is (-1, 0), the segment's begin.
+    `index_size` bounds the active segment's file; None takes all of it.
+    """
+    with contextlib.ExitStack() as opened:
+        try:
+            descriptor = opened.enter_context(files.opened(paths.offset_index))
+        except FileNotFoundError:
+            pass
+        else:
+            entries = IndexEntries(files, descriptor, INDEX_ENTRY, index_size)
+            at, step = entries.bisect(offset - base_offset) - 1, 1
+            while at >= 0:
+                relative, position = entries[at]
+                if 0 <= relative <= offset - base_offset and position > 0:
+                    yield base_offset + relative, position
+                at, step = at - step, step * 2
+    yield -1, 0

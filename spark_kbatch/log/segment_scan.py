@@ -35,6 +35,9 @@ from spark_kbatch.record.header import (
 
 _CHUNK_BYTES = 1 << 20
 _PROBE_BYTES = 64 * 1024
+# How far behind damage the next batch is looked for. Few batches are larger, and a preallocated tail
+# of zeros may be a gigabyte.
+_SEARCHED_BYTES = 16 * 1024 * 1024
 _BASE_OFFSET = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
 _LENGTH_POSITION = 8
@@ -153,7 +156,7 @@ def find_end(
         base_offset: the segment's.
         end_position: the size of the file.
         trusted_below: a batch below this offset that does not hold is left in the log where a whole
-            valid one lies behind it; who reads it gets an error. Any other ends the segment.
+            valid one lies not far behind it; who reads it gets an error. Any other ends the segment.
     """
     offset_max = base_offset + RELATIVE_OFFSET_MAX
     next_offset, last = base_offset, None
@@ -202,10 +205,11 @@ def _find_batch(
 
     size = _size_of_first(_read(files, descriptor, position, LOG_OVERHEAD))
     found = found_at(position + size) if size > 0 else None
+    # Its length may be what is damaged, so a batch is looked for at every position.
+    stop = min(end_position, position + _SEARCHED_BYTES)
     position += 1
-    while found is None and position < end_position:
-        # Its length may be what is damaged, so a batch is looked for at every position.
-        view = _read(files, descriptor, position, min(_CHUNK_BYTES, end_position - position))
+    while found is None and position < stop:
+        view = _read(files, descriptor, position, min(_CHUNK_BYTES, stop - position))
         data = bytes(view)
         at = data.find(MAGIC, MAGIC_POSITION)
         while found is None and at >= 0:

@@ -155,11 +155,17 @@ def read_state(files: Files, directory: Path) -> LogState:
             return max(valid)
         time.sleep(_PAUSE_S)
     raise CorruptRecordError(
-        "neither slot of the state is valid",
+        "neither slot of the state is valid; `kbatch repair` makes one from the batches",
         path=str(path),
         position=0,
         expected="a CRC that holds",
     )
+
+
+def is_whole(files: Files, directory: Path) -> bool:
+    """Whether both slots are valid; the caller holds the partition's lock."""
+    data = files.read(_path(directory), 0, _READ_SIZE)
+    return None not in (unpack(data[:SLOT_SIZE]), unpack(data[_SLOT_DISTANCE:]))
 
 
 @lru_cache(maxsize=4096)

@@ -17,9 +17,10 @@ import numpy as np
 
 from spark_kbatch.log.checkpoints import read_leader_epochs
 from spark_kbatch.log.files import Files
+from spark_kbatch.log.headers import SegmentView, indexed_batch
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.retention import delete_segments
-from spark_kbatch.log.segment import INDEX_ENTRY, TIME_INDEX_ENTRY, lookup, segment_paths
+from spark_kbatch.log.segment import INDEX_ENTRY, TIME_INDEX_ENTRY, segment_paths
 from spark_kbatch.log.state import LogState
 from spark_kbatch.record.header import NO_TIMESTAMP
 
@@ -51,8 +52,7 @@ def truncate_to(
     after = _with_epoch(log, _state_before(log, state, bases[at], offset))
     log.forget_producers()
     log.write_state(after, flush=flush)
-    log.cut(after)
-    return after
+    return log.cut(after)
 
 
 def truncate_fully_and_start_at(
@@ -90,7 +90,11 @@ def _state_before(log: PartitionLog, state: LogState, base: int, offset: int) ->
     active = base == state.segment_base_offset
     end_position = state.segment_size if active else files.size(paths.log)
     index_size = state.index_size if active else None
-    _, first = lookup(files, paths, base, offset - 1, index_size)
+    first = 0
+    if end_position:
+        view = SegmentView(paths, base, state.log_end_offset, end_position, index_size)
+        with files.opened(paths.log) as descriptor:
+            first, _ = indexed_batch(files, descriptor, view, offset - 1)
     end_offset, size, bytes_since_index_entry = base, 0, 0
     largest = NO_TIMESTAMP, -1
     for position, header in log.headers(base, first, end_position):

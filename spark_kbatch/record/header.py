@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from awscrt import checksums
@@ -152,6 +152,11 @@ class BatchHeader(NamedTuple):
         return self.magic < MAGIC and bool(self.attributes & CODEC_MASK)
 
     @property
+    def is_transactional(self) -> bool:
+        """Whether it belongs to a transaction, or ends one."""
+        return self.magic == MAGIC and bool(self.attributes & TRANSACTIONAL)
+
+    @property
     def is_dense(self) -> bool:
         """Whether there is a record at each of its offsets; not known of a wrapper."""
         return self.records_count == self.last_offset_delta + 1
@@ -162,11 +167,6 @@ class BatchHeader(NamedTuple):
         return self._replace(
             base_offset=base_offset, last_offset_delta=delta, records_count=delta + 1
         )
-
-    @property
-    def is_transactional(self) -> bool:
-        """Whether it belongs to a transaction, or ends one."""
-        return self.magic == MAGIC and bool(self.attributes & TRANSACTIONAL)
 
     def ensure_sane(self, position: int, room: int) -> None:
         """Check what can be checked without the records.
@@ -439,10 +439,8 @@ def _messages(data: Buffer, position: int, end: int, run_bytes_max: int) -> Batc
         at += LOG_OVERHEAD + size
         count += 1
     if count == _BY_HAND_MAX:
-        flat = np.frombuffer(data, np.uint8)
-        flat.setflags(write=False)
         facts = np.array([at, count, last_offset, max_timestamp, magic, kind, mask, -1], np.int64)
-        message_kernels.scan_messages(flat, stop, facts)
+        message_kernels.scan_messages(_flat(data), stop, facts)
         at, count, last_offset, max_timestamp = facts[:4].tolist()
     return first._replace(
         batch_length=at - position - LOG_OVERHEAD,
@@ -452,18 +450,28 @@ def _messages(data: Buffer, position: int, end: int, run_bytes_max: int) -> Batc
     )
 
 
+def _flat(data: Buffer) -> np.ndarray[Any, Any]:
+    """As kernels take it."""
+    flat = np.frombuffer(data, np.uint8)
+    flat.setflags(write=False)
+    return flat
+
+
 def ensure_valid(data: Buffer, position: int, header: BatchHeader) -> None:
     """Check the CRC of the batch at `position`, or those of the messages that are walked as one.
 
     Raises:
-        CorruptRecordError: carries both values.
+        CorruptRecordError: carries both values, and the position of the batch or of the message.
     """
     end = position + LOG_OVERHEAD + header.batch_length
     if header.magic == MAGIC:
         found = checksums.crc32c(memoryview(data)[position + CRC_COVERS_FROM : end])
         if found != header.crc:
             raise _wrong_crc("CRC-32C", position, header.crc, found)
-    while header.magic < MAGIC and position < end:
+        return
+    if header.records_count > _BY_HAND_MAX:
+        position = int(message_kernels.check_messages(_flat(data), position, end))
+    while position < end:
         expected, found = message_crcs(data, position)
         if found != expected:
             raise _wrong_crc("CRC-32", position, expected, found)

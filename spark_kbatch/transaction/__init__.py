@@ -26,7 +26,7 @@ The commit lock is held from 2 to 5, the locks of all touched partitions from 2 
 
 Module by module: `staging` step 1, `messages` what is written to __transaction_state, `coordinator`
 steps 2 to 5 and rolling forward, `sequences` which commits come again, `snapshot` the one consistent
-answer to where partitions end.
+answer to where partitions end, `repair` logs that cannot be read any more.
 """
 
 TRANSACTION_STATE_TOPIC = "__transaction_state"

@@ -184,8 +184,7 @@ class Coordinator:
     ) -> LogState:
         """Put the extents behind the partition's recorded end; the state that would show them."""
         log = self._manager.log(topic_partition)
-        state = log.state()
-        log.cut(state)
+        state = log.cut(log.state())
         appender = LogAppender(log, state, now_ms=now_ms)
         for extent in extents:
             path = self._staging_dir / extent.file
@@ -215,8 +214,7 @@ class Coordinator:
     ) -> Prepared:
         """Put PrepareCommit and CompleteCommit behind the end of __transaction_state."""
         log = self._manager.log(TRANSACTION_STATE)
-        state = log.state()
-        log.cut(state)
+        state = log.cut(log.state())
         now_ms = self._now_ms()
         appender = LogAppender(log, state, now_ms=now_ms)
         prepare = TransactionValue(PREPARE_COMMIT, sequence, states, now_ms)

@@ -71,7 +71,7 @@ class Snapshots:
                 for topic_partition, state in transaction.value.states.items():
                     read = states.get(topic_partition)
                     if read is not None and read.sequence < state.sequence:
-                        states[topic_partition] = state
+                        states[topic_partition] = self._manager.log(topic_partition).checked(state)
         return states
 
     def agree(

@@ -317,6 +317,26 @@ def test_a_base_offset_that_hides_the_batches_behind_it_is_an_error(
         fetch(logs, 10, max_bytes=max_bytes)
 
 
+@pytest.mark.parametrize(
+    ("hole", "end"), [pytest.param(1 << 20, 20, id="small"), pytest.param(20 << 20, 10, id="large")]
+)
+def test_a_hole_of_zeros_ends_the_log_unless_a_batch_lies_near_behind_it(
+    tmp_path: Path, hole: int, end: int
+) -> None:
+    held = batches(0, 20)
+    log = a_segment(tmp_path / "t-0", 0, held[:5], index=False)
+    size = log.stat().st_size
+    os.truncate(log, size + hole)
+    with log.open("ab") as file:
+        file.write(b"".join(held[5:]))
+
+    assert end_of(tmp_path) == end
+    assert read(tmp_path, end=10) == records_in(held[:5])
+    if end > 10:
+        with pytest.raises(CorruptRecordError, match=f"position {size + 8} of {log}"):
+            read(tmp_path)
+
+
 def test_past_the_recovery_point_the_first_damaged_batch_ends_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

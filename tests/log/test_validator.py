@@ -66,7 +66,11 @@ def test_a_leader_epoch_does_not_matter_since_the_leader_sets_it() -> None:
         pytest.param(GOOD + b"\0", f"where {SIZE + 1} are given", id="a byte more"),
         pytest.param(GOOD * 2, "accepted: exactly one whole batch", id="two batches"),
         pytest.param(changed(length=-1), "says that it has 11 bytes", id="a length below 0"),
-        pytest.param(changed(magic=1), "has magic 1; accepted: 2, Kafka's format", id="magic 1"),
+        pytest.param(
+            changed(magic=1),
+            "has magic 1; accepted: 2, of message.format.version=3.0",
+            id="magic 1",
+        ),
         pytest.param(GOOD[:16] + b"\0", "has magic 0", id="magic 0 and few bytes"),
         pytest.param(changed(base_offset=4), "has base offset 4; accepted: 0", id="base offset"),
         pytest.param(

@@ -204,7 +204,7 @@ def test_a_damaged_state_is_not_the_batchs_error(
 
 
 def test_a_log_shorter_than_recorded_is_not_appended_to(cluster: Cluster) -> None:
-    append_records(cluster, {EVENTS: batch()})
+    append_records(cluster, {EVENTS: batch()}, flush=True)
     os.truncate(cluster.manager.log(EVENTS).directory / f"{0:020d}.log", 50)
     found = append_records(cluster, {EVENTS: batch()})[EVENTS].error
     assert isinstance(found, KafkaStorageError)

@@ -1,0 +1,154 @@
+"""The headers of the batches of one `.log` file, found by position, by walking, through the index.
+
+What an index says is tried here: an entry counts if the batch to which it leads has the last offset
+that it names, or is whole and begins no later. Where none does the segment is walked from its begin, so that a damaged, cut or missing
+index costs time and changes no answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
+from spark_kbatch.log.files import Files
+from spark_kbatch.log.segment import SegmentPaths, candidates
+from spark_kbatch.record import header
+from spark_kbatch.record.header import (
+    RECORD_BATCH_OVERHEAD,
+    BatchHeader,
+    ensure_valid,
+    walk,
+    whole_size,
+)
+
+logger = logging.getLogger(__name__)
+
+WALKED_BYTES = 16 * 1024  # at once: many small batches, or a large one whose records are skipped
+
+
+class SegmentView(NamedTuple):
+    """As much of one segment as counts. `index_size` and `time_index_size` None: all of the file."""
+
+    paths: SegmentPaths
+    base_offset: int
+    next_offset: int  # exclusive end of its offsets
+    size_in_bytes: int
+    index_size: int | None = None
+    time_index_size: int | None = None
+
+
+def header_at(
+    files: Files, descriptor: int, path: Path, position: int, end_position: int
+) -> BatchHeader:
+    """The header of the batch at `position`.
+
+    Raises:
+        CorruptRecordError: there is none, or one that does not fit in front of `end_position`.
+        KafkaStorageError: the file ends before `end_position`.
+    """
+    # A message of an older format may be shorter than a batch's header.
+    size = max(min(RECORD_BATCH_OVERHEAD, end_position - position), 0)
+    view = memoryview(bytearray(size))
+    if files.pread_into(descriptor, position, view) < size:
+        raise too_short(files, path, position + size)
+    try:
+        return header.header_at(view, 0, size, room=end_position - position)
+    except CorruptRecordError as error:
+        raise error.at(str(path), position) from None
+
+
+def walk_headers(
+    files: Files, descriptor: int, path: Path, position: int, end_position: int
+) -> Iterator[tuple[int, BatchHeader]]:
+    """The batches from `position`, where one begins, to `end_position`, as (position, header).
+
+    Messages of the older formats come one by one.
+
+    Raises:
+        As `header_at`.
+    """
+    buffer = memoryview(bytearray(max(min(WALKED_BYTES, end_position - position), 0)))
+    while position < end_position:
+        view = buffer[: max(min(len(buffer), end_position - position), 0)]
+        if files.pread_into(descriptor, position, view) < len(view):
+            raise too_short(files, path, position + len(view))
+        whole = whole_size(view)
+        try:
+            for at, found in walk(view, 0, whole, run_bytes_max=1):
+                yield position + at, found
+        except CorruptRecordError as error:
+            raise error.at(str(path), position) from None
+        if not whole:
+            found = header_at(files, descriptor, path, position, end_position)
+            yield position, found
+            whole = found.size_in_bytes
+        position += whole
+
+
+def indexed_batch(
+    files: Files, descriptor: int, segment: SegmentView, offset: int
+) -> tuple[int, BatchHeader]:
+    """A batch from which one comes to `offset` by walking, and its position: the last indexed one.
+
+    Raises:
+        As `header_at`, of the segment's first batch.
+    """
+    paths, base_offset, _, end_position, index_size, _ = segment
+    for known, position in candidates(files, paths, base_offset, offset, index_size):
+        if position == 0:
+            break
+        found = _batch_if_any(files, descriptor, paths.log, position, end_position)
+        if found is not None and found.last_offset == known:
+            return position, found
+        # A broker's entry names the last offset of all that was appended at once.
+        if found is not None and found.base_offset <= known:
+            if _is_whole(files, descriptor, position, found):
+                return position, found
+        _warn(paths.offset_index, known, position)
+    return 0, header_at(files, descriptor, paths.log, 0, end_position)
+
+
+def _batch_if_any(
+    files: Files, descriptor: int, path: Path, position: int, end_position: int
+) -> BatchHeader | None:
+    try:
+        return (
+            header_at(files, descriptor, path, position, end_position)
+            if position < end_position
+            else None
+        )
+    except CorruptRecordError:
+        return None
+
+
+def _is_whole(files: Files, descriptor: int, position: int, found: BatchHeader) -> bool:
+    batch = memoryview(bytearray(found.size_in_bytes))
+    files.pread_into(descriptor, position, batch)
+    try:
+        ensure_valid(batch, 0, found)
+    except CorruptRecordError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=1024)  # Once for each, not at every read.
+def _warn(path: Path, offset: int, position: int) -> None:
+    logger.warning(
+        "%s says that a batch with last offset %d is at position %d, where there is none: reading "
+        "goes on without that entry; `kbatch repair` makes the index anew",
+        path, offset, position,
+    )  # fmt: skip
+
+
+def too_short(files: Files, path: Path, size: int) -> KafkaStorageError:
+    """The error of a file that has less than `size` bytes, where it should have them."""
+    found = files.size(path) if files.exists(path) else 0
+    return KafkaStorageError(
+        f"{path} has {found} bytes, fewer than the {size} that {path.parent.name}/kbatch.state "
+        "records: the file was cut or replaced from outside, or a power loss took what was not "
+        "flushed; `kbatch repair` keeps what is whole"
+    )

@@ -1,0 +1,390 @@
+"""What is done with a log whose files are not as its state says.
+
+    what is found                             a reader                   the next writer
+    ----------------------------------------  -------------------------  --------------------------
+    bytes, index entries, segments past the   does not see them          cuts them
+      recorded ends
+    a state of another boot, all flushed      reads                      writes
+    a state of another boot, not all flushed  checks what lies past the  checks it, too; makes the
+                                              recovery point, once, in   indexes of these segments
+                                              memory                     anew where they differ
+      with a bad batch or too few bytes past  reads up to there;         cuts from there on, flushes,
+      the recovery point                      a warning                  writes the state; a warning
+    .log of the active segment shorter than   error where that is read   as of another boot
+      recorded, past the recovery point
+      the same, before it                     error where that is read   error
+    .index, .timeindex of the active segment
+      missing or short                        walks batches instead      makes it anew
+      zero or garbage                         the same, with a warning   (does not look)
+    the same of a rolled segment
+      missing                                 walks batches instead      makes it anew
+      short, zero or garbage                  the same, with a warning   (does not look)
+    .log of a rolled segment missing or cut   error where that is read   (does not look)
+    leader-epoch-checkpoint missing, empty    does not check epochs      makes it anew
+    leader-epoch-checkpoint damaged           error                      (does not look)
+    partition.metadata missing                (does not look)            (does not look)
+    kbatch.state: one slot damaged            takes the other one        the same, and writes over it
+    kbatch.state: missing, or both damaged    error                      error
+    the partition's directory missing         error                      error
+    *.deleted, *.cleaned, *.swap              does not see them          leaves them
+
+Errors are KafkaStorageError, or CorruptRecordError where bytes are not what they should be, and name
+the file. `repair.py` is for them, and for what nobody looked at. A state is of another boot when its
+machine was started since, or when it is another machine's: then what was not flushed may be gone.
+Whoever reads on a machine where nobody writes thus checks batches when they come, each once.
+
+Source: Kafka storage/.../log/LogLoader.java, LogSegment.recover.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import logging
+from collections.abc import Iterable, Sequence, Set
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
+from spark_kbatch.log import transaction_index
+from spark_kbatch.log.checkpoints import LEADER_EPOCHS, write_leader_epochs
+from spark_kbatch.log.files import Files
+from spark_kbatch.log.headers import SegmentView, indexed_batch, too_short, walk_headers
+from spark_kbatch.log.leader_epochs import LeaderEpochCache
+from spark_kbatch.log.producer_snapshot import SUFFIX as SNAPSHOT_SUFFIX
+from spark_kbatch.log.segment import (
+    RELATIVE_OFFSET_MAX,
+    SegmentIndexer,
+    base_offset_of,
+    segment_paths,
+)
+from spark_kbatch.log.state import LogState, boot_id, read_state
+from spark_kbatch.record.header import BatchHeader, ensure_valid
+
+if TYPE_CHECKING:
+    from spark_kbatch.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+_SEGMENT_FILES = (".log", ".index", ".timeindex", transaction_index.SUFFIX, SNAPSHOT_SUFFIX)
+
+
+class Damage(NamedTuple):
+    """The first batch that does not hold, or would have to be there."""
+
+    base_offset: int  # of its segment
+    position: int
+    offset: int  # of its first record: the log ends there
+    error: CorruptRecordError | KafkaStorageError
+
+
+def checked(log: PartitionLog, state: LogState, from_offset: int) -> LogState:
+    """The state, its end lowered to the first bad batch at or behind `from_offset`. Writes nothing.
+
+    Raises:
+        KafkaStorageError: what lies before the recovery point is not there.
+    """
+    views = views_from(log, state, log.segments(state), from_offset)
+    found = first_damage(log.files, log.directory, views, state, from_offset)
+    if found is None:
+        return state
+    _say_what_is_cut(log.directory, state, found)
+    return lowered(log, state, *found[:3])
+
+
+def cut(log: PartitionLog, state: LogState) -> LogState:
+    """What the next writer does before it writes; the state from which it goes on.
+
+    The caller holds the partition's lock, and no decided commit waits for its flip here. Indexes and
+    the state are written only where they were wrong.
+
+    Raises:
+        KafkaStorageError: what lies before the recovery point is not there.
+    """
+    files, directory = log.files, log.directory
+    names = files.list(directory)
+    every = [base for base in map(base_offset_of, names) if base is not None]
+    bases = [base for base in every if base <= state.segment_base_offset]
+    state = _recovered(log, state, set(names), bases)
+    for name in names:
+        base = base_offset_of(f"{name.partition('.')[0]}.log")
+        if base is not None and base > state.segment_base_offset and name.endswith(_SEGMENT_FILES):
+            files.remove(directory / name)
+    for path, size in _recorded_sizes(directory, state):
+        if files.exists(path) and files.size(path) > size:
+            files.truncate(path, size)
+    aborted = transaction_index.transaction_index_path(directory, state.segment_base_offset)
+    if aborted.name in names:
+        transaction_index.truncate(
+            files, directory, state.segment_base_offset, state.log_end_offset
+        )
+    # One that begins at the log's end may have been given without a batch yet.
+    with contextlib.suppress(KafkaStorageError):
+        LeaderEpochCache.read(files, directory).truncate_from_end(state.log_end_offset + 1)
+    return state
+
+
+def _recovered(
+    log: PartitionLog, state: LogState, names: Set[str], bases: Sequence[int]
+) -> LogState:
+    """Check what may be damaged, and write anew what is; cuts nothing."""
+    if LEADER_EPOCHS not in names or not log.has_epochs():
+        logger.warning("%s is made anew from the batches", log.directory / LEADER_EPOCHS)
+        epochs = epochs_of(log.files, views_from(log, state, bases, 0))
+        write_leader_epochs(log.files, log.directory, epochs or [(state.leader_epoch, 0)])
+
+    after = state._replace(boot_id=boot_id())
+    first = max(state.recovery_point, state.log_start_offset)
+    to_index = _bases_without_indexes(log, state, names, bases)
+    if _may_have_lost(log, state, first):
+        views = views_from(log, state, bases, first)
+        damage = first_damage(log.files, log.directory, views, state, first)
+        if damage is not None:
+            _say_what_is_cut(log.directory, state, damage)
+            after = lowered(log, after, *damage[:3])
+        to_index |= {view.base_offset for view in views}
+    for view in views_from(log, after, bases, min(to_index)) if to_index else ():
+        if view.base_offset in to_index:
+            after = _with_indexes(log, after, view)
+
+    recorded = read_state(log.files, log.directory)
+    if after == recorded._replace(boot_id=after.boot_id):
+        return after
+    views = views_from(log, after, bases, first)
+    log.files.flush(path for view in views for path in view.paths if log.files.exists(path))
+    log.files.flush([log.directory])
+    if after.log_end_offset != recorded.log_end_offset:
+        after = after._replace(recovery_point=after.log_end_offset)
+    after = after._replace(sequence=recorded.sequence + 1)
+    log.write_state(after, flush=True)
+    return after
+
+
+def _bases_without_indexes(
+    log: PartitionLog, state: LogState, names: Set[str], bases: Sequence[int]
+) -> set[int]:
+    """Segments with an index missing, and the active one with an index that is too short."""
+    found = {
+        base for base in bases[:-1]
+        if not {path.name for path in segment_paths(log.directory, base)[1:]} <= names
+    }  # fmt: skip
+    for path, recorded in _recorded_sizes(log.directory, state):
+        if path.name not in names or (path.suffix != ".log" and log.files.size(path) < recorded):
+            found.add(state.segment_base_offset)
+    return found
+
+
+def _may_have_lost(log: PartitionLog, state: LogState, first_unflushed: int) -> bool:
+    """Whether batches may be gone that were not flushed.
+
+    Raises:
+        KafkaStorageError: flushed ones are.
+    """
+    path = segment_paths(log.directory, state.segment_base_offset).log
+    size = log.files.size(path) if log.files.exists(path) else 0
+    all_flushed = first_unflushed >= state.log_end_offset
+    if size < state.segment_size and all_flushed:
+        raise too_short(log.files, path, state.segment_size)
+    return not all_flushed and (size < state.segment_size or state.boot_id != boot_id())
+
+
+def _with_indexes(log: PartitionLog, state: LogState, view: SegmentView) -> LogState:
+    """Write the indexes of a segment anew where they differ; the state with their sizes."""
+    active = view.base_offset == state.segment_base_offset
+    made = indexed(
+        log.files, view, interval_bytes=log.config.index_interval_bytes, rolled=not active
+    )
+    for path, content in (
+        (view.paths.offset_index, bytes(made.index)),
+        (view.paths.time_index, bytes(made.time_index)),
+    ):
+        if not log.files.exists(path) or log.files.read(path) != content:
+            log.files.replace(path, content)
+    return _indexed_state(state, made) if active else state
+
+
+# What holds.
+
+
+def first_damage(
+    files: Files,
+    directory: Path,
+    views: Sequence[SegmentView],
+    state: LogState,
+    from_offset: int,
+) -> Damage | None:
+    """The first batch at or behind `from_offset` that does not hold: sizes, offsets, CRC.
+
+    Args:
+        views: the segments from the one that holds `from_offset` on.
+
+    Raises:
+        KafkaStorageError: the log ends before `from_offset`.
+    """
+    if not views or views[0].base_offset > from_offset:
+        path = segment_paths(directory, from_offset).log
+        error = KafkaStorageError(f"no segment holds offset {from_offset}: {path} is missing")
+        if from_offset > state.log_start_offset:
+            raise error
+        return Damage(from_offset, 0, from_offset, error)
+    expected = from_offset
+    for view in views:
+        path = view.paths.log
+        size = min(view.size_in_bytes, files.size(path))
+        with files.opened(path) as descriptor:
+            position = 0
+            if view is views[0]:
+                try:
+                    position, expected = _position_of(files, descriptor, view, from_offset, size)
+                except KafkaStorageError as error:
+                    if from_offset > state.log_start_offset:
+                        raise
+                    return Damage(from_offset, 0, from_offset, error)
+            try:
+                for at, header in walk_headers(files, descriptor, path, position, size):
+                    position = at
+                    header = _ensure_holds(files, path, at, header, expected, view)
+                    position, expected = at + header.size_in_bytes, header.next_offset
+            except CorruptRecordError as error:
+                return Damage(view.base_offset, position, expected, error)
+        if expected != view.next_offset:
+            ended = CorruptRecordError(
+                "end of the batches", path=str(path), position=position,
+                expected=f"offset {view.next_offset}", found=expected,
+            )  # fmt: skip
+            return Damage(view.base_offset, position, expected, ended)
+    return None
+
+
+def _position_of(
+    files: Files, descriptor: int, view: SegmentView, offset: int, size: int
+) -> tuple[int, int]:
+    """Where the first batch lies that ends behind `offset`, and its base offset; or the end."""
+    path = view.paths.log
+    try:
+        if offset == view.base_offset:
+            return 0, offset
+        position, header = indexed_batch(
+            files, descriptor, view._replace(size_in_bytes=size), offset - 1
+        )
+        for at, header in walk_headers(files, descriptor, path, position, size):
+            if header.last_offset >= offset:
+                return at, header.base_offset
+            if header.next_offset == offset:
+                return at + header.size_in_bytes, offset
+        reason = f"its batches end at offset {header.next_offset}"
+    except CorruptRecordError as error:
+        reason = str(error)
+    raise KafkaStorageError(
+        f"{path} does not hold offset {offset - 1}, which was flushed: {reason}; the file was cut or "
+        "replaced from outside; `kbatch repair` keeps what is whole"
+    )
+
+
+def _ensure_holds(
+    files: Files, path: Path, position: int, header: BatchHeader, expected: int, view: SegmentView
+) -> BatchHeader:
+    """The header, if the batch holds; of a wrapper it says what lies in it, since there are no gaps."""
+    if header.is_wrapper and header.last_offset >= expected:
+        header = header.opened(expected)
+    if (
+        header.base_offset != expected
+        or header.last_offset - view.base_offset > RELATIVE_OFFSET_MAX
+    ):
+        raise CorruptRecordError(
+            "base offset", path=str(path), position=position,
+            expected=expected, found=header.base_offset,
+        )  # fmt: skip
+    try:
+        ensure_valid(files.read(path, position, header.size_in_bytes), 0, header)
+    except CorruptRecordError as error:
+        raise error.at(str(path), position) from None
+    return header
+
+
+# What is made anew.
+
+
+def indexed(
+    files: Files, view: SegmentView, *, interval_bytes: int, rolled: bool
+) -> SegmentIndexer:
+    """All index entries of a segment, as an appender writes them, one batch after the other."""
+    indexer = SegmentIndexer(view.base_offset, interval_bytes=interval_bytes)
+    if view.size_in_bytes:
+        with files.opened(view.paths.log) as descriptor:
+            for position, header in walk_headers(
+                files, descriptor, view.paths.log, 0, view.size_in_bytes
+            ):
+                indexer.add(header, position)
+    if rolled:
+        indexer.add_time_entry()
+    return indexer
+
+
+def epochs_of(files: Files, views: Iterable[SegmentView]) -> list[tuple[int, int]]:
+    """(epoch, start offset) as the batches have them, an epoch only where it is above the last."""
+    epochs: list[tuple[int, int]] = []
+    for view in views:
+        with files.opened(view.paths.log) as descriptor:
+            for _, header in walk_headers(files, descriptor, view.paths.log, 0, view.size_in_bytes):
+                if header.partition_leader_epoch > (epochs[-1][0] if epochs else -1):
+                    epochs.append((header.partition_leader_epoch, header.base_offset))
+    return epochs
+
+
+def lowered(log: PartitionLog, state: LogState, base: int, position: int, offset: int) -> LogState:
+    """The state of a log that ends at `offset`, at that position of the segment with that base."""
+    if offset < state.log_start_offset:  # As in Kafka the log goes on, empty, where it begins.
+        base, position, offset = state.log_start_offset, 0, state.log_start_offset
+    view = SegmentView(segment_paths(log.directory, base), base, offset, position)
+    made = indexed(log.files, view, interval_bytes=log.config.index_interval_bytes, rolled=False)
+    return _indexed_state(state, made)._replace(
+        log_end_offset=offset,
+        high_watermark=min(state.high_watermark, offset),
+        last_stable_offset=min(state.last_stable_offset, offset),
+        segment_base_offset=base,
+        segment_size=position,
+        prepare_offset=state.prepare_offset if state.prepare_offset < offset else -1,
+    )
+
+
+def _indexed_state(state: LogState, made: SegmentIndexer) -> LogState:
+    return state._replace(
+        index_size=len(made.index),
+        time_index_size=len(made.time_index),
+        max_timestamp=made.max_timestamp,
+        max_timestamp_offset=made.max_timestamp_offset,
+        bytes_since_index_entry=made.bytes_since_entry,
+    )
+
+
+def _say_what_is_cut(directory: Path, state: LogState, damage: Damage) -> None:
+    logger.warning(
+        "%s: the log ends at offset %d instead of %d: of what was not flushed, offset %d on, only "
+        "that much survived (%s)",
+        directory, max(damage.offset, state.log_start_offset), state.log_end_offset,
+        state.recovery_point, damage.error,
+    )  # fmt: skip
+
+
+# Segments.
+
+
+def views_from(
+    log: PartitionLog, state: LogState, bases: Sequence[int], from_offset: int
+) -> list[SegmentView]:
+    """The segments from the one that holds `from_offset` on, as the state has them."""
+    bases = [base for base in bases if base <= state.segment_base_offset]
+    views = []
+    for at in range(max(bisect.bisect_right(bases, from_offset) - 1, 0), len(bases)):
+        base, paths = bases[at], segment_paths(log.directory, bases[at])
+        following = bases[at + 1] if at + 1 < len(bases) else state.log_end_offset
+        active = base == state.segment_base_offset
+        size = state.segment_size if active else log.files.size(paths.log)
+        views.append(SegmentView(paths, base, following, size))
+    return views
+
+
+def _recorded_sizes(directory: Path, state: LogState) -> list[tuple[Path, int]]:
+    sizes = (state.segment_size, state.index_size, state.time_index_size)
+    return list(zip(segment_paths(directory, state.segment_base_offset), sizes, strict=True))

@@ -1,0 +1,353 @@
+"""Makes a log whole again as far as its batches allow; only where somebody asks for it.
+
+    what is found                              what is done
+    -----------------------------------------  --------------------------------------------------
+    kbatch.state missing or both slots bad     made from the batches: every valid one from the first
+                                               segment on, up to the first that is not; the bytes
+                                               behind are copied, and later segments moved, to names
+                                               that end in .deleted
+    kbatch.state with one bad slot             the bad one is written over
+    .log of the active segment too short       the log ends with its last whole batch
+    a bad batch elsewhere                      said, and left: what lies behind it can still be read
+    .index, .timeindex not as the batches say  made anew
+    leader-epoch-checkpoint missing, damaged   made from the batches
+    partition.metadata missing, damaged        made from the topic's id
+    what the next writer would do              done (`recovery.py`)
+
+A log that lost its state so keeps whatever was acknowledged in front of the first bad batch, and
+perhaps more: batches that a writer had placed and nobody had committed.
+
+Source: Kafka storage/.../log/LogLoader.java.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
+from spark_kbatch.log.checkpoints import (
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    read_leader_epochs,
+    read_partition_metadata,
+    write_leader_epochs,
+    write_partition_metadata,
+)
+from spark_kbatch.log.recovery import (
+    epochs_of,
+    first_damage,
+    indexed,
+    lowered,
+    views_from,
+)
+from spark_kbatch.log.segment import base_offset_of, segment_paths
+from spark_kbatch.log.state import (
+    LogState,
+    create_state,
+    empty_state,
+    is_whole,
+    read_state,
+    write_state,
+)
+from spark_kbatch.model import TopicPartition
+
+if TYPE_CHECKING:
+    from spark_kbatch.log.partition_log import PartitionLog
+
+_COPY_BYTES = 8 * 1024 * 1024
+_UNKNOWN_END = -1
+
+
+class RepairReport(NamedTuple):
+    """What was wrong with one log, and what was done, or would be."""
+
+    topic_partition: TopicPartition
+    log_start_offset: int
+    log_end_offset: int
+    found: tuple[str, ...]  # sentences
+    damaged: tuple[str, ...]  # batches that cannot be made whole
+
+
+class LogRepair:
+    """One run over one log. The caller holds the partition's lock, unless it only looks.
+
+    No decided commit waits for its flip here, unless the state is lost.
+    """
+
+    def __init__(self, log: PartitionLog, *, dry_run: bool) -> None:
+        self._log, self._files, self._directory = log, log.files, log.directory
+        self._dry_run = dry_run
+        self._found: list[str] = []
+        self._damaged: list[str] = []
+
+    def run(self, topic_id: str, known: LogState | None) -> RepairReport:
+        """Repair.
+
+        Args:
+            topic_id: of the topic that the log belongs to.
+            known: the newest state of this log that is recorded elsewhere: a lost one gets its log
+                start, and a higher sequence number.
+
+        Raises:
+            KafkaStorageError: the directory is not there.
+        """
+        if not self._files.exists(self._directory):
+            raise KafkaStorageError(
+                f"{self._directory} is gone: there is nothing from which the log could be made"
+            )
+        if is_lost(self._log):
+            state = self._rebuilt(known)
+        else:
+            state = self._as_recorded()
+        state = self._check_indexes(state)
+        self._check_epochs(state)
+        self._check_metadata(topic_id)
+        if not self._dry_run:
+            with contextlib.suppress(KafkaStorageError):  # Said before.
+                state = self._log.cut(state)
+        return RepairReport(
+            self._log.topic_partition,
+            state.log_start_offset,
+            state.log_end_offset,
+            tuple(self._found),
+            tuple(self._damaged),
+        )
+
+    def _do(self, what: str, *steps: Callable[[], object]) -> None:
+        self._found.append(what)
+        if not self._dry_run:
+            for step in steps:
+                step()
+
+    # A state that is there.
+
+    def _as_recorded(self) -> LogState:
+        log, files, directory = self._log, self._files, self._directory
+        state = read_state(files, directory)
+        path, recorded = segment_paths(directory, state.segment_base_offset).log, state.segment_size
+        size = files.size(path) if files.exists(path) else 0
+        if size < recorded:
+            # From its begin on: what was flushed is gone, so nothing behind it can be trusted more.
+            first = max(state.segment_base_offset, state.log_start_offset)
+            state = self._cut_short(state, first)
+        else:
+            state = self._as_read(state)
+        if not is_whole(files, directory):
+            state = state._replace(sequence=state.sequence + 1)
+            self._do(
+                f"{directory}/kbatch.state: one of its two slots is damaged; it is written anew",
+                partial(write_state, files, directory, state, flush=True),
+            )
+        start = state.log_start_offset
+        views = views_from(log, state, log.segments(state), start)
+        while views and start < state.log_end_offset:
+            found = first_damage(files, directory, views, state, start)
+            if found is None:
+                break
+            self._damaged.append(f"{found.error}; it is left as it is, who reads it gets an error")
+            # The segments behind are looked at, too: each by itself.
+            views = [view for view in views if view.base_offset > found.base_offset]
+            start = views[0].base_offset if views else start
+        return state
+
+    def _as_read(self, state: LogState) -> LogState:
+        try:
+            found = self._log.checked(state)
+            if found.log_end_offset < state.log_end_offset:
+                self._found.append(
+                    f"{self._directory}: of what was not flushed offsets {found.log_end_offset} to "
+                    f"{state.log_end_offset} are lost"
+                )
+            return found
+        except KafkaStorageError as error:
+            self._damaged.append(str(error))
+            return state
+
+    def _cut_short(self, state: LogState, first: int) -> LogState:
+        log, files, directory = self._log, self._files, self._directory
+        views = views_from(log, state, log.segments(state), first)
+        trusting = state._replace(recovery_point=0, log_start_offset=first)
+        damage = first_damage(files, directory, views, trusting, first)
+        if damage is None:
+            return state
+        after = lowered(log, state, *damage[:3])
+        after = after._replace(
+            sequence=state.sequence + 1,
+            recovery_point=min(state.recovery_point, after.log_end_offset),
+        )
+        self._do(
+            f"{segment_paths(directory, damage.base_offset).log} is shorter than recorded: the log "
+            f"ends at offset {after.log_end_offset} instead of {state.log_end_offset}",
+            partial(log.write_state, after, flush=True),
+            partial(log.cut, after),
+        )
+        return after
+
+    # A state that is lost.
+
+    def _rebuilt(self, known: LogState | None) -> LogState:
+        files, directory = self._files, self._directory
+        names = files.list(directory)
+        bases = [base for base in map(base_offset_of, names) if base is not None]
+        state = self._from_batches(bases, known)
+        start = state.log_start_offset if known is None else known.log_start_offset
+        state = state._replace(
+            sequence=0 if known is None else known.sequence + 1,
+            log_start_offset=min(max(start, state.log_start_offset), state.log_end_offset),
+            leader_epoch=max([known.leader_epoch if known else 0, *self._epochs_in(state, bases)]),
+        )
+        self._do(
+            f"{directory}/kbatch.state is lost: it is made from the batches, offsets "
+            f"{state.log_start_offset} to {state.log_end_offset}"
+        )
+        path, cut_at = segment_paths(directory, state.segment_base_offset).log, state.segment_size
+        size = files.size(path) if files.exists(path) else 0
+        if size > cut_at:
+            aside = path.with_name(path.name + ".deleted")
+            self._do(
+                f"{path}: from position {cut_at} on there is no valid batch; these {size - cut_at} "
+                f"bytes are kept in {aside.name}",
+                partial(self._copy, path, cut_at, size, aside),
+                partial(files.truncate, path, cut_at),
+            )
+        for name in names:
+            base = base_offset_of(f"{name.partition('.')[0]}.log")
+            if base is not None and base > state.segment_base_offset and name.count(".") == 1:
+                self._do(
+                    f"{directory / name} does not follow on offset {state.log_end_offset}: it is "
+                    f"moved to {name}.deleted",
+                    partial(files.rename, directory / name, directory / f"{name}.deleted"),
+                )
+        if not self._dry_run:
+            held = (
+                segment_paths(directory, b).log for b in bases if b <= state.segment_base_offset
+            )
+            files.flush([*(path for path in held if files.exists(path)), directory])
+            create_state(files, directory, state)
+        return state._replace(sequence=state.sequence + 1)
+
+    def _from_batches(self, bases: list[int], known: LogState | None) -> LogState:
+        """Up to the first batch that does not hold, or the end."""
+        log, directory = self._log, self._directory
+        if not bases:
+            start = known.log_start_offset if known else 0
+            return empty_state()._replace(
+                log_start_offset=start, log_end_offset=start, high_watermark=start,
+                last_stable_offset=start, segment_base_offset=start, recovery_point=start,
+            )  # fmt: skip
+        everything = empty_state()._replace(
+            log_start_offset=bases[0],
+            log_end_offset=_UNKNOWN_END,
+            segment_base_offset=bases[-1],
+            segment_size=self._files.size(segment_paths(directory, bases[-1]).log),
+        )
+        views = views_from(log, everything, bases, bases[0])
+        damage = first_damage(self._files, directory, views, everything, bases[0])
+        assert damage is not None, "nothing ends at an offset below all others"
+        path = segment_paths(directory, damage.base_offset).log
+        if (damage.base_offset, damage.position) != (bases[-1], self._files.size(path)):
+            self._damaged.append(f"{damage.error}; the log ends there")
+        end = damage.offset
+        return lowered(log, everything, *damage[:3])._replace(
+            high_watermark=end, last_stable_offset=end, recovery_point=end
+        )
+
+    def _epochs_in(self, state: LogState, bases: list[int]) -> list[int]:
+        with contextlib.suppress(FileNotFoundError, KafkaStorageError):
+            return [epoch for epoch, _ in read_leader_epochs(self._files, self._directory)]
+        views = views_from(self._log, state, bases, 0)
+        return [epoch for epoch, _ in epochs_of(self._files, views)]
+
+    def _copy(self, source: Path, position: int, end: int, target: Path) -> None:
+        self._files.remove(target)
+        for at in range(position, end, _COPY_BYTES):
+            data = self._files.read(source, at, min(_COPY_BYTES, end - at))
+            self._files.write(target, at - position, data)
+
+    # What is made from batches.
+
+    def _check_indexes(self, state: LogState) -> LogState:
+        """Returns the state with the sizes that they have then."""
+        log, files, after = self._log, self._files, state
+        for view in views_from(log, state, self._bases(state), 0):
+            active = view.base_offset == state.segment_base_offset
+            try:
+                made = indexed(
+                    files, view, interval_bytes=log.config.index_interval_bytes, rolled=not active
+                )
+            except (CorruptRecordError, KafkaStorageError):
+                continue  # Said before; an index is no help there.
+            sizes = (state.index_size, state.time_index_size) if active else (None, None)
+            for path, size, content in zip(
+                view.paths[1:], sizes, (made.index, made.time_index), strict=True
+            ):
+                if not files.exists(path):
+                    what = "is missing"
+                elif files.read(path, 0, size) != content:
+                    what = "does not say what the batches say"
+                else:
+                    continue
+                anew = partial(files.replace, path, bytes(content))
+                self._do(f"{path} {what}: it is made anew", anew)
+            if active and sizes != (len(made.index), len(made.time_index)):
+                after = state._replace(
+                    sequence=state.sequence + 1,
+                    index_size=len(made.index),
+                    time_index_size=len(made.time_index),
+                    bytes_since_index_entry=made.bytes_since_entry,
+                )
+                if not self._dry_run:
+                    log.write_state(after, flush=True)
+        return after
+
+    def _check_epochs(self, state: LogState) -> None:
+        files, directory = self._files, self._directory
+        what = "is missing"
+        try:
+            if read_leader_epochs(files, directory):
+                return
+            what = "is empty"
+        except FileNotFoundError:
+            pass
+        except KafkaStorageError:
+            what = "is damaged"
+        views = views_from(self._log, state, self._bases(state), 0)
+        epochs = epochs_of(files, views) or [(state.leader_epoch, state.log_start_offset)]
+        self._do(
+            f"{directory / LEADER_EPOCHS} {what}: it is made from the batches",
+            partial(write_leader_epochs, files, directory, epochs),
+        )
+
+    def _check_metadata(self, topic_id: str) -> None:
+        files, directory = self._files, self._directory
+        what = "is missing"
+        try:
+            if read_partition_metadata(files, directory) == topic_id:
+                return
+            what = "names another topic"
+        except FileNotFoundError:
+            pass
+        except KafkaStorageError:
+            what = "is damaged"
+        self._do(
+            f"{directory / PARTITION_METADATA} {what}: it is made anew",
+            partial(write_partition_metadata, files, directory, topic_id),
+        )
+
+    def _bases(self, state: LogState) -> list[int]:
+        names = self._files.list(self._directory)
+        bases = [base for base in map(base_offset_of, names) if base is not None]
+        return [base for base in bases if base <= state.segment_base_offset]
+
+
+def is_lost(log: PartitionLog) -> bool:
+    """Whether nothing can be read of a log's state."""
+    try:
+        read_state(log.files, log.directory)
+    except (FileNotFoundError, CorruptRecordError):
+        return True
+    return False

@@ -1,0 +1,124 @@
+"""Repairs the logs of a cluster, one after the other, its own first.
+
+A commit that is decided counts before anything is cut, as everywhere: so it is rolled forward first.
+But that needs the states of its partitions, and those of __transaction_state. Hence the order:
+
+    1. __transaction_state, where its state is lost; if its last record is CompleteCommit it is taken
+       back, so that the commit is pending: whether its states were flipped is not known
+    2. partitions whose state is lost: each gets a sequence number above all that are recorded for it,
+       so that rolling forward leaves it alone; it has the commit's batches, as it has all valid ones
+    3. roll forward
+    4. all others
+
+With `dry_run` nothing is written and no lock is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from spark_kbatch.errors import KBatchError
+from spark_kbatch.log.recovery import lowered
+from spark_kbatch.log.repair import LogRepair, RepairReport, is_lost
+from spark_kbatch.log.state import LogState, read_state
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.record import plain
+from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.transaction.coordinator import Coordinator
+from spark_kbatch.transaction.messages import PREPARE_COMMIT, unpack_value
+from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, transactions
+
+logger = logging.getLogger(__name__)
+
+_FETCH_BYTES = 1 << 20
+
+
+class Repair:
+    """One run over logs of a cluster."""
+
+    def __init__(self, manager: ReplicaManager, coordinator: Coordinator, *, dry_run: bool) -> None:
+        self._manager, self._coordinator, self._dry_run = manager, coordinator, dry_run
+
+    def run(self, topic_partitions: Iterable[TopicPartition]) -> Iterator[RepairReport]:
+        """Repair these; reports come in the order of the work.
+
+        Raises:
+            KafkaStorageError: a directory is not there, or something in it cannot be read.
+            LogDirLockedError: a broker is in.
+        """
+        wanted = sorted(set(topic_partitions))
+        lost = [tp for tp in wanted if is_lost(self._manager.log(tp))]
+        if TRANSACTION_STATE in lost:
+            yield self._repair_transactions()
+        known = self._recorded_states()
+        for tp in lost:
+            if tp != TRANSACTION_STATE:
+                yield self._repair(tp, known.get(tp))
+        if not self._dry_run:
+            self._coordinator.roll_forward()
+        for tp in wanted:
+            if tp not in lost:
+                yield self._repair(tp, known.get(tp))
+
+    def _repair(self, tp: TopicPartition, known: LogState | None) -> RepairReport:
+        topic_id = self._manager.metadata.topic(tp.topic).topic_id
+        repair = LogRepair(self._manager.log(tp), dry_run=self._dry_run)
+        with self._locked(tp):
+            return repair.run(topic_id, known)
+
+    @contextlib.contextmanager
+    def _locked(self, tp: TopicPartition) -> Iterator[None]:
+        if self._dry_run:
+            yield
+            return
+        locks = self._manager.locks
+        lock = locks.commit() if tp == TRANSACTION_STATE else locks.partitions([tp])
+        with lock, self._manager.writing():
+            yield
+
+    def _repair_transactions(self) -> RepairReport:
+        report = self._repair(TRANSACTION_STATE, None)
+        if self._dry_run:
+            return report
+        log = self._manager.log(TRANSACTION_STATE)
+        with self._locked(TRANSACTION_STATE):
+            state = read_state(log.files, log.directory)
+            offset = self._last_prepare(state)
+            if offset is not None:
+                if offset + 1 < state.log_end_offset:
+                    behind = log.read(state, offset + 1, max_bytes=1)
+                    base = int(Path(behind.path).stem)
+                    state = lowered(log, state, base, behind.position, offset + 1)
+                state = state._replace(sequence=state.sequence + 1, prepare_offset=offset)
+                log.write_state(state, flush=True)
+        return report
+
+    def _last_prepare(self, state: LogState) -> int | None:
+        found, offset = None, state.log_start_offset
+        log = self._manager.log(TRANSACTION_STATE)
+        while offset < state.high_watermark:
+            read = log.read(state, offset, max_bytes=_FETCH_BYTES)
+            for position, header in read.batches:
+                for record in plain.decode(read.data, position, header):
+                    if record.value is not None:
+                        if unpack_value(record.value).status == PREPARE_COMMIT:
+                            found = record.offset
+                offset = header.next_offset
+        return found
+
+    def _recorded_states(self) -> dict[TopicPartition, LogState]:
+        """The newest state of each partition that a commit recorded, as far as that can be read."""
+        newest: dict[TopicPartition, LogState] = {}
+        try:
+            log = self._manager.log(TRANSACTION_STATE)
+            state = log.state()
+            for transaction in transactions(self._manager, state, state.log_start_offset):
+                for tp, recorded in transaction.value.states.items():
+                    if tp not in newest or newest[tp].sequence < recorded.sequence:
+                        newest[tp] = recorded
+        except KBatchError as error:
+            logger.warning("what commits recorded cannot be read to its end: %s", error)
+        return newest

@@ -1,0 +1,454 @@
+"""What readers and the next writer do with a log that is not as its state says."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_kbatch.config import TopicConfig
+from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, KBatchError
+from spark_kbatch.log import recovery
+from spark_kbatch.log import state as log_state
+from spark_kbatch.log.appender import LogAppender
+from spark_kbatch.log.files import Files
+from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.log.segment import segment_paths
+from spark_kbatch.log.state import LogState, boot_id, create_state, read_state
+from spark_kbatch.model import TopicPartition
+from tests import builders, reference
+from tests.builders import a_log, append
+from tests.faults import FaultyFiles, PowerLoss, ReadOnlyFiles
+from tests.log.soundness import ensure_sound
+from tests.log.test_partition_log import read_all
+from tests.reference import Record
+
+BATCH = builders.batch(n=2, value_bytes=20)
+CONFIG = TopicConfig(segment_bytes=4 * len(BATCH), index_interval_bytes=1)
+ANOTHER_BOOT = b"another machine!"
+relaxed = settings(deadline=None, max_examples=80)
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is writing, so a slot that is invalid stays so."""
+    monkeypatch.setattr(log_state, "_PAUSE_S", 0)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> PartitionLog:
+    """Segments 0, 8 and 16, of 4, 4 and 3 batches of 2 records; flushed up to offset 4."""
+    log = a_log(tmp_path, batches=0, config=CONFIG)
+    append(log, *[BATCH] * 11)
+    set_state(log, recovery_point=4)
+    return log
+
+
+def set_state(log: PartitionLog, **fields: object) -> LogState:
+    """Change what the state says, in both slots."""
+    state = read_state(Files(), log.directory)._replace(**fields)  # type: ignore[arg-type]
+    create_state(Files(), log.directory, state)
+    return state._replace(sequence=state.sequence + 1)
+
+
+def reboot(log: PartitionLog) -> PartitionLog:
+    """The same log, opened when its machine was started again."""
+    set_state(log, boot_id=ANOTHER_BOOT)
+    return reopened(log)
+
+
+def reopened(log: PartitionLog, files: Files | None = None) -> PartitionLog:
+    return PartitionLog(files or Files(), log.directory, log.topic_partition, log.config)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def write(log: PartitionLog) -> None:
+    """What every writer does: cut, then append."""
+    state = log.cut(log.state())
+    appender = LogAppender(log, state, now_ms=builders.FIRST_TIMESTAMP_MS)
+    appender.append(bytearray(BATCH))
+    log.write_state(appender.finish(flush=False), flush=False)
+
+
+def write_and_read(log: PartitionLog) -> None:
+    write(log)
+    read_all(log)
+
+
+def file_of(base: int, kind: str) -> Callable[[PartitionLog], Path]:
+    return lambda log: getattr(segment_paths(log.directory, base), kind)  # type: ignore[no-any-return]
+
+
+# The table.
+
+
+class Case(NamedTuple):
+    """One row: what is done to a log of 22 records, and what then can be read of it."""
+
+    damage: Callable[[PartitionLog], object]
+    reader: int | type[KBatchError]  # how many records, or the error
+    writer: int | type[KBatchError]  # how many there are before what it appends
+    sound: bool = True  # after the writer, as Kafka's tools look
+
+
+def cut_at(base: int, kind: str, size: int) -> Callable[[PartitionLog], object]:
+    def damage(log: PartitionLog) -> None:
+        path = file_of(base, kind)(log)
+        path.write_bytes(path.read_bytes()[:size])
+
+    return damage
+
+
+def missing(base: int, kind: str) -> Callable[[PartitionLog], object]:
+    return lambda log: file_of(base, kind)(log).unlink()
+
+
+def filled(
+    base: int, kind: str, content: Callable[[bytes], bytes]
+) -> Callable[[PartitionLog], object]:
+    def damage(log: PartitionLog) -> None:
+        path = file_of(base, kind)(log)
+        path.write_bytes(content(path.read_bytes()))
+
+    return damage
+
+
+def slots(*numbers: int) -> Callable[[PartitionLog], object]:
+    def damage(log: PartitionLog) -> None:
+        path = log.directory / "kbatch.state"
+        data = bytearray(path.read_bytes())
+        for number in numbers:
+            data[4096 * number + 20] ^= 1
+        path.write_bytes(data)
+
+    return damage
+
+
+def after_reboot(damage: Callable[[PartitionLog], object]) -> Callable[[PartitionLog], object]:
+    def both(log: PartitionLog) -> None:
+        damage(log)
+        set_state(log, boot_id=ANOTHER_BOOT)
+
+    return both
+
+
+def epochs(text: str | None) -> Callable[[PartitionLog], object]:
+    def damage(log: PartitionLog) -> None:
+        path = log.directory / "leader-epoch-checkpoint"
+        path.unlink()
+        if text is not None:
+            path.write_text(text)
+
+    return damage
+
+
+def left_over(*names: str) -> Callable[[PartitionLog], object]:
+    def damage(log: PartitionLog) -> None:
+        for name in names:
+            (log.directory / name).write_bytes(BATCH)
+
+    return damage
+
+
+def garbage(data: bytes) -> bytes:
+    return random.Random(len(data)).randbytes(len(data))
+
+
+def flipped(base: int, batch: int) -> Callable[[PartitionLog], object]:
+    at = batch * len(BATCH) + 80
+
+    def flip(data: bytes) -> bytes:
+        return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+    return filled(base, "log", flip)
+
+
+SIZE = len(BATCH)
+TABLE = {
+    "past-the-ends": Case(filled(16, "log", lambda data: data + BATCH), 22, 22),
+    "past-the-ends-segments": Case(left_over("00000000000000000022.log", "00000000000000000040.index"), 22, 22),
+    "reboot": Case(after_reboot(lambda log: None), 22, 22),
+    "reboot-all-flushed": Case(
+        lambda log: set_state(log, boot_id=ANOTHER_BOOT, recovery_point=22), 22, 22
+    ),
+    "reboot-torn-tail": Case(after_reboot(cut_at(16, "log", 3 * SIZE - 1)), 20, 20),
+    "reboot-zeroed-tail": Case(
+        after_reboot(filled(16, "log", lambda data: data[:SIZE] + bytes(2 * SIZE))), 18, 18
+    ),
+    "reboot-active-lost": Case(after_reboot(missing(16, "log")), 16, 16),
+    "reboot-active-empty": Case(after_reboot(cut_at(16, "log", 0)), 16, 16),
+    "reboot-bad-batch-in-active": Case(after_reboot(flipped(16, 1)), 18, 18),
+    "reboot-bad-batch-in-rolled": Case(after_reboot(flipped(8, 2)), 12, 12),
+    "reboot-rolled-cut": Case(after_reboot(cut_at(8, "log", 2 * SIZE)), 12, 12),
+    "reboot-rolled-lost": Case(after_reboot(missing(8, "log")), 8, 8),
+    "reboot-rolled-and-active-lost": Case(
+        after_reboot(lambda log: (missing(8, "log")(log), missing(16, "log")(log))), 8, 8
+    ),
+    "reboot-indexes-lost": Case(
+        after_reboot(lambda log: [missing(base, kind)(log) for base in (8, 16) for kind in ("offset_index", "time_index")]),
+        22, 22,
+    ),
+    "reboot-indexes-garbage": Case(
+        after_reboot(lambda log: [filled(base, kind, garbage)(log) for base in (8, 16) for kind in ("offset_index", "time_index")]),
+        22, 22,
+    ),
+    "reboot-flushed-part-cut": Case(after_reboot(cut_at(0, "log", SIZE)), KafkaStorageError, KafkaStorageError),
+    "reboot-flushed-part-lost": Case(after_reboot(missing(0, "log")), KafkaStorageError, KafkaStorageError),
+    "active-short": Case(cut_at(16, "log", SIZE + 5), KafkaStorageError, 18),
+    "active-short-flushed": Case(
+        lambda log: (set_state(log, recovery_point=22), cut_at(16, "log", SIZE + 5)(log)),
+        KafkaStorageError, KafkaStorageError,
+    ),
+    "active-index-missing": Case(missing(16, "offset_index"), 22, 22),
+    "active-index-short": Case(cut_at(16, "offset_index", 9), 22, 22),
+    "active-index-garbage": Case(filled(16, "offset_index", garbage), 22, 22, sound=False),
+    "active-timeindex-missing": Case(missing(16, "time_index"), 22, 22),
+    "active-timeindex-short": Case(cut_at(16, "time_index", 3), 22, 22),
+    "rolled-index-missing": Case(missing(8, "offset_index"), 22, 22),
+    "rolled-index-zeroed": Case(filled(8, "offset_index", lambda data: bytes(len(data))), 22, 22, sound=False),
+    "rolled-timeindex-missing": Case(missing(0, "time_index"), 22, 22),
+    "rolled-log-missing": Case(missing(8, "log"), KafkaStorageError, KafkaStorageError),
+    "rolled-log-cut": Case(cut_at(8, "log", 2 * SIZE), KafkaStorageError, KafkaStorageError),
+    "rolled-log-torn": Case(cut_at(8, "log", 2 * SIZE + 7), CorruptRecordError, CorruptRecordError),
+    "epochs-missing": Case(epochs(None), 22, 22),
+    "epochs-empty": Case(epochs(""), 22, 22),
+    "epochs-damaged": Case(epochs("0\n7\n"), KafkaStorageError, KafkaStorageError),
+    "metadata-missing": Case(lambda log: (log.directory / "partition.metadata").unlink(), 22, 22),
+    "one-slot": Case(slots(0), 22, 22),
+    "other-slot": Case(slots(1), 22, 22),
+    "both-slots": Case(slots(0, 1), CorruptRecordError, CorruptRecordError),
+    "state-missing": Case(lambda log: (log.directory / "kbatch.state").unlink(), KafkaStorageError, KafkaStorageError),
+    "directory-missing": Case(
+        lambda log: log.directory.rename(log.directory.with_name("gone")), KafkaStorageError, KafkaStorageError
+    ),
+    "left-overs": Case(
+        left_over(*(f"00000000000000000008.{kind}.{end}" for kind in ("log", "index") for end in ("deleted", "cleaned", "swap"))),
+        22, 22,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TABLE.values(), ids=TABLE.keys())
+def test_a_reader_does_what_the_table_says_and_writes_nothing(
+    log: PartitionLog, case: Case
+) -> None:
+    case.damage(log)
+    before = contents(log.directory) if log.directory.exists() else {}
+    log = reopened(log, ReadOnlyFiles())
+    if isinstance(case.reader, int):
+        assert [record.offset for record in read_all(log)] == list(range(case.reader))
+        for offset in range(case.reader):
+            batch = log.read(log.state(), offset, max_bytes=1).batches[0][1]
+            assert batch.base_offset <= offset <= batch.last_offset
+    else:
+        with pytest.raises(case.reader, match=str(log.directory)):
+            read_all(log)
+    assert (contents(log.directory) if log.directory.exists() else {}) == before
+
+
+@pytest.mark.parametrize("case", TABLE.values(), ids=TABLE.keys())
+def test_the_next_writer_does_what_the_table_says(log: PartitionLog, case: Case) -> None:
+    whole = read_all(log)
+    case.damage(log)
+    log = reopened(log)
+    if isinstance(case.writer, int):
+        write(log)
+        found = read_all(reopened(log))
+        assert found[: case.writer] == whole[: case.writer]
+        assert [record.offset for record in found] == list(range(case.writer + 2))
+        assert log.state().boot_id == boot_id()
+        if case.sound:
+            for path in log.directory.glob("*.log.*"):
+                path.unlink()
+            for path in log.directory.glob("*.index.*"):
+                path.unlink()
+            ensure_sound(log)
+    else:
+        with pytest.raises(case.writer, match=str(log.directory)):
+            write_and_read(log)
+
+
+def test_the_tables_rows_are_in_the_docstring() -> None:
+    for words in (".index, .timeindex", "leader-epoch-checkpoint", "both damaged", "*.swap"):
+        assert words in (recovery.__doc__ or "")
+
+
+# Never more than that.
+
+
+def whole_records(path: Path, base: int, size: int) -> int:
+    """How many records lie in the whole batches of the first `size` bytes."""
+    lengths = list(accumulate(len(batch) for batch in reference.split_batches(path.read_bytes())))
+    return base + 2 * sum(end <= size for end in lengths)
+
+
+def test_for_every_cut_of_the_active_segment_exactly_the_whole_batches_before_it_are_kept(
+    tmp_path: Path,
+) -> None:
+    log = a_log(tmp_path, batches=0, config=CONFIG)
+    append(log, *[BATCH] * 6)
+    path = segment_paths(log.directory, 8).log
+    before, data = contents(log.directory), path.read_bytes()
+    for size in range(len(data) + 1):
+        for name, content in before.items():
+            (log.directory / name).write_bytes(content)
+        kept = whole_records(path, 8, size)
+        path.write_bytes(data[:size])
+        again = reopened(reboot(log), FaultyFiles())  # which does not wait for the disk
+        assert again.state().log_end_offset == kept, f"a reader, cut at {size}"
+        state = again.cut(again.state())
+        assert state.log_end_offset == state.high_watermark == kept, f"cut at {size}"
+        again.write_state(state._replace(sequence=state.sequence + 1), flush=False)
+        ensure_sound(again)
+
+
+def test_for_every_damaged_byte_exactly_the_whole_batches_before_it_are_kept(
+    tmp_path: Path,
+) -> None:
+    log = a_log(tmp_path, batches=0, config=CONFIG)
+    append(log, *[BATCH] * 6)
+    log = reboot(log)
+    for base in (0, 8):
+        path = segment_paths(log.directory, base).log
+        data = path.read_bytes()
+        for at in range(len(data)):
+            if at % SIZE in range(12, 16):
+                continue  # the leader epoch, which no CRC covers
+            path.write_bytes(data[:at] + bytes([data[at] ^ 0x41]) + data[at + 1 :])
+            kept = base + at // SIZE * 2
+            assert reopened(log).state().log_end_offset == kept, f"byte {at} of {path.name}"
+        path.write_bytes(data)
+
+
+def test_what_was_flushed_is_never_cut_whatever_lies_in_it(log: PartitionLog) -> None:
+    flipped(8, 1)(log)
+    set_state(log, boot_id=ANOTHER_BOOT, recovery_point=16)
+    before = contents(log.directory)
+    write(reopened(log))
+    after = contents(log.directory)
+    name = "00000000000000000008.log"
+    assert after[name] == before[name]
+    assert reopened(log).state().log_end_offset == 24
+
+
+def test_where_everything_holds_nothing_changes_but_the_boot(log: PartitionLog) -> None:
+    log = reboot(log)
+    before, state = contents(log.directory), read_state(Files(), log.directory)
+    assert log.cut(log.state()) == state._replace(boot_id=boot_id())
+    assert contents(log.directory) == before
+
+
+def test_what_is_cut_is_said_with_numbers_and_once(
+    log: PartitionLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    cut_at(16, "log", SIZE + 3)(log)
+    log = reboot(log)
+    with caplog.at_level(logging.WARNING, recovery.__name__):
+        for _ in range(3):
+            log.state()
+    (record,) = caplog.records
+    for words in (str(log.directory), "offset 18 instead of 22", "offset 4 on", f"position {SIZE}"):
+        assert words in record.getMessage()
+
+
+def test_a_log_whose_end_falls_below_its_start_goes_on_there_empty(log: PartitionLog) -> None:
+    set_state(log, log_start_offset=19, boot_id=ANOTHER_BOOT)
+    cut_at(16, "log", SIZE)(log)
+    log = reopened(log)
+    state = log.state()
+    assert (state.log_start_offset, state.log_end_offset, state.high_watermark) == (19, 19, 19)
+    assert read_all(log) == []
+    write(log)
+    assert [record.offset for record in read_all(reopened(log))] == [19, 20]
+
+
+def test_each_batch_is_checked_once_while_another_machine_appends(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    holds = recovery._ensure_holds
+
+    def counted(files: Files, path: Path, position: int, header, expected, view):  # type: ignore[no-untyped-def]
+        seen.append(header.base_offset)
+        return holds(files, path, position, header, expected, view)
+
+    monkeypatch.setattr(recovery, "_ensure_holds", counted)
+    reader = reboot(log)
+    for _ in range(3):
+        reader.state()
+    assert seen == list(range(4, 22, 2))
+    append(log, BATCH)
+    set_state(log, boot_id=ANOTHER_BOOT)
+    seen.clear()
+    assert reader.state().log_end_offset == 24
+    assert seen == [22]
+
+
+def test_a_rebuilt_index_has_the_bytes_that_the_appender_wrote(log: PartitionLog) -> None:
+    before = contents(log.directory)
+    for path in log.directory.glob("*index"):
+        path.unlink()
+    log.cut(log.state())
+    assert contents(log.directory) == before
+
+
+def test_leader_epochs_are_rebuilt_from_the_batches(tmp_path: Path) -> None:
+    log = a_log(tmp_path, batches=2, config=CONFIG)
+    state = log.state()._replace(leader_epoch=3)
+    appender = LogAppender(log, state, now_ms=builders.FIRST_TIMESTAMP_MS)
+    appender.append(bytearray(BATCH * 3))
+    log.write_state(appender.finish(flush=False), flush=False)
+    path = log.directory / "leader-epoch-checkpoint"
+    path.unlink()
+    log.cut(log.state())
+    assert path.read_text() == f"0\n2\n0 0\n3 {state.log_end_offset}\n"
+
+
+# Power loss.
+
+
+@relaxed
+@given(
+    commits=st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=8),
+    seed=st.integers(0, 2**32),
+)
+def test_a_power_loss_takes_nothing_that_was_flushed_and_leaves_whole_batches(
+    tmp_path_factory: pytest.TempPathFactory, commits: list[tuple[int, bool]], seed: int
+) -> None:
+    folder, disk, rng = tmp_path_factory.mktemp("power"), PowerLoss(), random.Random(seed)
+    log = a_log(folder, batches=0, config=CONFIG, files=disk)
+    disk.flush([*log.directory.iterdir(), log.directory])
+    written: list[Record] = []
+    flushed = 0
+    for number, (batches, flush) in enumerate(commits):
+        state = log.cut(log.state())
+        appender = LogAppender(log, state, now_ms=builders.FIRST_TIMESTAMP_MS)
+        for _ in range(batches):
+            appender.append(bytearray(builders.batch(n=2, value_bytes=20, seed=number)))
+        log.write_state(appender.finish(flush=flush), flush=flush)
+        written = read_all(log)
+        flushed = len(written) if flush else flushed
+    disk.strike(folder, rng)
+    data = (log.directory / "kbatch.state").read_bytes()
+    for slot in (log_state.unpack(data[at : at + 144]) for at in (0, 4096)):
+        if slot is not None:
+            of_before = slot._replace(boot_id=ANOTHER_BOOT)
+            log_state.write_state(Files(), log.directory, of_before, flush=False)
+
+    survivor = PartitionLog(Files(), log.directory, TopicPartition("events", 0), CONFIG)
+    found = read_all(survivor)
+    assert flushed <= len(found)
+    assert found == written[: len(found)]
+    write(survivor)
+    assert read_all(survivor)[: len(found)] == found
+    ensure_sound(survivor)

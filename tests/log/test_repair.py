@@ -1,0 +1,275 @@
+"""Repair: what batches are there is kept, what is made from them is made as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch.errors import KafkaStorageError
+from spark_kbatch.log import state as log_state
+from spark_kbatch.log.files import Files
+from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.log.repair import LogRepair, RepairReport
+from spark_kbatch.log.segment import segment_paths
+from spark_kbatch.log.state import LogState
+from tests import reference
+from tests.builders import a_log, append
+from tests.faults import Fault, FaultyFiles, ReadOnlyFiles, died
+from tests.log.soundness import ensure_sound
+from tests.log.test_partition_log import read_all
+from tests.log.test_recovery import (
+    BATCH,
+    CONFIG,
+    contents,
+    cut_at,
+    epochs,
+    filled,
+    flipped,
+    garbage,
+    missing,
+    reopened,
+    set_state,
+    slots,
+    write,
+)
+
+TOPIC_ID = "nyBBbFDuTeu_f1pLaD4Tcg"
+SIZE = len(BATCH)
+LOST = slots(0, 1)
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is writing, so a slot that is invalid stays so."""
+    monkeypatch.setattr(log_state, "_PAUSE_S", 0)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> PartitionLog:
+    """Segments 0, 8 and 16, of 4, 4 and 3 batches of 2 records, as its writer left it."""
+    log = a_log(tmp_path, batches=0, config=CONFIG)
+    (log.directory / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}")
+    append(log, *[BATCH] * 11)
+    return log
+
+
+def repair(
+    log: PartitionLog,
+    *,
+    files: Files | None = None,
+    known: LogState | None = None,
+    dry_run: bool = False,
+) -> RepairReport:
+    return LogRepair(reopened(log, files), dry_run=dry_run).run(TOPIC_ID, known)
+
+
+def test_a_sound_log_is_left_as_it_is(log: PartitionLog) -> None:
+    before = contents(log.directory)
+    assert repair(log, files=ReadOnlyFiles()) == RepairReport(log.topic_partition, 0, 22, (), ())
+    assert contents(log.directory) == before
+
+
+MADE_ANEW = {
+    "index-missing": (missing(0, "offset_index"), ["000.index is missing"]),
+    "index-garbage": (filled(8, "offset_index", garbage), ["008.index does not say"]),
+    "index-zeroed": (filled(8, "offset_index", lambda d: bytes(len(d))), ["008.index does not say"]),
+    "index-preallocated": (filled(0, "offset_index", lambda d: d + bytes(80)), ["000.index does not"]),
+    "timeindex-missing": (missing(8, "time_index"), ["008.timeindex is missing"]),
+    "timeindex-cut": (filled(0, "time_index", lambda d: d[:-12]), ["000.timeindex does not say"]),
+    "active-index-garbage": (filled(16, "offset_index", garbage), ["016.index does not say"]),
+    "epochs-missing": (epochs(None), ["leader-epoch-checkpoint is missing"]),
+    "epochs-damaged": (epochs("zero"), ["leader-epoch-checkpoint is damaged"]),
+    "metadata-missing": (
+        lambda log: (log.directory / "partition.metadata").unlink(), ["partition.metadata is missing"],
+    ),
+    "metadata-damaged": (
+        lambda log: (log.directory / "partition.metadata").write_text("?"), ["metadata is damaged"],
+    ),
+    "metadata-of-another": (
+        lambda log: (log.directory / "partition.metadata").write_text(
+            "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"
+        ),
+        ["names another topic"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("damage", "said"), MADE_ANEW.values(), ids=MADE_ANEW.keys())
+def test_what_is_made_from_batches_is_made_as_it_was(
+    log: PartitionLog, damage: Callable[[PartitionLog], object], said: list[str]
+) -> None:
+    before = contents(log.directory)
+    damage(log)
+    damaged = contents(log.directory)
+    looked = repair(log, files=ReadOnlyFiles(), dry_run=True)
+    assert contents(log.directory) == damaged
+    done = repair(log)
+    assert done == looked
+    assert len(done.found) == len(said)
+    for words, sentence in zip(said, done.found, strict=True):
+        assert words in sentence
+    assert contents(log.directory) == before
+    assert repair(log).found == ()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_damaged_slot_is_written_over(log: PartitionLog, number: int) -> None:
+    write(log)
+    write(log)  # so that both slots tell of something else
+    slots(number)(log)
+    end = log.state().log_end_offset
+    report = repair(log)
+    assert "one of its two slots is damaged" in report.found[0]
+    assert log_state.is_whole(Files(), log.directory)
+    assert reopened(log).state().log_end_offset == report.log_end_offset == end
+    ensure_sound(reopened(log))
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [LOST, lambda log: (log.directory / "kbatch.state").unlink()],
+    ids=["damaged", "missing"],
+)
+def test_a_lost_state_is_made_from_the_batches(
+    log: PartitionLog, lose: Callable[[PartitionLog], object]
+) -> None:
+    before, records = log.state(), read_all(log)
+    lose(log)
+    report = repair(log)
+    assert (report.log_start_offset, report.log_end_offset, report.damaged) == (0, 22, ())
+    assert len(report.found) == 1
+    log = reopened(log)
+    assert log.state() == before._replace(sequence=1, recovery_point=22)
+    assert read_all(log) == records
+    write(log)
+    ensure_sound(log)
+
+
+def test_for_every_cut_of_a_log_without_state_exactly_the_whole_batches_are_kept(
+    log: PartitionLog,
+) -> None:
+    before = contents(log.directory)
+    for base in (8, 16):
+        name = f"{base:020d}.log"
+        ends = [0, *accumulate(map(len, reference.split_batches(before[name])))]
+        for size in (*range(SIZE + 4), *range(SIZE + 4, len(before[name]) + 1, 29)):
+            for path in log.directory.iterdir():
+                path.unlink()
+            for other, content in before.items():
+                (log.directory / other).write_bytes(content)
+            (log.directory / name).write_bytes(before[name][:size])
+            LOST(log)
+            whole = sum(end <= size for end in ends[1:])
+            kept = 22 if size == len(before[name]) else base + 2 * whole
+            report = repair(log, files=FaultyFiles())  # which does not wait for the disk
+            assert report.log_end_offset == kept, f"{name} cut at {size}"
+            for path in log.directory.glob("*.deleted"):
+                path.unlink()
+            ensure_sound(reopened(log))
+
+
+def test_what_lies_behind_the_first_bad_batch_is_kept_under_other_names(log: PartitionLog) -> None:
+    flipped(8, 1)(log)
+    LOST(log)
+    before = contents(log.directory)
+    looked = repair(log, files=ReadOnlyFiles(), dry_run=True)
+    assert contents(log.directory) == before
+    report = repair(log)
+    assert report == looked
+    assert report.log_end_offset == 10
+    assert "CRC-32C" in report.damaged[0]
+    after, name = contents(log.directory), "00000000000000000008.log"
+    assert after[name] + after[f"{name}.deleted"] == before[name]
+    for end in ("log", "index", "timeindex"):
+        assert after[f"00000000000000000016.{end}.deleted"] == before[f"00000000000000000016.{end}"]
+        assert f"00000000000000000016.{end}" not in after
+    write(reopened(log))
+    assert len(read_all(reopened(log))) == 12
+
+
+def test_what_commits_recorded_is_kept_in_a_state_that_is_made_anew(log: PartitionLog) -> None:
+    known = log.state()._replace(sequence=40, log_start_offset=5, leader_epoch=3)
+    LOST(log)
+    repair(log, known=known)
+    state = reopened(log).state()
+    assert (state.log_start_offset, state.leader_epoch) == (5, 3)
+    assert state.sequence > 40
+
+
+def test_batches_that_nobody_committed_may_come_with_a_lost_state(log: PartitionLog) -> None:
+    path = segment_paths(log.directory, 16).log
+    placed = reference.encode_batch(reference.decode_batches(BATCH), leader_epoch=0)
+    path.write_bytes(path.read_bytes() + (22).to_bytes(8, "big") + placed[8:])
+    assert len(read_all(reopened(log))) == 22
+    LOST(log)
+    assert repair(log).log_end_offset == 24
+
+
+def test_a_short_active_segment_ends_with_its_last_whole_batch(log: PartitionLog) -> None:
+    set_state(log, recovery_point=22)
+    cut_at(16, "log", SIZE + 9)(log)
+    with pytest.raises(KafkaStorageError, match="kbatch repair"):
+        read_all(reopened(log))
+    looked = repair(log, files=ReadOnlyFiles(), dry_run=True)
+    report = repair(log)
+    assert looked.log_end_offset == report.log_end_offset == 18
+    assert "offset 18 instead of 22" in report.found[0]
+    assert len(read_all(reopened(log))) == 18
+    write(reopened(log))
+    ensure_sound(reopened(log))
+
+
+def test_bad_batches_in_a_log_with_a_state_are_said_and_left(log: PartitionLog) -> None:
+    flipped(0, 2)(log)
+    flipped(16, 1)(log)
+    before = contents(log.directory)
+    report = repair(log)
+    assert (report.found, report.log_end_offset) == ((), 22)
+    for base, sentence in zip((0, 16), report.damaged, strict=True):
+        assert f"{base:020d}.log" in sentence
+    assert contents(log.directory) == before
+    assert log.read(log.state(), 8, max_bytes=1).batches
+
+
+def test_a_log_without_its_directory_is_an_error(log: PartitionLog) -> None:
+    log.directory.rename(log.directory.with_name("gone"))
+    with pytest.raises(KafkaStorageError, match=f"{log.directory} is gone"):
+        repair(log)
+
+
+def test_a_log_without_segments_begins_where_it_was_known_to_begin(log: PartitionLog) -> None:
+    known = log.state()._replace(log_start_offset=7)
+    for path in log.directory.glob("0*"):
+        path.unlink()
+    LOST(log)
+    repair(log, known=known)
+    state = reopened(log).state()
+    assert (state.log_start_offset, state.log_end_offset) == (7, 7)
+    write(reopened(log))
+    assert [record.offset for record in read_all(reopened(log))] == [7, 8]
+
+
+def test_a_repair_that_was_killed_is_finished_by_the_next(log: PartitionLog) -> None:
+    flipped(8, 1)(log)
+    LOST(log)
+    before = contents(log.directory)
+    steps = FaultyFiles()
+    repair(log, files=steps)
+    wanted = {
+        name: data for name, data in contents(log.directory).items() if name != "kbatch.state"
+    }
+    for at in range(len(steps.steps)):
+        for path in log.directory.iterdir():
+            path.unlink()
+        for name, content in before.items():
+            (log.directory / name).write_bytes(content)
+        assert died(lambda at=at: repair(log, files=FaultyFiles(Fault(at))))  # type: ignore[misc]
+        assert repair(log).log_end_offset == 10, steps.steps[at]
+        after = {n: data for n, data in contents(log.directory).items() if n != "kbatch.state"}
+        tail = "00000000000000000008.log.deleted"
+        assert after == wanted or (
+            after.get(tail) == wanted[tail] and after.keys() >= wanted.keys()
+        )

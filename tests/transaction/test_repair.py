@@ -1,0 +1,130 @@
+"""Repairing a cluster: decided commits count, whatever has lost its state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.errors import CommitError, CorruptRecordError
+from spark_kbatch.log import state as log_state
+from spark_kbatch.model import TopicPartition
+from tests import builders
+from tests.builders import a_cluster, commit, contents, staged, write
+from tests.faults import DiesAtTheCommitPoint, ReadOnlyFiles, StopsInTheFlip, died
+
+FIRST, SECOND = TopicPartition("events", 0), TopicPartition("events", 1)
+TRANSACTIONS = TopicPartition("__transaction_state", 0)
+BEFORE = {("events", 0): [builders.batch(n=2)], ("events", 1): [builders.batch(n=3, seed=1)]}
+AFTER = {("events", 0): [builders.batch(n=4, seed=2)], ("events", 1): [builders.batch(seed=3)]}
+COUNTS = {FIRST: 6, SECOND: 6}
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is writing, so a slot that is invalid stays so."""
+    monkeypatch.setattr(log_state, "_PAUSE_S", 0)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    cluster = a_cluster(tmp_path, topics={"events": 2})
+    write(cluster, BEFORE)
+    return cluster
+
+
+def lose(cluster: Cluster, *partitions: TopicPartition) -> None:
+    for tp in partitions:
+        path = cluster.metadata.log_directory(tp) / "kbatch.state"
+        data = bytearray(path.read_bytes())
+        for at in (20, 4096 + 20):
+            data[at] ^= 1
+        path.write_bytes(data)
+
+
+def counts(cluster: Cluster) -> dict[TopicPartition, int]:
+    return {tp: len(records) for tp, records in contents(cluster).items()}
+
+
+def stopped_in_the_flip(cluster: Cluster, flips: int) -> Cluster:
+    """A second commit is decided, and so many of its states are flipped."""
+    files = StopsInTheFlip(flips)
+    failing = Cluster(str(cluster.path), files=files)
+    extents = staged(failing, AFTER)
+    with pytest.raises(CommitError):
+        commit(failing, extents)
+    return Cluster(str(cluster.path))
+
+
+def test_a_sound_cluster_is_left_as_it_is(cluster: Cluster) -> None:
+    reports = list(cluster.repair())
+    assert [report.topic_partition for report in reports] == [TRANSACTIONS, FIRST, SECOND]
+    assert all(not report.found and not report.damaged for report in reports)
+
+
+def test_looking_writes_nothing(cluster: Cluster) -> None:
+    lose(cluster, FIRST, TRANSACTIONS)
+    before = {path: path.read_bytes() for path in cluster.path.rglob("*") if path.is_file()}
+    reader = Cluster(str(cluster.path), files=ReadOnlyFiles())
+    found = {report.topic_partition: report for report in reader.repair(dry_run=True)}
+    assert "kbatch.state is lost" in found[FIRST].found[0]
+    assert "kbatch.state is lost" in found[TRANSACTIONS].found[0]
+    assert found[SECOND].found == ()
+    assert before == {path: path.read_bytes() for path in cluster.path.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("lost", [[FIRST], [SECOND], [TRANSACTIONS], [FIRST, SECOND, TRANSACTIONS]])
+def test_what_was_committed_is_there_after_a_repair(
+    cluster: Cluster, lost: list[TopicPartition]
+) -> None:
+    before = contents(cluster)
+    lose(cluster, *lost)
+    with pytest.raises(CorruptRecordError, match="kbatch repair"):
+        contents(cluster)
+    reports = {report.topic_partition: report for report in cluster.repair()}
+    assert all("is lost" in reports[tp].found[0] for tp in lost)
+    cluster = Cluster(str(cluster.path))
+    assert contents(cluster) == before
+    write(cluster, AFTER)
+    assert counts(cluster) == COUNTS
+    assert all(report.found == () for report in cluster.repair())
+
+
+@pytest.mark.parametrize("flips", [0, 1], ids=["none-flipped", "one-flipped"])
+@pytest.mark.parametrize(
+    "lost",
+    [[], [FIRST], [SECOND], [TRANSACTIONS], [TRANSACTIONS, SECOND]],
+    ids=["none", "first", "second", "transactions", "transactions-and-second"],
+)
+def test_a_decided_commit_is_rolled_forward_before_anything_is_cut(
+    cluster: Cluster, lost: list[TopicPartition], flips: int
+) -> None:
+    cluster = stopped_in_the_flip(cluster, flips)
+    lose(cluster, *lost)
+    list(cluster.repair())
+    cluster = Cluster(str(cluster.path))
+    assert counts(cluster) == COUNTS
+    assert not cluster.manager.log(TRANSACTIONS).state().has_pending_commit
+    write(cluster, BEFORE)
+    assert counts(cluster) == {FIRST: 8, SECOND: 9}
+
+
+def test_a_commit_that_was_placed_and_whose_log_lost_its_state_is_all_there_or_not_at_all(
+    cluster: Cluster,
+) -> None:
+    extents = staged(cluster, AFTER)
+    files = DiesAtTheCommitPoint()
+    assert died(lambda: commit(Cluster(str(cluster.path), files=files), extents))
+    cluster = Cluster(str(cluster.path))
+    assert counts(cluster) == {FIRST: 2, SECOND: 3}
+    lose(cluster, TRANSACTIONS)
+    list(cluster.repair())
+    assert counts(Cluster(str(cluster.path))) in (COUNTS, {FIRST: 2, SECOND: 3})
+
+
+def test_one_partition_can_be_repaired_alone(cluster: Cluster) -> None:
+    lose(cluster, FIRST)
+    (report,) = cluster.repair([FIRST])
+    assert report.topic_partition == FIRST
+    assert counts(Cluster(str(cluster.path))) == {FIRST: 2, SECOND: 3}
