@@ -62,11 +62,18 @@ def header_at(
 
 
 def walk_headers(
-    files: Files, descriptor: int, path: Path, position: int, end_position: int
+    files: Files,
+    descriptor: int,
+    path: Path,
+    position: int,
+    end_position: int,
+    *,
+    messages_together: bool = False,
 ) -> Iterator[tuple[int, BatchHeader]]:
     """The batches from `position`, where one begins, to `end_position`, as (position, header).
 
-    Messages of the older formats come one by one.
+    Messages of the older formats come one by one, or with `messages_together` plain ones as `walk`
+    has them.
 
     Raises:
         As `header_at`.
@@ -78,7 +85,8 @@ def walk_headers(
             raise too_short(files, path, position + len(view))
         whole = whole_size(view)
         try:
-            for at, found in walk(view, 0, whole, run_bytes_max=1):
+            run_bytes_max = WALKED_BYTES if messages_together else 1
+            for at, found in walk(view, 0, whole, run_bytes_max=run_bytes_max):
                 yield position + at, found
         except CorruptRecordError as error:
             raise error.at(str(path), position) from None

@@ -530,7 +530,10 @@ class PartitionLog:
         """
         path = segment_paths(self.directory, base).log
         with self.files.opened(path) as descriptor:
-            yield from walk_headers(self.files, descriptor, path, position, end_position)
+            yield from walk_headers(
+                self.files, descriptor, path, position, end_position,
+                messages_together=messages_together,
+            )  # fmt: skip
 
     def last_stable_offset(self, state: LogState, now_ms: int) -> int:
         """Where the first transaction begins that is open in a log of this state, or unstable.

@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.log import transaction_index
-from spark_kbatch.log.checkpoints import LEADER_EPOCHS, read_leader_epochs, write_leader_epochs
+from spark_kbatch.log.checkpoints import LEADER_EPOCHS, write_leader_epochs
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.headers import SegmentView, indexed_batch, too_short, walk_headers
 from spark_kbatch.log.leader_epochs import LeaderEpochCache
@@ -118,11 +118,9 @@ def cut(log: PartitionLog, state: LogState) -> LogState:
         transaction_index.truncate(
             files, directory, state.segment_base_offset, state.log_end_offset
         )
-    epochs = read_leader_epochs(files, directory)
     # One that begins at the log's end may have been given without a batch yet.
-    if epochs[-1][1] > state.log_end_offset:
-        epochs = [entry for entry in epochs if entry[1] <= state.log_end_offset]
-        write_leader_epochs(files, directory, epochs)
+    with contextlib.suppress(KafkaStorageError):
+        LeaderEpochCache.read(files, directory).truncate_from_end(state.log_end_offset + 1)
     return state
 
 

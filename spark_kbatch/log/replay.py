@@ -38,10 +38,13 @@ from spark_kbatch.record.header import (
     LOG_OVERHEAD,
     NO_PRODUCER_ID,
     RECORD_BATCH_OVERHEAD,
+    RUN_BYTES_MAX,
     BatchHeader,
     LogRead,
     ensure_valid,
     unpack,
+    walk,
+    whole_size,
 )
 
 _MAGIC_POSITION = 16
