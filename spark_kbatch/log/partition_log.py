@@ -51,18 +51,12 @@ from spark_kbatch.log.headers import (
     walk_headers,
 )
 from spark_kbatch.log.leader_epochs import LeaderEpochCache
+from spark_kbatch.log.log_producers import LogProducers
 from spark_kbatch.log.producer_snapshot import (
-    snapshot_offsets,
-    snapshot_path,
-    stray_snapshots,
     write_snapshot,
 )
-from spark_kbatch.log.producer_state import ProducerStates
 from spark_kbatch.log.replay import (
     AbortedSearch,
-    Place,
-    producer_batches,
-    rebuild,
     replay,
 )
 from spark_kbatch.log.segment import SegmentExtent, base_offset_of, segment_paths
@@ -122,10 +116,7 @@ class PartitionLog:
         self._times_as_of: LogState | None = None
         # The last state of another boot, and what of it holds; replaced whole.
         self._checked: tuple[LogState | None, LogState | None] = (None, None)
-        # Both guarded by the partition's lock. The producers are those of the batches below the end
-        # of this state; None until an idempotent producer comes, or a coordinator.
-        self._producers = ProducerStates(topic_partition)
-        self._producers_as_of: LogState | None = None
+        self.producers = LogProducers(self)
         self._aborted = AbortedSearch(files)
 
     def create(self, topic_id: str) -> None:
@@ -283,12 +274,12 @@ class PartitionLog:
         """What a reader of committed data is given of `read`, out of the segment `base`."""
         return self._aborted.decided(
             read,
-            self._extents(state, base),
+            self.extents(state, base),
             last_stable_offset=state.last_stable_offset,
             log_end_offset=state.log_end_offset,
         )
 
-    def _extents(self, state: LogState, first_base: int = 0) -> Iterator[SegmentExtent]:
+    def extents(self, state: LogState, first_base: int = 0) -> Iterator[SegmentExtent]:
         """The segments from one on, as far as the state shows them."""
         bases = self.segments(state)
         for base in bases[bisect.bisect_left(bases, first_base) :]:
@@ -383,31 +374,30 @@ class PartitionLog:
         idempotent = header.producer_id > NO_PRODUCER_ID
         marker = None
         if idempotent:
-            self._read_producers(state, now_ms)
+            self.producers.read(state, now_ms)
             if header.is_control:
                 marker = read_marker(data, 0, header)
             if marker is not None:
-                self._producers.ensure_may_end(header, marker)
+                self.producers.states.ensure_may_end(header, marker)
             if origin is AppendOrigin.CLIENT:
-                duplicate = self._producers.find_duplicate(header)
+                duplicate = self.producers.states.find_duplicate(header)
                 if duplicate is not None:
                     if flush:  # It was perhaps not flushed, or the flush of its state failed.
                         self.write_state(appender.finish(flush=True), flush=True)
                     return self._appended(state, duplicate.base_offset, duplicate.timestamp)
-                self._producers.ensure_follows(header)
-        known = self._producers_as_of
-        are_known = known is not None and known.log_end_offset == state.log_end_offset
+                self.producers.states.ensure_follows(header)
+        are_known = self.producers.are_known(state)
         if appender.is_full_for(header) and are_known:
             appender.touch(
                 write_snapshot(
-                    self.files, self.directory, state.log_end_offset, self._producers.entries
+                    self.files, self.directory, state.log_end_offset, self.producers.states.entries
                 )
             )
         header = appender.append_batch(data, header)
         last_stable_offset = None
         if idempotent:
-            last_stable_offset = self._producers.last_stable_offset_with(header)
-            aborted = self._producers.aborted_by(header, marker) if marker else None
+            last_stable_offset = self.producers.states.last_stable_offset_with(header)
+            aborted = self.producers.states.aborted_by(header, marker) if marker else None
             if aborted is not None:
                 base = appender.segment_base_offset
                 appender.touch(
@@ -417,9 +407,8 @@ class PartitionLog:
         self.write_state(after, flush=flush)
         if are_known:
             if idempotent:
-                replay(self._producers, header, marker, now_ms)
-                self._producers.forget_ended(after.high_watermark)
-            self._producers_as_of = after
+                replay(self.producers.states, header, marker, now_ms)
+            self.producers.are_as_of(after)
         return self._appended(state, header.base_offset, header.max_timestamp)
 
     def append_as_follower(
@@ -450,11 +439,11 @@ class PartitionLog:
             # Also where they were written before: by one who died before its state was.
             state = state._replace(leader_epoch=max(state.leader_epoch, epochs_after[-1][0]))
         appender = LogAppender(self, state, now_ms=now_ms, as_follower=True)
-        self._read_producers(state, now_ms)
+        self.producers.read(state, now_ms)
         try:
             self._append_and_replay(appender, memoryview(data), now_ms)
             high_watermark = max(state.high_watermark, min(high_watermark, appender.next_offset))
-            last_stable_offset = self._producers.last_stable_offset(
+            last_stable_offset = self.producers.states.last_stable_offset(
                 high_watermark, state.log_start_offset
             )
             after = appender.finish(
@@ -464,10 +453,9 @@ class PartitionLog:
             )
             self.write_state(after, flush=flush)
         except BaseException:
-            self.forget_producers()  # They know of batches that the log may not have.
+            self.producers.forget()  # They know of batches that the log may not have.
             raise
-        self._producers_as_of = after
-        self._producers.forget_ended(high_watermark)
+        self.producers.are_as_of(after)
         return after
 
     def _append_and_replay(self, appender: LogAppender, data: memoryview, now_ms: int) -> None:
@@ -477,7 +465,7 @@ class PartitionLog:
             if header.producer_id <= NO_PRODUCER_ID:
                 continue
             marker = read_marker(data, position, header) if header.is_control else None
-            aborted = replay(self._producers, header, marker, now_ms)
+            aborted = replay(self.producers.states, header, marker, now_ms)
             if aborted is not None:
                 # So that the segment which is active then is the marker's.
                 end = position + header.size_in_bytes
@@ -535,80 +523,14 @@ class PartitionLog:
                 messages_together=messages_together,
             )  # fmt: skip
 
-    def last_stable_offset(self, state: LogState, now_ms: int) -> int:
-        """Where the first transaction begins that is open in a log of this state, or unstable.
-
-        From the batches, whatever is remembered; nothing is written.
-        """
-        states = self._rebuilt(state, state.log_end_offset, now_ms)
-        return states.last_stable_offset(state.high_watermark, state.log_start_offset)
-
-    def forget_producers(self) -> None:
-        """Know of no batch of theirs: for who has taken some out of the log."""
-        self._producers = ProducerStates(self.topic_partition)
-        self._producers_as_of = None
+    def forget_batches(self) -> None:
+        """Remember nothing of the batches: for who has taken some out of the log."""
+        self.producers.forget()
         self._aborted = AbortedSearch(self.files)
 
     def _appended(self, state: LogState, base_offset: int, time_ms: int) -> AppendResult:
         log_append_time = time_ms if self.config.is_log_append_time else NO_TIMESTAMP
         return AppendResult(base_offset, log_append_time, state.log_start_offset)
-
-    def _read_producers(self, state: LogState, now_ms: int) -> None:
-        """Know the producers of all batches that `state` shows.
-
-        First from the newest snapshot and the batches behind it; then from those that came since the
-        last look: of other processes, of commits, and ours where the write of their state seemed to
-        fail.
-        """
-        known = self._producers_as_of
-        if known is None or known.log_end_offset > state.log_end_offset:
-            self._producers = self._load_producers(state, now_ms)
-        elif known.log_end_offset < state.log_end_offset:
-            first = known.segment_base_offset
-            for _, header, marker in producer_batches(
-                self.files,
-                self._extents(state, first),
-                known.log_end_offset,
-                Place(first, known.segment_size),
-            ):
-                replay(self._producers, header, marker, now_ms)
-        self._producers_as_of = state
-        self._producers.forget_ended(state.high_watermark)
-        self._producers.remove_expired(now_ms)
-
-    def _load_producers(self, state: LogState, now_ms: int) -> ProducerStates:
-        """From the log. Where commits have rolled segments, which write no snapshots, one is written.
-
-        Those of segments that are gone are removed.
-        """
-        active = state.segment_base_offset
-        path = snapshot_path(self.directory, active)
-        if active > state.log_start_offset and not self.files.exists(path):
-            producers = self._rebuilt(state, active, now_ms)
-            write_snapshot(self.files, self.directory, active, producers.entries)
-        found = snapshot_offsets(self.files, self.directory)
-        for offset in stray_snapshots(found, self.segments(state)):
-            self.files.remove(snapshot_path(self.directory, offset))
-        return self._rebuilt(state, state.log_end_offset, now_ms)
-
-    def _rebuilt(self, state: LogState, log_end_offset: int, now_ms: int) -> ProducerStates:
-        """The producers as of an offset.
-
-        A snapshot counts only where a segment begins that the state shows: one that a dead writer
-        left is at an offset that came to hold other batches. Nor does it above the high watermark:
-        it does not say of which transactions the end is not yet sure.
-        """
-        bases = self.segments(state)
-        return rebuild(
-            self.files,
-            self.directory,
-            self.topic_partition,
-            self._extents(state),
-            log_start_offset=state.log_start_offset,
-            log_end_offset=log_end_offset,
-            now_ms=now_ms,
-            snapshots={base for base in bases if base <= state.high_watermark},
-        ).states
 
     def _whole_batches(
         self, path: Path, position: int, view: memoryview, base_offset: int | None

@@ -36,9 +36,9 @@ def truncate_to(log: PartitionLog, state: LogState, offset: int, *, now_ms: int)
     if offset < bases[0]:
         return truncate_fully_and_start_at(log, state, offset, now_ms=now_ms)
     after = _with_epoch(log, _state_before(log, state, bases, offset))
-    log.forget_producers()
+    log.forget_batches()
     # A transaction whose marker is cut off is open again.
-    after = after._replace(last_stable_offset=log.last_stable_offset(after, now_ms))
+    after = after._replace(last_stable_offset=log.producers.last_stable_offset(after, now_ms))
     log.write_state(after, flush=True)
     log.cut(after)
     return after
@@ -64,7 +64,7 @@ def truncate_fully_and_start_at(
         recovery_point=offset,
     )
     after = _with_epoch(log, emptied)
-    log.forget_producers()
+    log.forget_batches()
     log.write_state(after, flush=True)
     log.cut(after)
     for path in segment_paths(log.directory, offset):
