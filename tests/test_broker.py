@@ -32,7 +32,7 @@ from tests.broker_dirs import (
 )
 from tests.faults import ReadOnlyFiles
 from tests.log.histories import data_batch, marker_batch
-from tests.reference import Record, decode_batches, read_header, split_batches
+from tests.reference import Record, decode_batches, read_header
 
 SEGMENTS = Path("kafka-segments")
 CONTROL = 0x20
@@ -452,10 +452,3 @@ def test_the_command_reads_a_log_dir(log_dir: Path) -> None:
     assert code == 0
     assert [json.loads(line)["offset"] for line in output.splitlines()] == [4, 5]
     assert listing(log_dir) == before
-
-
-def test_split_batches_of_the_test_data_hold(log_dir: Path) -> None:
-    """The directories that these tests make are what they say."""
-    data = (log_dir / "events-12" / f"{0:020d}.log").read_bytes()
-
-    assert list(split_batches(data)) == batches(0, 6)

@@ -242,6 +242,8 @@ class BrokerLog:
             found = names_after_start(names, next_offset_of)
         segments = []
         for name, log in found.items():
+            if not name.endswith(".log"):
+                continue
             base = base_offset_of(name)
             if base is None and name == self._file:
                 base = self._first_offset(self.directory / name)
