@@ -228,24 +228,30 @@ def test_the_broker_serves_messages_of_the_formats_before_batches(
 
 
 class Stop(NamedTuple):
-    """An export that is killed before its step `at`; how many partitions have their records then."""
+    """An export that is killed in its step `at`; how many partitions have their records then."""
 
     at: int
     swapped: int
 
 
 def stops_of_an_export(path: Path, log_dir: Path) -> list[Stop]:
-    """Around every rename that swaps a directory; the log dir is as it was afterwards."""
+    """In the last batches, and around every rename that swaps a directory.
+
+    The log dir is as it was afterwards.
+    """
     with as_it_was(log_dir):
         files = FaultyFiles()
         Cluster(str(path), files=files).export("events", to=log_dir)
+    steps = list(enumerate(files.steps))
+    last_batches = max(at for at, step in steps if step.startswith("write") and ".log" in step)
     renames = [
-        number
-        for number, step in enumerate(files.steps)
+        at
+        for at, step in steps
         if step.startswith("rename") and (step.endswith("-old-delete") or step[-2:] in ("-0", "-1"))
     ]
     assert len(renames) == 4
     return [
+        Stop(last_batches, swapped=0),
         *(Stop(at, swapped=number // 2) for number, at in enumerate(renames)),
         Stop(renames[-1] + 1, swapped=2),
     ]
@@ -269,7 +275,7 @@ def test_a_broker_starts_on_what_a_killed_export_left(kafka: Kafka, tmp_path: Pa
 
     for at, swapped in stops_of_an_export(cluster.path, broker.log_dir):
         with as_it_was(broker.log_dir):
-            dying = Cluster(str(cluster.path), files=FaultyFiles(Fault(at)))
+            dying = Cluster(str(cluster.path), files=FaultyFiles(Fault(at, torn=True)))
             assert died(lambda dying=dying: dying.export("events", to=broker.log_dir))
             with broker:
                 found = clients.read(broker, "events", range(2))
