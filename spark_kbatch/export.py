@@ -34,6 +34,7 @@ Source: Kafka storage/.../log/LogLoader.java, LogManager.java, UnifiedLog.parseT
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -118,10 +119,10 @@ def export_topic(
             ]
             target.note(exported)
         except BaseException:
-            target.remove_staged()
+            target.tidy()
             raise
         target.swap()
-        target.remove_staged()
+        target.tidy()
     return exported
 
 
@@ -180,7 +181,7 @@ class _Target:
                 "ids: remove those that are left over"
             )
         (self._topic_id,) = ids
-        self.remove_staged()
+        self.remove_aside()
 
     def _ensure_partition_empty(self, directory: Path) -> str:
         """The topic's id."""
@@ -229,7 +230,12 @@ class _Target:
             self._files.rename(self._aside(p, "new"), self._directory(p))
         self._files.flush([self._log_dir])
 
-    def remove_staged(self) -> None:
+    def tidy(self) -> None:
+        """As `remove_aside`; what the disk does not let go is left to a broker, or the next export."""
+        with contextlib.suppress(OSError):
+            self.remove_aside()
+
+    def remove_aside(self) -> None:
         """Remove what this export, or one that was cut off, has beside the partitions."""
         for p in self._partitions:
             for what in ("new", "old"):

@@ -118,10 +118,14 @@ def _bytes(text: str) -> bytes | None:
 
 
 def offsets_by_time(
-    broker: Broker, topic: str, partitions: Iterable[int], times_ms: Iterable[int]
+    broker: Broker,
+    topic: str,
+    partitions: Iterable[int],
+    times_ms: Iterable[int],
+    **options: object,
 ) -> Iterator[dict[int, int]]:
     """By librdkafka, for each time, by partition; -1 where no record is as late."""
-    client = consumer(broker)
+    client = consumer(broker, **options)
     try:
         for time_ms in times_ms:
             wanted = [TopicPartition(topic, p, time_ms) for p in partitions]

@@ -27,6 +27,7 @@ class Written(NamedTuple):
     broker: Broker
     partitions: Mapping[str, int]  # by topic
     served: Mapping[tuple[str, str], dict[int, list[Record]]]  # by topic and isolation level
+    found: Mapping[tuple[str, str], dict[int, dict[int, int]]]  # so too; offsets by time, partition
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,25 @@ def written(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             for topic, count in partitions.items()
             for level in ISOLATION_LEVELS
         }
-        yield Written(broker, partitions, served)
+        found = {
+            (topic, level): dict(
+                zip(
+                    times := times_of(served[topic, "read_uncommitted"]),
+                    clients.offsets_by_time(
+                        broker, topic, range(partitions[topic]), times, isolation_level=level
+                    ),
+                    strict=True,
+                )
+            )
+            for topic, level in served
+        }
+        yield Written(broker, partitions, served, found)
+
+
+def times_of(records: Mapping[int, list[Record]]) -> list[int]:
+    """Some of their times, and one after all of them."""
+    times = sorted({record.timestamp for held in records.values() for record in held})
+    return [0, *times[:: len(times) // 20 + 1], times[-1], times[-1] + 1]
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +128,21 @@ def test_a_stopped_brokers_log_dir_reads_as_it_was_served(
     found = ours(stopped.broker.log_dir, topic, isolation_level, foreign_end=foreign_end)
 
     assert found == stopped.served[topic, isolation_level]
+
+
+@pytest.mark.parametrize("isolation_level", ISOLATION_LEVELS)
+@pytest.mark.parametrize("topic", TOPICS)
+def test_offsets_by_time_are_those_that_the_broker_found(
+    stopped: Written, topic: str, isolation_level: str
+) -> None:
+    logs = spark_kbatch.open(str(stopped.broker.log_dir))
+
+    for time, expected in stopped.found[topic, isolation_level].items():
+        wanted = dict.fromkeys(logs.partitions(topic), time)
+        found = logs.list_offsets(wanted, isolation_level=isolation_level)
+        assert {
+            tp.partition: record.offset if record else -1 for tp, record in found.items()
+        } == expected
 
 
 @pytest.mark.parametrize(("topic", "kind"), [("librdkafka", 0), ("stamped", 1)])

@@ -86,11 +86,18 @@ def test_the_broker_and_we_know_the_same_offsets(kafka: Kafka, served: Served) -
         }
 
 
+def ours(served: Served, time: int | str) -> dict[int, int]:
+    """What we find of a time, by partition; -1 where there is none."""
+    wanted = dict.fromkeys(served.cluster.partitions("events"), time)
+    found = served.cluster.list_offsets(wanted)
+    return {tp.partition: record.offset if record else -1 for tp, record in found.items()}
+
+
 def first_from(records: list[Record], time: int) -> int:
     return next((r.offset for r in records if r.timestamp >= time), -1)
 
 
-def test_librdkafka_finds_offsets_by_time(served: Served) -> None:
+def test_librdkafka_and_we_find_the_same_offsets_by_time(served: Served) -> None:
     all_times = sorted({r.timestamp for r in served.held[0]})
     times = [0, *all_times[:: len(all_times) // 40], all_times[-1], all_times[-1] + 1]
 
@@ -98,26 +105,29 @@ def test_librdkafka_finds_offsets_by_time(served: Served) -> None:
 
     for time, offsets in zip(times, found, strict=True):
         assert offsets == {p: first_from(records, time) for p, records in served.held.items()}
+        assert ours(served, time) == offsets
 
 
 @pytest.mark.parametrize("which", [0, 500, 1499], ids=["first", "middle", "last"])
-def test_the_java_client_finds_offsets_by_time(kafka: Kafka, served: Served, which: int) -> None:
+def test_the_java_client_and_we_find_the_same_offsets_by_time(
+    kafka: Kafka, served: Served, which: int
+) -> None:
     time = sorted(r.timestamp for r in served.held[0])[which]
 
     found = clients.offsets_by_shell(kafka, served.broker, "events", time)
 
-    expected = {p: first_from(records, time) for p, records in served.held.items()}
-    assert found == {p: offset for p, offset in expected.items() if offset >= 0}
+    assert {p: offset for p, offset in ours(served, time).items() if offset >= 0} == found
 
 
-def test_the_java_client_finds_the_offset_of_the_latest_time(kafka: Kafka, served: Served) -> None:
+def test_the_java_client_and_we_find_the_same_offsets_of_the_latest_time(
+    kafka: Kafka, served: Served
+) -> None:
     found = clients.offsets_by_shell(kafka, served.broker, "events", -3)
 
     assert set(found) == {p for p, records in served.held.items() if records}
     # Of partition 4 most of the last batch lies before the log start, where a broker looks as well.
     for partition in set(found) - {4}:
-        records = served.held[partition]
-        assert found[partition] == first_from(records, max(r.timestamp for r in records))
+        assert ours(served, "max_timestamp")[partition] == found[partition]
 
 
 def test_a_topic_is_not_exported_while_the_broker_runs(served: Served) -> None:
@@ -218,24 +228,30 @@ def test_the_broker_serves_messages_of_the_formats_before_batches(
 
 
 class Stop(NamedTuple):
-    """An export that is killed before its step `at`; how many partitions have their records then."""
+    """An export that is killed in its step `at`; how many partitions have their records then."""
 
     at: int
     swapped: int
 
 
 def stops_of_an_export(path: Path, log_dir: Path) -> list[Stop]:
-    """Around every rename that swaps a directory; the log dir is as it was afterwards."""
+    """In the last batches, and around every rename that swaps a directory.
+
+    The log dir is as it was afterwards.
+    """
     with as_it_was(log_dir):
         files = FaultyFiles()
         Cluster(str(path), files=files).export("events", to=log_dir)
+    steps = list(enumerate(files.steps))
+    last_batches = max(at for at, step in steps if step.startswith("write") and ".log" in step)
     renames = [
-        number
-        for number, step in enumerate(files.steps)
+        at
+        for at, step in steps
         if step.startswith("rename") and (step.endswith("-old-delete") or step[-2:] in ("-0", "-1"))
     ]
     assert len(renames) == 4
     return [
+        Stop(last_batches, swapped=0),
         *(Stop(at, swapped=number // 2) for number, at in enumerate(renames)),
         Stop(renames[-1] + 1, swapped=2),
     ]
@@ -259,7 +275,7 @@ def test_a_broker_starts_on_what_a_killed_export_left(kafka: Kafka, tmp_path: Pa
 
     for at, swapped in stops_of_an_export(cluster.path, broker.log_dir):
         with as_it_was(broker.log_dir):
-            dying = Cluster(str(cluster.path), files=FaultyFiles(Fault(at)))
+            dying = Cluster(str(cluster.path), files=FaultyFiles(Fault(at, torn=True)))
             assert died(lambda dying=dying: dying.export("events", to=broker.log_dir))
             with broker:
                 found = clients.read(broker, "events", range(2))
