@@ -32,7 +32,7 @@ from tests.broker_dirs import (
 )
 from tests.faults import ReadOnlyFiles
 from tests.log.histories import data_batch, marker_batch
-from tests.reference import Record, decode_batches, read_header, split_batches
+from tests.reference import Record, decode_batches, read_header
 
 SEGMENTS = Path("kafka-segments")
 CONTROL = 0x20
@@ -163,6 +163,45 @@ def test_every_cut_of_a_log_of_older_formats_keeps_the_whole_entries_before_it(
                 break
             last = last_offset + 1
         assert read(copy) == expected[:last]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "segmentio-mixed/v1c-v1-v1c/test-breezy-0",
+        "segmentio-mixed/v2bc-v1/test-hardy-0",
+        "kafka-rust-v0/fetch1.mytopic.1p.snappy.kafka.0822/my-topic-0",
+    ],
+)
+def test_every_range_of_a_log_with_wrappers_is_what_lies_in_it(
+    shared_data: Path, tmp_path: Path, name: str
+) -> None:
+    path = shared_data / SEGMENTS / "licensed" / name
+    shutil.copytree(path, tmp_path / "t-0", copy_function=shutil.copyfile)
+    (tmp_path / "t-0").chmod(0o755)
+    expected = read(tmp_path)
+
+    for start in range(0, len(expected) + 1, 1 + len(expected) // 8):
+        for end in range(start, len(expected) + 1, 1 + len(expected) // 8):
+            assert read(tmp_path, start=start, end=end) == expected[start:end]
+        checkpoint(tmp_path, "replication", {"t 0": start})
+        assert read(tmp_path, foreign_end="checkpoint") == expected[:start]
+
+
+def test_a_damaged_last_message_of_an_older_format_ends_the_log_before_it(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    [log] = (shared_data / SEGMENTS / "licensed/segmentio-mixed/v1-v1/test-edgy-0").glob("*.log")
+    whole = log.read_bytes()
+    expected = read(log, "test-edgy")
+    *_, (_, last) = entries(whole)
+    copy = tmp_path / "t.log"
+
+    for position in range(len(whole) - len(last) + 8, len(whole)):
+        changed = bytearray(whole)
+        changed[position] ^= 0x20
+        copy.write_bytes(changed)
+        assert read(copy) == expected[:-1]
 
 
 # What PATH may be.
@@ -413,10 +452,3 @@ def test_the_command_reads_a_log_dir(log_dir: Path) -> None:
     assert code == 0
     assert [json.loads(line)["offset"] for line in output.splitlines()] == [4, 5]
     assert listing(log_dir) == before
-
-
-def test_split_batches_of_the_test_data_hold(log_dir: Path) -> None:
-    """The directories that these tests make are what they say."""
-    data = (log_dir / "events-12" / f"{0:020d}.log").read_bytes()
-
-    assert list(split_batches(data)) == batches(0, 6)

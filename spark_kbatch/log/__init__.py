@@ -16,17 +16,19 @@ writer that died left them, and the next writer cuts them. So new data is put wh
 but past every recorded end, and one write of the state makes it visible. Segments before the active
 one are never written again; their sizes are those of their files.
 
-Module by module: `files` all I/O and file locks, `state` the two slots, `segment` index entries and
-lookups, `checkpoints` the small text files, `leader_epochs` which epoch began where, `appender`
-what is put behind the end and shown later, `validator` which batches a leader takes,
-`producer_state` which it has taken before and which transactions are open, `producer_snapshot` that
-as a file, `transaction_index` what was aborted, `replay` both from the batches themselves,
-`partition_log` segments in order: read, cut, append as leader or follower, `retention` what is
-deleted from a log's begin, `truncation` what is cut off its end.
+Module by module: `files` all I/O and file locks, `state` the two slots, `segment` index entries,
+`headers` a file's batches, walked and found through its index, `checkpoints` the small text files,
+`leader_epochs` which epoch began where, `appender` what is put behind the end and shown later,
+`validator` which batches a leader takes, `producer_state` which it has taken before and which
+transactions are open, `producer_snapshot` that as a file, `transaction_index` what was aborted,
+`replay` both from the batches themselves, `partition_log` segments in order: read, cut, append as
+leader or follower, `retention` what is deleted from a log's begin, `truncation` what is cut off its
+end, `time_lookup` from times to offsets, `recovery` what is done with a log that is not as its
+state says, `repair` with one that nobody can read.
 
 A directory that a real broker wrote has no `kbatch.state`, and is only read: `broker_log_dir` finds
-its partitions, `broker_log` reads one, `segment_scan` finds where a file's batches end, `leftovers`
-which files count.
+its partitions, `broker_log` reads one, `segment_scan` finds where a file's batches end, `positions`
+where they begin, `leftovers` which files count.
 
 Source: Kafka storage/.../log/LogSegment.java, OffsetIndex.java, TimeIndex.java, LocalLog.java.
 """

@@ -21,9 +21,8 @@ begins nothing is checked until it is read, and then it is an error.
 Up to which offset all transactions are decided comes from the producers' batches, from the newest
 `.snapshot` that holds on; where there is none the headers of the whole log are read for it, once.
 
-An index is a hint and no more: its entry counts if a whole valid batch begins where it says. The
-state of a directory may change while it is read: a segment is compacted, or removed. Then one
-attempt fails, and the next goes by what is there now.
+An index is a hint and no more; see `positions.py`. A directory may change while it is read: a segment
+is compacted, or removed. Then one attempt fails, and the next goes by what is there now.
 
 Source: Kafka storage/.../log/LogLoader.java, LogSegment.recover, UnifiedLog.java.
 """
@@ -35,18 +34,16 @@ import logging
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.headers import SegmentView
 from spark_kbatch.log.leftovers import names_after_start
+from spark_kbatch.log.positions import OpenSegment, Positions
 from spark_kbatch.log.producer_state import ProducerStates
 from spark_kbatch.log.replay import AbortedSearch, Place, producer_batches, rebuild, replay
-from spark_kbatch.log.segment import INDEX_ENTRY, SegmentExtent, SegmentPaths, base_offset_of
+from spark_kbatch.log.segment import SegmentExtent, SegmentPaths, base_offset_of
 from spark_kbatch.log.segment_scan import SegmentEnd, find_end, read_batches, valid_batch_at
 from spark_kbatch.log.time_lookup import Segments, TimeLookup
 from spark_kbatch.model import (
@@ -61,7 +58,6 @@ from spark_kbatch.record.header import MAX_OFFSET, LogRead
 
 logger = logging.getLogger(__name__)
 
-_Entries: TypeAlias = Sequence[tuple[int, int]] | npt.NDArray[np.int64]
 _ATTEMPTS = 3
 _NOTHING_EXPIRES = 0  # the clock, for producers of which only the transactions matter
 _NOTHING = LogRead("", 0, memoryview(b""), [])
@@ -102,12 +98,11 @@ class BrokerLog:
         self.directory = directory
         self.topic_partition = topic_partition
         self._file = file
-        self._mutex = threading.Lock()  # guards what follows
+        # Replaced whole, so that a reader always sees one of them.
         self._view: View | None = None
-        # By file, whatever its name: (offset, position), ascending. A batch begins at that position, and all before it
-        # have lower offsets.
-        self._known: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        self._positions = Positions(files)
         self._aborted = AbortedSearch(files)
+        self._mutex = threading.Lock()  # guards _warned_about
         self._warned_about: set[Hashable] = set()
         self._replay_mutex = threading.Lock()  # guards what follows; before _mutex
         self._states: ProducerStates | None = None
@@ -160,9 +155,8 @@ class BrokerLog:
             return self._read(view, offset, max_bytes, buffer, isolation), view.offsets
         except (FileNotFoundError, CorruptRecordError):
             # The owner may have compacted or removed the segment since the last look.
-            with self._mutex:
-                self._known.clear()
-                self._aborted = AbortedSearch(self.files)
+            self._positions.forget()
+            self._aborted = AbortedSearch(self.files)
             view = self._look(checkpoints())
             return self._read(view, offset, max_bytes, buffer, isolation), view.offsets
 
@@ -180,10 +174,9 @@ class BrokerLog:
         ends = [*(segment.base_offset for segment in segments[1:]), offsets.log_end_offset]
 
         def seen(at: int) -> SegmentView:
-            base, log_name, index_name, _ = segments[at]
-            names = (log_name, index_name, index_name.replace(".index", ".timeindex"))
-            paths = SegmentPaths(*(self.directory / name for name in names))
-            return SegmentView(paths, base, ends[at], self._end_position(segments[at]))
+            segment = segments[at]
+            end_position = self._end_position(segment)
+            return SegmentView(self._paths(segment), segment.base_offset, ends[at], end_position)
 
         whole = Segments([segment.base_offset for segment in segments], seen)
         lookup, edges = TimeLookup(self.files), (offsets.log_start_offset, end_offset)
@@ -229,8 +222,7 @@ class BrokerLog:
         )
         offsets = LogOffsets(log_start_offset, high_watermark, last_stable_offset, log_end_offset)
         view = View(tuple(segments), offsets)
-        with self._mutex:
-            self._view = view
+        self._view = view
         return view
 
     def _segments(self) -> list[Segment]:
@@ -250,6 +242,8 @@ class BrokerLog:
             found = names_after_start(names, next_offset_of)
         segments = []
         for name, log in found.items():
+            if not name.endswith(".log"):
+                continue
             base = base_offset_of(name)
             if base is None and name == self._file:
                 base = self._first_offset(self.directory / name)
@@ -295,17 +289,14 @@ class BrokerLog:
         path = self._path(segment)
         size = self.files.size(path)
         with self.files.opened(path) as descriptor:
-            known = self._known_in(descriptor, segment)
-            position = max(
-                self._tried(descriptor, segment, size, known),
-                self._tried(descriptor, segment, size, self._index(segment)),
-            )
+            opened = self._opened(descriptor, segment, size)
+            position = self._positions.last(opened)
             end = find_end(
                 self.files, path, segment.base_offset, position, size,
                 trusted_below=MAX_OFFSET if recovery_point is None else recovery_point,
             )  # fmt: skip
             if end.last is not None:
-                self._remember(descriptor, segment, *end.last)
+                self._positions.remember(opened, *end.last)
         for error in end.damaged:
             self._warn(
                 (error.path, error.position),
@@ -427,7 +418,8 @@ class BrokerLog:
         path, at_least = self._path(segment), segment.base_offset
         end_position = self._end_position(segment)
         with self.files.opened(path) as descriptor:
-            position = self._begin(descriptor, segment, end_position, offset)
+            opened = self._opened(descriptor, segment, end_position)
+            position = self._positions.begin(opened, offset)
             while position < end_position:
                 read = read_batches(
                     self.files, descriptor, path, position, end_position,
@@ -441,67 +433,19 @@ class BrokerLog:
                         expected=f"{end_offset} or less", found=last.next_offset,
                     )  # fmt: skip
                 at_least = last.next_offset
-                self._remember(descriptor, segment, at_least, position + len(read.data))
+                self._positions.remember(opened, at_least, position + len(read.data))
                 if last.last_offset >= offset:
                     return _from(read, offset)
                 position += len(read.data)
         return None
 
-    def _begin(self, descriptor: int, segment: Segment, end_position: int, offset: int) -> int:
-        """A position from which on all batches lie that hold `offset` or a later one."""
-        known = self._known_in(descriptor, segment)
-        at = bisect.bisect_right(known, offset, key=lambda entry: entry[0]) - 1
-        if at >= 0 and known[at][0] == offset:
-            return known[at][1]
-        index = self._index(segment)
-        count = np.searchsorted(index[:, 0], offset, side="right")
-        position = self._tried(descriptor, segment, end_position, index[:count])
-        return max(position, known[at][1] if at >= 0 else 0)
+    def _opened(self, descriptor: int, segment: Segment, end_position: int) -> OpenSegment:
+        return OpenSegment(descriptor, segment.base_offset, self._paths(segment), end_position)
 
-    def _tried(
-        self, descriptor: int, segment: Segment, end_position: int, entries: _Entries
-    ) -> int:
-        """The position in the last of these entries that leads to a whole valid batch; 0 without."""
-        count, step = len(entries), 1
-        while count > 0:
-            offset, position = (int(number) for number in entries[count - 1])
-            header = valid_batch_at(self.files, descriptor, position, end_position)
-            # Of an append of several batches the entry has the first one's position, but the last
-            # one's last offset.
-            if header is not None and segment.base_offset <= header.base_offset <= offset:
-                return position
-            # Where one is wrong many may be, and each costs a read.
-            count, step = count - step, step * 2
-        return 0
-
-    def _index(self, segment: Segment) -> npt.NDArray[np.int64]:
-        """(offset, position) of the entries of .index, as far as both grow."""
-        try:
-            data = self.files.read(self.directory / segment.index_name)
-        except FileNotFoundError:
-            data = b""
-        # The active segment's file is preallocated: most of its 10 MiB are zeros.
-        used = -(-len(data.rstrip(b"\0")) // INDEX_ENTRY.size)
-        count = min(used, len(data) // INDEX_ENTRY.size)
-        entries = np.frombuffer(data, ">i4", count * 2).reshape(-1, 2).astype(np.int64)
-        before = np.vstack([np.array([[-1, 0]]), entries[:-1]])
-        wrong = np.flatnonzero((entries <= before[: len(entries)]).any(axis=1))
-        entries = entries[: wrong[0]] if len(wrong) else entries
-        entries[:, 0] += segment.base_offset
-        return entries
-
-    def _known_in(self, descriptor: int, segment: Segment) -> list[tuple[int, int]]:
-        key = (segment.base_offset, *self.files.identity(descriptor))
-        with self._mutex:
-            return list(self._known.get(key, ()))
-
-    def _remember(self, descriptor: int, segment: Segment, offset: int, position: int) -> None:
-        key = (segment.base_offset, *self.files.identity(descriptor))
-        with self._mutex:
-            known = self._known.setdefault(key, [])
-            at = bisect.bisect_left(known, (offset, position))
-            if known[at : at + 1] != [(offset, position)]:
-                known.insert(at, (offset, position))
+    def _paths(self, segment: Segment) -> SegmentPaths:
+        _, log_name, index_name, _ = segment
+        names = (log_name, index_name, index_name.replace(".index", ".timeindex"))
+        return SegmentPaths(*(self.directory / name for name in names))
 
     def _end_position(self, segment: Segment) -> int:
         if segment.end_position is not None:

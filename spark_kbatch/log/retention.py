@@ -111,13 +111,14 @@ def delete_segments(log: PartitionLog, bases: Iterable[int], *, now_ms: int) -> 
 
 def _carry_out(log: PartitionLog, state: LogState, planned: Deletion, now_ms: int) -> Deletion:
     files = log.files
+    if state.segment_base_offset in planned.segments:
+        state = log.cut(state)  # A dead writer may have left a segment where the new one begins.
     after = state._replace(
         log_start_offset=planned.log_start_offset,
         last_stable_offset=max(state.last_stable_offset, planned.log_start_offset),
     )
     if state.segment_base_offset in planned.segments:
         end = state.log_end_offset
-        log.cut(state)  # a dead writer may have left a segment where the new one begins
         paths = segment_paths(log.directory, end)
         for path in paths:
             files.write(path, 0, b"")

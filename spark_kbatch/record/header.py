@@ -152,11 +152,6 @@ class BatchHeader(NamedTuple):
         return self.magic < MAGIC and bool(self.attributes & CODEC_MASK)
 
     @property
-    def is_transactional(self) -> bool:
-        """Whether it belongs to a transaction, or ends one."""
-        return self.magic == MAGIC and bool(self.attributes & TRANSACTIONAL)
-
-    @property
     def is_dense(self) -> bool:
         """Whether there is a record at each of its offsets; not known of a wrapper."""
         return self.records_count == self.last_offset_delta + 1
@@ -167,6 +162,11 @@ class BatchHeader(NamedTuple):
         return self._replace(
             base_offset=base_offset, last_offset_delta=delta, records_count=delta + 1
         )
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it belongs to a transaction, or ends one."""
+        return self.magic == MAGIC and bool(self.attributes & TRANSACTIONAL)
 
     def ensure_sane(self, position: int, room: int) -> None:
         """Check what can be checked without the records.
@@ -234,14 +234,21 @@ class LogRead(NamedTuple):
     aborted: Sequence[AbortedTransaction] = ()
 
     def below(self, end_offset: int) -> LogRead:
-        """Without the batches that begin at `end_offset` or above."""
+        """Without the batches that are known to begin at `end_offset` or above."""
         count = len(self.batches)
-        while count and self.batches[count - 1][1].base_offset >= end_offset:
+        while count and self._begins(count - 1) >= end_offset:
             count -= 1
         if count == len(self.batches):
             return self
         size = self.batches[count][0]
         return self._replace(data=self.data[:size], batches=self.batches[:count])
+
+    def _begins(self, index: int) -> int:
+        """An offset below which a batch has none: a wrapper says its last, but lies behind others."""
+        header = self.batches[index][1]
+        if not header.is_wrapper or header.is_dense:
+            return header.base_offset
+        return self.batches[index - 1][1].next_offset if index else 0
 
 
 def unpack(data: Buffer, position: int = 0) -> BatchHeader:

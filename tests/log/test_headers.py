@@ -59,6 +59,19 @@ def test_an_index_with_any_byte_damaged_changes_nothing_that_is_read(log: Partit
         path.write_bytes(whole)
 
 
+def test_an_entry_that_leads_to_another_batch_changes_nothing_that_is_read(
+    log: PartitionLog,
+) -> None:
+    path = segment_paths(log.directory, 0).offset_index
+    whole = path.read_bytes()
+    positions = [position for _, position in struct.iter_unpack(">ii", whole)]
+    for at in range(0, len(whole), 8):
+        for position in positions:
+            path.write_bytes(whole[: at + 4] + struct.pack(">i", position) + whole[at + 8 :])
+            first = log.read(log.state(), at // 4 + 3, max_bytes=1).batches[0][1]
+            assert first.base_offset == RIGHT[at // 4 + 3], f"entry {at // 8} to {position}"
+
+
 @pytest.mark.parametrize("base", SEGMENTS, ids=["rolled", "active"])
 @pytest.mark.parametrize(
     "damage",

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from spark_kbatch.cluster import open_for_reading
 from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import CorruptRecordError, KBatchError
+from spark_kbatch.log import time_lookup
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.headers import SegmentView
 from spark_kbatch.log.partition_log import PartitionLog
@@ -31,6 +32,12 @@ from tests.reference import Record
 
 relaxed = settings(deadline=None, max_examples=60)
 NO_TIMES = [-1, -1]
+
+
+@pytest.fixture(autouse=True)
+def indexes_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of segments that are small enough to be walked at once."""
+    monkeypatch.setattr(time_lookup, "WALKED_BYTES", 0)
 
 
 def naive(records: Sequence[Record], time: int) -> OffsetAndTimestamp | None:
@@ -141,6 +148,22 @@ def test_an_index_with_any_byte_damaged_changes_no_answer(tmp_path: Path, kind: 
             path.write_bytes(whole[:at] + bytes([whole[at] ^ mask]) + whole[at + 1 :])
             assert all_answers(log) == right, f"byte {at} of {path.name} ^ {mask}"
         path.write_bytes(whole)
+
+
+def test_an_entry_that_is_true_of_another_batch_changes_no_answer(tmp_path: Path) -> None:
+    log = a_log_of(tmp_path, JUMPING, segment_bytes=2500)
+    right = all_answers(log)
+    for base in log.segments(log.state())[:2]:
+        paths = segment_paths(log.directory, base)
+        whole = paths.time_index.read_bytes()
+        headers = map(reference.read_header, reference.split_batches(paths.log.read_bytes()))
+        batches = [(h.max_timestamp, h.base_offset + h.last_offset_delta - base) for h in headers]
+        for at in range(0, len(whole) - 12, 12):
+            for time, relative in batches:
+                entry = struct.pack(">qi", time, relative)
+                paths.time_index.write_bytes(whole[:at] + entry + whole[at + 12 :])
+                assert all_answers(log) == right, f"{time} at {relative} in entry {at // 12}"
+        paths.time_index.write_bytes(whole)
 
 
 @pytest.mark.parametrize(
