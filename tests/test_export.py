@@ -34,6 +34,7 @@ from tests.reference import Record, decode_batches, decode_messages, read_header
 CONFIG = TopicConfig(segment_bytes=700, index_interval_bytes=200)
 TOPIC_ID = "I9kB3I7cRKaTU-raoqXJJQ"
 OTHER_TOPIC = "other 0 7"
+EVENTS_0 = TopicPartition("events", 0)
 
 
 def a_broker_log_dir(folder: Path, *, partitions: int = 2, topic: str = "events") -> Path:
@@ -83,13 +84,6 @@ def tree(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != ".lock"
     }
-
-
-def begin_at(cluster: Cluster, offset: int) -> None:
-    log = cluster.manager.log(TopicPartition("events", 0))
-    state = log.state()
-    after = state._replace(sequence=state.sequence + 1, log_start_offset=offset)
-    log.write_state(after, flush=False)
 
 
 def test_segments_and_indexes_are_those_of_the_log(tmp_path: Path) -> None:
@@ -163,7 +157,7 @@ def test_a_log_begins_with_the_batch_that_holds_its_start(
     tmp_path: Path, log_start: int, first: int
 ) -> None:
     cluster, log_dir = a_cluster(tmp_path, partitions=1), a_broker_log_dir(tmp_path, partitions=1)
-    begin_at(cluster, log_start)
+    cluster.delete_records({EVENTS_0: log_start})
 
     (exported,) = cluster.export("events", to=log_dir)
 
@@ -189,13 +183,13 @@ def test_messages_of_the_formats_before_batches_are_exported_from_any_offset_on(
                 producer.send("events", b"%d of %d" % (number, size))
             producer.flush()
     (held,) = builders.contents(cluster).values()
-    (path,) = segments(cluster.metadata.log_directory(TopicPartition("events", 0)))
+    (path,) = segments(cluster.metadata.log_directory(EVENTS_0))
 
     for log_start in range(9):
         folder = tmp_path / str(log_start)
         folder.mkdir()
         log_dir = a_broker_log_dir(folder, partitions=1)
-        begin_at(cluster, log_start)
+        cluster.delete_records({EVENTS_0: log_start})
 
         cluster.export("events", to=log_dir)
 
@@ -213,19 +207,19 @@ def test_messages_of_the_formats_before_batches_are_exported_from_any_offset_on(
 
 def test_the_log_dir_reads_as_the_cluster_does(tmp_path: Path) -> None:
     cluster, log_dir = a_cluster(tmp_path, partitions=1), a_broker_log_dir(tmp_path, partitions=1)
-    begin_at(cluster, 4)
+    cluster.delete_records({EVENTS_0: 4})
 
     cluster.export("events", to=log_dir)
 
     with spark_kbatch.open(str(log_dir)) as there:
         found = [record for batch in there.read("events") for record in builders.as_read(batch)]
-    assert found == builders.contents(cluster)[TopicPartition("events", 0)]
+    assert found == builders.contents(cluster)[EVENTS_0]
     assert found[0].offset == 4
 
 
 def test_what_is_not_committed_stays(tmp_path: Path) -> None:
     cluster, log_dir = a_cluster(tmp_path, batches=2), a_broker_log_dir(tmp_path)
-    ours = cluster.metadata.log_directory(TopicPartition("events", 0))
+    ours = cluster.metadata.log_directory(EVENTS_0)
     with (ours / f"{0:020d}.log").open("ab") as file:
         file.write(builders.batch(base_offset=6, leader_epoch=0))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -148,6 +150,28 @@ def test_what_jobs_committed_has_no_fault(
     printed = ensure_sound(kafka, directory)
 
     assert dumped(printed) == [as_dumped(record) for record in expected]
+
+
+def test_a_topic_with_times_of_its_own_has_no_fault(kafka: Kafka, tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, message_timestamp_type="LogAppendTime", segment_ms=40)
+    cluster = builders.a_cluster(tmp_path, topics={"events": 1}, config=config)
+    before = time.time_ns() // 1_000_000
+    for number, codec_name in enumerate(CODECS):
+        with cluster.producer(compression_type=codec_name) as producer:
+            for _ in range(20):
+                producer.send("events", b"%d" % number, timestamp_ms=1)
+                time.sleep(0.005)
+    after = time.time_ns() // 1_000_000
+    directory = cluster.metadata.broker_dir / "events-0"
+    assert len(list(directory.glob("*.log"))) > 2
+
+    printed = ensure_sound(kafka, directory)
+
+    times = [int(time_of) for _, time_of, *_ in dumped(printed)]
+    assert len(times) == 20 * len(CODECS)
+    assert before <= min(times) < max(times) <= after
+    assert "LogAppendTime: " in printed
+    assert "CreateTime" not in printed
 
 
 def test_the_topic_of_commits_has_no_fault(kafka: Kafka, tmp_path: Path) -> None:

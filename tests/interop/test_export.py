@@ -35,14 +35,6 @@ class Served(NamedTuple):
     held: dict[int, list[Record]]  # by partition, from the log start offset on
 
 
-def begin_at(cluster: Cluster, topic_partition: TopicPartition, offset: int) -> None:
-    """Let a log begin at `offset`, as if what is before it had expired."""
-    log = cluster.manager.log(topic_partition)
-    state = log.state()
-    after = state._replace(sequence=state.sequence + 1, log_start_offset=offset)
-    log.write_state(after, flush=False)
-
-
 def a_stopped_broker(kafka: Kafka, folder: Path, *, partitions: int = 1) -> Broker:
     """With an empty topic `events` that keeps old records."""
     broker = Broker(kafka, folder / "broker")
@@ -55,8 +47,7 @@ def a_stopped_broker(kafka: Kafka, folder: Path, *, partitions: int = 1) -> Brok
 def served(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
     cluster, held = a_cluster_of_all_codecs(folder, n=RECORDS)
-    for partition, log_start in enumerate(LOG_STARTS):
-        begin_at(cluster, TopicPartition("events", partition), log_start)
+    cluster.delete_records({TopicPartition("events", p): at for p, at in enumerate(LOG_STARTS)})
     broker = a_stopped_broker(kafka, folder, partitions=len(held))
     cluster.export("events", to=broker.log_dir)
     with broker:
@@ -211,8 +202,7 @@ def test_the_broker_serves_messages_of_the_formats_before_batches(
 ) -> None:
     cluster, held = a_cluster_of_all_codecs(tmp_path, n=500, format_name=format_name)
     log_starts = [0, 0, 100, 257]
-    for partition, log_start in enumerate(log_starts):
-        begin_at(cluster, TopicPartition("events", partition), log_start)
+    cluster.delete_records({TopicPartition("events", p): at for p, at in enumerate(log_starts)})
     broker = a_stopped_broker(kafka, tmp_path, partitions=len(held))
     cluster.export("events", to=broker.log_dir)
 
