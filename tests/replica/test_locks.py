@@ -165,6 +165,18 @@ def test_partitions_are_taken_in_one_order_whoever_asks(folder: Path) -> None:
         assert not thread.is_alive()
 
 
+def wait_until_held(path: Path, position: int) -> None:
+    """In a process of its own: to close a descriptor of the file drops all locks that its process has."""
+    with path.open("rb+") as file:
+        file.seek(position)
+        while True:
+            try:
+                os.lockf(file.fileno(), os.F_TEST, 1)
+            except OSError:
+                return
+            time.sleep(0.01)
+
+
 def test_threads_whose_processes_wait_for_each_other_both_get_their_locks(folder: Path) -> None:
     """The kernel, which knows processes only, sees a deadlock where the last one begins to wait.
 
@@ -183,7 +195,8 @@ def test_threads_whose_processes_wait_for_each_other_both_get_their_locks(folder
 
     with some_locks(folder).partitions([second]):
         child = run_child(other_process)
-        time.sleep(0.1)
+        assert os.waitpid(run_child(lambda: wait_until_held(folder / "a.lock", 0)), 0)[1] == 0
+        time.sleep(0.1)  # for it to wait
         thread = threading.Thread(target=other_thread)
         thread.start()
         assert not got.wait(0.1)
