@@ -16,11 +16,11 @@ from typing import NamedTuple
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.segment import SegmentPaths, candidates
+from spark_kbatch.log.segment_scan import valid_batch_at
 from spark_kbatch.record import header
 from spark_kbatch.record.header import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
-    ensure_valid,
     walk,
     whole_size,
 )
@@ -114,7 +114,7 @@ def indexed_batch(
             return position, found
         # A broker's entry names the last offset of all that was appended at once.
         if found is not None and found.base_offset <= known:
-            if _is_whole(files, descriptor, position, found):
+            if valid_batch_at(files, descriptor, position, end_position) is not None:
                 return position, found
         _warn(paths.offset_index, known, position)
     return 0, header_at(files, descriptor, paths.log, 0, end_position)
@@ -131,16 +131,6 @@ def _batch_if_any(
         )
     except CorruptRecordError:
         return None
-
-
-def _is_whole(files: Files, descriptor: int, position: int, found: BatchHeader) -> bool:
-    batch = memoryview(bytearray(found.size_in_bytes))
-    files.pread_into(descriptor, position, batch)
-    try:
-        ensure_valid(batch, 0, found)
-    except CorruptRecordError:
-        return False
-    return True
 
 
 @lru_cache(maxsize=1024)  # Once for each, not at every read.
