@@ -30,8 +30,8 @@ from pathlib import Path
 from awscrt import checksums
 
 from spark_kbatch.log.files import Files
-from spark_kbatch.log.producer_state import BatchMetadata, ProducerEntry, increment_sequence
-from spark_kbatch.record.header import NO_SEQUENCE
+from spark_kbatch.log.producer_state import BatchMetadata, ProducerEntry
+from spark_kbatch.record.header import NO_SEQUENCE, increment_sequence
 
 SUFFIX = ".snapshot"
 

@@ -41,18 +41,17 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import AbortedTransaction, TopicPartition
 from spark_kbatch.record.control import EndTransactionMarker
-from spark_kbatch.record.header import NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
+from spark_kbatch.record.header import (
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    BatchHeader,
+    increment_sequence,
+)
 
-SEQUENCE_MAX = 2**31 - 1
 BATCHES_REMEMBERED = 5  # as many requests as an idempotent producer may have in flight
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 NO_COORDINATOR_EPOCH = -1
 _EXPIRATION_CHECK_MS = 600_000
-
-
-def increment_sequence(sequence: int, count: int) -> int:
-    """The sequence `count` records after `sequence`, or before it where `count` is negative."""
-    return (sequence + count) % (SEQUENCE_MAX + 1)
 
 
 class BatchMetadata(NamedTuple):

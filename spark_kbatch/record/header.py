@@ -80,7 +80,7 @@ _TIMESTAMP = struct.Struct(">q")
 _PRODUCER, _PRODUCER_POSITION = struct.Struct(">qhi"), 43
 _ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP, _MAX_TIMESTAMP_POSITION = struct.Struct(">q"), 35
-_SEQUENCE_MAX = 2**31 - 1
+SEQUENCE_MAX = 2**31 - 1
 assert _HEADER.size == RECORD_BATCH_OVERHEAD
 
 
@@ -321,7 +321,7 @@ def rewrite(data: memoryview, *, producer_id: int, producer_epoch: int, base_seq
 
 def increment_sequence(sequence: int, count: int) -> int:
     """`count` further, within [0, 2^31 - 1]: 0 follows the largest."""
-    return (sequence + count) & _SEQUENCE_MAX
+    return (sequence + count) & SEQUENCE_MAX
 
 
 def assign(

@@ -15,13 +15,11 @@ from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.producer_state import (
     PRODUCER_ID_EXPIRATION_MS,
-    SEQUENCE_MAX,
     ProducerStates,
-    increment_sequence,
 )
 from spark_kbatch.log.validator import validate
 from spark_kbatch.model import AppendOrigin, TopicPartition
-from spark_kbatch.record.header import BatchHeader, unpack
+from spark_kbatch.record.header import SEQUENCE_MAX, BatchHeader, increment_sequence, unpack
 from tests import builders
 from tests.log.soundness import ensure_sound
 
