@@ -55,12 +55,10 @@ class KBatchReader(DataSourceReader):
         # Spark makes a partition of its own where there are none.
         if not isinstance(partition, RangePartition):
             return
-        logs = self._open()
-        action = f"{partition.load}-{_action()}"
-        wanted = logs.resolve(partition.piece, self._options, action)
+        piece, action = partition.piece, f"{partition.load}-{_action()}"
         names = [_RECORD_COLUMNS[name] for name in self._columns if name in _RECORD_COLUMNS]
-        for batch in logs.read_range(wanted, names, self._options.isolation_level):
-            yield self._to_row_batch(batch, wanted.topic_partition)
+        for batch in self._open().read_piece(piece, names, self._options, action):
+            yield self._to_row_batch(batch, piece.whole.topic_partition)
 
     def _open(self) -> TopicReader:
         return open_for_reading(self._options.path, foreign_end=self._options.foreign_end)
