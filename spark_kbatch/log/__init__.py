@@ -24,7 +24,8 @@ transactions are open, `log_producers` that of one log, `producer_snapshot` that
 `transaction_index` what was aborted, `replay` both from the batches themselves, `partition_log`
 segments in order: read, cut, append as leader or follower, `retention` what is deleted from a log's
 begin, `truncation` what is cut off its end, `time_lookup` from times to offsets, `cuts` a range in
-pieces of equal size, `recovery` what is done with a log that is not as its state says, `repair` with one that nobody can read.
+pieces of equal size, `recovery` what is done with a log that is not as its state says, `repair` with
+one that nobody can read.
 
 A directory that a real broker wrote has no `kbatch.state`, and is only read: `broker_log_dir` finds
 its partitions, `broker_log` reads one, `segment_scan` finds where a file's batches end, `positions`
