@@ -378,3 +378,12 @@ def test_the_end_of_committed_data_is_where_a_read_of_it_may_end(tmp_path: Path)
         Load(logs, **options)
     assert Load(logs, failOnDataLoss="false", **options).collect() == {0: [0, 4]}
     assert Load(logs, **{"kafka.isolation.level": "read_uncommitted"}, **options).count() == 4
+
+
+def test_offsets_behind_what_is_decided_are_reported_as_they_were_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs = open_for_reading(str(a_brokers_log(tmp_path / "logs")))
+    bounds = {"startingOffsets": '{"t":{"0":6}}', "endingOffsets": '{"t":{"0":8}}'}
+    assert Load(logs, subscribe="t", failOnDataLoss="false", **bounds).collect() == {}
+    assert "t-0 from offset 6 to 8 cannot be read" in caplog.text
