@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_kbatch.consumer.splits import Piece
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import InvalidTimestampError
-from spark_kbatch.model import IsolationLevel, OffsetRange, TopicPartition
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.read_config import ReadOptions
 from spark_kbatch.record.codec import RECORD_SCHEMA
 
 _RECORD_COLUMNS = {name: name for name in RECORD_SCHEMA.names} | {"timestampType": "timestamp_type"}
@@ -19,14 +21,14 @@ _TIMESTAMP = pa.timestamp("us", tz="UTC")
 class Rows:
     """Rows of some columns; only these are decoded."""
 
-    def __init__(self, columns: Sequence[str], isolation: IsolationLevel) -> None:
-        self._columns, self._isolation = columns, isolation
+    def __init__(self, columns: Sequence[str], options: ReadOptions) -> None:
+        self._columns, self._options = columns, options
 
-    def read(self, logs: TopicReader, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-        """A range whose bounds are numbers, in offset order; raises as `TopicReader.read_range`."""
+    def read(self, logs: TopicReader, piece: Piece, action: str) -> Iterator[pa.RecordBatch]:
+        """Of one piece, in offset order; as `TopicReader.read_piece`."""
         names = [_RECORD_COLUMNS[name] for name in self._columns if name in _RECORD_COLUMNS]
-        for batch in logs.read_range(wanted, names, self._isolation):
-            yield self._of(batch, wanted.topic_partition)
+        for batch in logs.read_piece(piece, names, self._options, action):
+            yield self._of(batch, piece.whole.topic_partition)
 
     def _of(self, batch: pa.RecordBatch, topic_partition: TopicPartition) -> pa.RecordBatch:
         arrays = []

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_kbatch.cluster import now_ms, open_for_reading
 from spark_kbatch.consumer.stream_offset import StreamOffset
-from spark_kbatch.consumer.stream_planner import StreamPlanner, StreamRange
+from spark_kbatch.consumer.stream_planner import StreamPiece, StreamPlanner, still_there
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.read_config import ReadOptions
@@ -51,7 +51,7 @@ except ImportError:  # before 4.2
 class StreamPartition(InputPartition):
     """What one task of a micro-batch reads."""
 
-    piece: StreamRange
+    wanted: StreamPiece
 
 
 class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -59,7 +59,7 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions, path: Path, columns: list[str]) -> None:
         self._options = replace(options, path=str(path))
-        self._rows = Rows(columns, options.isolation_level)
+        self._rows = Rows(columns, options)
 
     @functools.cached_property
     def _planner(self) -> StreamPlanner:
@@ -109,7 +109,9 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of one piece, in offset order."""
         # Spark makes a partition of its own where there are none.
         if isinstance(partition, StreamPartition):
-            yield from self._rows.read(self._open(), partition.piece.wanted)
+            logs = self._open()
+            if still_there(partition.wanted, logs, self._options):
+                yield from self._rows.read(logs, partition.wanted.piece, action="")
 
     def _open(self) -> TopicReader:
         return open_for_reading(self._options.path, foreign_end=self._options.foreign_end)

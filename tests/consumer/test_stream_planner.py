@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from spark_kbatch.config import Topic, TopicConfig
 from spark_kbatch.consumer.stream_offset import StreamOffset
-from spark_kbatch.consumer.stream_planner import StreamPlanner, StreamRange
+from spark_kbatch.consumer.stream_planner import StreamPiece, StreamPlanner
 from spark_kbatch.errors import (
     ConfigError,
     DataLossError,
@@ -125,7 +125,7 @@ class Query:
             self.logged = through_json(end)
         return self.logged
 
-    def plan(self) -> list[StreamRange]:
+    def plan(self) -> list[StreamPiece]:
         assert self.logged is not None
         start, end = (StreamOffset.from_json(one) for one in (self.start(), self.logged))
         return self.planner.plan(start, end)
@@ -136,7 +136,7 @@ class Query:
             return None
         planned = self.plan()
         self.committed, self.logged = self.logged, None
-        return {str(one.wanted.topic_partition): one.wanted[1:] for one in planned}
+        return {str(one.piece.wanted.topic_partition): one.piece.wanted[1:] for one in planned}
 
     def batches(self) -> list[dict[str, tuple[int, int]]]:
         """Triggers until there is nothing more."""
@@ -648,8 +648,8 @@ def test_a_micro_batch_is_divided_as_the_options_say(options: dict[str, Any], pi
 
     assert len(planned) == pieces
     assert {one.topic_id for one in planned} == {"id-1"}
-    ends = [one.wanted.end for one in planned]
-    assert [one.wanted.start for one in planned] == [0, *ends[:-1]]
+    ends = [one.piece.wanted.end for one in planned]
+    assert [one.piece.wanted.start for one in planned] == [0, *ends[:-1]]
     assert ends[-1] == 100
 
 
@@ -671,13 +671,13 @@ def test_without_a_start_a_new_query_reads_all_there_is_and_then_within_limits()
     topics = FakeTopics(a=[log(20)])
     planner = Query(topics, maxOffsetsPerTrigger=5).planner
     first = planner.latest(None)
-    assert [one.wanted[1:] for one in planner.plan(planner.initial(), first)] == [(0, 20)]
+    assert [one.piece.wanted[1:] for one in planner.plan(planner.initial(), first)] == [(0, 20)]
 
     topics.append("a-0", 20)
     second = planner.latest(None)
-    assert [one.wanted[1:] for one in planner.plan(first, second)] == [(20, 25)]
+    assert [one.piece.wanted[1:] for one in planner.plan(first, second)] == [(20, 25)]
     third = planner.latest(None)
-    assert [one.wanted[1:] for one in planner.plan(second, third)] == [(25, 30)]
+    assert [one.piece.wanted[1:] for one in planner.plan(second, third)] == [(25, 30)]
 
 
 def test_without_a_start_a_restarted_query_goes_on_from_what_spark_has_last_seen() -> None:
@@ -688,7 +688,7 @@ def test_without_a_start_a_restarted_query_goes_on_from_what_spark_has_last_seen
     planner = Query(topics, maxOffsetsPerTrigger=5, startingOffsets="latest").planner
     assert planner.plan(seen, seen) == []
 
-    assert [one.wanted[1:] for one in planner.plan(seen, planner.latest(None))] == [(20, 25)]
+    assert [one.piece.wanted[1:] for one in planner.plan(seen, planner.latest(None))] == [(20, 25)]
 
 
 def test_without_a_start_a_run_to_what_is_available_begins_at_its_checkpoint() -> None:
@@ -698,7 +698,9 @@ def test_without_a_start_a_run_to_what_is_available_begins_at_its_checkpoint() -
     topics.append("a-0", 5)
     planner = Query(topics, startingOffsets="latest").planner
 
-    assert [one.wanted[1:] for one in planner.plan(checkpoint, planner.latest(None))] == [(20, 25)]
+    assert [one.piece.wanted[1:] for one in planner.plan(checkpoint, planner.latest(None))] == [
+        (20, 25)
+    ]
 
 
 def test_without_a_start_a_begin_that_cannot_be_found_is_told_when_it_is_asked_for() -> None:
@@ -765,7 +767,8 @@ def test_a_query_that_accepts_loss_survives_all_changes_and_reads_nothing_twice(
     def read_a_batch() -> bool:
         if query.next_end() is None:
             return False
-        for (partition, start, end), topic_id in query.plan():
+        for piece, topic_id in query.plan():
+            partition, start, end = piece.wanted
             assert start >= position.get((topic_id, str(partition)), 0)
             assert start < end
             position[topic_id, str(partition)] = end
