@@ -25,7 +25,6 @@ from spark_kbatch.config import Topic
 from spark_kbatch.consumer import planning, splits
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.consumer.planning import LogView, Topics
-from spark_kbatch.consumer.splits import Piece
 from spark_kbatch.consumer.stream_limits import TriggerDelay, rate_limited
 from spark_kbatch.consumer.stream_offset import Offsets, StreamOffset, is_another_topic
 from spark_kbatch.errors import (
@@ -58,9 +57,9 @@ class Seen(NamedTuple):
 
 
 class StreamPiece(NamedTuple):
-    """What a task of a micro-batch reads; its bounds are numbers."""
+    """What a task of a micro-batch reads."""
 
-    piece: Piece
+    wanted: OffsetRange
     topic_id: str  # empty where the topic has none
 
 
@@ -145,8 +144,8 @@ class StreamPlanner:
             self._ensure_available(end, self._latest, seen)
         ranges = [one for one in self._ranges(start, end, seen) if one.start < one.end]
         return [
-            StreamPiece(piece, end.ids.get(piece.whole.topic_partition.topic, ""))
-            for piece in splits.split(ranges, seen.views, self._options)
+            StreamPiece(wanted, end.ids.get(wanted.topic_partition.topic, ""))
+            for wanted, _ in splits.split(ranges, seen.views, self._options)
         ]
 
     def prepare_for_available_now(self) -> None:
@@ -284,24 +283,22 @@ class StreamPlanner:
                 raise DataLossError(f"{tp} up to offset {last}", self._left(edges), why)
 
 
-def still_there(wanted: StreamPiece, topics: StreamTopics, options: ReadOptions) -> bool:
-    """Whether a task finds the topic that was planned, and not another one under its name.
+def still_there(piece: StreamPiece, topics: StreamTopics, options: ReadOptions) -> bool:
+    """Whether a task finds the topic that its piece is of, and not another one under its name.
 
     Raises:
         DataLossError: it does not, and data loss is not accepted.
     """
-    name, topic_id = wanted.piece.whole.topic_partition.topic, wanted.topic_id
+    (topic_partition, start, end), topic_id = piece
     try:
-        found = topics.topic(name).topic_id
+        found = topics.topic(topic_partition.topic).topic_id
     except UnknownTopicOrPartitionError:
-        return True  # which is told where it is read
+        return True  # the read itself will tell
     if not topic_id or found in ("", topic_id):
         return True
-    DataLoss(fail=options.fail_on_data_loss).report(
-        str(wanted.piece.wanted.topic_partition),
-        "a new topic",
-        "its topic was deleted and created again",
-    )
+    why = "its topic was deleted and created again"
+    asked = f"{topic_partition} from offset {start} to {end}"
+    DataLoss(fail=options.fail_on_data_loss).report(asked, "nothing of it", why)
     return False
 
 

@@ -51,7 +51,7 @@ except ImportError:  # before 4.2
 class StreamPartition(InputPartition):
     """What one task of a micro-batch reads."""
 
-    wanted: StreamPiece
+    piece: StreamPiece
 
 
 class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -59,7 +59,7 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions, path: Path, columns: list[str]) -> None:
         self._options = replace(options, path=str(path))
-        self._rows = Rows(columns, options)
+        self._rows = Rows(columns)
 
     @functools.cached_property
     def _planner(self) -> StreamPlanner:
@@ -108,10 +108,12 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of one piece, in offset order."""
         # Spark makes a partition of its own where there are none.
-        if isinstance(partition, StreamPartition):
-            logs = self._open()
-            if still_there(partition.wanted, logs, self._options):
-                yield from self._rows.read(logs, partition.wanted.piece, action="")
+        if not isinstance(partition, StreamPartition):
+            return
+        logs, wanted = self._open(), partition.piece.wanted
+        if still_there(partition.piece, logs, self._options):
+            batches = logs.read_available(wanted, self._rows.decoded, self._options)
+            yield from self._rows.of(batches, wanted.topic_partition)
 
     def _open(self) -> TopicReader:
         return open_for_reading(self._options.path, foreign_end=self._options.foreign_end)

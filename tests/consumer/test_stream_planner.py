@@ -37,6 +37,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.read_config import parse_stream_read_options
+from tests.consumer.queries import Query
 from tests.consumer.topics import ALog
 
 MINUTE = 60_000
@@ -91,65 +92,6 @@ class FakeTopics:
         if topic not in self.logs:
             raise UnknownTopicOrPartitionError(f"topic {topic!r} does not exist")
         return topic
-
-
-class Query:
-    """A query as Spark runs it: what it has logged outlives a restart, its planner does not."""
-
-    def __init__(self, topics: FakeTopics, **options: Any) -> None:
-        self.topics = topics
-        self.options = {"path": "/data", "subscribe": "a", "startingOffsets": "earliest"} | options
-        self.committed: dict[str, Any] | None = None
-        self.logged: dict[str, Any] | None = None  # the end of a batch that was not committed
-        self.now_ms = 10**12
-        self.restart()
-
-    def restart(self, **options: Any) -> Query:
-        self.options |= options
-        given = {key: str(value) for key, value in self.options.items() if value is not None}
-        self.planner = StreamPlanner(
-            parse_stream_read_options(given), lambda: self.topics, lambda: self.now_ms
-        )
-        return self
-
-    def start(self) -> dict[str, Any]:
-        return through_json(self.committed or self.planner.initial().to_json())
-
-    def next_end(self, *, limited: bool = True) -> dict[str, Any] | None:
-        """The end of the next batch, which is logged; None where there is none."""
-        start = self.start()
-        if self.logged is None:
-            end = self.planner.latest(StreamOffset.from_json(start), limited=limited).to_json()
-            if self.committed is not None and json.dumps(end) == json.dumps(start):
-                return None
-            self.logged = through_json(end)
-        return self.logged
-
-    def plan(self) -> list[StreamPiece]:
-        assert self.logged is not None
-        start, end = (StreamOffset.from_json(one) for one in (self.start(), self.logged))
-        return self.planner.plan(start, end)
-
-    def batch(self, *, limited: bool = True) -> dict[str, tuple[int, int]] | None:
-        """One trigger: what was read of each partition; None where there was no batch."""
-        if self.next_end(limited=limited) is None:
-            return None
-        planned = self.plan()
-        self.committed, self.logged = self.logged, None
-        return {str(one.piece.wanted.topic_partition): one.piece.wanted[1:] for one in planned}
-
-    def batches(self) -> list[dict[str, tuple[int, int]]]:
-        """Triggers until there is nothing more."""
-        found: list[dict[str, tuple[int, int]]] = []
-        while (batch := self.batch()) is not None:
-            found.append(batch)
-            assert len(found) < 100
-        return found
-
-
-def through_json(value: dict[str, Any]) -> dict[str, Any]:
-    parsed: dict[str, Any] = json.loads(json.dumps(value))
-    return parsed
 
 
 # Where a query begins.
@@ -648,8 +590,8 @@ def test_a_micro_batch_is_divided_as_the_options_say(options: dict[str, Any], pi
 
     assert len(planned) == pieces
     assert {one.topic_id for one in planned} == {"id-1"}
-    ends = [one.piece.wanted.end for one in planned]
-    assert [one.piece.wanted.start for one in planned] == [0, *ends[:-1]]
+    ends = [one.wanted.end for one in planned]
+    assert [one.wanted.start for one in planned] == [0, *ends[:-1]]
     assert ends[-1] == 100
 
 
@@ -671,13 +613,13 @@ def test_without_a_start_a_new_query_reads_all_there_is_and_then_within_limits()
     topics = FakeTopics(a=[log(20)])
     planner = Query(topics, maxOffsetsPerTrigger=5).planner
     first = planner.latest(None)
-    assert [one.piece.wanted[1:] for one in planner.plan(planner.initial(), first)] == [(0, 20)]
+    assert [one.wanted[1:] for one in planner.plan(planner.initial(), first)] == [(0, 20)]
 
     topics.append("a-0", 20)
     second = planner.latest(None)
-    assert [one.piece.wanted[1:] for one in planner.plan(first, second)] == [(20, 25)]
+    assert [one.wanted[1:] for one in planner.plan(first, second)] == [(20, 25)]
     third = planner.latest(None)
-    assert [one.piece.wanted[1:] for one in planner.plan(second, third)] == [(25, 30)]
+    assert [one.wanted[1:] for one in planner.plan(second, third)] == [(25, 30)]
 
 
 def test_without_a_start_a_restarted_query_goes_on_from_what_spark_has_last_seen() -> None:
@@ -688,7 +630,7 @@ def test_without_a_start_a_restarted_query_goes_on_from_what_spark_has_last_seen
     planner = Query(topics, maxOffsetsPerTrigger=5, startingOffsets="latest").planner
     assert planner.plan(seen, seen) == []
 
-    assert [one.piece.wanted[1:] for one in planner.plan(seen, planner.latest(None))] == [(20, 25)]
+    assert [one.wanted[1:] for one in planner.plan(seen, planner.latest(None))] == [(20, 25)]
 
 
 def test_without_a_start_a_run_to_what_is_available_begins_at_its_checkpoint() -> None:
@@ -698,7 +640,7 @@ def test_without_a_start_a_run_to_what_is_available_begins_at_its_checkpoint() -
     topics.append("a-0", 5)
     planner = Query(topics, startingOffsets="latest").planner
 
-    assert [one.piece.wanted[1:] for one in planner.plan(checkpoint, planner.latest(None))] == [
+    assert [one.wanted[1:] for one in planner.plan(checkpoint, planner.latest(None))] == [
         (20, 25)
     ]
 
@@ -767,12 +709,11 @@ def test_a_query_that_accepts_loss_survives_all_changes_and_reads_nothing_twice(
     def read_a_batch() -> bool:
         if query.next_end() is None:
             return False
-        for piece, topic_id in query.plan():
-            partition, start, end = piece.wanted
+        for (partition, start, end), topic_id in query.plan():
             assert start >= position.get((topic_id, str(partition)), 0)
             assert start < end
             position[topic_id, str(partition)] = end
-        query.committed, query.logged = query.logged, None
+        query.commit()
         return True
 
     for change in changes:
