@@ -168,11 +168,22 @@ class TopicReader(abc.ABC):
         loss = DataLoss(fail=options.fail_on_data_loss)
         try:
             wanted = self.resolve(piece, options, action, loss)
+        except UnknownTopicOrPartitionError as error:
+            loss.report(f"partition {piece.whole.topic_partition}", "nothing of it", str(error))
+            return
+        yield from self.read_available(wanted, columns, options)
+
+    def read_available(
+        self, wanted: OffsetRange, columns: Sequence[str], options: ReadOptions
+    ) -> Iterator[pa.RecordBatch]:
+        """What is there of a range whose bounds are numbers; raises as `read_piece`."""
+        loss = DataLoss(fail=options.fail_on_data_loss)
+        try:
             yield from reading.read_range(
                 self, wanted, columns, options.isolation_level, on_loss=loss.offsets_gone
             )
         except UnknownTopicOrPartitionError as error:
-            loss.report(f"partition {piece.whole.topic_partition}", "nothing of it", str(error))
+            loss.report(f"partition {wanted.topic_partition}", "nothing of it", str(error))
 
     def resolve(
         self, piece: Piece, options: ReadOptions, action: str, loss: DataLoss

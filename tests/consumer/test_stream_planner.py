@@ -27,7 +27,6 @@ from hypothesis import strategies as st
 
 from spark_kbatch.config import Topic, TopicConfig
 from spark_kbatch.consumer.stream_offset import StreamOffset
-from spark_kbatch.consumer.stream_planner import StreamPiece, StreamPlanner
 from spark_kbatch.errors import (
     ConfigError,
     DataLossError,
@@ -36,7 +35,6 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.read_config import parse_stream_read_options
 from tests.consumer.queries import Query
 from tests.consumer.topics import ALog
 
@@ -640,9 +638,7 @@ def test_without_a_start_a_run_to_what_is_available_begins_at_its_checkpoint() -
     topics.append("a-0", 5)
     planner = Query(topics, startingOffsets="latest").planner
 
-    assert [one.wanted[1:] for one in planner.plan(checkpoint, planner.latest(None))] == [
-        (20, 25)
-    ]
+    assert [one.wanted[1:] for one in planner.plan(checkpoint, planner.latest(None))] == [(20, 25)]
 
 
 def test_without_a_start_a_begin_that_cannot_be_found_is_told_when_it_is_asked_for() -> None:

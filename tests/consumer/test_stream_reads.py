@@ -182,7 +182,7 @@ def test_records_deleted_before_a_task_reads_them_are_data_loss(
     stream.next_end()
     (piece,) = stream.plan()
     cluster.delete_records({("t", 0): 3})
-    with pytest.raises(DataLossError, match="t-0 from offset 0 to 3 .*failOnDataLoss"):
+    with pytest.raises(DataLossError, match=r"t-0 from offset 0 to 3 .*failOnDataLoss"):
         list(stream.task(piece))
 
     stream.restart(failOnDataLoss="false")
@@ -215,7 +215,7 @@ def test_a_topic_recreated_before_a_task_reads_it_is_data_loss(cluster: Cluster)
     (piece,) = stream.plan()
     recreate(cluster)
     send(Cluster(str(cluster.path)), 5)
-    with pytest.raises(DataLossError, match="t-0 from offset 0 to 3 .*deleted and created again"):
+    with pytest.raises(DataLossError, match=r"t-0 from offset 0 to 3 .*deleted and created again"):
         list(stream.task(piece))
 
     stream.restart(failOnDataLoss="false")
