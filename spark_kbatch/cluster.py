@@ -54,13 +54,13 @@ from spark_kbatch.record.message_set import MessageSet, down_convert
 from spark_kbatch.replica.fetching import CONSUMER_REPLICA_ID, FetchInfo, OnFetched
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.manager import (
-    OnComplete,
     ReplicaManager,
     ensure_not_internal,
     log_offsets,
 )
 from spark_kbatch.replica.metadata import Metadata, absolute_path
 from spark_kbatch.replica.producer_ids import ProducerIds
+from spark_kbatch.replica.producing import OnComplete
 from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.repair import Repair
@@ -92,8 +92,19 @@ class Garbage(NamedTuple):
 class Cluster(TopicReader):
     """One PATH. Thread-safe; keeps no file open."""
 
-    def __init__(self, path: str, *, create: bool = False, files: Files | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        create: bool = False,
+        log_dirs: Sequence[str | Path] = (),
+        files: Files | None = None,
+    ) -> None:
         """Open, and with `create` make it where there is none.
+
+        Args:
+            log_dirs: where a cluster that is made keeps its logs: a folder for each replica that a
+                record may have, on disks of their own; in PATH by default.
 
         Raises:
             ConfigError: PATH holds no cluster, or none can be made there; says why.
@@ -106,18 +117,21 @@ class Cluster(TopicReader):
         self._producer_ids = ProducerIds(self.metadata, self.locks)
         self.snapshots = Snapshots(self.manager, now_ms)
         if create and not self.metadata.exists():
-            self._create()
+            self._create([absolute_path(str(folder)) for folder in log_dirs])
         self.metadata.ensure_exists()
 
-    def _create(self) -> None:
+    def _create(self, log_dirs: Sequence[Path]) -> None:
         self.metadata.ensure_creatable()
         with self.locks.metadata():
             if self.metadata.exists():
                 return
-            self.metadata.make_dirs()
+            self.metadata.make_dirs(log_dirs)
             with self.manager.writing():
                 self.manager.create_topic_locked(
-                    TRANSACTION_STATE_TOPIC, partitions=1, config=_TRANSACTION_STATE_CONFIG
+                    TRANSACTION_STATE_TOPIC,
+                    partitions=1,
+                    config=_TRANSACTION_STATE_CONFIG,
+                    replication_factor=len(self.metadata.log_dirs()),
                 )
             self.metadata.create()
 
@@ -140,11 +154,14 @@ class Cluster(TopicReader):
         name: str,
         *,
         partitions: int = 1,
+        replication_factor: int = 1,
         config: TopicConfig | Mapping[str, object] | None = None,
     ) -> Topic:
         """Make a topic.
 
         Args:
+            replication_factor: how many log dirs hold each record. Where the cluster was made
+                without `log_dirs`, those it lacks are made in PATH.
             config: its settings, also by Kafka's keys: `{"retention.ms": 86_400_000}`.
 
         Raises:
@@ -159,7 +176,9 @@ class Cluster(TopicReader):
             raise ConfigError(f"topic {name!r} exists already")
         if not isinstance(config, TopicConfig):
             config = parse_topic_config(config or {})
-        return self.manager.create_topic(name, partitions=partitions, config=config)
+        return self.manager.create_topic(
+            name, partitions=partitions, config=config, replication_factor=replication_factor
+        )
 
     def topic_for(self, name: str, options: WriteOptions) -> Topic:
         """The topic that a write goes to, made by its options where it does not exist.
