@@ -56,6 +56,7 @@ from spark_kbatch.producer_config import ProducerConfig, parse_producer_options
 from spark_kbatch.read_config import ReadOptions
 from spark_kbatch.record.header import MAGIC, LogRead
 from spark_kbatch.record.message_set import MessageSet, down_convert
+from spark_kbatch.replica import overview
 from spark_kbatch.replica.fetching import CONSUMER_REPLICA_ID, FetchInfo, OnFetched
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.manager import (
@@ -64,6 +65,8 @@ from spark_kbatch.replica.manager import (
     log_offsets,
 )
 from spark_kbatch.replica.metadata import Metadata, absolute_path
+from spark_kbatch.replica.overview import LogDirInfo
+from spark_kbatch.replica.partition import ReplicaInfo
 from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.replica.producing import OnComplete
 from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC
@@ -213,7 +216,21 @@ class Cluster(TopicReader):
                     "option out, or write to a new topic"
                 )
         ensure_codec_exists(topic, options.compression_type)
+        self._ensure_a_job_may_write(topic)
         return topic
+
+    def _ensure_a_job_may_write(self, topic: Topic) -> None:
+        """Check that what tasks stage lies on the disk of the topic's only replicas."""
+        nodes = {node for nodes in topic.replicas for node in nodes}
+        folders = {
+            self.metadata.log_directory(TopicPartition("", 0), n).parent.parent for n in nodes
+        }
+        if topic.replication_factor > 1 or folders - {self.metadata.staging_dir.parent}:
+            raise ConfigError(
+                f"topic {topic.name!r} has its replicas on nodes {', '.join(map(str, sorted(nodes)))}; "
+                "a Spark job writes to topics whose only replica lies beside its staging-0: write to "
+                "this one with spark_kbatch.open(PATH).producer(), or to another topic"
+            )
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Edges and sizes of all partitions of these topics, of one moment."""
@@ -223,6 +240,38 @@ class Cluster(TopicReader):
             PartitionInfo(tp, log_offsets(state), self.manager.log(tp).size_in_bytes(state))
             for tp, state in states.items()
         ]
+
+    # Replicas.
+
+    def replicas(self, topics: Iterable[str]) -> dict[TopicPartition, list[ReplicaInfo]]:
+        """The replicas of all partitions of these topics: who leads, who is in sync, who lags."""
+        return overview.replicas_of(self.manager, topics)
+
+    def log_dirs(self) -> list[LogDirInfo]:
+        """The log dirs, which of them are offline and why, and what they hold."""
+        return overview.log_dirs_of(self.manager)
+
+    def replicate(self, topics: Iterable[str] | None = None) -> list[TopicPartition]:
+        """Fill up replicas that lack something; appends do so too, but only of what they append to.
+
+        Args:
+            topics: all by default, the cluster's own too.
+
+        Returns:
+            The partitions with replicas that are not in sync, because their log dirs are offline.
+        """
+        names = self.metadata.topic_names(internal=True) if topics is None else list(topics)
+        return overview.replicate_all(self.manager, names, self._commits(flush=True))
+
+    def replace_log_dir(self, node_id: int) -> None:
+        """Take the empty directory at its path for the lost log dir of a node.
+
+        What the node held is copied there from other replicas: by `replicate`, or by appends.
+
+        Raises:
+            ConfigError: no such node, it is online, or the directory is not empty.
+        """
+        overview.replace_log_dir(self.manager, node_id)
 
     # Reading.
 

@@ -2,7 +2,8 @@
 
     online     a directory whose meta.properties has the directory id that cluster.json gives its node
     offline    any other, and any in which an operation has failed, for RETRY_MS: then it is looked
-               at again, and used until the next failure
+               at again, and used until the next failure. One that is full, or of which nobody may
+               write, is so for writers alone
 
 So a disk that is not mounted, whose mount point is an empty directory, is offline, and so is one that
 was replaced, until the operator says that it belongs to the cluster. That an open directory is still
@@ -16,9 +17,11 @@ Source: Kafka storage/.../log/LogDirFailureChannel.java, LogManager.handleLogDir
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.log.checkpoints import read_meta_properties
@@ -30,13 +33,22 @@ logger = logging.getLogger(__name__)
 RETRY_MS = 1000
 
 
+_WRITES_FAIL = {errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES, errno.EPERM}
+
+
+class _Offline(NamedTuple):
+    until_ms: int  # not looked at before
+    why: str
+    only_for_writers: bool
+
+
 class LogDirs:
     """The log dirs of one cluster, as one process sees them. Thread-safe."""
 
     def __init__(self, files: Files, metadata: Metadata, now_ms: Callable[[], int]) -> None:
         self._files, self._metadata, self._now_ms = files, metadata, now_ms
         self._mutex = threading.Lock()  # guards the next two; innermost
-        self._offline: dict[int, tuple[int, str]] = {}  # until when it is not looked at, and why
+        self._offline: dict[int, _Offline] = {}
         self._identities: dict[int, tuple[int, int]] = {}  # of directories that were looked at
 
     @property
@@ -49,10 +61,10 @@ class LogDirs:
         with self._mutex:
             offline = self._offline.get(node_id)
             identity = self._identities.get(node_id)
-        if offline is not None and self._now_ms() < offline[0]:
+        if offline is not None and self._now_ms() < offline.until_ms:
             return False
         try:
-            log_dir = self._log_dir(node_id)
+            log_dir = self._metadata.log_dir(node_id)
             found = self._files.identity_at(log_dir.path)
             if offline is None and found == identity:
                 return True
@@ -67,11 +79,23 @@ class LogDirs:
             logger.info("log dir %s is tried again", log_dir.path)
         return True
 
+    def is_readable(self, node_id: int) -> bool:
+        """Whether readers may use it: also one that is full or read-only."""
+        if self.is_online(node_id):
+            return True
+        with self._mutex:
+            offline = self._offline.get(node_id)
+        return offline is not None and offline.only_for_writers
+
     def failed(self, node_id: int, error: Exception) -> None:
         """Let a log dir be offline: an operation on it failed."""
         with self._mutex:
             is_new = node_id not in self._offline
-            self._offline[node_id] = self._now_ms() + RETRY_MS, str(error)
+            self._offline[node_id] = _Offline(
+                self._now_ms() + RETRY_MS,
+                str(error),
+                isinstance(error, OSError) and error.errno in _WRITES_FAIL,
+            )
         if is_new:
             logger.error("the log dir of node %d is offline: %s", node_id, error)
 
@@ -80,18 +104,14 @@ class LogDirs:
         if self.is_online(node_id):
             return None
         with self._mutex:
-            return self._offline[node_id][1] if node_id in self._offline else "it is gone"
+            return self._offline[node_id].why if node_id in self._offline else "it is gone"
 
     def look_again(self) -> None:
         """Look at every log dir when it is asked for next, whatever was found before."""
         with self._mutex:
-            self._offline = {node: (0, why) for node, (_, why) in self._offline.items()}
-
-    def _log_dir(self, node_id: int) -> LogDir:
-        known = self._metadata.log_dirs()
-        if node_id >= len(known):
-            known = self._metadata.log_dirs(again=True)
-        return known[node_id]
+            self._offline = {
+                node: offline._replace(until_ms=0) for node, offline in self._offline.items()
+            }
 
     def _ensure_ours(self, log_dir: LogDir) -> None:
         found = read_meta_properties(self._files, log_dir.path)

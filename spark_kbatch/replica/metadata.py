@@ -120,6 +120,11 @@ class Metadata:
             self._log_dirs = self._log_dirs_of(self._read_json(self.path / CLUSTER_FILE))
         return self._log_dirs
 
+    def log_dir(self, node_id: int) -> LogDir:
+        """A node's, also where another process has made it since."""
+        known = self.log_dirs()
+        return (known if node_id < len(known) else self.log_dirs(again=True))[node_id]
+
     def _log_dirs_of(self, cluster: dict[str, Any]) -> tuple[LogDir, ...]:
         try:
             found = [
@@ -447,12 +452,8 @@ class Metadata:
 
     def log_directory(self, topic_partition: TopicPartition, node_id: int = 0) -> Path:
         """Of a node's replica."""
-        known = self._log_dirs
-        if node_id == 0 or not known:
-            return self.broker_dir / str(topic_partition)
-        if node_id >= len(known):
-            known = self.log_dirs(again=True)
-        return known[node_id].path / str(topic_partition)
+        log_dir = self.log_dir(node_id).path if node_id else self.broker_dir
+        return log_dir / str(topic_partition)
 
     def _topic_file(self, name: str) -> Path:
         return self._topics_dir / f"{ensure_valid_topic(name)}.json"

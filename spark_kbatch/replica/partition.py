@@ -126,6 +126,7 @@ class Partition:
         self.replicas = topic.replicas_of(topic_partition.partition)
         # Where there is one replica nothing has to be agreed on.
         self.only_log = log_of(self.replicas[0]) if len(self.replicas) == 1 else None
+        self._noted: set[int] = set()  # nodes of which it was said that something is wrong
         self._led: Leadership | None = None  # of who holds the partition's lock; guarded by it
         self._metadata, self._dirs, self._log_of, self._now_ms = metadata, dirs, log_of, now_ms
         self.min_isr = min(topic.config.min_insync_replicas, len(self.replicas))
@@ -144,10 +145,10 @@ class Partition:
             KafkaStorageError: no in-sync replica can be read; says why.
         """
         state = self.state()
-        leader = self._log_state(state.leader)
+        leader = self._log_state(state.leader, to_write=False)
         if leader is not None:
             return self._log_of(state.leader), leader
-        return self._stand_in(state, dict(self._alive(state)))
+        return self._stand_in(state, dict(self._alive(state, to_write=False)))
 
     def read_any(self, read: Callable[[PartitionLog, LogState], Read]) -> Read:
         """What `read` gives of the first in-sync replica for which it does not fail, leader first.
@@ -159,7 +160,7 @@ class Partition:
         alive = {
             node: log_state
             for node in (state.leader, *state.isr)
-            if (log_state := self._log_state(node)) is not None
+            if (log_state := self._log_state(node, to_write=False)) is not None
         }
         error: Exception = self._nobody(state)
         while alive:
@@ -193,7 +194,7 @@ class Partition:
     def describe(self) -> list[ReplicaInfo]:
         """All replicas, in order of preference."""
         state = self.state()
-        found = {node_id: self._log_state(node_id) for node_id in self.replicas}
+        found = {node_id: self._log_state(node_id, to_write=False) for node_id in self.replicas}
         leader = found[state.leader]
         end = -1 if leader is None else leader.log_end_offset
         rows = []
@@ -313,9 +314,14 @@ class Partition:
             log_state = self._log_state(state.leader)
             if log_state is not None:
                 try:
-                    if self._has_lost_locked(state, log_state):
-                        state = self._elect_locked(state)
-                        continue
+                    log = self._log_of(state.leader)
+                    if not log.is_as_recorded(log_state):
+                        recorded = read_state(log.files, log.directory).log_end_offset
+                        log_state = log.cut(log_state)
+                        if log_state.log_end_offset < recorded and any(self._alive(state)):
+                            # What was not flushed is gone here, and others may have it.
+                            state = self._elect_locked(state)
+                            continue
                     return self._become_leader_locked(state, log_state)
                 except (OSError, KBatchError) as error:
                     self._note(state.leader, error)
@@ -399,14 +405,6 @@ class Partition:
 
     # Elections.
 
-    def _has_lost_locked(self, state: PartitionState, log_state: LogState) -> bool:
-        """Whether the leader lacks what was not flushed, and others in sync may have it."""
-        log = self._log_of(state.leader)
-        if log.is_as_recorded(log_state):
-            return False
-        recorded = read_state(log.files, log.directory).log_end_offset
-        return log.cut(log_state).log_end_offset < recorded and any(self._alive(state))
-
     def _become_leader_locked(self, state: PartitionState, log_state: LogState) -> Leadership:
         """Begin the leader epoch in the leader's log, where that has not been done."""
         log = self._log_of(state.leader)
@@ -459,6 +457,7 @@ class Partition:
             partition_epoch=state.partition_epoch + 1,
         )
         self._metadata.write_partition_state(self.topic_partition, after)
+        self._noted -= {*after.isr}
         logger.warning(
             "%s: leader %d of epoch %d, in sync: %s",
             self.topic_partition, after.leader, after.leader_epoch, ", ".join(map(str, after.isr)),
@@ -574,16 +573,18 @@ class Partition:
 
     # What can be used.
 
-    def _alive(self, state: PartitionState) -> Iterator[tuple[int, LogState]]:
-        """The members of the ISR that can be read, but the leader."""
+    def _alive(
+        self, state: PartitionState, *, to_write: bool = True
+    ) -> Iterator[tuple[int, LogState]]:
+        """The members of the ISR that can be used, but the leader."""
         for node_id in self.replicas:
             if node_id in state.isr and node_id != state.leader:
-                log_state = self._log_state(node_id)
+                log_state = self._log_state(node_id, to_write=to_write)
                 if log_state is not None:
                     yield node_id, log_state
 
-    def _log_state(self, node_id: int) -> LogState | None:
-        if not self._dirs.is_online(node_id):
+    def _log_state(self, node_id: int, *, to_write: bool = True) -> LogState | None:
+        if not (self._dirs.is_online if to_write else self._dirs.is_readable)(node_id):
             return None
         try:
             return self._log_of(node_id).state()
@@ -602,7 +603,8 @@ class Partition:
         """A replica failed: with its log dir, or alone where only its own files are not right."""
         if isinstance(error, OSError) and not isinstance(error, KBatchError):
             self._dirs.failed(node_id, error)
-        else:
+        elif node_id not in self._noted:
+            self._noted.add(node_id)
             logger.warning("%s on node %d: %s", self.topic_partition, node_id, error)
 
     def _nobody(self, state: PartitionState) -> KafkaStorageError:
