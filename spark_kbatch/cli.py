@@ -106,12 +106,13 @@ def topics(
     for heading in ("partition", "first offset", "next offset", "records", "bytes"):
         table.add_column(heading, justify="right")
     replication = [_replication(cluster, row.topic_partition) for row in partitions]
-    for heading in max(replication, key=len, default={}):
-        table.add_column(heading)
+    if any(replication):
+        for heading in _REPLICA_COLUMNS:
+            table.add_column(heading)
     for row, replicas in zip(partitions, replication, strict=True):
         start, end = row.offsets.log_start_offset, row.offsets.high_watermark
         numbers = (row.topic_partition.partition, start, end, end - start, row.size_in_bytes)
-        shown = (_shown(value) for value in replicas.values())
+        shown = (_shown(replicas[name]) for name in _REPLICA_COLUMNS if replicas)
         table.add_row(row.topic_partition.topic, *(f"{number:,}" for number in numbers), *shown)
     Console().print(table if partitions else f"{cluster.path} has no topics yet.")
 
@@ -452,6 +453,7 @@ before they are exported: kafka-configs.sh --alter --entity-type topics --entity
 --add-config retention.ms=-1"""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_REPLICA_COLUMNS = ("leader", "isr", "lag")
 _COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 
 

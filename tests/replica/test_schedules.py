@@ -191,6 +191,8 @@ class Schedule:
                 with self.processes[0].locks.metadata():
                     self.processes[0].metadata.replace_log_dir(node)
         self.clock.now_ms += 2 * RETRY_MS
+        self.sync()  # a replica that is lost leaves first, and is made anew then
+        self.sync()
         self.append(0)
         self.look()
         for process in self.processes:
