@@ -21,7 +21,7 @@ every partition and topic, with one write.
     prepare       nothing             the same, in __transaction_state     the next writer writes over
                                       too                                  them
     decide        nothing or all      the slot, which only a loss of       whoever comes next finds it
-                                      power may take                       or not
+                                      power may take                       or not, and flushes it first
     flip          all                 some partitions old, some new,       readers overlay its states;
                                       PrepareCommit                        the next committer, or who
                                                                            appends to one of them, rolls
