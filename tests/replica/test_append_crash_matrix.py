@@ -102,7 +102,8 @@ class Start:
         files.make_dir(ACKNOWLEDGED.parent)
         cluster = Cluster(PATH, create=True, files=files)
         cluster.create_topic("events", partitions=2, config=CONFIG)
-        builders.write(cluster, dict(zip(PARTITIONS, OLD, strict=True)))
+        old = builders.staged(cluster, dict(zip(PARTITIONS, OLD, strict=True)))
+        builders.commit(cluster, old, flush=True)
         if kind != "clean":
             extents = builders.staged(cluster, dict(zip(PARTITIONS, JOB, strict=True)))
             commit = Recording(

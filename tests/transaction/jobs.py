@@ -100,7 +100,7 @@ class Scenario:
     def write_before(self, cluster: Cluster) -> None:
         """What lies there before the job."""
         _produce(cluster, self.produced)
-        builders.write(cluster, self.before)
+        builders.commit(cluster, builders.staged(cluster, self.before), flush=True)
         assert builders.contents(cluster) == self.old
 
     def extents(self, cluster: Cluster) -> list[Extent]:
