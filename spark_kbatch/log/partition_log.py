@@ -66,6 +66,7 @@ from spark_kbatch.log.state import (
     boot_id,
     create_state,
     empty_state,
+    flush_state,
     read_state,
     write_state,
 )
@@ -162,6 +163,10 @@ class PartitionLog:
     def write_state(self, state: LogState, *, flush: bool) -> None:
         """Make `state` the one that counts. The caller holds the partition's lock."""
         write_state(self.files, self.directory, state, flush=flush)
+
+    def flush_state(self) -> None:
+        """On return the state that counts is on disk, whoever wrote it."""
+        flush_state(self.files, self.directory)
 
     def segments(self, state: LogState) -> list[int]:
         """Base offsets, ascending; the last is the active segment's. Not to be changed.

@@ -106,7 +106,7 @@ class Coordinator:
                     outcome = UNKNOWN
                     decided = self._decide(prepared)
                     outcome = COMMITTED
-                    self._flip(states)
+                    self._flip(states, flush=self._flush)
                     if sequence != NO_TRANSACTION_SEQUENCE:
                         offset = prepared.decided.prepare_offset
                         self._sequences.note(transactional_id, sequence, offset)
@@ -236,12 +236,12 @@ class Coordinator:
         partition = self._manager.partition(TRANSACTION_STATE)
         return partition.publish_locked(prepared.decided, flush=self._flush)
 
-    def _flip(self, states: Mapping[TopicPartition, LogState]) -> None:
+    def _flip(self, states: Mapping[TopicPartition, LogState], *, flush: bool) -> None:
         """Write each state over a lower sequence number only, so that doing it again changes nothing."""
         for topic_partition, state in sorted(states.items()):
             log = self._manager.log(topic_partition)
             if log.state().sequence < state.sequence:
-                log.write_state(state, flush=self._flush)
+                log.write_state(state, flush=flush)
 
     def _complete(self, prepared: Prepared, decided: LogState) -> None:
         completed = prepared.completed._replace(sequence=decided.sequence + 1)
@@ -263,8 +263,11 @@ class Coordinator:
         logger.warning(
             "finishing the commit of %s, whose committer died", ", ".join(map(str, sorted(states)))
         )
+        # The committer may have died before the commit point was on disk. Were a flip there sooner, a
+        # loss of power could leave the commit in this partition alone.
+        log.flush_state()
         with self._manager.locks.partitions(states):
-            self._flip(states)
+            self._flip(states, flush=True)
         sequence = pending.value.sequence
         if sequence != NO_TRANSACTION_SEQUENCE:
             self._sequences.note(pending.transactional_id, sequence, state.prepare_offset)
