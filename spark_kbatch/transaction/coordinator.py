@@ -265,7 +265,8 @@ class Coordinator:
         )
         # The committer may have died before the commit point was on disk. Were a flip there sooner, a
         # loss of power could leave the commit in this partition alone.
-        log.flush_state()
+        with partition.leading_locked() as log:
+            log.flush_state()
         with self._manager.locks.partitions(states):
             self._flip(states, flush=True)
         sequence = pending.value.sequence
