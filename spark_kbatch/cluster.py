@@ -59,8 +59,13 @@ from spark_kbatch.replica.manager import (
 )
 from spark_kbatch.replica.metadata import Metadata, absolute_path
 from spark_kbatch.replica.producer_ids import ProducerIds
-from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC
+from spark_kbatch.transaction import (
+    COMMITS_TOPIC,
+    INTERNAL_TOPIC_CONFIG,
+    TRANSACTION_STATE_TOPIC,
+)
 from spark_kbatch.transaction.coordinator import Coordinator
+from spark_kbatch.transaction.history import Commit, History
 from spark_kbatch.transaction.repair import Repair
 from spark_kbatch.transaction.snapshot import Snapshots
 from spark_kbatch.transaction.staging import (
@@ -70,9 +75,6 @@ from spark_kbatch.transaction.staging import (
     Staging,
     left_overs,
 )
-
-# One record per commit would pass max.message.bytes with a few thousand partitions.
-_TRANSACTION_STATE_CONFIG = TopicConfig(max_message_bytes=2**31 - 1)
 
 
 def now_ms() -> int:
@@ -103,6 +105,7 @@ class Cluster(TopicReader):
         self.manager = ReplicaManager(files, self.metadata, self.locks, now_ms)
         self._producer_ids = ProducerIds(self.metadata, self.locks)
         self.snapshots = Snapshots(self.manager, now_ms)
+        self._history = History(self.manager)
         if create and not self.metadata.exists():
             self._create()
         self.metadata.ensure_exists()
@@ -114,9 +117,10 @@ class Cluster(TopicReader):
                 return
             self.metadata.make_dirs()
             with self.manager.writing():
-                self.manager.create_topic_locked(
-                    TRANSACTION_STATE_TOPIC, partitions=1, config=_TRANSACTION_STATE_CONFIG
-                )
+                for topic in (TRANSACTION_STATE_TOPIC, COMMITS_TOPIC):
+                    self.manager.create_topic_locked(
+                        topic, partitions=1, config=INTERNAL_TOPIC_CONFIG
+                    )
             self.metadata.create()
 
     # Topics.
@@ -197,6 +201,16 @@ class Cluster(TopicReader):
             PartitionInfo(tp, log_offsets(state), self.manager.log(tp).size_in_bytes(state))
             for tp, state in states.items()
         ]
+
+    # Commits.
+
+    def history(self, topic: str | None = None) -> Iterator[Commit]:
+        """All commits of Spark jobs, or those that touched a topic, the newest first."""
+        return self._history.read(self.snapshots.states, topic)
+
+    def find_commit(self, number: int) -> Commit:
+        """The commit with a number that `history` shows; raises as `History.find`."""
+        return self._history.find(self.snapshots.states, number)
 
     # Reading.
 

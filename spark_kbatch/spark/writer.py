@@ -15,6 +15,8 @@ KafkaStreamingWrite.scala.
 
 from __future__ import annotations
 
+import getpass
+import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +45,7 @@ from spark_kbatch.errors import ConfigError, KafkaStorageError
 from spark_kbatch.log.files import Files
 from spark_kbatch.replica.metadata import Probe
 from spark_kbatch.transaction.coordinator import Coordinator
+from spark_kbatch.transaction.history import Author
 from spark_kbatch.transaction.messages import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.transaction.staging import Extent
 
@@ -93,10 +96,11 @@ def _is_headers(given: DataType) -> bool:
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task staged, where, and for which streaming query."""
+    """What one task staged, where, and for whom: on the driver nobody knows."""
 
     extents: list[Extent]
     transaction_dir: Path
+    application_id: str | None
     query_id: str | None
 
 
@@ -138,8 +142,11 @@ class Job:
             if not done:
                 producer.abandon()
         context = TaskContext.get()
-        query_id = context.getLocalProperty("sql.streaming.queryId") if context else None
-        return Staged(extents, self._probe.transaction_dir, query_id)
+        application_id, query_id = (
+            context.getLocalProperty(name) if context else None
+            for name in ("spark.app.id", "sql.streaming.queryId")
+        )
+        return Staged(extents, self._probe.transaction_dir, application_id, query_id)
 
     def commit(
         self,
@@ -152,7 +159,10 @@ class Job:
         staged = [message for message in messages if isinstance(message, Staged)]
         extents = [extent for message in staged for extent in message.extents]
         coordinator.commit(
-            extents, transactional_id=transactional_id or self._transaction, sequence=sequence
+            extents,
+            transactional_id=transactional_id or self._transaction,
+            sequence=sequence,
+            author=_author(staged),
         )
         self._discard(coordinator, staged)
 
@@ -167,6 +177,19 @@ class Job:
         for directory in dict.fromkeys([*(message.transaction_dir for message in staged), own]):
             coordinator.discard(extents, directory)
             extents = []
+
+
+def _author(staged: Sequence[Staged]) -> Author:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container's user may have no name
+        user = str(os.getuid())
+    first = staged[0] if staged else None
+    return Author(
+        application_id=(first and first.application_id) or "",
+        query_id=(first and first.query_id) or "",
+        user=user,
+    )
 
 
 class KBatchWriter(DataSourceArrowWriter):

@@ -5,7 +5,8 @@ every partition and topic, with one write.
 
     1 stage     task    batches -> staging-0/TRANSACTION/ATTEMPT/, extents -> commit message
     2 place     driver  base offsets and leader epochs are set; batches go behind the recorded end of
-                        their logs, by copying, or by renaming a large file to be a segment
+                        their logs, by copying, or by renaming a large file to be a segment; so does
+                        the commit's record of itself, in __commits, a partition like the others
     3 prepare   driver  PrepareCommit -> __transaction_state, with the new state of every partition;
                         CompleteCommit's bytes behind it; then the slot that covers PrepareCommit:
                         the COMMIT POINT
@@ -25,8 +26,14 @@ every partition and topic, with one write.
 The commit lock is held from 2 to 5, the locks of all touched partitions from 2 to 4.
 
 Module by module: `staging` step 1, `messages` what is written to __transaction_state, `coordinator`
-steps 2 to 5 and rolling forward, `sequences` which commits come again, `snapshot` the one consistent
-answer to where partitions end, `repair` logs that cannot be read any more.
+steps 2 to 5 and rolling forward, `history` what is written to __commits, `sequences` which commits
+come again, `snapshot` the one consistent answer to where partitions end, `repair` logs that cannot be
+read any more.
 """
 
+from spark_kbatch.config import INT_MAX, TopicConfig
+
+# One record per commit would pass max.message.bytes with a few thousand partitions.
+INTERNAL_TOPIC_CONFIG = TopicConfig(max_message_bytes=INT_MAX)
 TRANSACTION_STATE_TOPIC = "__transaction_state"
+COMMITS_TOPIC = "__commits"

@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError, LogDirLockedError
 from spark_kbatch.log.appender import LogAppender
+from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import plain
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.metadata import Probe
+from spark_kbatch.transaction.history import COMMITS, NOBODY, Author, Commit, History, pack
 from spark_kbatch.transaction.messages import (
     COMPLETE_COMMIT,
     NO_TRANSACTION_SEQUENCE,
@@ -61,6 +63,7 @@ class Coordinator:
         self._adopt_min_bytes, self._flush = adopt_min_bytes, flush
         self._staging_dir = manager.metadata.staging_dir
         self._sequences = Sequences(manager, flush=flush)
+        self._history = History(manager)
 
     def commit(
         self,
@@ -68,6 +71,7 @@ class Coordinator:
         *,
         transactional_id: str,
         sequence: int = NO_TRANSACTION_SEQUENCE,
+        author: Author = NOBODY,
     ) -> bool:
         """Make all extents visible, in their order within each partition, or none.
 
@@ -76,6 +80,7 @@ class Coordinator:
         Args:
             sequence: of the transaction within its id, 0 or more, growing. One that is not above
                 the last committed one comes again: it is dropped, with a warning.
+            author: for the history.
 
         Returns:
             Whether it was not dropped.
@@ -95,13 +100,29 @@ class Coordinator:
                 self._roll_forward_locked()
                 if self._is_duplicate(transactional_id, sequence):
                     return False
-                with self._manager.locks.partitions(by_partition):
+                history = self._history.log()
+                with self._manager.locks.partitions([*by_partition, COMMITS]):
                     self._ensure_unchanged(by_partition)
                     now_ms = self._now_ms()
                     states = {
                         topic_partition: self._place(topic_partition, pieces, now_ms)
                         for topic_partition, pieces in by_partition.items()
                     }
+                    states[COMMITS] = self._place_record(
+                        history,
+                        Commit(
+                            number=-1,  # its offset
+                            time_ms=now_ms,
+                            overwrite=False,
+                            transactional_id=transactional_id,
+                            sequence=sequence,
+                            author=author,
+                            records_count=sum(extent.records_count for extent in extents),
+                            size_in_bytes=sum(extent.size_in_bytes for extent in extents),
+                            offsets=_offsets(by_partition, states),
+                            ends=self._ends(states),
+                        ),
+                    )
                     prepared = self._prepare(transactional_id, sequence, states)
                     outcome = UNKNOWN
                     self._decide(prepared)
@@ -206,6 +227,20 @@ class Coordinator:
                 )
         return appender.finish(flush=self._flush)
 
+    def _ends(self, states: Mapping[TopicPartition, LogState]) -> dict[TopicPartition, int]:
+        """High watermarks with these states, of all partitions of their topics."""
+        topics = sorted({topic_partition.topic for topic_partition in states})
+        every = (tp for topic in topics for tp in self._manager.partitions(topic))
+        return {
+            tp: (states.get(tp) or self._manager.log(tp).state()).high_watermark for tp in every
+        }
+
+    def _place_record(self, log: PartitionLog, commit: Commit) -> LogState:
+        """Put the commit's record of itself behind the end of `__commits`."""
+        appender = LogAppender(log, log.cut(log.state()), now_ms=commit.time_ms)
+        appender.append(pack(commit))
+        return appender.finish(flush=self._flush)
+
     def _prepare(
         self,
         transactional_id: str,
@@ -272,3 +307,15 @@ class Coordinator:
         complete = TransactionValue(COMPLETE_COMMIT, sequence, {}, now_ms)
         appender.append(self._message(pending.transactional_id, complete))
         log.write_state(appender.finish(flush=self._flush), flush=self._flush)
+
+
+def _offsets(
+    by_partition: Mapping[TopicPartition, Sequence[Extent]],
+    states: Mapping[TopicPartition, LogState],
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Which offsets the extents have in these states."""
+    ends = {tp: states[tp].log_end_offset for tp in by_partition}
+    return {
+        tp: (ends[tp] - sum(extent.records_count for extent in extents), ends[tp])
+        for tp, extents in by_partition.items()
+    }
