@@ -19,6 +19,7 @@ from spark_kbatch import consumer
 from spark_kbatch.broker import BrokerLogs
 from spark_kbatch.config import (
     INT_MAX,
+    MiB,
     ReadOptions,
     Topic,
     TopicConfig,
@@ -50,6 +51,7 @@ from spark_kbatch.producer.sender import Answer, ProduceBatch, ProduceRequest
 from spark_kbatch.producer_config import ProducerConfig, parse_producer_options
 from spark_kbatch.record.header import MAGIC, LogRead
 from spark_kbatch.record.message_set import MessageSet, down_convert
+from spark_kbatch.replica.fetching import CONSUMER_REPLICA_ID, FetchInfo, OnFetched
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.manager import (
     OnComplete,
@@ -254,6 +256,31 @@ class Cluster(TopicReader):
             states=self.snapshots.states,
             buffer=buffer,
             isolation=isolation,
+        )
+
+    def fetch_messages(
+        self,
+        fetch_infos: Mapping[TopicPartition, FetchInfo],
+        on_complete: OnFetched,
+        *,
+        max_wait_ms: int = 500,
+        min_bytes: int = 1,
+        max_bytes: int = 50 * MiB,
+        hard_max_bytes_limit: bool = False,
+        replica_id: int = CONSUMER_REPLICA_ID,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> None:
+        """As `ReplicaManager.fetch_messages`, with the defaults of Kafka's consumer."""
+        self.manager.fetch_messages(
+            max_wait_ms=max_wait_ms,
+            replica_id=replica_id,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            hard_max_bytes_limit=hard_max_bytes_limit,
+            fetch_infos=fetch_infos,
+            isolation=isolation,
+            on_complete=on_complete,
+            states=self.snapshots.states,
         )
 
     def resolve(self, wanted: OffsetRange, options: ReadOptions, action: str) -> OffsetRange:
