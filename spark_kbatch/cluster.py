@@ -8,6 +8,7 @@ for arrow_batch in cluster.read("events"):
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,12 @@ from spark_kbatch.config import (
     topic_key,
 )
 from spark_kbatch.consumer import TopicReader
-from spark_kbatch.errors import ConfigError, KafkaStorageError, RecordTooLargeError
+from spark_kbatch.errors import (
+    ConfigError,
+    KafkaStorageError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+)
 from spark_kbatch.export import ExportedPartition, export_topic
 from spark_kbatch.log.broker_log_dir import WHAT_IS_LOOKED_FOR, BrokerLogDir
 from spark_kbatch.log.files import Buffer, Files
@@ -248,8 +254,9 @@ class Cluster(TopicReader):
         buffer: bytearray | None = None,
         isolation: IsolationLevel,
     ) -> tuple[LogRead, LogOffsets]:
-        """The `Fetcher` of readers in this process."""
-        return self.manager.fetch(
+        """The `Fetcher` of readers in this process; ranges that were overwritten since are read."""
+        fetch = functools.partial(
+            self.manager.fetch,
             topic_partition,
             offset,
             max_bytes=max_bytes,
@@ -257,6 +264,12 @@ class Cluster(TopicReader):
             buffer=buffer,
             isolation=isolation,
         )
+        try:
+            return fetch()
+        except OffsetOutOfRangeError as error:
+            if offset >= error.log_start_offset:
+                raise
+        return self.manager.fetch_overwritten(*fetch.args, **fetch.keywords)
 
     def fetch_messages(
         self,

@@ -44,7 +44,7 @@ from spark_kbatch.config import WriteOptions
 from spark_kbatch.errors import ConfigError, KafkaStorageError
 from spark_kbatch.log.files import Files
 from spark_kbatch.replica.metadata import Probe
-from spark_kbatch.transaction.coordinator import Coordinator
+from spark_kbatch.transaction.coordinator import Coordinator, Overwrite
 from spark_kbatch.transaction.history import Author
 from spark_kbatch.transaction.messages import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.transaction.staging import Extent
@@ -107,26 +107,40 @@ class Staged(WriterCommitMessage):
 class Job:
     """What a writer's tasks and its commit share; `begin` makes it on the driver, others get copies."""
 
-    def __init__(self, options: WriteOptions, transaction: str, probe: Probe) -> None:
+    def __init__(
+        self, options: WriteOptions, transaction: str, probe: Probe, overwrite: Overwrite | None
+    ) -> None:
         self.options = options
         self._transaction = transaction
         self._probe = probe
+        self._overwrite = overwrite
 
     @classmethod
-    def begin(cls, options: WriteOptions) -> Job:
-        """Make cluster and topic where they do not exist, and the job's staging directory."""
+    def begin(cls, options: WriteOptions, *, overwrite: bool = False) -> Job:
+        """Make cluster and topic where they do not exist, and the job's staging directory.
+
+        Raises:
+            ConfigError: what would be overwritten is not named.
+        """
+        if overwrite and options.topic is None:
+            raise ConfigError(
+                "save mode \"overwrite\" needs the option 'topic': it replaces all that the topic holds"
+            )
         cluster = Cluster(options.path, create=True)
         options = replace(options, path=str(cluster.path))
         transaction = uuid.uuid4().hex
+        replaced = None
         try:
             if options.topic is not None:
-                cluster.topic_for(options.topic, options)
+                topic = cluster.topic_for(options.topic, options)
+                if overwrite:
+                    replaced = Overwrite(topic, options.overwrite_delete_delay_ms)
             probe = Probe.leave(cluster.files, cluster.metadata.staging_dir / transaction)
         except OSError as error:
             raise KafkaStorageError(
                 f"the cluster at {cluster.path} cannot be written: {error}"
             ) from error
-        return cls(options, transaction, probe)
+        return cls(options, transaction, probe, replaced)
 
     def stage(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """In a task: stage all rows."""
@@ -163,6 +177,7 @@ class Job:
             transactional_id=transactional_id or self._transaction,
             sequence=sequence,
             author=_author(staged),
+            overwrite=self._overwrite,
         )
         self._discard(coordinator, staged)
 
