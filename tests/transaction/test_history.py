@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import parse_read_options
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.log.files import Files
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.read_config import parse_read_options
 from spark_kbatch.transaction import history
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.history import COMMITS, Author, Commit
