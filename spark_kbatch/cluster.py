@@ -436,7 +436,11 @@ class Cluster(TopicReader):
     def coordinator(self, options: WriteOptions) -> Coordinator:
         """Who publishes what tasks stage."""
         return Coordinator(
-            self.manager, now_ms, adopt_min_bytes=options.adopt_min_bytes, flush=options.flush
+            self.manager,
+            now_ms,
+            adopt_min_bytes=options.adopt_min_bytes,
+            flush=options.flush,
+            id_expiration_ms=options.transactional_id_expiration_ms,
         )
 
     def producer(self, **options: Any) -> Producer:

@@ -13,6 +13,8 @@ every partition and topic, with one write.
     4 flip      driver  each partition's new state, over lower sequence numbers only; for a stream,
                         where its last commit is
     5 complete  driver  the slot of __transaction_state moves over CompleteCommit
+    6 rewrite   driver  where __transaction_state has grown: what still counts goes to a segment behind
+                        its end, then one slot moves its log start there
 
     a crash in   leaves                                        who repairs it, how
     stage        files in staging                              nobody needs to; removed by age
@@ -22,12 +24,14 @@ every partition and topic, with one write.
                                                                committer, or who appends to one of
                                                                them, rolls forward
     complete     all partitions new, PrepareCommit pending     the same, with nothing left to do
+    rewrite      a segment past the end, or old ones below     the next writer cuts the one, the next
+                 the log start                                 rewriting deletes the others
 
-The commit lock is held from 2 to 5, the locks of all touched partitions from 2 to 4.
+The commit lock is held from 2 to 6, the locks of all touched partitions from 2 to 4.
 
 Module by module: `staging` step 1, `messages` what is written to __transaction_state, `coordinator`
 steps 2 to 5 and rolling forward, `history` what is written to __commits, `sequences` which commits
-come again, `snapshot` the one consistent answer to where partitions end, `repair` logs that cannot be
+come again, `rewriting` step 6, `snapshot` the one consistent answer to where partitions end, `repair` logs that cannot be
 read any more.
 """
 

@@ -21,6 +21,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import plain
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.metadata import Probe
+from spark_kbatch.transaction import rewriting
 from spark_kbatch.transaction.history import COMMITS, NOBODY, Author, Commit, History, pack
 from spark_kbatch.transaction.messages import (
     COMPLETE_COMMIT,
@@ -67,9 +68,12 @@ class Coordinator:
         *,
         adopt_min_bytes: int,
         flush: bool,
+        id_expiration_ms: int | None = None,
     ) -> None:
+        """`id_expiration_ms`: how long an id that commits no more is kept; None for ever."""
         self._manager, self._now_ms = manager, now_ms
         self._adopt_min_bytes, self._flush = adopt_min_bytes, flush
+        self._id_expiration_ms = id_expiration_ms
         self._staging_dir = manager.metadata.staging_dir
         self._sequences = Sequences(manager, flush=flush)
         self._history = History(manager)
@@ -147,6 +151,7 @@ class Coordinator:
                         offset = prepared.decided.prepare_offset
                         self._sequences.note(transactional_id, sequence, offset)
                     self._complete(prepared)
+                self._maybe_rewrite()
         except LogDirLockedError:
             raise
         except (OSError, KBatchError) as error:
@@ -160,8 +165,15 @@ class Coordinator:
         To one who holds a partition's lock and finds a higher sequence number here than in the log,
         it says that the committer is dead.
         """
-        state = self._manager.log(TRANSACTION_STATE).state()
-        return self._pending(state).value.states if state.has_pending_commit else {}
+        log = self._manager.log(TRANSACTION_STATE)
+        while (state := log.state()).has_pending_commit:
+            try:
+                return self._pending(state).value.states
+            except (FileNotFoundError, KafkaStorageError):
+                # It was completed meanwhile, and the topic rewritten.
+                if log.state() == state:
+                    raise
+        return {}
 
     def roll_forward(self) -> None:
         """Finish the commit that a dead committer decided, if there is one."""
@@ -332,6 +344,16 @@ class Coordinator:
     def _complete(self, prepared: Prepared) -> None:
         log = self._manager.log(TRANSACTION_STATE)
         log.write_state(prepared.completed, flush=self._flush)
+
+    def _maybe_rewrite(self) -> None:
+        """Keep __transaction_state small. What goes wrong is not the commit's, and comes up again."""
+        try:
+            expired = rewriting.maybe_rewrite(
+                self._manager, now_ms=self._now_ms(), expiration_ms=self._id_expiration_ms
+            )
+            self._sequences.forget(expired)
+        except (OSError, KBatchError) as error:
+            logger.warning("%s stays as it is for now: %s", TRANSACTION_STATE, error)
 
     def _pending(self, state: LogState) -> Transaction:
         return next(transactions(self._manager, state, state.prepare_offset))

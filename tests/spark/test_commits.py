@@ -51,9 +51,9 @@ def test_overwrite_replaces_a_topic_and_the_history_says_so(
 
 
 def test_an_overwrite_with_a_version_is_done_once(spark: SparkSession, tmp_path: Path) -> None:
-    for row in ("a1", "b1"):
+    for row in ("a2", "b2"):
         overwrite(frame(spark, row), tmp_path, txnAppId="nightly", txnVersion="7")
-    assert values(spark, tmp_path) == ["a1"]
+    assert values(spark, tmp_path) == ["a2"]
 
 
 def test_the_ends_of_a_commit_read_the_topic_as_it_was_then(

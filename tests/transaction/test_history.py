@@ -94,7 +94,7 @@ def test_the_ends_of_a_commit_are_ending_offsets_that_give_what_there_was(cluste
     options = parse_read_options(
         {"path": str(cluster.path), "subscribe": "clicks", "endingOffsets": text}
     )
-    found = {one.topic_partition: one.end for one in cluster.plan(options)}
+    found = {one.whole.topic_partition: one.whole.end for one in cluster.plan(options)}
     assert found == {tp: len(before[tp]) for tp in found}
     assert sum(found.values()) == 4
 
