@@ -12,6 +12,7 @@ Source: Spark connector/kafka-0-10-sql/.../KafkaSourceProvider.scala, JsonUtils.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -282,8 +283,11 @@ READ_OPTIONS = (
 _STREAM_STARTING_OFFSETS = _offsets(earliest=EARLIEST, latest=LATEST)
 
 
-def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
+def parse_read_options(options: Mapping[str, str], *, warn: bool = True) -> ReadOptions:
     """Checks every option of a batch read.
+
+    Args:
+        warn: whether to say which options count for nothing.
 
     Raises:
         ConfigError: an unknown or forbidden key, a bad value, no path, not exactly one selection,
@@ -296,13 +300,16 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     parsed = _general(given, starting, ending, no_match)
     _ensure_ordered(starting, ending)
     for key in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
-        if key in given:
+        if warn and key in given:
             logger.warning("option %r is ignored in a batch read", key)
     return parsed
 
 
-def parse_stream_read_options(options: Mapping[str, str]) -> ReadOptions:
+def parse_stream_read_options(options: Mapping[str, str], *, warn: bool = True) -> ReadOptions:
     """Checks every option of a streaming read.
+
+    Args:
+        warn: whether to say which options count for nothing.
 
     Raises:
         ConfigError: as `parse_read_options`; also for an option that says where a batch ends.
@@ -313,7 +320,7 @@ def parse_stream_read_options(options: Mapping[str, str]) -> ReadOptions:
             raise ConfigError(
                 f"option {key!r} is for batch reads; a stream has no end: leave it out"
             )
-    if "endingTimestamp" in given:
+    if warn and "endingTimestamp" in given:
         logger.warning("option 'endingTimestamp' is ignored in a stream, which has no end")
     no_match: NoMatch = given.get("startingOffsetsByTimestampStrategy", "error")
     starting = _bound(given, "starting", parse_offsets=_STREAM_STARTING_OFFSETS)
@@ -323,6 +330,25 @@ def parse_stream_read_options(options: Mapping[str, str]) -> ReadOptions:
         Offsets("endingOffsets", LATEST),
         no_match,
     )
+
+
+def parse_batch_or_stream_options(options: Mapping[str, str]) -> tuple[ReadOptions, bool]:
+    """Checks every option of a read that is one of the two; says whether it can only be a batch.
+
+    Raises:
+        ConfigError: it can be neither; says why not a batch.
+    """
+    try:
+        parsed = parse_read_options(options, warn=False)
+    except ConfigError:
+        with contextlib.suppress(ConfigError):
+            return parse_stream_read_options(options, warn=False), False
+        raise
+    try:
+        parse_stream_read_options(options, warn=False)
+    except ConfigError:
+        return parsed, True
+    return parsed, False
 
 
 def _bound(

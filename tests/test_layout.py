@@ -40,7 +40,13 @@ HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 # Who may import what: parts of ours that only few may know, and modules with one home.
 PRODUCER_USERS = {"broker", "cluster", "spark"}
 HOMES = {
-    "pyspark": {"spark/reader.py", "spark/source.py", "spark/writer.py", "demo.py"},
+    "pyspark": {
+        "spark/reader.py",
+        "spark/source.py",
+        "spark/stream_reader.py",
+        "spark/writer.py",
+        "demo.py",
+    },
     "numba": {"jit.py"},
     "fcntl": {"log/files.py"},
     "mmap": set(),
