@@ -267,7 +267,7 @@ READ_OPTIONS = (
     Option("failOnDataLoss", parse_boolean, "true, false", "true", "Whether it is an error that offsets which were asked for are gone, or not there yet. With false what is left of them is read, and a warning logged."),
     Option("includeHeaders", parse_boolean, "true, false", "false", "Whether rows have the column `headers`."),
     Option("minPartitions", parse_number(1), f"1 to {INT_MAX}", "not set", "About how many tasks to use at least; large partitions are divided among several."),
-    Option("maxRecordsPerPartition", parse_number(1, LONG_MAX), "1 or more", "not set", "Offsets that a task reads at most, where both ends are given; larger ranges are divided."),
+    Option("maxRecordsPerPartition", parse_number(1, LONG_MAX), "1 or more", "not set", "Offsets that a task reads at most, where both ends are given; larger ranges are divided. Without this and minPartitions, a range of more than 128 MiB of log is divided into pieces of about that size."),
     Option("maxOffsetsPerTrigger", parse_number(1, LONG_MAX), "1 or more", "not set", "About how many offsets a micro-batch reads at most, shared among the partitions by what each has. Ignored in a batch."),
     Option("minOffsetsPerTrigger", parse_number(0, LONG_MAX), "0 or more", "not set", "How many new offsets a micro-batch waits for, for at most maxTriggerDelay. Ignored in a batch."),
     Option("maxTriggerDelay", _time_ms, "`500ms`, `30s`, `15m`, `1h`; ms without a unit", "15m", "How long minOffsetsPerTrigger may hold back a micro-batch. Ignored in a batch."),

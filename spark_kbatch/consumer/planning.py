@@ -19,9 +19,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.errors import (
     ConfigError,
-    DataLossError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
@@ -59,6 +59,9 @@ class LogView(Protocol):
         self, timestamp_ms: int, *, end_offset: int
     ) -> OffsetAndTimestamp | None:
         """The first record before `end_offset` with that time or a later one, if there is one."""
+
+    def cut_offsets(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
+        """Where to cut [start_offset, end_offset) into pieces of about so many bytes; ascending."""
 
 
 class Topics(Protocol):
@@ -229,7 +232,9 @@ def _ensure_held(
     logger.warning("%s; what is there is read", error)
 
 
-def resolve(wanted: OffsetRange, whole: OffsetRange, earliest: int, latest: int) -> OffsetRange:
+def resolve(
+    wanted: OffsetRange, whole: OffsetRange, earliest: int, latest: int, loss: DataLoss
+) -> OffsetRange:
     """The numbers of a piece: of the range that it is cut from, what lies within the piece.
 
     So what a range no longer has at the moment of reading is no loss to the pieces it was cut into,
@@ -240,20 +245,22 @@ def resolve(wanted: OffsetRange, whole: OffsetRange, earliest: int, latest: int)
         whole: the range that was planned; the same where it was not cut.
         earliest: of the partition when it is read.
         latest: of the partition then, exclusive.
+        loss: told of a range that begins past its end; nothing of it is read.
 
     Raises:
-        DataLossError: a range that begins past its end.
+        DataLossError: data loss is not accepted.
     """
     first = (
         earliest if whole.start == EARLIEST else latest if whole.start == LATEST else whole.start
     )
     last = latest if whole.end == LATEST else whole.end
     if first > last:
-        raise DataLossError(
+        loss.report(
             f"{whole.topic_partition} from offset {first} to {last}",
             f"offsets {earliest} to {latest}",
             "it begins past its end, so records that it named are gone",
         )
+        return OffsetRange(wanted.topic_partition, first, first)
     start = first if wanted.start < 0 else min(max(wanted.start, first), last)
     end = last if wanted.end < 0 else max(min(wanted.end, last), start)
     return OffsetRange(wanted.topic_partition, start, end)

@@ -37,7 +37,7 @@ class KBatchReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, path: Path, columns: list[str]) -> None:
         self._options = replace(options, path=str(path))
-        self._rows = Rows(columns, options.isolation_level)
+        self._rows = Rows(columns)
 
     def partitions(self) -> list[InputPartition]:
         """One for each piece of the plan."""
@@ -49,10 +49,9 @@ class KBatchReader(DataSourceReader):
         # Spark makes a partition of its own where there are none.
         if not isinstance(partition, RangePartition):
             return
-        logs = self._open()
-        action = f"{partition.load}-{_action()}"
-        wanted = logs.resolve(partition.piece, self._options, action)
-        yield from self._rows.read(logs, wanted)
+        piece, action = partition.piece, f"{partition.load}-{_action()}"
+        batches = self._open().read_piece(piece, self._rows.decoded, self._options, action)
+        yield from self._rows.of(batches, piece.whole.topic_partition)
 
     def _open(self) -> TopicReader:
         return open_for_reading(self._options.path, foreign_end=self._options.foreign_end)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import InvalidTimestampError
-from spark_kbatch.model import IsolationLevel, OffsetRange, TopicPartition
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.record.codec import RECORD_SCHEMA
 
 _RECORD_COLUMNS = {name: name for name in RECORD_SCHEMA.names} | {"timestampType": "timestamp_type"}
@@ -19,14 +18,17 @@ _TIMESTAMP = pa.timestamp("us", tz="UTC")
 class Rows:
     """Rows of some columns; only these are decoded."""
 
-    def __init__(self, columns: Sequence[str], isolation: IsolationLevel) -> None:
-        self._columns, self._isolation = columns, isolation
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns = columns
+        # Of RECORD_SCHEMA: what has to be decoded for them.
+        self.decoded = [_RECORD_COLUMNS[name] for name in columns if name in _RECORD_COLUMNS]
 
-    def read(self, logs: TopicReader, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-        """A range whose bounds are numbers, in offset order; raises as `TopicReader.read_range`."""
-        names = [_RECORD_COLUMNS[name] for name in self._columns if name in _RECORD_COLUMNS]
-        for batch in logs.read_range(wanted, names, self._isolation):
-            yield self._of(batch, wanted.topic_partition)
+    def of(
+        self, batches: Iterable[pa.RecordBatch], topic_partition: TopicPartition
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of records of one partition, whose columns are `decoded`."""
+        for batch in batches:
+            yield self._of(batch, topic_partition)
 
     def _of(self, batch: pa.RecordBatch, topic_partition: TopicPartition) -> pa.RecordBatch:
         arrays = []

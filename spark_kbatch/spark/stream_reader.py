@@ -59,7 +59,7 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions, path: Path, columns: list[str]) -> None:
         self._options = replace(options, path=str(path))
-        self._rows = Rows(columns, options.isolation_level)
+        self._rows = Rows(columns)
 
     @functools.cached_property
     def _planner(self) -> StreamPlanner:
@@ -109,7 +109,9 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of one piece, in offset order."""
         # Spark makes a partition of its own where there are none.
         if isinstance(partition, StreamPartition):
-            yield from self._rows.read(self._open(), partition.piece.wanted)
+            wanted = partition.piece.wanted
+            batches = self._open().read_available(wanted, self._rows.decoded, self._options)
+            yield from self._rows.of(batches, wanted.topic_partition)
 
     def _open(self) -> TopicReader:
         return open_for_reading(self._options.path, foreign_end=self._options.foreign_end)

@@ -16,23 +16,39 @@ every partition and topic, with one write.
     6 rewrite   driver  where __transaction_state has grown: what still counts goes to a segment behind
                         its end, then one slot moves its log start there
 
-    a crash in   leaves                                        who repairs it, how
-    stage        files in staging                              nobody needs to; removed by age
-    place        bytes and files past the recorded ends        the next writer cuts them
-    prepare      the same, and a record past the end           the next writer overwrites them
-    flip         some partitions old, some new, PrepareCommit  readers overlay its states; the next
-                                                               committer, or who appends to one of
-                                                               them, rolls forward
-    complete     all partitions new, PrepareCommit pending     the same, with nothing left to do
-    rewrite      a segment past the end, or old ones below     the next writer cuts the one, the next
-                 the log start                                 rewriting deletes the others
+    a crash in    is followed by      and leaves                           who repairs it, how
+    stage         nothing             files in staging                     nobody needs to; they are
+                                                                           removed by age
+    place         nothing             bytes and files past the recorded    the next writer cuts them
+                                      ends
+    prepare       nothing             the same, in __transaction_state     the next writer writes over
+                                      too                                  them
+    decide        nothing or all      the slot, which only a loss of       whoever comes next finds it
+                                      power may take                       or not, and flushes it first
+    flip          all                 some partitions old, some new,       readers overlay its states;
+                                      PrepareCommit                        the next committer, or who
+                                                                           appends to one of them, rolls
+                                                                           forward
+    complete      all                 all partitions new, PrepareCommit    the same, with nothing left
+                                      pending                              to do
+    rewrite       all                 a segment past the end, or old       the next writer cuts the one,
+                                      ones below the log start, of         the next rewriting deletes
+                                      __transaction_state                  the others
+    tidy          all                 staged files that nobody needs       as of stage
+    abort         nothing             some of the staged files             as of stage
+    roll forward  all                 as flip and complete                 the same
+    gc            what was there      files that nobody names              the next run
+
+What follows is what every reader then sees of the job's data, for good: a crash is a process that is
+killed, or a loss of power with `flush` on. With `flush` off a loss of power may take whole batches
+from the ends of partitions, also when it comes later.
 
 The commit lock is held from 2 to 6, the locks of all touched partitions from 2 to 4.
 
 Module by module: `staging` step 1, `messages` what is written to __transaction_state, `coordinator`
 steps 2 to 5 and rolling forward, `history` what is written to __commits, `sequences` which commits
-come again, `rewriting` step 6, `snapshot` the one consistent answer to where partitions end, `repair` logs that cannot be
-read any more.
+come again, `rewriting` step 6, `snapshot` the one consistent answer to where partitions end, `repair`
+logs that cannot be read any more.
 """
 
 from spark_kbatch.config import INT_MAX, TopicConfig

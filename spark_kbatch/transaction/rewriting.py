@@ -3,11 +3,12 @@
 Of each transactional id its last sequence stays, as one CompleteCommit without states. Jobs without a
 sequence are dropped, and ids that have not committed for transactional.id.expiration.ms, where that
 is given. The committer does it once nothing is pending, under the commit lock, which is the lock of
-this log:
+this partition, and after `ready_locked`:
 
     1. cut; a segment at the log's end    what stays, and an empty segment behind it: unseen so far
     2. its files and the directory        flushed
     3. the slot, flushed                  log start, log end and active segment: from here on it counts
+                                          (of several replicas the leader's, then the copies)
     4. old segments                       renamed to .deleted, removed when their delay is over
 
 A crash before 3 leaves files past the end, which the next writer cuts; one behind it leaves segments
@@ -53,8 +54,7 @@ def maybe_rewrite(
     Returns:
         The ids that were dropped though they had a sequence.
     """
-    log = manager.log(TRANSACTION_STATE)
-    state = log.state()
+    state = manager.state(TRANSACTION_STATE)
     if state.segment_size < REWRITE_BYTES or state.has_pending_commit:
         return []
     ids: dict[str, _Last] = {}
@@ -68,19 +68,21 @@ def maybe_rewrite(
     for name in expired:
         del ids[name]
 
-    state = log.cut(state)
-    appender = LogAppender(log, state, now_ms=now_ms)
-    appender.begin_segment()
-    rest = iter(ids.items())
-    while batch := list(itertools.islice(rest, _BATCH_RECORDS)):
-        appender.append(plain.encode([_record(*one) for one in batch], now_ms))
-    # So that the size of the active segment says how much came since.
-    appender.begin_segment()
-    after = appender.finish(flush=True, prepare_offset=-1)
-    after = after._replace(log_start_offset=state.log_end_offset)
+    partition = manager.partition(TRANSACTION_STATE)
+    with partition.leading_locked() as log:
+        state = log.cut(log.state())
+        appender = LogAppender(log, state, now_ms=now_ms)
+        appender.begin_segment()
+        rest = iter(ids.items())
+        while batch := list(itertools.islice(rest, _BATCH_RECORDS)):
+            appender.append(plain.encode([_record(*one) for one in batch], now_ms))
+        # So that the size of the active segment says how much came since.
+        appender.begin_segment()
+        after = appender.finish(flush=True, prepare_offset=-1)
     # Flushed whatever the committer does elsewhere: an older state would name segments that are gone.
-    log.write_state(after, flush=True)
-    retention.delete_old_segments(log, after, now_ms)
+    partition.publish_locked(after._replace(log_start_offset=state.log_end_offset), flush=True)
+    with partition.leading_locked() as log:
+        retention.delete_old_segments(log, log.state(), now_ms)
     return expired
 
 

@@ -54,7 +54,7 @@ class Sequences:
 
     def last(self, transactional_id: str) -> int:
         """Of its last decided commit; NO_TRANSACTION_SEQUENCE where there is none."""
-        state = self._manager.log(TRANSACTION_STATE).state()
+        state = self._manager.state(TRANSACTION_STATE)
         noted = None
         if self._boot() in (_ALL_FLUSHED, boot_id().hex()):
             noted = self._noted(transactional_id, state)

@@ -64,18 +64,18 @@ class Snapshots:
             UnknownTopicOrPartitionError: one of them does not exist.
         """
         wanted = list(topic_partitions)
-        log = self._manager.log(TRANSACTION_STATE)
         while True:
-            before = log.state()
-            states = {tp: self._manager.log(tp).state() for tp in wanted}
-            after = log.state()
+            before = self._manager.state(TRANSACTION_STATE)
+            states = {tp: self._manager.state(tp) for tp in wanted}
+            after = self._manager.state(TRANSACTION_STATE)
             first = before.prepare_offset if before.has_pending_commit else before.high_watermark
             try:
                 if after.log_start_offset <= first:
                     self._overlay(states, after, first)
                     return states
             except (FileNotFoundError, KafkaStorageError):
-                if log.state().log_start_offset == after.log_start_offset:
+                now = self._manager.state(TRANSACTION_STATE)
+                if now.log_start_offset == after.log_start_offset:
                     raise
 
     def _overlay(
