@@ -15,22 +15,26 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = spark_builder(tmp_path_factory.mktemp("warehouse")).getOrCreate()
+    yield session
+    session.stop()
+
+
+def spark_builder(warehouse: Path) -> SparkSession.Builder:
+    """Of the session that tests share."""
     # Spark's workers would otherwise run the first python3 on PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
+    return (
         SparkSession.builder.master("local[2]")
         .appName("tests")
         .config("spark.driver.memory", "1g")
         .config("spark.log.level", "ERROR")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .config("spark.sql.warehouse.dir", str(warehouse))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
     )
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="session")
