@@ -7,10 +7,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+SPARK_4_1 = pyspark.__version__.startswith("4.1.")
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if SPARK_4_1:
+        # Its client drops sockets to the JVM without closing them.
+        config.addinivalue_line("filterwarnings", "ignore:unclosed <socket.socket:ResourceWarning")
 
 
 @pytest.fixture(scope="session")
