@@ -150,7 +150,7 @@ def register(spark: SparkSession) -> None:
 
     Spark finds the source by itself where spark_kbatch is installed, and for writes only in the main
     thread. This is for other threads that write, and for sessions whose workers get the package in
-    another way.
+    another way, such as `--py-files`.
     """
     spark.dataSource.register(KBatchDataSource)
     # Spark looks for a write's format in the session that is active in the thread. This call makes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,11 +20,14 @@ pytestmark = pytest.mark.spark
 @pytest.fixture(scope="module")
 def remote(spark: SparkSession) -> Iterator[RemoteSession]:
     """Of a server in the JVM of the session that tests share."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
     context = spark._jsc.sc()
-    context.conf().set("spark.connect.grpc.binding.port", "0")
+    context.conf().set("spark.connect.grpc.binding.port", str(port))
     service = spark._jvm.org.apache.spark.sql.connect.service.SparkConnectService
     service.start(context)
-    session = RemoteSession.builder.remote(f"sc://localhost:{service.localPort()}").create()
+    session = RemoteSession.builder.remote(f"sc://127.0.0.1:{port}").create()
     yield session
     session.client.close()
     service.stop(spark._jvm.scala.Option.empty(), spark._jvm.scala.Option.empty())

@@ -18,12 +18,13 @@ pytestmark = pytest.mark.spark
 
 WRITE_AND_READ = """
 from pyspark.sql import SparkSession
+import spark_kbatch
 
 spark = SparkSession.builder.getOrCreate()
+spark_kbatch.register(spark)
 rows = spark.range(100).selectExpr("CAST(id AS STRING) AS value")
 rows.write.format("kbatch").option("topic", "t").mode("append").save("cluster")
 print("rows:", spark.read.format("kbatch").option("subscribe", "t").load("cluster").count())
-import spark_kbatch
 print("package:", spark_kbatch.__file__)
 """
 
@@ -55,7 +56,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As `pip wheel` builds it, beside a copy of the sources."""
+    """As `pip wheel` builds it, named as Spark wants it; built in a copy of the sources."""
     folder = tmp_path_factory.mktemp("wheel")
     for name in ("spark_kbatch", "pyspark_kbatch"):
         shutil.copytree(
@@ -66,7 +67,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = "from setuptools import build_meta; build_meta.build_wheel('dist')"
     subprocess.run([sys.executable, "-c", build], cwd=folder, check=True, capture_output=True)
     (built,) = (folder / "dist").glob("*.whl")
-    return built
+    return built.rename(built.with_suffix(".zip"))
 
 
 def run(words: list[object], script: str, folder: Path, worker: Path) -> str:
