@@ -13,6 +13,8 @@ from pyspark.sql import SparkSession
 
 SPARK_4_1 = pyspark.__version__.startswith("4.1.")
 REPOSITORY = Path(__file__).resolve().parent.parent
+# It ends before the code of the better compiler pays: 22 s of CPU in place of 36 s for six small jobs.
+SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,6 +38,7 @@ def spark_builder(warehouse: Path) -> SparkSession.Builder:
         SparkSession.builder.master("local[2]")
         .appName("tests")
         .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraJavaOptions", SHORT_LIVED_JVM)
         .config("spark.log.level", "ERROR")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
