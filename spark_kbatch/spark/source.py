@@ -68,9 +68,9 @@ class KBatchDataSource(DataSource):
         if not options or not _TABLE_KEYS.isdisjoint(key.lower() for key in options):
             raise ConfigError(
                 "no options: name at least the cluster's folder and a topic. A table of the catalog "
-                "cannot have kbatch's data, because Spark does not pass a "
-                "table's options to sources written in Python: use CREATE TEMPORARY VIEW name USING "
-                "kbatch OPTIONS (path 'PATH', subscribe 'TOPIC')"
+                "cannot have kbatch's data, because Spark does not pass a table's options to sources "
+                "written in Python: use CREATE TEMPORARY VIEW name USING kbatch OPTIONS (path 'PATH', "
+                "subscribe 'TOPIC')"
             )
 
     @classmethod
