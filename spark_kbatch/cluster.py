@@ -112,7 +112,8 @@ class Cluster(TopicReader):
 
         Args:
             log_dirs: where a cluster that is made keeps its logs: a folder for each replica that a
-                record may have, on disks of their own; in PATH by default.
+                record may have, on disks of their own; in PATH by default. Where PATH itself is
+                lost, and they hold its logs, it is made again from what they know of it.
 
         Raises:
             ConfigError: PATH holds no cluster, or none can be made there; says why.
@@ -131,7 +132,7 @@ class Cluster(TopicReader):
     def _create(self, log_dirs: Sequence[Path]) -> None:
         self.metadata.ensure_creatable()
         with self.locks.metadata():
-            if self.metadata.exists():
+            if self.metadata.exists() or self.metadata.restore(log_dirs):
                 return
             self.metadata.make_dirs(log_dirs)
             with self.manager.writing():
