@@ -110,11 +110,7 @@ class KBatchDataSource(DataSource):
         """Of one job; makes cluster and topic where they do not exist."""
         options = parse_write_options(self.options)
         ensure_writable(schema, options)
-        if overwrite:
-            raise ConfigError(
-                'save mode "overwrite" is not supported; kbatch appends: use .mode("append")'
-            )
-        return KBatchWriter(Job.begin(options))
+        return KBatchWriter(Job.begin(options, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KBatchStreamWriter:
         """Of one micro-batch. Output mode complete appends, as with Spark's Kafka sink."""
