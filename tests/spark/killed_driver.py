@@ -31,7 +31,7 @@ import spark_kbatch
 from spark_kbatch.spark.source import KBatchDataSource
 from spark_kbatch.spark.writer import KBatchWriter, Staged
 from spark_kbatch.transaction.coordinator import Coordinator
-from tests.spark.frames import save
+from tests.spark.frames import save, use_in_this_thread
 
 TASKS, ROWS, PARTITIONS = 2, 60, 2
 
@@ -143,9 +143,7 @@ def main(folder: Path) -> None:
     frame = frame_of(spark, "killed")
 
     def write(step: str) -> None:
-        # Spark finds registered sources through the thread's active session.
-        active = spark._jvm.org.apache.spark.sql.classic.SparkSession
-        active.setActiveSession(spark._jsparkSession)
+        use_in_this_thread(spark)
         save(frame, folder / step)
 
     for step in STEPS:
