@@ -26,6 +26,7 @@ def ingest(spark: SparkSession, source: Path, cluster: Path) -> None:
     page, time = F.get_json_object("value", "$.page"), F.get_json_object("value", "$.time")
     (
         edits.select(page.alias("key"), "value", time.cast("timestamp").alias("timestamp"))
+        .orderBy("timestamp")  # Tasks are written in their order, but take files in any.
         .write.format("kbatch")
         .options(**{"topic": "edits", "num.partitions": 4, "compression.type": "zstd"})
         .mode("append")
