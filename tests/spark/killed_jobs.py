@@ -38,11 +38,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 
 import spark_kbatch
+from tests.conftest import SHORT_LIVED_JVM
 from tests.spark.frames import use_in_this_thread
 
 TOPIC, SOURCE = "t", "source"
-# It ends before better code would pay.
-SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 RUNS_MAX = 20  # of one job, in one life of a driver
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-from tests.conftest import REPOSITORY
-from tests.spark.killed_jobs import SHORT_LIVED_JVM
+from tests.conftest import REPOSITORY, SHORT_LIVED_JVM
 from tests.spark.kills import kill_tree
 
 _BIN = Path(pyspark.__file__).parent / "bin"
