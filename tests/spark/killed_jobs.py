@@ -192,8 +192,6 @@ def driver() -> None:
         .config("spark.driver.memory", "1g")
         .config("spark.driver.extraJavaOptions", SHORT_LIVED_JVM)
         .config("spark.log.level", "ERROR")
-        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-        .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", 100)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
