@@ -6,7 +6,7 @@
     read:   spark/reader -> consumer (plan) -> replica/manager (fetch) -> log -> record/codec -> Arrow
 
     errors       every exception, as a tree
-    config       every option: key, type, default, range
+    config       options: key, type, default, range; `read_config` and `producer_config` have more
     model        values that cross modules
     kernels      compiled code, and `message_kernels` that of old formats; `jit` compiles on first use
     record       bytes <-> Arrow: the record batch, once

@@ -8,32 +8,29 @@ by the high watermarks in the broker's checkpoint instead, which the broker repl
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from spark_kbatch import consumer
 from spark_kbatch.config import (
     FOREIGN_ENDS,
     INTERNAL_PREFIX,
-    ReadOptions,
     Topic,
     TopicConfig,
-    parse_isolation_level,
     refuse,
 )
-from spark_kbatch.consumer import TopicReader
+from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
-from spark_kbatch.log.broker_log import Checkpoints
+from spark_kbatch.log.broker_log import BrokerLog, Checkpoints
 from spark_kbatch.log.broker_log_dir import BrokerLogDir
 from spark_kbatch.model import (
     IsolationLevel,
     LogOffsets,
     OffsetAndTimestamp,
-    OffsetRange,
     PartitionInfo,
     TopicPartition,
 )
+from spark_kbatch.read_config import ReadOptions
 from spark_kbatch.record.header import LogRead
 
 _NEAREST = 5
@@ -80,7 +77,7 @@ class BrokerLogs(TopicReader):
             )
         return found[topic]
 
-    def edges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogOffsets]:
+    def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BrokerLogView]:
         """Of each log when it is looked at."""
         wanted = list(partitions)
         for topic in {tp.topic for tp in wanted}:
@@ -92,25 +89,7 @@ class BrokerLogs(TopicReader):
                     f"of topic {topic!r}: {numbers}"
                 )
         checkpoints = self._checkpoints(wanted)
-        return {tp: self._log_dir.log(tp).edges(checkpoints[tp]) for tp in wanted}
-
-    def list_offsets(
-        self,
-        wanted: Mapping[TopicPartition, int | str],
-        *,
-        isolation_level: str = "read_committed",
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """As `TopicReader.list_offsets`, of each log when it is looked at."""
-        times = consumer.parse_times(wanted)
-        isolation = parse_isolation_level("isolation_level", isolation_level)
-        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
-        for tp, edges in self.edges(times).items():
-            found[tp] = consumer.edge_if_asked(times[tp], edges, isolation)
-            if found[tp] is None:
-                found[tp] = self._log_dir.log(tp).offset_for_timestamp(
-                    times[tp], end_offset=edges.end_offset(isolation)
-                )
-        return found
+        return {tp: BrokerLogView(self._log_dir.log(tp), checkpoints[tp]) for tp in wanted}
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Edges and sizes of all partitions of these topics that are here."""
@@ -138,12 +117,13 @@ class BrokerLogs(TopicReader):
             isolation=isolation,
         )
 
-    def resolve(self, wanted: OffsetRange, options: ReadOptions, action: str) -> OffsetRange:
+    def agreed_edges(
+        self, topic_partition: TopicPartition, options: ReadOptions, action: str
+    ) -> tuple[int, int]:
         """Each caller for itself: there is no place to agree in."""
-        topic_partition = wanted.topic_partition
-        edges = self.edges([topic_partition])
-        resolved = consumer.resolve([wanted], edges, options.isolation_level)
-        return OffsetRange(topic_partition, *resolved[topic_partition])
+        del action
+        edges = self.edges([topic_partition])[topic_partition]
+        return edges.log_start_offset, edges.end_offset(options.isolation_level)
 
     def create_topic(self, name: str, **_settings: Any) -> NoReturn:
         """Refused."""
@@ -169,3 +149,17 @@ class BrokerLogs(TopicReader):
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, Checkpoints]:
         return self._log_dir.checkpoints(partitions, with_high_watermark=self._to_high_watermark)
+
+
+class BrokerLogView:
+    """A log of the broker's as it was when it was looked at."""
+
+    def __init__(self, log: BrokerLog, checkpoints: Checkpoints) -> None:
+        self._log = log
+        self.offsets = log.edges(checkpoints)
+
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, end_offset: int
+    ) -> OffsetAndTimestamp | None:
+        """As `BrokerLog.offset_for_timestamp`."""
+        return self._log.offset_for_timestamp(timestamp_ms, end_offset=end_offset)

@@ -15,25 +15,31 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from spark_kbatch import consumer
 from spark_kbatch.broker import BrokerLogs
 from spark_kbatch.config import (
     INT_MAX,
-    ReadOptions,
+    MiB,
     Topic,
     TopicConfig,
     WriteOptions,
     ensure_codec_exists,
-    parse_isolation_level,
     parse_topic_config,
     topic_key,
 )
-from spark_kbatch.consumer import TopicReader
-from spark_kbatch.errors import ConfigError, KafkaStorageError, RecordTooLargeError
+from spark_kbatch.consumer import planning
+from spark_kbatch.consumer.topic_reader import TopicReader
+from spark_kbatch.errors import (
+    ConfigError,
+    KafkaStorageError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.export import ExportedPartition, export_topic
 from spark_kbatch.log.broker_log_dir import WHAT_IS_LOOKED_FOR, BrokerLogDir
 from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.repair import RepairReport
+from spark_kbatch.log.state import LogState
 from spark_kbatch.model import (
     AppendOrigin,
     AppendResult,
@@ -41,15 +47,16 @@ from spark_kbatch.model import (
     IsolationLevel,
     LogOffsets,
     OffsetAndTimestamp,
-    OffsetRange,
     PartitionInfo,
     TopicPartition,
 )
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceBatch, ProduceRequest
 from spark_kbatch.producer_config import ProducerConfig, parse_producer_options
+from spark_kbatch.read_config import ReadOptions
 from spark_kbatch.record.header import MAGIC, LogRead
 from spark_kbatch.record.message_set import MessageSet, down_convert
+from spark_kbatch.replica.fetching import CONSUMER_REPLICA_ID, FetchInfo, OnFetched
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.manager import (
     OnComplete,
@@ -200,28 +207,10 @@ class Cluster(TopicReader):
 
     # Reading.
 
-    def edges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogOffsets]:
+    def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, StateView]:
         """Of one moment."""
-        return {tp: log_offsets(state) for tp, state in self.snapshots.states(partitions).items()}
-
-    def list_offsets(
-        self,
-        wanted: Mapping[TopicPartition, int | str],
-        *,
-        isolation_level: str = "read_committed",
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """As `TopicReader.list_offsets`, of one moment."""
-        times = consumer.parse_times(wanted)
-        isolation = parse_isolation_level("isolation_level", isolation_level)
-        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
-        for tp, state in self.snapshots.states(times).items():
-            edges = log_offsets(state)
-            found[tp] = consumer.edge_if_asked(times[tp], edges, isolation)
-            if found[tp] is None:
-                found[tp] = self.manager.log(tp).offset_for_timestamp(
-                    state, times[tp], end_offset=edges.end_offset(isolation)
-                )
-        return found
+        states = self.snapshots.states(partitions)
+        return {tp: StateView(self.manager.log(tp), state) for tp, state in states.items()}
 
     def fetch(
         self,
@@ -242,16 +231,50 @@ class Cluster(TopicReader):
             isolation=isolation,
         )
 
-    def resolve(self, wanted: OffsetRange, options: ReadOptions, action: str) -> OffsetRange:
-        """The first caller with this `action` resolves the whole plan, the others take its answer."""
+    def fetch_messages(
+        self,
+        fetch_infos: Mapping[TopicPartition, FetchInfo],
+        on_complete: OnFetched,
+        *,
+        max_wait_ms: int = 500,
+        min_bytes: int = 1,
+        max_bytes: int = 50 * MiB,
+        hard_max_bytes_limit: bool = False,
+        replica_id: int = CONSUMER_REPLICA_ID,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> None:
+        """As `ReplicaManager.fetch_messages`, with the defaults of Kafka's consumer."""
+        self.manager.fetch_messages(
+            max_wait_ms=max_wait_ms,
+            replica_id=replica_id,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            hard_max_bytes_limit=hard_max_bytes_limit,
+            fetch_infos=fetch_infos,
+            isolation=isolation,
+            on_complete=on_complete,
+            states=self.snapshots.states,
+        )
 
-        def resolved() -> dict[TopicPartition, tuple[int, int]]:
-            ranges = self.plan(options)
-            edges = self.edges(one.topic_partition for one in ranges)
-            return consumer.resolve(ranges, edges, options.isolation_level)
+    def agreed_edges(
+        self, topic_partition: TopicPartition, options: ReadOptions, action: str
+    ) -> tuple[int, int]:
+        """The first caller with this `action` looks up all partitions, the others take its answer."""
 
-        agreed = self.snapshots.agree(action, resolved)
-        return OffsetRange(wanted.topic_partition, *agreed.get(wanted.topic_partition, (0, 0)))
+        def look_up() -> dict[TopicPartition, tuple[int, int]]:
+            edges = self.edges(planning.selected(options.selection, self))
+            return {
+                tp: (found.log_start_offset, found.end_offset(options.isolation_level))
+                for tp, found in edges.items()
+            }
+
+        agreed = self.snapshots.agree(action, look_up)
+        if topic_partition not in agreed:
+            raise UnknownTopicOrPartitionError(
+                f"partition {topic_partition} does not exist in {self.path} any more: its topic was "
+                "deleted after this read was planned; load again"
+            )
+        return agreed[topic_partition]
 
     def export(self, topic: str, *, to: str | Path) -> list[ExportedPartition]:
         """Place a topic's committed records in the log dir of a Kafka broker that is stopped.
@@ -455,6 +478,20 @@ def open_for_reading(
         return Cluster(path, files=files)
     except ConfigError as error:
         raise ConfigError(f"{error}; {WHAT_IS_LOOKED_FOR}") from None
+
+
+class StateView:
+    """A log of the cluster as one of its states has it."""
+
+    def __init__(self, log: PartitionLog, state: LogState) -> None:
+        self._log, self._state = log, state
+        self.offsets = log_offsets(state)
+
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, end_offset: int
+    ) -> OffsetAndTimestamp | None:
+        """As `PartitionLog.offset_for_timestamp`."""
+        return self._log.offset_for_timestamp(self._state, timestamp_ms, end_offset=end_offset)
 
 
 class LocalLog:

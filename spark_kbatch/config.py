@@ -1,8 +1,10 @@
-"""Every option: its key, type, default and range. Strings are parsed once, into frozen dataclasses.
+"""What options are, those of topics and writes; strings are parsed once, into frozen dataclasses.
 
 Keys are Kafka's, or those of Spark's Kafka connector, and match in any case. A key of Kafka may
 carry the prefix `kafka.`, as Spark's connector wants it. Keys that only concern a remote broker are
 accepted with that prefix and ignored; keys that neither know are refused, with the nearest known.
+
+`read_config.py` has the options of reads, `producer_config.py` those of a producer in plain Python.
 
 Source: Kafka clients/producer/ProducerConfig.java, storage/internals/log/LogConfig.java, Spark
 connector/kafka-0-10-sql/.../KafkaSourceProvider.scala.
@@ -12,14 +14,13 @@ from __future__ import annotations
 
 import difflib
 import functools
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from spark_kbatch.errors import ConfigError, InvalidTimestampError, InvalidTopicError
-from spark_kbatch.model import EARLIEST, LATEST, IsolationLevel, TopicPartition
+from spark_kbatch.model import IsolationLevel
 
 MiB, GiB = 1 << 20, 1 << 30
 INT_MAX = 2**31 - 1
@@ -191,20 +192,6 @@ class WriteOptions:
 
 
 @dataclass(frozen=True)
-class ReadOptions:
-    """What `spark.read.format("kbatch")` was asked for; offsets of a partition by number."""
-
-    path: str
-    topics: tuple[str, ...]
-    assigned: tuple[TopicPartition, ...] | None
-    starting_offsets: int | Mapping[TopicPartition, int]
-    ending_offsets: int | Mapping[TopicPartition, int]
-    include_headers: bool
-    foreign_end: str = "log"
-    isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
-
-
-@dataclass(frozen=True)
 class Option:
     """One row of the options tables."""
 
@@ -322,13 +309,6 @@ def parse_isolation_level(key: str, value: str) -> IsolationLevel:
         refuse(key, value, ", ".join(level.value for level in IsolationLevel))
 
 
-def _foreign_end(key: str, value: str) -> str:
-    text = value.strip().lower()
-    if text not in FOREIGN_ENDS:
-        refuse(key, value, ", ".join(FOREIGN_ENDS))
-    return text
-
-
 def _topic(_key: str, value: str) -> str:
     return ensure_valid_topic(value.strip())
 
@@ -339,83 +319,10 @@ def _txn_app_id(key: str, value: str) -> str:
     return value
 
 
-def _topics(key: str, value: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
-    if not names:
-        refuse(key, value, "one or more topics, separated by commas")
-    return tuple(ensure_valid_topic(name) for name in names)
-
-
-def _json_object(key: str, value: str, accepts: str) -> dict[str, Any]:
-    try:
-        parsed = json.loads(value, object_pairs_hook=_each_name_once)
-    except (ValueError, RecursionError):
-        parsed = None
-    if not isinstance(parsed, dict):
-        refuse(key, value, accepts)
-    return parsed
-
-
-def _each_name_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError(pairs)
-    return dict(pairs)
-
-
-def _partition_number(key: str, value: str, number: Any, accepts: str) -> int:
-    text = str(number)
-    if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) > INT_MAX:
-        refuse(key, value, accepts)
-    return int(text)
-
-
-def _assign(key: str, value: str) -> tuple[TopicPartition, ...]:
-    accepts = 'partitions by topic as JSON, such as {"events":[0,1]}'
-    found = set()
-    for topic, partitions in _json_object(key, value, accepts).items():
-        ensure_valid_topic(topic)
-        if not isinstance(partitions, list):
-            refuse(key, value, accepts)
-        for number in partitions:
-            partition = _partition_number(key, value, number, accepts)
-            found.add(TopicPartition(topic, partition))
-    return tuple(sorted(found))
-
-
-def _offsets(word: str, sentinel: int) -> Callable[[str, str], int | Mapping[TopicPartition, int]]:
-    """A bound of a batch read: `word`, or JSON in which only `sentinel` may stand for an offset."""
-    accepts = (
-        f"{word!r}, or offsets by topic and partition as JSON, such as "
-        f'{{"events":{{"0":23,"1":{sentinel}}}}}, where {sentinel} is {word}'
-    )
-
-    def parse(key: str, value: str) -> int | Mapping[TopicPartition, int]:
-        text = value.strip()
-        if text.lower() == word:
-            return sentinel
-        offsets: dict[TopicPartition, int] = {}
-        for topic, by_partition in _json_object(key, text, accepts).items():
-            ensure_valid_topic(topic)
-            if not isinstance(by_partition, dict):
-                refuse(key, value, accepts)
-            for number, offset in by_partition.items():
-                partition = _partition_number(key, value, number, accepts)
-                whole = isinstance(offset, int) and not isinstance(offset, bool)
-                if not whole or not (offset == sentinel or 0 <= offset < 2**63):
-                    refuse(key, value, accepts)
-                # "0" and "00" are one partition, as in Spark's connector.
-                if TopicPartition(topic, partition) in offsets:
-                    refuse(key, value, f"{accepts}; each partition once")
-                offsets[TopicPartition(topic, partition)] = offset
-        return offsets
-
-    return parse
-
-
 # One row a line: the tables read as tables.
 # fmt: off
-_PATH = Option("path", lambda _key, value: value, "a folder", "", "What `save` and `load` are given: the folder that holds the cluster. Absolute, or taken from the driver's working directory; `file:` is accepted. Driver and executors must share it.")
-_BOOTSTRAP = Option("kafka.bootstrap.servers", lambda _key, value: value, "a folder: `/...`, `./...` or `file:...`", "", "Stands for `path` where that is not given, so that a function written for `format(\"kafka\")` runs unchanged.")
+PATH = Option("path", lambda _key, value: value, "a folder", "", "What `save` and `load` are given: the folder that holds the cluster. Absolute, or taken from the driver's working directory; `file:` is accepted. Driver and executors must share it.")
+BOOTSTRAP = Option("kafka.bootstrap.servers", lambda _key, value: value, "a folder: `/...`, `./...` or `file:...`", "", "Stands for `path` where that is not given, so that a function written for `format(\"kafka\")` runs unchanged.")
 
 COMPRESSION_LEVELS = (
     Option("compression.gzip.level", _gzip_level, "-1, 1 to 9", "-1", "Level where the codec is gzip; -1 is zlib's default."),
@@ -440,8 +347,8 @@ TOPIC_OPTIONS = (
 )
 
 WRITE_OPTIONS = (
-    _PATH,
-    _BOOTSTRAP,
+    PATH,
+    BOOTSTRAP,
     Option("topic", _topic, "a topic name", "the `topic` column", "The topic for all rows. Created when it does not exist."),
     Option("compression.type", parse_compression_type, "none, gzip, snappy, lz4, zstd", "none", "Codec of the record batches."),
     *COMPRESSION_LEVELS,
@@ -457,19 +364,6 @@ WRITE_OPTIONS = (
     Option("txnAppId", _txn_app_id, "1 to 1000 characters", "not set", "With `txnVersion`: names who writes, such as a query and one of its sinks. Of each name a version is written once."),
     Option("txnVersion", parse_number(0, 2**63 - 1), "0 or more", "not set", "Of this write; grows. A write whose version is not above the last one of its `txnAppId` comes again and is dropped, with a warning. Batch writes only."),
 )
-
-READ_OPTIONS = (
-    _PATH,
-    _BOOTSTRAP,
-    Option("subscribe", _topics, "topic names, separated by commas", "", "Topics to read. Either this or `assign`."),
-    Option("assign", _assign, 'JSON: `{"events":[0,1]}`', "", "Partitions to read. Those that do not exist are left out."),
-    Option("startingOffsets", _offsets("earliest", EARLIEST), 'earliest, or JSON: `{"events":{"0":23,"1":-2}}`', "earliest", "Where to begin, inclusive; -2 is earliest. JSON names every partition that is read."),
-    Option("endingOffsets", _offsets("latest", LATEST), 'latest, or JSON: `{"events":{"0":50,"1":-1}}`', "latest", "Where to end, exclusive; -1 is latest. JSON names every partition that is read."),
-    Option("includeHeaders", parse_boolean, "true, false", "false", "Whether rows have the column `headers`."),
-    Option("isolation.level", parse_isolation_level, "read_committed, read_uncommitted", "read_committed", "With read_committed, data of aborted transactions is left out and `latest` is the last stable offset, before the first transaction that is open; with read_uncommitted all data up to the high watermark is read. Markers are never rows. Only brokers write such transactions: a kbatch job's data is not in the log before its commit."),
-    Option("foreign.end", _foreign_end, "log, checkpoint", "log", "Where the logs of a real broker's directory end: behind the last whole valid batch, or at the high watermark that the broker last wrote into its checkpoint."),
-)
-
 # fmt: on
 
 # Options of Kafka's clients that only concern the way to a remote broker, and those of its producer
@@ -508,7 +402,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     if ("txnAppId" in given) != ("txnVersion" in given):
         raise ConfigError("options 'txnAppId' and 'txnVersion' belong together; give both or none")
     return WriteOptions(
-        path=_path(given),
+        path=path_of(given),
         topic=given.get("topic"),
         compression_type=given.get("compression.type", "none"),
         batch_size=given.get("batch.size", 1 * MiB),
@@ -541,69 +435,69 @@ def _topic_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     return {topic_field(key): given[key] for key in keys if key in given}
 
 
-def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Checks every option of a batch read.
-
-    Raises:
-        ConfigError: as `parse_write_options`; also for none or both of subscribe and assign, and
-            for starting and ending offsets that cannot belong together.
-    """
-    given = _parse(options, READ_OPTIONS)
-    strategies = [key for key in ("subscribe", "assign") if key in given]
-    if len(strategies) != 1:
-        found = "both were" if strategies else "neither was"
-        raise ConfigError(
-            f"exactly one of the options 'subscribe' and 'assign' is needed; {found} given"
-        )
-    start: int | Mapping[TopicPartition, int] = given.get("startingOffsets", EARLIEST)
-    end: int | Mapping[TopicPartition, int] = given.get("endingOffsets", LATEST)
-    if isinstance(start, Mapping) and isinstance(end, Mapping):
-        _ensure_ordered(start, end)
-    return ReadOptions(
-        path=_path(given),
-        topics=given.get("subscribe", ()),
-        assigned=given.get("assign"),
-        starting_offsets=start,
-        ending_offsets=end,
-        include_headers=given.get("includeHeaders", False),
-        foreign_end=given.get("foreign.end", "log"),
-        isolation_level=given.get("isolation.level", IsolationLevel.READ_COMMITTED),
-    )
-
-
-def _ensure_ordered(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> None:
-    if start.keys() != end.keys():
-        one_sided = ", ".join(str(tp) for tp in sorted(start.keys() ^ end.keys()))
-        raise ConfigError(
-            "options 'startingOffsets' and 'endingOffsets' should have the same topic-partitions; "
-            f"only one of them names {one_sided}"
-        )
-    for topic_partition, offset in start.items():
-        if 0 <= end[topic_partition] < offset:
-            raise ConfigError(
-                f"option 'startingOffsets' of {topic_partition} is {offset}, greater than "
-                f"{end[topic_partition]} in 'endingOffsets'"
-            )
-
-
 def _parse(options: Mapping[str, str], known: tuple[Option, ...]) -> dict[str, Any]:
-    by_key = {option.key.lower(): option for option in known}
-    parsed: dict[str, Any] = {}
-    for given_key, value in options.items():
-        key = given_key.lower()
-        bare = key.removeprefix("kafka.")
-        option = by_key.get(key) or (by_key.get(bare) if "." in bare and bare != key else None)
-        if option is not None:
-            parsed[option.key] = option(value)
-        elif key != bare and bare in FORBIDDEN_KAFKA_KEYS:
-            raise ConfigError(
-                f"option {given_key!r} is not supported: {FORBIDDEN_KAFKA_KEYS[bare]}"
-            )
-        elif key == bare or not (
-            bare in IGNORED_KAFKA_KEYS or bare.startswith(IGNORED_KAFKA_PREFIXES)
-        ):
-            refuse_unknown(given_key, [option.key for option in known])
-    return parsed
+    given = Given(options, known)
+    given.ensure_none_forbidden()
+    return {key: given.get(key) for key in given}
+
+
+class Given:
+    """The options of one call, by their keys as the tables have them; each is parsed when it is asked for.
+
+    Iterates over the keys that are known and given.
+    """
+
+    def __init__(self, options: Mapping[str, str], known: tuple[Option, ...]) -> None:
+        """Match the keys.
+
+        Raises:
+            ConfigError: a key that is unknown, or given twice, as with and without `kafka.`.
+        """
+        by_key = {option.key.lower(): option for option in known}
+        self._options: dict[str, Option] = {}
+        self._texts: dict[str, str] = {}
+        self._forbidden: list[str] = []
+        for given_key, text in options.items():
+            key = given_key.lower()
+            bare = key.removeprefix("kafka.")
+            option = by_key.get(key) or (by_key.get(bare) if "." in bare and bare != key else None)
+            if option is not None:
+                if self._texts.get(option.key, text) != text:
+                    raise ConfigError(
+                        f"option {option.key!r} is given twice, as {self._texts[option.key]!r} and "
+                        f"{text!r}; give it once"
+                    )
+                self._options[option.key], self._texts[option.key] = option, text
+            elif key != bare and bare in FORBIDDEN_KAFKA_KEYS:
+                self._forbidden.append(given_key)
+            elif key == bare or not (
+                bare in IGNORED_KAFKA_KEYS or bare.startswith(IGNORED_KAFKA_PREFIXES)
+            ):
+                refuse_unknown(given_key, [option.key for option in known])
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._texts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def text(self, key: str) -> str:
+        """The value of an option that is given, as it is."""
+        return self._texts[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The parsed value; raises `ConfigError` where it is not accepted."""
+        return self._options[key](self._texts[key]) if key in self._texts else default
+
+    def ensure_none_forbidden(self) -> None:
+        """Check for keys that Spark's connector forbids.
+
+        Raises:
+            ConfigError: says what to do instead.
+        """
+        for key in self._forbidden:
+            reason = FORBIDDEN_KAFKA_KEYS[key.lower().removeprefix("kafka.")]
+            raise ConfigError(f"option {key!r} is not supported: {reason}")
 
 
 def refuse_unknown(key: str, known: list[str]) -> NoReturn:
@@ -616,9 +510,14 @@ def refuse_unknown(key: str, known: list[str]) -> NoReturn:
     )
 
 
-def _path(given: Mapping[str, Any]) -> str:
+def path_of(given: Given | Mapping[str, Any]) -> str:
+    """The folder that options name.
+
+    Raises:
+        ConfigError: they name none.
+    """
     if given.get("path"):
-        return str(given["path"])
+        return str(given.get("path"))
     servers = str(given.get("kafka.bootstrap.servers", "")).strip()
     if not servers:
         raise ConfigError(

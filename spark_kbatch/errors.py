@@ -21,6 +21,8 @@ KBatchError
   CommitError                       outcome: nothing is visible / committed / unknown
   RetriableError                    repeating the same request is safe
     KafkaStorageError               a log dir or a file in it failed
+    FencedLeaderEpochError          a leader epoch that is over
+      UnknownLeaderEpochError       a leader epoch that has not begun here
     LogDirLockedError               a broker holds the log dir
     RequestTimedOutError (also TimeoutError)
       BufferExhaustedError          buffer.memory stayed in use for max.block.ms
@@ -309,6 +311,30 @@ class RetriableError(KBatchError):
 
 class KafkaStorageError(RetriableError):
     """A log dir, or a file in it, cannot be used."""
+
+
+class FencedLeaderEpochError(RetriableError):
+    """Who asked knows a leader epoch that was replaced by a newer one."""
+
+    def __init__(self, topic_partition: str, current: int, found: int) -> None:
+        super().__init__(topic_partition, current, found)
+        self.topic_partition, self.current, self.found = topic_partition, current, found
+
+    def __str__(self) -> str:
+        return (
+            f"leader epoch {self.found} of {self.topic_partition} is over, it is {self.current} now: "
+            "look up the partition's leader again"
+        )
+
+
+class UnknownLeaderEpochError(FencedLeaderEpochError):
+    """Who asked knows a newer leader epoch than is known here."""
+
+    def __str__(self) -> str:
+        return (
+            f"leader epoch {self.found} of {self.topic_partition} is not known here, where it is "
+            f"{self.current}: ask again"
+        )
 
 
 class LogDirLockedError(RetriableError):

@@ -15,6 +15,7 @@ files of a directory.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -244,6 +245,15 @@ def run_child(work: Callable[[], object]) -> int:
         traceback.print_exc(file=sys.__stderr__)
     finally:
         os._exit(code)
+
+
+def open_files(folder: Path) -> list[str]:
+    """What this process has open in `folder`, removed files too; other threads open files elsewhere."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the one that lists the others
+            found.append(str(descriptor.readlink()))
+    return sorted(path for path in found if path.startswith(f"{folder.resolve()}/"))
 
 
 def died(work: Callable[[], object]) -> bool:

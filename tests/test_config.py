@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -11,22 +10,18 @@ from spark_kbatch import config
 from spark_kbatch.config import (
     FORBIDDEN_KAFKA_KEYS,
     IGNORED_KAFKA_KEYS,
-    READ_OPTIONS,
     WRITE_OPTIONS,
-    ReadOptions,
     TopicConfig,
     WriteOptions,
     ensure_valid_topic,
-    parse_read_options,
     parse_topic_config,
     parse_write_options,
 )
 from spark_kbatch.errors import ConfigError, InvalidTopicError
-from spark_kbatch.model import EARLIEST, LATEST, TopicPartition
+from spark_kbatch.read_config import READ_OPTIONS, ReadOptions, parse_read_options
 
 WRITE = {"path": "/data"}
 READ = {"path": "/data", "subscribe": "events"}
-EVENTS_0, EVENTS_1 = TopicPartition("events", 0), TopicPartition("events", 1)
 
 
 def write(key: str, value: str) -> WriteOptions:
@@ -67,17 +62,6 @@ def test_a_level_counts_for_the_codec_that_it_names(codec: str, level: int) -> N
     assert parse_write_options(WRITE | {key: str(level)}).compression_level is None
     found = parse_write_options(WRITE | {key: str(level), "compression.type": codec})
     assert found.compression_level == level
-
-
-def test_a_read_needs_no_option_but_a_path_and_topics() -> None:
-    assert parse_read_options(READ) == ReadOptions(
-        path="/data",
-        topics=("events",),
-        assigned=None,
-        starting_offsets=EARLIEST,
-        ending_offsets=LATEST,
-        include_headers=False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -195,30 +179,6 @@ def test_an_option_that_is_no_topics_is_refused_there() -> None:
         parse_topic_config({"batch.size": 1})
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "field", "parsed"),
-    [
-        pytest.param("subscribe", "a, b ,a,", "topics", ("a", "b"), id="topics"),
-        pytest.param("assign", '{"events":[1,0,1]}', "assigned", (EVENTS_0, EVENTS_1), id="assign"),
-        pytest.param("assign", '{"events":[]}', "assigned", (), id="assign of nothing"),
-        pytest.param("startingOffsets", " Earliest ", "starting_offsets", EARLIEST, id="earliest"),
-        pytest.param("endingOffsets", "LATEST", "ending_offsets", LATEST, id="latest"),
-        pytest.param(
-            "startingOffsets", '{"events":{"0":0,"1":-2}}', "starting_offsets",
-            {EVENTS_0: 0, EVENTS_1: EARLIEST}, id="starting offsets",
-        ),
-        pytest.param(
-            "endingOffsets", '{"events":{"0":9223372036854775807,"1":-1}}', "ending_offsets",
-            {EVENTS_0: 2**63 - 1, EVENTS_1: LATEST}, id="ending offsets",
-        ),
-        pytest.param("includeHeaders", "true", "include_headers", True, id="headers"),
-        pytest.param("INCLUDEHEADERS", "true", "include_headers", True, id="key in capitals"),
-    ],
-)  # fmt: skip
-def test_read_option_is_parsed(key: str, value: str, field: str, parsed: object) -> None:
-    assert getattr(read(key, value), field) == parsed
-
-
 # Values that are refused.
 
 NUMBERS = {
@@ -276,18 +236,6 @@ def test_bad_number_is_refused(key: str, value: str) -> None:
         pytest.param(write, "message.format.version", "5.0", "a version of Kafka from 0.8 on", id="version to come"),
         pytest.param(write, "message.format.version", "v1", "a version of Kafka from 0.8 on", id="no version"),
         pytest.param(write, "flush", "yes", "true or false", id="flush"),
-        pytest.param(read, "includeHeaders", "1", "true or false", id="headers"),
-        pytest.param(read, "subscribe", "", "one or more topics", id="no topic"),
-        pytest.param(read, "subscribe", " , ,", "one or more topics", id="commas only"),
-        pytest.param(read, "assign", "events", "partitions by topic as JSON", id="assign of a word"),
-        pytest.param(read, "assign", "[0]", "partitions by topic as JSON", id="assign of a list"),
-        pytest.param(read, "assign", '{"events":0}', "partitions by topic as JSON", id="assign of a number"),
-        pytest.param(read, "startingOffsets", "latest", "'earliest', or offsets", id="start at latest"),
-        pytest.param(read, "endingOffsets", "earliest", "'latest', or offsets", id="end at earliest"),
-        pytest.param(read, "startingOffsets", "23", "'earliest', or offsets", id="start at a number"),
-        pytest.param(read, "startingOffsets", "", "'earliest', or offsets", id="empty start"),
-        pytest.param(read, "endingOffsets", '{"events":[0]}', "'latest', or offsets", id="end with a list"),
-        pytest.param(read, "endingOffsets", '{"events":{"0":1}', "'latest', or offsets", id="JSON cut off"),
     ],
 )  # fmt: skip
 def test_refusal_names_the_option_what_came_and_what_is_accepted(
@@ -297,96 +245,6 @@ def test_refusal_names_the_option_what_came_and_what_is_accepted(
         parse(key, value)
 
     assert str(error.value).startswith(f"option {key!r} is {value!r}; accepted: {accepted}")
-
-
-OFFSETS = [
-    pytest.param("startingOffsets", LATEST, id="latest as a start"),
-    pytest.param("endingOffsets", EARLIEST, id="earliest as an end"),
-    pytest.param("startingOffsets", -3, id="start at minus three"),
-    pytest.param("endingOffsets", 2**63, id="end past 63 bits"),
-    pytest.param("startingOffsets", 10**40, id="start at a huge number"),
-    pytest.param("startingOffsets", True, id="true"),
-    pytest.param("endingOffsets", False, id="false"),
-    pytest.param("startingOffsets", 1.0, id="a fraction"),
-    pytest.param("startingOffsets", "1", id="a number in quotes"),
-    pytest.param("endingOffsets", None, id="null"),
-]
-
-
-@pytest.mark.parametrize(("key", "offset"), OFFSETS)
-def test_bad_offset_is_refused(key: str, offset: object) -> None:
-    value = json.dumps({"events": {"0": offset}})
-    with pytest.raises(ConfigError) as error:
-        read(key, value)
-
-    assert str(error.value).startswith(f"option {key!r} is {value!r}; accepted: ")
-
-
-PARTITIONS = [
-    pytest.param("-1", id="negative"),
-    pytest.param("first", id="a word"),
-    pytest.param("", id="empty"),
-    pytest.param(" 0", id="a blank"),
-    pytest.param("+0", id="a sign"),
-    pytest.param("0.0", id="a fraction"),
-    pytest.param("2147483648", id="past 31 bits"),
-    pytest.param("9" * 5000, id="huge"),
-    pytest.param("\N{ARABIC-INDIC DIGIT THREE}", id="a digit of another script"),
-    pytest.param("0\n", id="a line end"),
-]
-
-
-@pytest.mark.parametrize("partition", PARTITIONS)
-def test_bad_partition_of_an_offset_is_refused(partition: str) -> None:
-    value = json.dumps({"events": {partition: 1}})
-    with pytest.raises(ConfigError, match=r"option 'startingOffsets' is .*; accepted: 'earliest'"):
-        read("startingOffsets", value)
-
-
-def test_zeros_in_front_of_a_partition_do_not_matter() -> None:
-    assert read("startingOffsets", '{"events":{"01":7}}').starting_offsets == {EVENTS_1: 7}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param('{"events":{"0":1,"00":2}}', id="with a zero in front"),
-        pytest.param('{"events":{"0":1,"0":2}}', id="by its number"),
-        pytest.param('{"events":{"0":1},"events":{"0":2}}', id="by its topic"),
-    ],
-)
-def test_an_offset_given_twice_for_one_partition_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="option 'startingOffsets' is "):
-        read("startingOffsets", text)
-
-
-@pytest.mark.parametrize(
-    "partition",
-    [
-        pytest.param(-1, id="negative"),
-        pytest.param(True, id="true"),
-        pytest.param(0.0, id="a fraction"),
-        pytest.param(None, id="null"),
-        pytest.param([0], id="a list"),
-        pytest.param(2**31, id="past 31 bits"),
-    ],
-)
-def test_bad_partition_of_assign_is_refused(partition: object) -> None:
-    value = json.dumps({"events": [partition]})
-    with pytest.raises(ConfigError) as error:
-        read("assign", value)
-
-    assert str(error.value).startswith(
-        f"option 'assign' is {value!r}; accepted: partitions by topic"
-    )
-
-
-@pytest.mark.parametrize("key", ["assign", "startingOffsets", "endingOffsets"])
-def test_json_that_no_parser_can_hold_is_refused(key: str) -> None:
-    """Python's parser raises other errors than for a typo where numbers or nesting are excessive."""
-    for value in ('{"events":' * 200_000, '{"events":{"0":' + "9" * 10_000 + "}}"):
-        with pytest.raises(ConfigError, match=f"option '{key}' is "):
-            read(key, value)
 
 
 # Keys.
@@ -400,7 +258,7 @@ def test_json_that_no_parser_can_hold_is_refused(key: str) -> None:
         pytest.param(parse_write_options, "batchSize", "batch.size", id="in another spelling"),
         pytest.param(parse_write_options, "subscribe", None, id="of a read"),
         pytest.param(parse_read_options, "startingOffset", "startingOffsets", id="one letter short"),
-        pytest.param(parse_read_options, "subscribePattern", "subscribe", id="not supported"),
+        pytest.param(parse_read_options, "subscribePatern", "subscribePattern", id="of a pattern"),
         pytest.param(parse_write_options, "acks", None, id="of a broker without prefix"),
         pytest.param(parse_write_options, "kafka.topic", "topic", id="no key of Kafka"),
         pytest.param(parse_read_options, "kafka.subscribe", "subscribe", id="of Spark with prefix"),
@@ -497,63 +355,6 @@ def test_bootstrap_servers_that_are_no_folder_are_refused(servers: str) -> None:
 def test_a_path_is_needed(options: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"no path is given: name the cluster's folder in save"):
         parse_write_options(options)
-
-
-# Options that belong together.
-
-
-@pytest.mark.parametrize(
-    ("options", "found"),
-    [
-        pytest.param({}, "neither was given", id="neither"),
-        pytest.param({"subscribe": "a", "assign": '{"a":[0]}'}, "both were given", id="both"),
-    ],
-)
-def test_exactly_one_of_subscribe_and_assign_is_needed(options: dict[str, str], found: str) -> None:
-    with pytest.raises(ConfigError, match=f"'subscribe' and 'assign' is needed; {found}"):
-        parse_read_options({"path": "/data", **options})
-
-
-def offsets(start: dict[str, int], end: dict[str, int]) -> dict[str, str]:
-    return {
-        "startingOffsets": json.dumps({"events": start}),
-        "endingOffsets": json.dumps({"events": end}),
-    }
-
-
-def test_both_offsets_name_the_same_partitions() -> None:
-    with pytest.raises(ConfigError) as error:
-        parse_read_options(READ | offsets({"0": 1, "1": 1}, {"1": 2, "2": 2}))
-
-    assert str(error.value) == (
-        "options 'startingOffsets' and 'endingOffsets' should have the same topic-partitions; "
-        "only one of them names events-0, events-2"
-    )
-
-
-def test_start_past_end_is_refused() -> None:
-    with pytest.raises(ConfigError) as error:
-        parse_read_options(READ | offsets({"0": 1, "1": 8}, {"0": 1, "1": 7}))
-
-    assert str(error.value) == (
-        "option 'startingOffsets' of events-1 is 8, greater than 7 in 'endingOffsets'"
-    )
-
-
-@pytest.mark.parametrize(
-    ("start", "end"),
-    [
-        pytest.param(7, 7, id="an empty range"),
-        pytest.param(7, LATEST, id="to latest"),
-        pytest.param(EARLIEST, 0, id="from earliest to the first"),
-        pytest.param(EARLIEST, LATEST, id="everything"),
-    ],
-)
-def test_start_before_end_is_accepted(start: int, end: int) -> None:
-    parsed = parse_read_options(READ | offsets({"0": start}, {"0": end}))
-
-    assert parsed.starting_offsets == {EVENTS_0: start}
-    assert parsed.ending_offsets == {EVENTS_0: end}
 
 
 # Topic names.

@@ -11,21 +11,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kbatch import consumer
-from spark_kbatch.config import parse_read_options
+from spark_kbatch.consumer import planning, reading
 from spark_kbatch.errors import ConfigError, CorruptRecordError, OffsetOutOfRangeError
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import (
+    LATEST,
     AbortedTransaction,
     IsolationLevel,
     LogOffsets,
     OffsetRange,
     TopicPartition,
 )
+from spark_kbatch.read_config import parse_read_options
 from spark_kbatch.record.header import LogRead, walk
 from spark_kbatch.replica.manager import log_offsets
 from tests import builders
+from tests.consumer.topics import ALog, TopicsInMemory
 from tests.faults import FaultyFiles
 from tests.log.histories import History, data_batch, histories, marker_batch
 
@@ -83,7 +85,7 @@ def read_values(
     end = log_offsets(state).end_offset(isolation) if end is None else end
     fetcher = LogFetcher(log, state, fetch_bytes=fetch_bytes)
     found = []
-    for rows in consumer.read_range(
+    for rows in reading.read_range(
         fetcher, OffsetRange(PARTITION, start, end), ["offset", "value"], isolation
     ):
         offsets = rows.column("offset").to_pylist()
@@ -149,26 +151,19 @@ def test_an_undecided_offset_is_out_of_range_for_a_reader_of_committed_data(
     log, state = a_log_of(tmp_path, two_transactions)
     with pytest.raises(OffsetOutOfRangeError, match="offsets 0 to 6"):
         read_values(log, state, COMMITTED, end=8)
-    edges = {PARTITION: log_offsets(state)}
+    edges = log_offsets(state)
+    topics = TopicsInMemory({PARTITION: ALog(0, edges.high_watermark, stable=6)})
     ask = {"path": "/data", "subscribe": "events", "endingOffsets": '{"events":{"0":8}}'}
-    for isolation, end in (("read_committed", None), ("read_uncommitted", 8)):
-        options = parse_read_options({**ask, "isolation.level": isolation})
-
-        def plan(options=options) -> list[OffsetRange]:  # type: ignore[no-untyped-def]
-            return consumer.plan(options, lambda _: [PARTITION], lambda _: edges)
-
-        if end is None:
-            with pytest.raises(OffsetOutOfRangeError, match="option 'endingOffsets': offset 8"):
-                plan()
-        else:
-            assert plan()[0].end == end
+    with pytest.raises(OffsetOutOfRangeError, match="option 'endingOffsets': offset 8"):
+        planning.ranges(parse_read_options({**ask, "isolation.level": "read_committed"}), topics)
+    options = parse_read_options({**ask, "isolation.level": "read_uncommitted"})
+    assert planning.ranges(options, topics) == [OffsetRange(PARTITION, -2, 8)]
 
 
 def test_latest_is_the_end_for_the_isolation_level() -> None:
-    edges = {PARTITION: LogOffsets(0, 9, 6, 10)}
-    ranges = [OffsetRange(PARTITION, -2, -1)]
-    assert consumer.resolve(ranges, edges, COMMITTED) == {PARTITION: (0, 6)}
-    assert consumer.resolve(ranges, edges, UNCOMMITTED) == {PARTITION: (0, 9)}
+    edges = LogOffsets(0, 9, 6, 10)
+    assert planning.number(LATEST, edges, COMMITTED) == 6
+    assert planning.number(LATEST, edges, UNCOMMITTED) == 9
 
 
 def a_read(*batches: bytes, aborted: list[AbortedTransaction]) -> LogRead:
@@ -177,7 +172,7 @@ def a_read(*batches: bytes, aborted: list[AbortedTransaction]) -> LogRead:
 
 
 def kept(read: LogRead) -> list[int]:
-    return [header.base_offset for _, header in consumer.without_aborted(read)]
+    return [header.base_offset for _, header in reading.without_aborted(read)]
 
 
 def batches_of(history: History) -> Iterator[bytes]:
@@ -193,7 +188,7 @@ def test_an_answer_with_first_offsets_alone_is_enough(two_transactions: History)
 
 def test_without_aborted_transactions_nothing_is_looked_at(two_transactions: History) -> None:
     read = a_read(*batches_of(two_transactions), aborted=[])
-    assert consumer.without_aborted(read) is read.batches
+    assert reading.without_aborted(read) is read.batches
 
 
 def test_a_transaction_that_begins_within_a_batch_is_left_out() -> None:
@@ -234,7 +229,7 @@ def test_transactions_of_another_client_are_left_out(tmp_path: Path) -> None:
         (UNCOMMITTED, [b"kept"] * 3 + [b"dropped"] * 3),
     ):
         wanted = OffsetRange(PARTITION, 0, 8)
-        pieces = consumer.read_range(fetcher, wanted, ["value"], isolation)
+        pieces = reading.read_range(fetcher, wanted, ["value"], isolation)
         assert [value for rows in pieces for value in rows.column(0).to_pylist()] == expected
 
 

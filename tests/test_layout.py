@@ -21,7 +21,7 @@ LAYERS = (
     {"errors"},
     {"model"},
     {"config"},
-    {"producer_config"},
+    {"producer_config", "read_config"},
     {"jit"},
     {"kernels", "message_kernels"},
     {"record"},
@@ -144,10 +144,10 @@ import sys
 from pathlib import Path
 
 import spark_kbatch
-from spark_kbatch import consumer
 from spark_kbatch.cluster import open_for_reading
-from spark_kbatch.config import parse_read_options, parse_write_options
+from spark_kbatch.config import parse_write_options
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.read_config import parse_read_options
 from spark_kbatch.record import plain
 from spark_kbatch.record.header import walk
 from tests import builders, reference
@@ -159,10 +159,9 @@ builders.write(cluster, {("events", 0): [batch, batch], ("events", 1): [batch]})
 builders.append_records(cluster, {("events", 1): batch})
 cluster.coordinator(parse_write_options({"path": path})).roll_forward()
 
-ranges = cluster.plan(parse_read_options({"path": path, "subscribe": "events"}))
-edges = cluster.edges(wanted.topic_partition for wanted in ranges)
-agreed = cluster.snapshots.agree("an-action", lambda: consumer.resolve(ranges, edges))
-assert agreed == {TopicPartition("events", 0): (0, 4), TopicPartition("events", 1): (0, 4)}
+options = parse_read_options({"path": path, "subscribe": "events", "minPartitions": "3"})
+ranges = [cluster.resolve(piece, options, "an-action") for piece in cluster.plan(options)]
+assert [wanted[1:] for wanted in ranges] == [(0, 2), (2, 4), (0, 2), (2, 4)]
 assert [info.offsets.high_watermark for info in cluster.describe(["events"])] == [4, 4]
 assert cluster.list_offsets({("events", 0): 0}) == {TopicPartition("events", 0): (0, 0)}
 assert not any(report.found for report in cluster.repair())
@@ -170,7 +169,7 @@ assert not any(report.found for report in cluster.repair())
 shutil.copytree(cluster.path / "broker-0", Path(path) / "broker")
 logs = open_for_reading(str(Path(path) / "broker"))
 options = parse_read_options({"path": path, "subscribe": "events"})
-assert [logs.resolve(wanted, options, "").end for wanted in logs.plan(options)] == [4, 4]
+assert [logs.resolve(piece, options, "").end for piece in logs.plan(options)] == [4, 4]
 
 # As many as lie between two entries of an index.
 messages = reference.encode_messages([reference.Record(n, 0, None, b"v") for n in range(99)], magic=1)

@@ -13,6 +13,7 @@ import pytest
 
 from spark_kbatch import config
 from spark_kbatch.producer_config import PRODUCER_OPTIONS
+from spark_kbatch.read_config import READ_OPTIONS
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 _FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -69,7 +70,7 @@ def test_python_blocks_run_as_pasted_and_print_what_the_readme_shows(tmp_path: P
 @pytest.mark.parametrize(
     ("side", "options"),
     [
-        ("read", config.READ_OPTIONS),
+        ("read", READ_OPTIONS),
         ("write", config.WRITE_OPTIONS),
         ("producer", PRODUCER_OPTIONS),
     ],

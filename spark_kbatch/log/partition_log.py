@@ -209,11 +209,12 @@ class PartitionLog:
         max_bytes: int,
         buffer: bytearray | None = None,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        first_batch_whole: bool = True,
     ) -> LogRead:
         """Whole batches from the one that holds `offset` on, up to the end for `isolation`.
 
         Args:
-            max_bytes: the first batch is returned even when it is larger.
+            max_bytes: the first batch is returned even when it is larger, if `first_batch_whole`.
             buffer: used for the result where it is large enough, which spares a new one.
             isolation: whether to end at the high watermark, or at the last stable offset and with
                 the aborted transactions.
@@ -222,18 +223,19 @@ class PartitionLog:
             Batches of one segment. Nothing where `offset` is that end or above it.
 
         Raises:
-            OffsetOutOfRangeError: below the log start or above the high watermark.
+            OffsetOutOfRangeError: below the log start or above the log end.
             CorruptRecordError: sizes, magic, offsets or epochs that cannot be. CRCs are not checked.
             KafkaStorageError: the files are shorter than the state says.
         Source: LocalLog.read, LogSegment.translateOffset.
         """
-        if not state.log_start_offset <= offset <= state.high_watermark:
+        if not state.log_start_offset <= offset <= state.log_end_offset:
             raise OffsetOutOfRangeError(
                 str(self.topic_partition), offset, state.log_start_offset, state.high_watermark
             )
+        nothing = LogRead("", 0, memoryview(b""), [])
         committed = isolation is IsolationLevel.READ_COMMITTED
         if offset >= (state.last_stable_offset if committed else state.high_watermark):
-            return LogRead("", 0, memoryview(b""), [])
+            return nothing
         bases = self.segments(state)
         at = bisect.bisect_right(bases, offset) - 1
         if at < 0 or bases[-1] != state.segment_base_offset:
@@ -254,6 +256,8 @@ class PartitionLog:
                 position += header.size_in_bytes
                 expected = header.next_offset
                 header = header_at(self.files, descriptor, path, position, end_position)
+        if header.size_in_bytes > max_bytes and not first_batch_whole:
+            return nothing
         size = max(min(max_bytes, end_position - position), header.size_in_bytes)
         view = (
             memoryview(buffer)[:size]
@@ -268,7 +272,9 @@ class PartitionLog:
         if position + end == end_position and last.next_offset != segment.next_offset:
             raise self._ends_early(segment, position + last_position, view[last_position:end], last)
         read = LogRead(str(path), position, view[:end], batches)
-        return self._decided(state, read, segment.base_offset) if committed else read
+        if committed:
+            return self._decided(state, read, segment.base_offset)
+        return read.below(state.high_watermark)
 
     def _decided(self, state: LogState, read: LogRead, base: int) -> LogRead:
         """What a reader of committed data is given of `read`, out of the segment `base`."""

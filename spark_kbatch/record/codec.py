@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -168,17 +167,15 @@ def decode_batches(
     for position, header in batches:
         plain: Buffer | None = None
         shift = 0
-        if header.magic < MAGIC and header.attributes & CODEC_MASK:
+        is_legacy = header.magic < MAGIC
+        if is_legacy and header.attributes & CODEC_MASK:
             # What offsets it holds is known once it is open, but not below those before it.
             if header.last_offset < start_offset or next_offset >= end_offset:
                 continue
             header, plain, shift = legacy.unwrap(data, position, header)
-        base_offset, count, attributes = (
-            header.base_offset, header.records_count, header.attributes,
-        )  # fmt: skip
-        next_offset = base_offset + header.last_offset_delta + 1
-        is_legacy = header.magic < MAGIC
-        is_control = attributes & CONTROL != 0 and not is_legacy
+        base_offset, length, _, _, _, attributes, last_delta, _, _, _, _, _, count = header
+        next_offset = base_offset + last_delta + 1
+        is_control = attributes & CONTROL and not is_legacy
         # Nothing of the header but its offsets is believed without the CRC; those are checked
         # against the neighbours by whoever has read the batches. They are enough where there is a
         # record at each of them.
@@ -190,14 +187,14 @@ def decode_batches(
         if is_open and plain is None and attributes & CODEC_MASK and count:
             plain = _decompressed(data, position, header)
         # 8 bytes a record stand for offsets made of the header alone.
-        size = 8 * count if not is_open else header.batch_length if plain is None else len(plain)
+        size = 8 * count if not is_open else length if plain is None else len(plain)
         reader = (_FoundMessages if is_legacy else _Found) if is_open else None
         if piece.parts and (piece.reader != reader or piece.size + size > MAX_SECTION_SIZE):
             yield piece.to_arrow(start_offset, end_offset)
             piece = _Piece(data, columns)
         piece.reader = reader
         piece.size += size
-        piece.parts.append(_Part(position, header, plain, shift))
+        piece.parts.append((position, header, plain, shift))
         if piece.size >= max_bytes:
             yield piece.to_arrow(start_offset, end_offset)
             piece = _Piece(data, columns)
@@ -225,13 +222,9 @@ def _decompressed(data: Buffer, position: int, header: BatchHeader) -> Buffer:
     return plain
 
 
-class _Part(NamedTuple):
-    """One batch of a piece."""
-
-    position: int
-    header: BatchHeader
-    plain: Buffer | None  # its records, where they were compressed
-    shift: int  # what is added to the offsets in a wrapper
+# One batch of a piece: its position, its header, its records where they were compressed, and what is
+# added to the offsets in a wrapper. A plain tuple, because making another takes longer.
+_Part = tuple[int, BatchHeader, Buffer | None, int]
 
 
 class _Piece:
@@ -251,7 +244,7 @@ class _Piece:
             found.read()
             arrays, offsets = [found.column(name) for name in self._columns], found.offsets
         else:
-            ranges = [np.arange(p.header.base_offset, p.header.next_offset) for p in self.parts]
+            ranges = [np.arange(h.base_offset, h.next_offset) for _, h, _, _ in self.parts]
             offsets = np.concatenate(ranges)
             arrays = [pa.array(offsets)] * len(self._columns)
         if arrays:
@@ -260,9 +253,9 @@ class _Piece:
             nothing = pa.array([{}] * len(offsets), pa.struct([]))
             rows = pa.RecordBatch.from_struct_array(nothing)
         first, end = 0, len(offsets)
-        if self.parts[0].header.base_offset < start_offset:
+        if self.parts[0][1].base_offset < start_offset:
             first = int(np.searchsorted(offsets, start_offset))
-        if self.parts[-1].header.last_offset >= end_offset:
+        if self.parts[-1][1].last_offset >= end_offset:
             end = max(int(np.searchsorted(offsets, end_offset)), first)
         return rows if end - first == len(offsets) else rows.slice(first, end - first)
 
@@ -274,17 +267,22 @@ class _Found:
 
     def __init__(self, source: Buffer, parts: list[_Part], columns: Sequence[str]) -> None:
         self._source, self._parts = source, parts
-        self._data, spans = _joined(source, parts, self.OVERHEAD)
-        self._starts, self._sizes = spans[0], spans[1] - spans[0]
-        self._counts = np.array([part.header.records_count for part in parts], np.int64)
+        self._fields = np.array([header for _, header, _, _ in parts], np.int64).T
+        positions = np.array([position for position, _, _, _ in parts], np.int64)
+        joined, self._starts, self._sizes = _joined(
+            source, parts, positions, self._field("batch_length"), self.OVERHEAD
+        )
+        self._data = np.frombuffer(joined, np.uint8)
+        self._data.setflags(write=False)
+        self._counts = self._field("records_count")
         count, size = int(self._counts.sum()), int(self._sizes.sum())
-        self._numbers = np.empty((2, count), np.int64)
-        self._headers = np.empty((2, count if "headers" in columns else 0), np.int32)
-        self._bounds = np.empty((3, count + 1), np.int32)
+        self._numbers = arrow.empty((2, count), np.int64)
+        self._headers = arrow.empty((2, count if "headers" in columns else 0), np.int32)
+        self._bounds = arrow.empty((3, count + 1), np.int32)
         self._bounds[:, 0] = 0
-        self._valid = np.empty((2, count), np.uint8)
-        # Larger than needed; the pages that stay untouched cost nothing.
-        self._bytes = [np.empty(size if c in columns else 0, np.uint8) for c in ("key", "value")]
+        self._valid = arrow.empty((2, count), np.uint8)
+        # Larger than needed, for each may be all there is.
+        self._bytes = [arrow.empty(size if c in columns else 0, np.uint8) for c in ("key", "value")]
         self.offsets = self._numbers[0]
 
     def read(self) -> None:
@@ -296,9 +294,8 @@ class _Found:
         Raises:
             CorruptRecordError: bytes that are not what the format says.
         """
-        headers = [part.header for part in self._parts]
         table = self._table(
-            [(h.base_offset, h.last_offset_delta, h.base_timestamp) for h in headers]
+            *map(self._field, ("base_offset", "last_offset_delta", "base_timestamp"))
         )
         groups = np.cumsum(self._sizes) // _BYTES_AT_ONCE
         edges = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
@@ -308,25 +305,30 @@ class _Found:
                 self._data, table[first:end], self._numbers, self._headers,
                 self._bounds, self._valid, self._bytes[0], self._bytes[1], progress,
             )  # fmt: skip
-            for part in self._parts[first:end]:
-                if part.plain is None:
-                    batch_header.ensure_valid(self._source, part.position, part.header)
+            for position, header, plain, _ in self._parts[first:end]:
+                if plain is None:
+                    batch_header.ensure_valid(self._source, position, header)
             if answer < 0:
                 raise self._corrupt(int(answer), first + int(progress[3]), int(progress[4]))
-        self._set_log_append_times(header.attributes & LOG_APPEND_TIME for header in headers)
+        self._set_log_append_times(self._field("attributes") & LOG_APPEND_TIME)
 
-    def _table(self, facts: list[tuple[int, ...]]) -> Array:
+    def _field(self, name: str) -> Array:
+        """int64[k]: one field of all headers."""
+        field: Array = self._fields[BatchHeader._fields.index(name)]
+        return field
+
+    def _table(self, *facts: Array) -> Array:
         """int64[k, 3 + facts]: where each batch's records lie, how many they are, and more."""
-        spans = np.stack([self._starts, self._starts + self._sizes, self._counts], axis=1)
-        return np.hstack([spans, np.array(facts, np.int64)])
+        ends = self._starts + self._sizes
+        table: Array = np.stack([self._starts, ends, self._counts, *facts], axis=1)
+        return table
 
-    def _set_log_append_times(self, where: Iterable[object]) -> None:
+    def _set_log_append_times(self, where: Array) -> None:
         """All records of a batch have its largest timestamp, where that says so."""
-        ends = np.cumsum(self._counts)
-        for part, has_one_time, end in zip(self._parts, where, ends.tolist(), strict=True):
-            if has_one_time:
-                first = end - part.header.records_count
-                self._numbers[1, first:end] = part.header.max_timestamp
+        ends, times = np.cumsum(self._counts), self._field("max_timestamp")
+        for index in np.flatnonzero(where):
+            first = ends[index] - self._counts[index]
+            self._numbers[1, first : ends[index]] = times[index]
 
     def column(self, name: str) -> pa.Array:
         """One column of RECORD_SCHEMA."""
@@ -341,16 +343,16 @@ class _Found:
                 data = self._bytes[index][: bounds[-1]]
                 return arrow.binary_array(data, bounds, self._valid[index])
             case "timestamp_type":
-                types = [part.header.timestamp_type for part in self._parts]
+                types = [header.timestamp_type for _, header, _, _ in self._parts]
                 return pa.array(np.repeat(np.array(types, np.int32), self._counts))
             case _:
                 return self._headers_column()
 
     def _headers_column(self) -> pa.Array:
         count = int(self._bounds[2, -1])
-        positions, bounds = np.empty((2, count), np.int32), np.empty((2, count + 1), np.int32)
+        positions, bounds = arrow.empty((2, count), np.int32), arrow.empty((2, count + 1), np.int32)
         bounds[:, 0] = 0
-        valid, fault = np.empty(count, np.uint8), np.zeros(1, np.int64)
+        valid, fault = arrow.empty(count, np.uint8), np.zeros(1, np.int64)
         answer = kernels.scan_headers(
             self._data, self._headers, self._bounds[2], positions, bounds, valid, fault
         )
@@ -368,16 +370,16 @@ class _Found:
         )
 
     def _gather(self, positions: Array, bounds: Array) -> Array:
-        data = np.empty(int(bounds[-1]), np.uint8)
+        data = arrow.empty(int(bounds[-1]), np.uint8)
         kernels.copy_spans(self._data, positions, bounds, data)
         return data
 
     def _corrupt(self, answer: int, index: int, position: int) -> CorruptRecordError:
-        what, part = _WHAT[answer], self._parts[index]
-        if part.plain is not None:
+        what, (start, _, plain, _) = _WHAT[answer], self._parts[index]
+        if plain is not None:
             what = f"{what}, {position} bytes into its decompressed records"
-            return CorruptRecordError(what, position=part.position)
-        return CorruptRecordError(what, position=part.position + RECORD_BATCH_OVERHEAD + position)
+            return CorruptRecordError(what, position=start)
+        return CorruptRecordError(what, position=start + RECORD_BATCH_OVERHEAD + position)
 
 
 class _FoundMessages(_Found):
@@ -392,47 +394,52 @@ class _FoundMessages(_Found):
             CorruptRecordError: bytes that are not what the format says.
         """
         fault = np.zeros(2, np.int64)
+        shifts = np.array([shift for _, _, _, shift in self._parts], np.int64)
         answer = message_kernels.read_messages(
-            self._data, self._table([(part.shift,) for part in self._parts]), self._numbers,
+            self._data, self._table(shifts), self._numbers,
             self._bounds[:2], self._valid, self._bytes[0], self._bytes[1], fault,
         )  # fmt: skip
         if answer < 0:
             raise self._corrupt(int(answer), int(fault[0]), int(fault[1]))
-        self._set_log_append_times(
-            part.plain is not None and part.header.timestamp_type == LOG_APPEND_TIME_TYPE
-            for part in self._parts
-        )
+        has_one_time = [
+            plain is not None and header.timestamp_type == LOG_APPEND_TIME_TYPE
+            for _, header, plain, _ in self._parts
+        ]
+        self._set_log_append_times(np.array(has_one_time))
 
     def _headers_column(self) -> pa.Array:
         return pa.nulls(len(self.offsets), arrow.HEADERS_TYPE)
 
     def _corrupt(self, answer: int, index: int, position: int) -> CorruptRecordError:
-        part, expected, found = self._parts[index], "", ""
-        what, at = _WHAT_OF_MESSAGES[answer], part.position + position
+        (at, _, plain, _), expected, found = self._parts[index], "", ""
+        what = _WHAT_OF_MESSAGES[answer]
         if answer == message_kernels.BAD_CRC:
             start = int(self._starts[index]) + position
             crcs = batch_header.message_crcs(self._data.data, start)
             expected, found = (f"{crc:#010x}" for crc in crcs)
-        if part.plain is not None:
+        if plain is None:
+            at += position
+        else:
             what = f"{what}, {position} bytes into a wrapper's decompressed messages"
-            at = part.position
         return CorruptRecordError(what, position=at, expected=expected, found=found)
 
 
-def _joined(source: Buffer, parts: list[_Part], overhead: int) -> tuple[Array, Array]:
-    """Bytes in which the records of all batches lie; where each begins and ends, int64[2, k]."""
-    spans, pieces, end = [], [], 0
-    is_joined = any(part.plain is not None for part in parts)
-    for position, header, plain, _ in parts:
-        start = position + overhead
-        stop = position + LOG_OVERHEAD + header.batch_length
-        if is_joined:
-            piece = memoryview(source)[start:stop] if plain is None else memoryview(plain)
-            pieces.append(piece)
-            start, stop = end, end + len(piece)
-            end = stop
-        spans.append((start, stop))
-    joined = source if not is_joined else pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    data = np.frombuffer(joined, np.uint8)
-    data.setflags(write=False)
-    return data, np.array(spans, np.int64).T
+def _joined(
+    source: Buffer, parts: list[_Part], positions: Array, lengths: Array, overhead: int
+) -> tuple[Buffer, Array, Array]:
+    """Bytes in which the records of all batches lie; where each batch's begin, and their size."""
+    starts, sizes = positions + overhead, lengths + (LOG_OVERHEAD - overhead)
+    if all(plain is None for _, _, plain, _ in parts):
+        return source, starts, sizes
+    pieces = [
+        memoryview(source)[start : start + size] if plain is None else memoryview(plain)
+        for (_, _, plain, _), start, size in zip(
+            parts, starts.tolist(), sizes.tolist(), strict=True
+        )
+    ]
+    sizes = np.array([len(piece) for piece in pieces], np.int64)
+    return (
+        pieces[0] if len(pieces) == 1 else b"".join(pieces),
+        np.cumsum(sizes) - sizes,
+        sizes,
+    )

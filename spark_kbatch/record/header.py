@@ -29,6 +29,7 @@ KIP-534.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -178,49 +179,49 @@ class BatchHeader(NamedTuple):
         Raises:
             CorruptRecordError: a magic, size or count that cannot be.
         """
-        if not 0 <= self.magic <= MAGIC:
+        # Unpacked at once: this is done for every batch, and naming a field takes as long as testing it.
+        base_offset, length, _, magic, _, attributes, delta, _, _, _, _, _, count = self
+        if not 0 <= magic <= MAGIC:
             raise CorruptRecordError(
                 "magic byte",
                 position=position + MAGIC_POSITION,
                 expected=f"0 to {MAGIC}",
-                found=self.magic,
+                found=magic,
             )
-        size, section = self.size_in_bytes, self.batch_length - _LENGTH_MIN
-        size_min = RECORD_BATCH_OVERHEAD
-        if self.magic < MAGIC:
-            size_min = MESSAGE_OVERHEADS[self.magic]
-        if not size_min <= size <= room:
+        length_min = _LENGTH_MIN if magic == MAGIC else MESSAGE_OVERHEADS[magic] - LOG_OVERHEAD
+        if not length_min <= length <= room - LOG_OVERHEAD:
             raise CorruptRecordError(
                 "batch length",
                 position=position + 8,
-                expected=f"{size_min - LOG_OVERHEAD} to {room - LOG_OVERHEAD}",
-                found=self.batch_length,
+                expected=f"{length_min} to {room - LOG_OVERHEAD}",
+                found=length,
             )
-        if self.magic == MAGIC:
-            self._ensure_counts(position, section)
-        if not 0 <= self.base_offset <= MAX_OFFSET - self.last_offset_delta:
+        if magic == MAGIC:
+            if count < 0 or delta < 0:
+                raise CorruptRecordError(
+                    "records count or last offset delta",
+                    position=position,
+                    expected="0 or more",
+                    found=f"{count} and {delta}",
+                )
+            if not attributes & CODEC_MASK and count * MIN_RECORD_SIZE > length - _LENGTH_MIN:
+                raise CorruptRecordError(
+                    "records count for the bytes there are",
+                    position=position + 57,
+                    expected=f"at most {(length - _LENGTH_MIN) // MIN_RECORD_SIZE}",
+                    found=count,
+                )
+        if not 0 <= base_offset <= MAX_OFFSET - delta:
             raise CorruptRecordError(
                 "base offset",
                 position=position,
-                expected=f"0 to {MAX_OFFSET - self.last_offset_delta}",
-                found=self.base_offset,
+                expected=f"0 to {MAX_OFFSET - delta}",
+                found=base_offset,
             )
 
-    def _ensure_counts(self, position: int, section: int) -> None:
-        if self.records_count < 0 or self.last_offset_delta < 0:
-            raise CorruptRecordError(
-                "records count or last offset delta",
-                position=position,
-                expected="0 or more",
-                found=f"{self.records_count} and {self.last_offset_delta}",
-            )
-        if not self.attributes & CODEC_MASK and self.records_count * MIN_RECORD_SIZE > section:
-            raise CorruptRecordError(
-                "records count for the bytes there are",
-                position=position + 57,
-                expected=f"at most {section // MIN_RECORD_SIZE}",
-                found=self.records_count,
-            )
+
+# What `_make` does, without its count of the fields: `_HEADER` has as many.
+_make = functools.partial(tuple.__new__, BatchHeader)
 
 
 class LogRead(NamedTuple):
@@ -258,7 +259,7 @@ def unpack(data: Buffer, position: int = 0) -> BatchHeader:
     """
     if data[position + MAGIC_POSITION] < MAGIC:
         return _message(data, position)
-    return BatchHeader._make(_HEADER.unpack_from(data, position))
+    return _make(_HEADER.unpack_from(data, position))
 
 
 def _message(data: Buffer, position: int) -> BatchHeader:
@@ -391,8 +392,12 @@ def walk(
     """
     end = len(data) if end is None else end
     while position < end:
-        header = header_at(data, position, end)
-        if header.magic < MAGIC:
+        room = end - position
+        if room >= RECORD_BATCH_OVERHEAD and data[position + MAGIC_POSITION] == MAGIC:
+            header = _make(_HEADER.unpack_from(data, position))
+            header.ensure_sane(position, room)
+        else:
+            header_at(data, position, end)
             header = _messages(data, position, end, run_bytes_max)
         yield position, header
         position += LOG_OVERHEAD + header.batch_length

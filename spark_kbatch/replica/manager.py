@@ -30,15 +30,18 @@ from spark_kbatch.config import INTERNAL_PREFIX, Topic, TopicConfig, ensure_vali
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
+    FencedLeaderEpochError,
     InvalidRequiredAcksError,
     KafkaStorageError,
     KBatchError,
     OffsetOutOfRangeError,
+    UnknownLeaderEpochError,
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.log import retention
 from spark_kbatch.log.checkpoints import random_id
 from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.log.leader_epochs import EpochEntry, LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.log.validator import validate
@@ -52,8 +55,20 @@ from spark_kbatch.model import (
     TopicPartition,
 )
 from spark_kbatch.record.header import LogRead
+from spark_kbatch.replica.fetching import (
+    NO_EPOCH,
+    DelayedFetch,
+    FetchInfo,
+    FetchParams,
+    FetchResult,
+    OnFetched,
+    ensure_in_range,
+    may_answer,
+    read_partitions,
+)
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.metadata import Metadata
+from spark_kbatch.replica.purgatory import Purgatory
 
 States: TypeAlias = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, LogState]]
 
@@ -87,6 +102,7 @@ class ReplicaManager:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         # When retention was last looked at behind an append; of each partition under its lock.
         self._retention_checked_ms: dict[TopicPartition, int] = {}
+        self.delayed_fetches: Purgatory[TopicPartition] = Purgatory(now_ms)
 
     def log(self, topic_partition: TopicPartition) -> PartitionLog:
         """The log of a partition.
@@ -165,6 +181,9 @@ class ReplicaManager:
         except (OSError, KBatchError) as error:
             results = dict.fromkeys(partitions, _answer(error))
         on_complete(results)
+        for topic_partition, result in results.items():
+            if result.error is None:
+                self.delayed_fetches.check_and_complete(topic_partition)
 
     def _append_one(
         self,
@@ -285,22 +304,32 @@ class ReplicaManager:
         states: States,
         buffer: bytearray | None = None,
         isolation: IsolationLevel,
+        to_log_end: bool = False,
+        first_batch_whole: bool = True,
     ) -> tuple[LogRead, LogOffsets]:
         """Whole batches from the one that holds `offset` on, and the log's edges.
 
         Args:
-            max_bytes: the first batch is returned even when it is larger.
+            max_bytes: the first batch is returned even when it is larger, if `first_batch_whole`.
             states: answers with the states that count, commits not yet flipped included.
             buffer: used for the result where it is large enough.
             isolation: what of transactions is wanted.
+            to_log_end: whether what is above the high watermark is wanted, too.
 
         Raises:
             As `PartitionLog.read`.
         """
         state = states([topic_partition])[topic_partition]
         log = self.log(topic_partition)
+        seen = state
+        if to_log_end:
+            seen = state._replace(high_watermark=state.log_end_offset)
+            isolation = IsolationLevel.READ_UNCOMMITTED
         try:
-            read = log.read(state, offset, max_bytes=max_bytes, buffer=buffer, isolation=isolation)
+            read = log.read(
+                seen, offset, max_bytes=max_bytes, buffer=buffer, isolation=isolation,
+                first_batch_whole=first_batch_whole,
+            )  # fmt: skip
         except (FileNotFoundError, KafkaStorageError):
             # 1. We read the state. 2. The log start was moved, and segments below it renamed. 3. We
             # look for the one that held `offset`.
@@ -309,6 +338,45 @@ class ReplicaManager:
                 raise
             raise OffsetOutOfRangeError(str(topic_partition), offset, start, end) from None
         return read, log_offsets(state)
+
+    def fetch_messages(
+        self,
+        *,
+        max_wait_ms: int,
+        replica_id: int,
+        min_bytes: int,
+        max_bytes: int,
+        hard_max_bytes_limit: bool,
+        fetch_infos: Mapping[TopicPartition, FetchInfo],
+        isolation: IsolationLevel,
+        on_complete: OnFetched,
+        states: States,
+    ) -> None:
+        """Whole batches of several partitions, at once or when there are enough.
+
+        Args:
+            max_wait_ms: after how long the answer is what there is; 0 or less waits for nothing.
+            replica_id: who asks; `fetching.py` tells what each may see.
+            min_bytes: of all partitions together, to wait for.
+            max_bytes: of all partitions together. Each has a limit of its own in `fetch_infos`.
+            hard_max_bytes_limit: whether also the first batch must fit into the limits.
+            fetch_infos: by partition, in the order in which they are read.
+            isolation: what of transactions a consumer is given.
+            on_complete: called once, with no lock held, with a result for each partition; before
+                this returns, or later by another thread.
+            states: answers with the states that count, commits not yet flipped included.
+        Source: ReplicaManager.fetchMessages.
+        """
+        params = FetchParams(
+            max_wait_ms, replica_id, min_bytes, max_bytes, hard_max_bytes_limit, isolation
+        )
+        reading = _Reading(self, states)
+        results = read_partitions(reading, params, fetch_infos)
+        if may_answer(params, results):
+            on_complete(results)
+        else:
+            delayed = DelayedFetch(reading, params, fetch_infos, on_complete)
+            self.delayed_fetches.try_complete_else_watch(delayed, fetch_infos)
 
     def create_topic(self, name: str, *, partitions: int, config: TopicConfig) -> Topic:
         """The topic, made if it does not exist."""
@@ -334,6 +402,68 @@ class ReplicaManager:
             LogDirLockedError: a broker is in.
         """
         return self.locks.log_dir(self.metadata.broker_dir)
+
+
+class _Reading:
+    """How a fetch sees partitions, with commits that are decided and not flipped."""
+
+    def __init__(self, manager: ReplicaManager, states: States) -> None:
+        self._manager, self._states = manager, states
+
+    def state_for_fetch(self, topic_partition: TopicPartition, info: FetchInfo) -> LogState:
+        """As `fetching.Reading`."""
+        state = self._states([topic_partition])[topic_partition]
+        known, current = info.current_leader_epoch, state.leader_epoch
+        if known != NO_EPOCH and known < current:
+            raise FencedLeaderEpochError(str(topic_partition), current, known)
+        if known > current:
+            raise UnknownLeaderEpochError(str(topic_partition), current, known)
+        return state
+
+    def read_for_fetch(
+        self,
+        topic_partition: TopicPartition,
+        info: FetchInfo,
+        params: FetchParams,
+        *,
+        max_bytes: int,
+        first_batch_whole: bool,
+    ) -> FetchResult:
+        """As `fetching.Reading`."""
+        state = self.state_for_fetch(topic_partition, info)
+        diverging = self._diverging(topic_partition, info, state)
+        if diverging is not None:
+            return FetchResult(offsets=log_offsets(state), diverging=diverging)
+        ensure_in_range(topic_partition, state, info.fetch_offset)
+        read, offsets = self._manager.fetch(
+            topic_partition,
+            info.fetch_offset,
+            max_bytes=max_bytes,
+            states=self._states,
+            isolation=params.isolation,
+            to_log_end=params.to_log_end,
+            first_batch_whole=first_batch_whole,
+        )
+        return FetchResult(read, offsets)
+
+    def _diverging(
+        self, topic_partition: TopicPartition, info: FetchInfo, state: LogState
+    ) -> EpochEntry | None:
+        """Where the caller's last epoch ends here, if its log and ours have come to differ."""
+        if info.last_fetched_epoch == NO_EPOCH:
+            return None
+        log = self._manager.log(topic_partition)
+        epochs = LeaderEpochCache.read(log.files, log.directory)
+        end = epochs.end_offset_for(info.last_fetched_epoch, state.log_end_offset)
+        if end.epoch < 0:
+            raise OffsetOutOfRangeError(
+                str(topic_partition),
+                info.fetch_offset,
+                state.log_start_offset,
+                state.log_end_offset,
+            )
+        differs = end.epoch < info.last_fetched_epoch or end.start_offset < info.fetch_offset
+        return end if differs else None
 
 
 def ensure_not_internal(topic: str) -> None:

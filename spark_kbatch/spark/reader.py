@@ -19,10 +19,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_kbatch.cluster import open_for_reading
-from spark_kbatch.config import ReadOptions
-from spark_kbatch.consumer import TopicReader
+from spark_kbatch.consumer.splits import Piece
+from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import InvalidTimestampError
-from spark_kbatch.model import OffsetRange, TopicPartition
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.read_config import ReadOptions
 from spark_kbatch.record.codec import RECORD_SCHEMA
 
 _RECORD_COLUMNS = {name: name for name in RECORD_SCHEMA.names} | {"timestampType": "timestamp_type"}
@@ -31,10 +32,10 @@ _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 @dataclass
 class RangePartition(InputPartition):
-    """One offset range; `load` names the plan that it belongs to."""
+    """What one task reads; `load` names the plan that it belongs to."""
 
     load: str
-    wanted: OffsetRange
+    piece: Piece
 
 
 class KBatchReader(DataSourceReader):
@@ -45,10 +46,9 @@ class KBatchReader(DataSourceReader):
         self._columns = columns
 
     def partitions(self) -> list[InputPartition]:
-        """One for each partition of the topics."""
+        """One for each piece of the plan."""
         load = uuid.uuid4().hex
-        ranges = self._open().plan(self._options)
-        return [RangePartition(load, wanted) for wanted in ranges]
+        return [RangePartition(load, piece) for piece in self._open().plan(self._options)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of one range, in offset order."""
@@ -56,19 +56,14 @@ class KBatchReader(DataSourceReader):
         if not isinstance(partition, RangePartition):
             return
         logs = self._open()
-        wanted = self._resolve(logs, partition)
+        action = f"{partition.load}-{_action()}"
+        wanted = logs.resolve(partition.piece, self._options, action)
         names = [_RECORD_COLUMNS[name] for name in self._columns if name in _RECORD_COLUMNS]
         for batch in logs.read_range(wanted, names, self._options.isolation_level):
             yield self._to_row_batch(batch, wanted.topic_partition)
 
     def _open(self) -> TopicReader:
         return open_for_reading(self._options.path, foreign_end=self._options.foreign_end)
-
-    def _resolve(self, logs: TopicReader, partition: RangePartition) -> OffsetRange:
-        wanted = partition.wanted
-        if wanted.start >= 0 and wanted.end >= 0:
-            return wanted
-        return logs.resolve(wanted, self._options, f"{partition.load}-{_action()}")
 
     def _to_row_batch(
         self, batch: pa.RecordBatch, topic_partition: TopicPartition

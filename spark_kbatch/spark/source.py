@@ -25,8 +25,9 @@ from pyspark.sql.types import (
 )
 
 from spark_kbatch.cluster import open_for_reading
-from spark_kbatch.config import parse_read_options, parse_write_options
+from spark_kbatch.config import parse_write_options
 from spark_kbatch.errors import ConfigError
+from spark_kbatch.read_config import parse_read_options
 from spark_kbatch.spark.reader import KBatchReader
 from spark_kbatch.spark.writer import Job, KBatchStreamWriter, KBatchWriter, ensure_writable
 
@@ -49,7 +50,7 @@ ROW_SCHEMA = StructType(
 
 
 class KBatchDataSource(DataSource):
-    """The data source. Options: the tables in the README, made from `config.py`."""
+    """The data source. Options: the tables in the README, made from `config.py` and `read_config.py`."""
 
     @classmethod
     def name(cls) -> str:
@@ -59,7 +60,7 @@ class KBatchDataSource(DataSource):
     def schema(self) -> StructType:
         """Spark's Kafka row, with headers where they are wanted; checks the options."""
         options = parse_read_options(self.options)
-        open_for_reading(options.path, foreign_end=options.foreign_end).plan(options)
+        open_for_reading(options.path, foreign_end=options.foreign_end).ranges(options)
         return ROW_SCHEMA if options.include_headers else StructType(ROW_SCHEMA.fields[:-1])
 
     def reader(self, schema: StructType) -> KBatchReader:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.cluster import open_for_reading
-from spark_kbatch.consumer import TopicReader
+from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
 from spark_kbatch.log.files import Files
 from spark_kbatch.model import IsolationLevel, LogOffsets, TopicPartition

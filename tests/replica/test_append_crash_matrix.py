@@ -29,6 +29,7 @@ from tests.faults import (
     FaultyFiles,
     StopsInTheFlip,
     died,
+    open_files,
 )
 from tests.log.soundness import ensure_sound
 from tests.reference import Record
@@ -180,7 +181,6 @@ def test_after_an_error_of_the_disk_a_retry_leaves_each_batch_there_once(
     for (at, step), path in zip(enumerate(start.steps), copies(start.path), strict=False):
         message = f"{fault} at step {at}: {step}"
         files = FaultyFiles(Fault(at, fault.error, fault.torn, fault.lasting))
-        descriptors = sorted(entry.name for entry in Path("/proc/self/fd").iterdir())
         cluster = Cluster(str(path), files=files)
         failures = 0
         for number in range(len(NEW)):
@@ -193,7 +193,7 @@ def test_after_an_error_of_the_disk_a_retry_leaves_each_batch_there_once(
                 files.fault = None
                 assert not append(cluster, number, [PARTITIONS[p] for p in failed]), message
         assert failures == 1, message
-        assert sorted(entry.name for entry in Path("/proc/self/fd").iterdir()) == descriptors
+        assert not open_files(path), message
 
         assert appended(start.before, path) == [2, 2], message
         ensure_next_writers_work(start.before, path)

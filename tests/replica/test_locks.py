@@ -20,7 +20,7 @@ from spark_kbatch.log.files import Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.locks import Locks
 from tests import builders
-from tests.faults import run_child
+from tests.faults import open_files, run_child
 
 Take = Callable[[Locks], AbstractContextManager[None]]
 
@@ -229,11 +229,10 @@ def test_an_error_inside_releases_the_locks(folder: Path) -> None:
 
 
 def test_locks_leave_no_file_open(folder: Path) -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
     for take in LOCKS.values():
         with take(some_locks(folder)):
             pass
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert not open_files(folder)
 
 
 @every_lock

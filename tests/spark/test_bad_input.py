@@ -75,11 +75,11 @@ BOTH = '{"flights":{"0":%s,"1":%s}}'
 READS = [
     pytest.param(
         {}, "ConfigError",
-        ["'subscribe'", "'assign'", "exactly one", "neither"], id="no-strategy",
+        ["'subscribe'", "'assign'", "exactly one", "none was given"], id="no-strategy",
     ),
     pytest.param(
         {"subscribe": "flights", "assign": '{"flights":[0]}'}, "ConfigError",
-        ["'subscribe'", "'assign'", "exactly one", "both"], id="two-strategies",
+        ["exactly one", "'subscribe' and 'assign' were given"], id="two-strategies",
     ),
     pytest.param(
         {"subscribe": "flights,flihgts"}, "UnknownTopicOrPartitionError",

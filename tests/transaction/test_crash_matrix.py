@@ -23,7 +23,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.transaction import coordinator
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
-from tests.faults import CAN_BE_TORN, Fault, FaultyFiles, died
+from tests.faults import CAN_BE_TORN, Fault, FaultyFiles, died, open_files
 from tests.log.soundness import ensure_sound
 from tests.reference import Record
 
@@ -107,10 +107,6 @@ def roll_forward(path: Path, files: Files) -> None:
 
 def contents(path: Path) -> Contents:
     return builders.contents(Cluster(str(path)))
-
-
-def open_descriptors() -> list[str]:
-    return sorted(path.name for path in Path("/proc/self/fd").iterdir())
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +227,6 @@ def test_an_error_of_the_disk_at_any_step_says_truly_what_became_of_the_data(
     for (at, step), path in zip(enumerate(steps), copies(before), strict=False):
         message = f"{fault} at step {at}: {step}"
         files = FaultyFiles(Fault(at, fault.error, fault.torn, fault.lasting))
-        descriptors = open_descriptors()
         try:
             scenario.run_job(path, files)
             outcome = None
@@ -240,7 +235,7 @@ def test_an_error_of_the_disk_at_any_step_says_truly_what_became_of_the_data(
         except OSError as error:
             outcome = "the task failed" if "/staging-0/job" in str(error) else str(error)
         outcomes.add(outcome)
-        assert open_descriptors() == descriptors, f"{message}: a file is left open"
+        assert not open_files(path), f"{message}: a file is left open"
 
         found = contents(path)
         if outcome in ("the task failed", coordinator.NOTHING_VISIBLE):

@@ -10,7 +10,7 @@ import pytest
 from spark_kbatch.config import Topic, TopicConfig
 from spark_kbatch.log.files import Files
 from spark_kbatch.transaction.staging import Extent, Staging
-from tests.faults import Fault, FaultyFiles
+from tests.faults import Fault, FaultyFiles, open_files
 
 TOPICS = {name: Topic(name, f"id of {name}", 3, TopicConfig()) for name in ("clicks", "views")}
 
@@ -130,7 +130,6 @@ def test_an_abandoned_attempt_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", range(9))
 def test_a_task_that_fails_at_any_step_can_be_abandoned(tmp_path: Path, at: int) -> None:
-    descriptors = len(list(Path("/proc/self/fd").iterdir()))
     files = FaultyFiles(Fault(at, errno.ENOSPC, torn=True))
     staging = Staging(files, tmp_path, "job", shared_bytes_max=15, flush=True)
 
@@ -144,4 +143,4 @@ def test_a_task_that_fails_at_any_step_can_be_abandoned(tmp_path: Path, at: int)
         work()
     staging.abandon()
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    assert not open_files(tmp_path)

@@ -1,0 +1,14 @@
+"""Offsets asked for -> ranges -> batches -> rows.
+
+    ReadOptions -> planning (ranges of numbers, EARLIEST and LATEST) -> splits (a piece for each task)
+    in a task: a piece -> planning (numbers of one moment) -> reading (fetch, decode) -> Arrow
+
+Module by module:
+
+    topic_reader    what the topics at one PATH can be asked, whatever wrote them
+    planning        which partitions, from where to where; times become offsets
+    splits          large ranges, divided among tasks
+    reading         the records of one range
+
+Source: Spark connector/kafka-0-10-sql/.../KafkaOffsetReaderAdmin.scala, KafkaDataConsumer.scala.
+"""

@@ -1,0 +1,250 @@
+"""Which partitions are read, from which offset to which.
+
+    subscribe, subscribePattern, assign   -> partitions that exist          when it is planned
+    offsets, by partition or for all      -> the same; EARLIEST and LATEST stay as they are
+    times                                 -> offsets                        when it is planned
+    EARLIEST, LATEST                      -> offsets                        when the range is read
+
+EARLIEST and LATEST are looked up as late as that so that a plan which is used again sees what was
+written since. Everything that is looked up for one plan is of one moment.
+
+Source: Spark connector/kafka-0-10-sql/.../KafkaOffsetReaderAdmin.scala, ConsumerStrategy.scala,
+KafkaBatchPartitionReader.scala.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from spark_kbatch.errors import (
+    ConfigError,
+    DataLossError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.model import (
+    EARLIEST,
+    LATEST,
+    IsolationLevel,
+    LogOffsets,
+    OffsetAndTimestamp,
+    OffsetRange,
+    TopicPartition,
+)
+from spark_kbatch.read_config import (
+    Assign,
+    Bound,
+    NoMatch,
+    Offsets,
+    ReadOptions,
+    Selection,
+    Subscribe,
+    SubscribePattern,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class LogView(Protocol):
+    """One log as it stood at one moment, which is the same for all logs that were asked for together."""
+
+    @property
+    def offsets(self) -> LogOffsets:
+        """Its edges."""
+
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, end_offset: int
+    ) -> OffsetAndTimestamp | None:
+        """The first record before `end_offset` with that time or a later one, if there is one."""
+
+
+class Topics(Protocol):
+    """What a plan asks of PATH."""
+
+    def topic_names(self, *, internal: bool = False) -> Sequence[str]:
+        """Sorted."""
+
+    def partitions(self, topic: str) -> Sequence[TopicPartition]:
+        """In order; raises UnknownTopicOrPartitionError."""
+
+    def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
+        """Of one moment."""
+
+
+def selected(selection: Selection, topics: Topics) -> list[TopicPartition]:
+    """The partitions that are read, in order of topic and number.
+
+    Raises:
+        UnknownTopicOrPartitionError: a topic that is named does not exist; with the option.
+    Source: ConsumerStrategy.assignedTopicPartitions.
+    """
+    match selection:
+        case Subscribe(names):
+            return _partitions("subscribe", names, topics)
+        case Assign(wanted):
+            names = tuple(tp.topic for tp in wanted)
+            return [tp for tp in _partitions("assign", names, topics) if tp in wanted]
+        case SubscribePattern(pattern):
+            search = re.compile(pattern).search
+            found: list[TopicPartition] = []
+            for name in topics.topic_names():
+                if search(name):
+                    try:
+                        found += topics.partitions(name)
+                    except UnknownTopicOrPartitionError:
+                        continue  # deleted since the names were listed
+            return sorted(found)
+
+
+def _partitions(option: str, names: Iterable[str], topics: Topics) -> list[TopicPartition]:
+    found: list[TopicPartition] = []
+    for name in sorted(set(names)):
+        try:
+            found += topics.partitions(name)
+        except UnknownTopicOrPartitionError as error:
+            raise UnknownTopicOrPartitionError(f"option {option!r}: {error}") from None
+    return found
+
+
+def ranges(options: ReadOptions, topics: Topics) -> list[OffsetRange]:
+    """The ranges of a batch read, in order of partitions; those that stay empty are left out.
+
+    Raises:
+        UnknownTopicOrPartitionError: as `selected`.
+        ConfigError: a side names other partitions than those that are read; a time that no record
+            has; a side that begins past its end.
+        OffsetOutOfRangeError: a number outside the log, unless data loss is accepted.
+    """
+    partitions = selected(options.selection, topics)
+    for side in (options.starting, options.ending):
+        _ensure_names_exactly(partitions, side)
+    match options.starting, options.ending:
+        case Offsets(offsets=int(start)), Offsets(offsets=int(end)):
+            return [OffsetRange(tp, start, end) for tp in partitions]
+    views = topics.views(partitions)
+    starts = _offsets_of(options.starting, partitions, views, options, no_match=options.no_match)
+    ends = _offsets_of(options.ending, partitions, views, options, no_match="latest")
+    found = []
+    for tp in partitions:
+        wanted = OffsetRange(tp, starts[tp], ends[tp])
+        _ensure_held(options.starting.option, wanted, wanted.start, views[tp].offsets, options)
+        _ensure_held(options.ending.option, wanted, wanted.end, views[tp].offsets, options)
+        if 0 <= wanted.end < wanted.start:
+            raise ConfigError(
+                f"option {options.starting.option!r}: the resolved start offset {wanted.start} is "
+                f"greater than the resolved end offset {wanted.end}, of {options.ending.option!r}, "
+                f"for topic {tp.topic} partition {tp.partition}"
+            )
+        if wanted.start < 0 or wanted.end < 0 or wanted.start < wanted.end:
+            found.append(wanted)
+    return found
+
+
+def initial_offsets(options: ReadOptions, topics: Topics) -> dict[TopicPartition, int]:
+    """Where a stream begins that has no checkpoint: a number for each partition, of one moment.
+
+    Raises:
+        UnknownTopicOrPartitionError, ConfigError: as `ranges`.
+    """
+    partitions = selected(options.selection, topics)
+    _ensure_names_exactly(partitions, options.starting)
+    views = topics.views(partitions)
+    starts = _offsets_of(options.starting, partitions, views, options, no_match=options.no_match)
+    return {
+        tp: number(offset, views[tp].offsets, options.isolation_level)
+        for tp, offset in starts.items()
+    }
+
+
+def number(offset: int, edges: LogOffsets, isolation: IsolationLevel) -> int:
+    """The edge that EARLIEST or LATEST stands for; any other offset as it is."""
+    if offset == EARLIEST:
+        return edges.log_start_offset
+    return edges.end_offset(isolation) if offset == LATEST else offset
+
+
+def _ensure_names_exactly(partitions: Sequence[TopicPartition], side: Bound) -> None:
+    named = side.offsets if isinstance(side, Offsets) else side.timestamps
+    if isinstance(named, int) or named.keys() == set(partitions):
+        return
+    specified, read = (", ".join(map(str, sorted(tps))) or "none" for tps in (named, partitions))
+    hint = f"; use {EARLIEST} for earliest and {LATEST} for latest" * isinstance(side, Offsets)
+    raise ConfigError(
+        f"option {side.option!r} must name exactly the partitions that are read; it names: "
+        f"{specified}; read are: {read}{hint}"
+    )
+
+
+def _offsets_of(
+    side: Bound,
+    partitions: Sequence[TopicPartition],
+    views: Mapping[TopicPartition, LogView],
+    options: ReadOptions,
+    *,
+    no_match: NoMatch,
+) -> Mapping[TopicPartition, int]:
+    """An offset for each partition; EARLIEST and LATEST only where the user gave them.
+
+    Source: KafkaOffsetReaderAdmin.readTimestampOffsets.
+    """
+    if isinstance(side, Offsets):
+        offsets = side.offsets
+        return dict.fromkeys(partitions, offsets) if isinstance(offsets, int) else offsets
+    found = {}
+    for tp in partitions:
+        time = side.timestamps if isinstance(side.timestamps, int) else side.timestamps[tp]
+        end_offset = views[tp].offsets.end_offset(options.isolation_level)
+        record = views[tp].offset_for_timestamp(time, end_offset=end_offset)
+        if record is None and no_match == "error":
+            raise ConfigError(
+                f"No offset matched from request of topic-partition {tp} and timestamp {time} in "
+                f"option {side.option!r}: all its records are older, or it has none; with option "
+                "'startingOffsetsByTimestampStrategy' set to 'latest' the read begins at its end"
+            )
+        found[tp] = end_offset if record is None else record.offset
+    return found
+
+
+def _ensure_held(
+    option: str, wanted: OffsetRange, offset: int, edges: LogOffsets, options: ReadOptions
+) -> None:
+    log_start, log_end = edges.log_start_offset, edges.end_offset(options.isolation_level)
+    if offset < 0 or log_start <= offset <= log_end:
+        return
+    error = OffsetOutOfRangeError(str(wanted.topic_partition), offset, log_start, log_end, option)
+    if options.fail_on_data_loss:
+        raise error
+    logger.warning("%s; what is there is read", error)
+
+
+def resolve(wanted: OffsetRange, whole: OffsetRange, earliest: int, latest: int) -> OffsetRange:
+    """The numbers of a piece: of the range that it is cut from, what lies within the piece.
+
+    So what a range no longer has at the moment of reading is no loss to the pieces it was cut into,
+    unless the user gave its number.
+
+    Args:
+        wanted: the piece.
+        whole: the range that was planned; the same where it was not cut.
+        earliest: of the partition when it is read.
+        latest: of the partition then, exclusive.
+
+    Raises:
+        DataLossError: a range that begins past its end.
+    """
+    first = (
+        earliest if whole.start == EARLIEST else latest if whole.start == LATEST else whole.start
+    )
+    last = latest if whole.end == LATEST else whole.end
+    if first > last:
+        raise DataLossError(
+            f"{whole.topic_partition} from offset {first} to {last}",
+            f"offsets {earliest} to {latest}",
+            "it begins past its end, so records that it named are gone",
+        )
+    start = first if wanted.start < 0 else min(max(wanted.start, first), last)
+    end = last if wanted.end < 0 else max(min(wanted.end, last), start)
+    return OffsetRange(wanted.topic_partition, start, end)

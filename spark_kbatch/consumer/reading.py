@@ -1,0 +1,111 @@
+"""The records of one range: fetched, checked, decoded; those of aborted transactions left out.
+
+Source: Spark connector/kafka-0-10-sql/.../KafkaDataConsumer.scala; Kafka clients/consumer/internals/
+CompletedFetch.java.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
+from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, TopicPartition
+from spark_kbatch.record import codec
+from spark_kbatch.record.control import read_marker
+from spark_kbatch.record.header import NO_PRODUCER_ID, BatchHeader, LogRead, ensure_valid
+
+FETCH_BYTES = 4 * 1024 * 1024
+PIECE_BYTES = 4 * 1024 * 1024
+
+
+class Fetcher(Protocol):
+    """Where batches come from."""
+
+    def fetch(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        buffer: bytearray | None,
+        isolation: IsolationLevel,
+    ) -> tuple[LogRead, LogOffsets]:
+        """Whole batches from the first that holds `offset` or a later one, and the log's edges.
+
+        Nothing at or above the end for this isolation level, and where compaction left no batch up
+        to it. Where committed data is asked for, with the aborted transactions among the batches.
+        """
+
+
+def read_range(
+    fetcher: Fetcher,
+    wanted: OffsetRange,
+    columns: Sequence[str],
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+) -> Iterator[pa.RecordBatch]:
+    """The records of a range whose bounds are numbers, in offset order, in bounded pieces.
+
+    Control records are left out; where committed data is asked for, so is what was aborted.
+
+    Args:
+        columns: names of `codec.RECORD_SCHEMA`; only those are decoded.
+
+    Raises:
+        OffsetOutOfRangeError: the log does not hold the range.
+        CorruptRecordError: with file and position.
+    """
+    topic_partition, offset, end = wanted
+    buffer = bytearray(FETCH_BYTES)
+    while offset < end:
+        read, edges = fetcher.fetch(
+            topic_partition, offset, max_bytes=FETCH_BYTES, buffer=buffer, isolation=isolation
+        )
+        if not read.batches:
+            log_end = edges.end_offset(isolation)
+            if end <= log_end:
+                return
+            raise OffsetOutOfRangeError(str(topic_partition), end, edges.log_start_offset, log_end)
+        # What lies behind the range is not looked at, so that a range can end before a damaged batch.
+        read = read.below(end)
+        if not read.batches:
+            return
+        try:
+            yield from codec.decode_batches(
+                read.data, without_aborted(read), columns=columns,
+                start_offset=offset, end_offset=end, max_bytes=PIECE_BYTES,
+            )  # fmt: skip
+        except CorruptRecordError as error:
+            raise error.at(read.path, read.position) from None
+        offset = read.batches[-1][1].next_offset
+
+
+def without_aborted(read: LogRead) -> list[tuple[int, BatchHeader]]:
+    """The batches that are left once those of aborted transactions are taken out.
+
+    Raises:
+        CorruptRecordError: the CRC of a batch that is taken out, or of a marker, does not hold: they
+            are judged by their headers, of which nothing is true without it.
+    Source: CompletedFetch.nextFetchedRecord, consumeAbortedTransactionsUpTo.
+    """
+    if not read.aborted:
+        return read.batches
+    left: list[tuple[int, BatchHeader]] = []
+    coming = deque(read.aborted)
+    aborting: set[int] = set()  # producers whose transaction here was aborted
+    for position, header in read.batches:
+        if header.producer_id > NO_PRODUCER_ID:
+            while coming and coming[0].first_offset <= header.last_offset:
+                aborting.add(coming.popleft().producer_id)
+            if header.is_control:
+                marker = read_marker(read.data, position, header)
+                if marker is not None and marker.is_abort:
+                    aborting.discard(header.producer_id)
+            elif header.is_transactional and header.producer_id in aborting:
+                ensure_valid(read.data, position, header)
+                continue
+        left.append((position, header))
+    return left

@@ -1,0 +1,120 @@
+"""Ranges, divided among tasks.
+
+With `minPartitions` or `maxRecordsPerPartition` the pieces are those of Spark's connector:
+
+    1. a range of more than maxRecordsPerPartition offsets becomes as few pieces as have no more
+    2. where that makes fewer than minPartitions, each range gets its share of minPartitions, by its
+       size among all; those whose share rounds to one piece stay whole, and what they leave of
+       minPartitions is shared out again among the others
+    3. the pieces of a range have the same size; what the division leaves goes to the last ones
+
+A piece at the begin or end of its range keeps the EARLIEST or LATEST that stands there.
+
+Source: Spark connector/kafka-0-10-sql/.../KafkaOffsetRangeCalculator.scala,
+KafkaOffsetReaderAdmin.getOffsetRangesFromUnresolvedOffsets.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from spark_kbatch.consumer.planning import LogView, number
+from spark_kbatch.model import OffsetRange, TopicPartition
+from spark_kbatch.read_config import ReadOptions
+
+
+class Piece(NamedTuple):
+    """What one task reads, and the range that it is cut from."""
+
+    wanted: OffsetRange
+    whole: OffsetRange
+
+
+def split(
+    ranges: Sequence[OffsetRange],
+    views: Mapping[TopicPartition, LogView],
+    options: ReadOptions,
+) -> list[Piece]:
+    """The pieces of a batch read, in the order of ranges. A range that is empty now stays as it is."""
+    if not _needs_split(ranges, options):
+        return [Piece(one, one) for one in ranges]
+    known = [_known(one, views[one.topic_partition], options) for one in ranges]
+    pieces: dict[TopicPartition, list[OffsetRange]] = {}
+    for piece in divide(known, options.min_partitions, options.max_records_per_partition):
+        pieces.setdefault(piece.topic_partition, []).append(piece)
+    return [
+        piece for whole in ranges for piece in _of(whole, pieces.get(whole.topic_partition, []))
+    ]
+
+
+def _needs_split(ranges: Sequence[OffsetRange], options: ReadOptions) -> bool:
+    """Source: KafkaOffsetReaderAdmin.shouldDivvyUpLargePartitions.
+
+    A range whose ends are not both numbers has a size of no meaning, and is not divided for it.
+    """
+    most = options.max_records_per_partition
+    return len(ranges) < (options.min_partitions or 0) or (
+        most is not None and any(one.end - one.start > most for one in ranges)
+    )
+
+
+def _known(one: OffsetRange, view: LogView, options: ReadOptions) -> OffsetRange:
+    """In numbers that the log has now."""
+    first, last = view.offsets.log_start_offset, view.offsets.end_offset(options.isolation_level)
+    start, end = (number(n, view.offsets, options.isolation_level) for n in one[1:])
+    return OffsetRange(one.topic_partition, max(start, first), min(end, last))
+
+
+def _of(whole: OffsetRange, pieces: Sequence[OffsetRange]) -> Iterator[Piece]:
+    """The pieces of one range; the outer bounds are those of the range."""
+    bounds = [whole.start, *(piece.start for piece in pieces[1:]), whole.end]
+    for start, end in itertools.pairwise(bounds):
+        yield Piece(OffsetRange(whole.topic_partition, start, end), whole)
+
+
+def divide(
+    ranges: Sequence[OffsetRange], min_partitions: int | None, max_records: int | None
+) -> list[OffsetRange]:
+    """Ranges whose bounds are numbers, divided as Spark's connector does it; empty ones left out.
+
+    Args:
+        min_partitions: how many pieces there should be, about.
+        max_records: how many offsets a piece has at most.
+    """
+    found = [one for one in ranges if one.start < one.end]
+    if max_records is not None:
+        found = [
+            piece
+            for one in found
+            for piece in _cut(one, math.ceil((one.end - one.start) / max_records))
+        ]
+    if min_partitions is None or len(found) >= min_partitions:
+        return found
+    total = sum(one.end - one.start for one in found)
+    whole = [one for one in found if _share(one, total, min_partitions) == 1]
+    stay = {one.topic_partition for one in whole}
+    rest = total - sum(one.end - one.start for one in whole)
+    left = max(min_partitions - len(whole), 1)
+    return [
+        piece
+        for one in found
+        for piece in _cut(one, 1 if one.topic_partition in stay else _share(one, rest, left))
+    ]
+
+
+def _share(one: OffsetRange, total: int, pieces: int) -> int:
+    share = (one.end - one.start) / total * pieces
+    below = math.floor(share)
+    return max(below + (share - below >= 0.5), 1)
+
+
+def _cut(one: OffsetRange, parts: int) -> Iterator[OffsetRange]:
+    start = one.start
+    for part in range(parts):
+        size = (one.end - start) // (parts - part)
+        if size:
+            yield OffsetRange(one.topic_partition, start, start + size)
+        start += size

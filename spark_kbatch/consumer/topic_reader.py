@@ -1,0 +1,241 @@
+"""What the topics at one PATH can be asked, whatever wrote them."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from spark_kbatch.config import Topic, parse_isolation_level
+from spark_kbatch.consumer import planning, reading, splits
+from spark_kbatch.consumer.planning import LogView
+from spark_kbatch.consumer.splits import Piece
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.model import (
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
+    IsolationLevel,
+    LogOffsets,
+    OffsetAndTimestamp,
+    OffsetRange,
+    PartitionInfo,
+    TopicPartition,
+)
+from spark_kbatch.read_config import ReadOptions
+from spark_kbatch.record import codec
+from spark_kbatch.record.header import NO_TIMESTAMP, LogRead
+
+
+class TopicReader(abc.ABC):
+    """The topics at one PATH; what PATH is decides which there are and where batches come from.
+
+    Thread-safe; keeps no file open.
+    """
+
+    path: Path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(  # noqa: B027  there is nothing to do, for any of them
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing is held between calls."""
+
+    @abc.abstractmethod
+    def topic_names(self, *, internal: bool = False) -> list[str]:
+        """Sorted; internal topics where asked."""
+
+    @abc.abstractmethod
+    def topic(self, name: str) -> Topic:
+        """The topic.
+
+        Raises:
+            UnknownTopicOrPartitionError: names those that exist.
+        """
+
+    @abc.abstractmethod
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """All partitions of a topic, in order; raises as `topic`."""
+
+    @abc.abstractmethod
+    def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
+        """These logs as they stand now; of one moment, where PATH knows one.
+
+        Raises:
+            UnknownTopicOrPartitionError: one of them does not exist.
+        """
+
+    @abc.abstractmethod
+    def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
+        """Edges and sizes of all partitions of these topics."""
+
+    @abc.abstractmethod
+    def fetch(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        buffer: bytearray | None = None,
+        isolation: IsolationLevel,
+    ) -> tuple[LogRead, LogOffsets]:
+        """As `reading.Fetcher.fetch`."""
+
+    @abc.abstractmethod
+    def agreed_edges(
+        self, topic_partition: TopicPartition, options: ReadOptions, action: str
+    ) -> tuple[int, int]:
+        """Where a partition begins and ends for all tasks of one action.
+
+        Args:
+            options: of the read; all partitions that they select are looked up together.
+            action: the same for all callers that are to agree, where PATH lets them.
+        """
+
+    def topics(self) -> list[Topic]:
+        """All topics but internal ones, by name."""
+        return [self.topic(name) for name in self.topic_names()]
+
+    def edges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogOffsets]:
+        """Where these logs begin and end; raises as `views`."""
+        return {tp: view.offsets for tp, view in self.views(partitions).items()}
+
+    def list_offsets(
+        self,
+        wanted: Mapping[TopicPartition, int | str],
+        *,
+        isolation_level: str = "read_committed",
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Offsets by time.
+
+        Args:
+            wanted: for each partition, as (topic, number), a time in ms: the answer is the first
+                record with that time or a later one. Or "earliest", "latest", "max_timestamp", as
+                -2, -1 and -3: the first offset held, the end, the first record of those with the
+                largest time.
+            isolation_level: "read_committed" ends before the first transaction that is open.
+
+        Returns:
+            None where there is no such record before the end. The time of an edge is -1.
+
+        Raises:
+            ConfigError: another word or number.
+        Source: Kafka core/.../cluster/Partition.scala fetchOffsetForTimestamp; ListOffsetsRequest.
+        """
+        times = _parse_times(wanted)
+        isolation = parse_isolation_level("isolation_level", isolation_level)
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        for tp, view in self.views(times).items():
+            if times[tp] in (EARLIEST, LATEST):
+                edge = planning.number(times[tp], view.offsets, isolation)
+                found[tp] = OffsetAndTimestamp(edge, NO_TIMESTAMP)
+            else:
+                end_offset = view.offsets.end_offset(isolation)
+                found[tp] = view.offset_for_timestamp(times[tp], end_offset=end_offset)
+        return found
+
+    def ranges(self, options: ReadOptions) -> list[OffsetRange]:
+        """What a read goes over; raises as `planning.ranges`."""
+        return planning.ranges(options, self)
+
+    def plan(self, options: ReadOptions) -> list[Piece]:
+        """What each task of a read goes over; raises as `planning.ranges`."""
+        ranges = self.ranges(options)
+        return splits.split(ranges, self.views(one.topic_partition for one in ranges), options)
+
+    def resolve(self, piece: Piece, options: ReadOptions, action: str) -> OffsetRange:
+        """A piece of the plan that `options` make, with numbers for its bounds.
+
+        Raises:
+            DataLossError: as `planning.resolve`.
+        """
+        if min(piece.whole[1:]) >= 0:
+            return piece.wanted
+        edges = self.agreed_edges(piece.whole.topic_partition, options, action)
+        return planning.resolve(*piece, *edges)
+
+    def read_range(
+        self,
+        wanted: OffsetRange,
+        columns: Sequence[str],
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> Iterator[pa.RecordBatch]:
+        """As `reading.read_range`."""
+        return reading.read_range(self, wanted, columns, isolation)
+
+    def read(
+        self,
+        topic: str,
+        *,
+        partitions: Sequence[int] | None = None,
+        start: int | str = "earliest",
+        end: int | str = "latest",
+        columns: Sequence[str] = tuple(codec.RECORD_SCHEMA.names),
+        isolation_level: str = "read_committed",
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of a topic, partition by partition, in offset order within each.
+
+        Args:
+            topic: its name.
+            partitions: which; all by default.
+            start: offset, or "earliest"; inclusive.
+            end: offset, or "latest"; exclusive.
+            columns: which of `RECORD_SCHEMA`, in which order.
+            isolation_level: "read_committed" leaves out what transactions aborted, and ends before
+                the first that is open; "read_uncommitted" does neither.
+
+        Returns:
+            Batches of the given columns of `RECORD_SCHEMA`, behind int32 `partition`.
+        """
+        for word, bound, name in (("earliest", start, "start"), ("latest", end, "end")):
+            if (isinstance(bound, str) and bound != word) or (isinstance(bound, int) and bound < 0):
+                raise ConfigError(
+                    f"{name} is {bound!r}; accepted: {word!r}, or an offset from 0 on"
+                )
+        isolation = parse_isolation_level("isolation_level", isolation_level)
+        all_of_topic = self.partitions(topic)
+        chosen = (
+            all_of_topic if partitions is None else [TopicPartition(topic, p) for p in partitions]
+        )
+        ranges = [
+            OffsetRange(
+                tp,
+                EARLIEST if isinstance(start, str) else start,
+                LATEST if isinstance(end, str) else end,
+            )
+            for tp in chosen
+        ]
+        edges = self.edges(chosen)
+        for wanted in ranges:
+            found = edges[wanted.topic_partition]
+            limits = found.log_start_offset, found.end_offset(isolation)
+            resolved = planning.resolve(wanted, wanted, *limits)
+            number = pa.scalar(wanted.topic_partition.partition, pa.int32())
+            for batch in self.read_range(resolved, columns, isolation):
+                yield batch.add_column(0, "partition", pa.repeat(number, batch.num_rows))
+
+
+_EDGES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
+
+
+def _parse_times(wanted: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
+    """What `TopicReader.list_offsets` is asked, the words as their numbers."""
+    times = {}
+    for tp, asked in wanted.items():
+        number = _EDGES.get(asked) if isinstance(asked, str) else asked
+        if number is None or (number < 0 and number not in _EDGES.values()):
+            raise ConfigError(
+                f"offsets are listed by time: {asked!r} is neither a time in ms, 0 or later, nor one "
+                f"of {', '.join(map(repr, _EDGES))}"
+            )
+        times[TopicPartition(*tp)] = number
+    return times

@@ -1,0 +1,411 @@
+"""The options of a read, batch or stream: those of Spark's Kafka source, and what they may mean together.
+
+    where a side begins or ends    startingTimestamp > startingOffsetsByTimestamp > startingOffsets
+    is said by the first given     endingTimestamp > endingOffsetsByTimestamp > endingOffsets
+
+What loses is not looked at. Values are checked in the order of Spark's connector: the starting side,
+the ending side, what is read, how it is divided, forbidden keys, the path, limits of a trigger, and
+last whether both sides fit together. Keys that nobody knows come first of all.
+
+Source: Spark connector/kafka-0-10-sql/.../KafkaSourceProvider.scala, JsonUtils.scala.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from spark_kbatch.config import (
+    BOOTSTRAP,
+    FOREIGN_ENDS,
+    INT_MAX,
+    LONG_MAX,
+    PATH,
+    Given,
+    Option,
+    ensure_valid_topic,
+    parse_boolean,
+    parse_isolation_level,
+    parse_number,
+    path_of,
+    refuse,
+)
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.model import EARLIEST, LATEST, IsolationLevel, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+ByPartition: TypeAlias = Mapping[TopicPartition, int]
+NoMatch: TypeAlias = Literal["error", "latest"]
+
+_OURS = "@"  # begins a key beside the topics in the offsets of a stream; no topic's name has it
+_TIME = re.compile(r"(-?[0-9]{1,19}) *(us|ms|s|m|min|h|d)?")
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MAX_TRIGGER_DELAY_MS = 15 * 60_000
+
+
+@dataclass(frozen=True)
+class Subscribe:
+    """All partitions of these topics."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SubscribePattern:
+    """All partitions of topics in whose name the pattern is found, anywhere; internal ones excepted."""
+
+    pattern: str
+
+
+@dataclass(frozen=True)
+class Assign:
+    """Those of these partitions that exist."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+Selection: TypeAlias = Subscribe | SubscribePattern | Assign
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """A side given by offsets: one for each partition, or EARLIEST or LATEST for all."""
+
+    option: str
+    offsets: int | ByPartition
+
+
+@dataclass(frozen=True)
+class Timestamps:
+    """A side given by times, in ms: one for each partition, or one for all."""
+
+    option: str
+    timestamps: int | ByPartition
+
+
+Bound: TypeAlias = Offsets | Timestamps
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What `spark.read` or `spark.readStream` of this format was asked for; a stream has no ending."""
+
+    path: str
+    selection: Selection
+    starting: Bound
+    ending: Bound = Offsets("endingOffsets", LATEST)
+    no_match: NoMatch = "error"  # where a stream or batch begins that no record has the time for
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = _MAX_TRIGGER_DELAY_MS
+    foreign_end: str = "log"
+    isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
+
+
+def _foreign_end(key: str, value: str) -> str:
+    text = value.strip().lower()
+    if text not in FOREIGN_ENDS:
+        refuse(key, value, ", ".join(FOREIGN_ENDS))
+    return text
+
+
+def _no_match(key: str, value: str) -> str:
+    text = value.strip().lower()
+    if text not in ("error", "latest"):
+        refuse(key, value, "error, latest")
+    return text
+
+
+def _subscribe(key: str, value: str) -> Subscribe:
+    names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+    if not names:
+        refuse(key, value, "one or more topics, separated by commas")
+    return Subscribe(tuple(ensure_valid_topic(name) for name in names))
+
+
+def _subscribe_pattern(key: str, value: str) -> SubscribePattern:
+    pattern = value.strip()
+    if not pattern:
+        refuse(key, value, "a regular expression that is not empty")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        refuse(key, value, f"a regular expression of Python; this one is none: {error}")
+    return SubscribePattern(pattern)
+
+
+def _assign(key: str, value: str) -> Assign:
+    accepts = 'partitions by topic as JSON, such as {"events":[0,1]}'
+    found = set()
+    for topic, partitions in _json_object(key, value, accepts).items():
+        ensure_valid_topic(topic)
+        if not isinstance(partitions, list):
+            refuse(key, value, accepts)
+        for number in partitions:
+            partition = _partition_number(key, value, number, accepts)
+            found.add(TopicPartition(topic, partition))
+    return Assign(tuple(sorted(found)))
+
+
+def _json_object(key: str, value: str, accepts: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(value, object_pairs_hook=_each_name_once)
+    except (ValueError, RecursionError):
+        parsed = None
+    if not isinstance(parsed, dict):
+        refuse(key, value, accepts)
+    return parsed
+
+
+def _each_name_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError(pairs)
+    return dict(pairs)
+
+
+def _partition_number(key: str, value: str, number: Any, accepts: str) -> int:
+    text = str(number)
+    if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) > INT_MAX:
+        refuse(key, value, accepts)
+    return int(text)
+
+
+def _by_partition(
+    key: str, value: str, accepts: str, accepted: Callable[[int], bool]
+) -> dict[TopicPartition, int]:
+    """Numbers by topic and partition. What a stream's offsets say beside the topics is left out."""
+    numbers: dict[TopicPartition, int] = {}
+    for topic, by_partition in _json_object(key, value, accepts).items():
+        if topic.startswith(_OURS):
+            continue
+        ensure_valid_topic(topic)
+        if not isinstance(by_partition, dict):
+            refuse(key, value, accepts)
+        for partition, number in by_partition.items():
+            topic_partition = TopicPartition(
+                topic, _partition_number(key, value, partition, accepts)
+            )
+            whole = isinstance(number, int) and not isinstance(number, bool)
+            if not whole or not (accepted(number) or 0 <= number <= LONG_MAX):
+                refuse(key, value, accepts)
+            # "0" and "00" are one partition, as in Spark's connector.
+            if topic_partition in numbers:
+                refuse(key, value, f"{accepts}; each partition once")
+            numbers[topic_partition] = number
+    return numbers
+
+
+def _offsets(**words: int) -> Callable[[str, str], Offsets]:
+    """A side by offsets: one of the words, or JSON in which their numbers stand for offsets."""
+    names = " or ".join(repr(word) for word in words)
+    meaning = " and ".join(f"{number} is {word}" for word, number in words.items())
+    accepts = (
+        f"{names}, or offsets by topic and partition as JSON, such as "
+        f'{{"events":{{"0":23,"1":{next(iter(words.values()))}}}}}, where {meaning}'
+    )
+
+    def parse(key: str, value: str) -> Offsets:
+        text = value.strip()
+        number = words.get(text.lower())
+        if number is not None:
+            return Offsets(key, number)
+        return Offsets(key, _by_partition(key, value, accepts, lambda n: n in words.values()))
+
+    return parse
+
+
+def _timestamp(key: str, value: str) -> Timestamps:
+    return Timestamps(key, parse_number(0, LONG_MAX)(key, value))
+
+
+def _timestamps(key: str, value: str) -> Timestamps:
+    accepts = (
+        "times in ms by topic and partition as JSON, such as "
+        '{"events":{"0":1735689600000,"1":1735689600000}}'
+    )
+    return Timestamps(key, _by_partition(key, value, accepts, lambda _: False))
+
+
+def _time_ms(key: str, value: str) -> int:
+    """A time as Spark writes them; a bare number is in milliseconds."""
+    found = _TIME.fullmatch(value.strip().lower())
+    if found is None or int(found[1]) < 0:
+        refuse(key, value, "a time such as 500ms, 30s, 15m, 1h or 1d; a number alone is in ms")
+    number = int(found[1])
+    return number // 1000 if found[2] == "us" else number * _UNIT_MS[found[2] or "ms"]
+
+
+def _ignored(_key: str, value: str) -> str:
+    return value
+
+
+# One row a line: the table reads as a table.
+# fmt: off
+READ_OPTIONS = (
+    PATH,
+    BOOTSTRAP,
+    Option("subscribe", _subscribe, "topic names, separated by commas", "", "Topics to read. One of `subscribe`, `subscribePattern` and `assign` is needed."),
+    Option("subscribePattern", _subscribe_pattern, "a regular expression", "", "Topics to read: those in whose name it is found, anywhere (`orders` finds `orders-eu`; `^orders$` does not), except internal ones. Python's syntax."),
+    Option("assign", _assign, 'JSON: `{"events":[0,1]}`', "", "Partitions to read. Those that do not exist are left out."),
+    Option("startingOffsets", _offsets(earliest=EARLIEST), 'earliest, or JSON: `{"events":{"0":23,"1":-2}}`; a stream also: latest, -1', "earliest; of a stream: latest", "Where to begin, inclusive; -2 is earliest, -1 latest. JSON names every partition that is read. A stream that goes on from its checkpoint begins where it was."),
+    Option("startingOffsetsByTimestamp", _timestamps, 'JSON: `{"events":{"0":1735689600000}}`', "not set", "Where to begin: in each partition at the first record of that time, in ms, or of a later one. JSON names every partition that is read. Goes before startingOffsets."),
+    Option("startingTimestamp", _timestamp, "a time in ms", "not set", "The same, with one time for all partitions. Goes before startingOffsetsByTimestamp."),
+    Option("startingOffsetsByTimestampStrategy", _no_match, "error, latest", "error", "What to do where a partition has no record of that time or a later one: fail, or begin at its end."),
+    Option("endingOffsets", _offsets(latest=LATEST), 'latest, or JSON: `{"events":{"0":50,"1":-1}}`', "latest", "Where to end, exclusive; -1 is latest. JSON names every partition that is read. Batch only."),
+    Option("endingOffsetsByTimestamp", _timestamps, 'JSON: `{"events":{"0":1735776000000}}`', "not set", "Where to end: in each partition before the first record of that time, in ms, or of a later one; without one at its end. Goes before endingOffsets. Batch only."),
+    Option("endingTimestamp", _timestamp, "a time in ms", "not set", "The same, with one time for all partitions. Goes before endingOffsetsByTimestamp. Batch only."),
+    Option("failOnDataLoss", parse_boolean, "true, false", "true", "Whether it is an error that offsets which were asked for are gone, or not there yet. With false what is left of them is read, and a warning logged."),
+    Option("includeHeaders", parse_boolean, "true, false", "false", "Whether rows have the column `headers`."),
+    Option("minPartitions", parse_number(1), f"1 to {INT_MAX}", "not set", "About how many tasks to use at least; large partitions are divided among several."),
+    Option("maxRecordsPerPartition", parse_number(1, LONG_MAX), "1 or more", "not set", "Offsets that a task reads at most, where both ends are given; larger ranges are divided."),
+    Option("maxOffsetsPerTrigger", parse_number(1, LONG_MAX), "1 or more", "not set", "About how many offsets a micro-batch reads at most, shared among the partitions by what each has. Ignored in a batch."),
+    Option("minOffsetsPerTrigger", parse_number(0, LONG_MAX), "0 or more", "not set", "How many new offsets a micro-batch waits for, for at most maxTriggerDelay. Ignored in a batch."),
+    Option("maxTriggerDelay", _time_ms, "`500ms`, `30s`, `15m`, `1h`; ms without a unit", "15m", "How long minOffsetsPerTrigger may hold back a micro-batch. Ignored in a batch."),
+    Option("isolation.level", parse_isolation_level, "read_committed, read_uncommitted", "read_committed", "With read_committed, data of aborted transactions is left out and `latest` is the last stable offset, before the first transaction that is open; with read_uncommitted all data up to the high watermark is read. Markers are never rows. Only brokers write such transactions: a kbatch job's data is not in the log before its commit."),
+    Option("foreign.end", _foreign_end, "log, checkpoint", "log", "Where the logs of a real broker's directory end: behind the last whole valid batch, or at the high watermark that the broker last wrote into its checkpoint."),
+    Option("groupIdPrefix", _ignored, "any", "", "Ignored: there are no consumer groups."),
+    Option("kafkaConsumer.pollTimeoutMs", parse_number(0, LONG_MAX), "0 or more", "", "Ignored: a read waits for nobody."),
+    Option("fetchOffset.numRetries", parse_number(0), f"0 to {INT_MAX}", "", "Ignored: offsets are read from files, of which a second look says the same."),
+    Option("fetchOffset.retryIntervalMs", parse_number(0, LONG_MAX), "0 or more", "", "Ignored, as fetchOffset.numRetries."),
+)
+# fmt: on
+
+_STREAM_STARTING_OFFSETS = _offsets(earliest=EARLIEST, latest=LATEST)
+
+
+def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
+    """Checks every option of a batch read.
+
+    Raises:
+        ConfigError: an unknown or forbidden key, a bad value, no path, not exactly one selection,
+            sides that cannot belong together; names the keys and what is accepted.
+    """
+    given = Given(options, READ_OPTIONS)
+    no_match: NoMatch = given.get("startingOffsetsByTimestampStrategy", "error")
+    starting = _bound(given, "starting") or Offsets("startingOffsets", EARLIEST)
+    ending = _bound(given, "ending") or Offsets("endingOffsets", LATEST)
+    parsed = _general(given, starting, ending, no_match)
+    _ensure_ordered(starting, ending)
+    for key in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
+        if key in given:
+            logger.warning("option %r is ignored in a batch read", key)
+    return parsed
+
+
+def parse_stream_read_options(options: Mapping[str, str]) -> ReadOptions:
+    """Checks every option of a streaming read.
+
+    Raises:
+        ConfigError: as `parse_read_options`; also for an option that says where a batch ends.
+    """
+    given = Given(options, READ_OPTIONS)
+    for key in ("endingOffsets", "endingOffsetsByTimestamp"):
+        if key in given:
+            raise ConfigError(
+                f"option {key!r} is for batch reads; a stream has no end: leave it out"
+            )
+    if "endingTimestamp" in given:
+        logger.warning("option 'endingTimestamp' is ignored in a stream, which has no end")
+    no_match: NoMatch = given.get("startingOffsetsByTimestampStrategy", "error")
+    starting = _bound(given, "starting", parse_offsets=_STREAM_STARTING_OFFSETS)
+    return _general(
+        given,
+        starting or Offsets("startingOffsets", LATEST),
+        Offsets("endingOffsets", LATEST),
+        no_match,
+    )
+
+
+def _bound(
+    given: Given, side: str, *, parse_offsets: Callable[[str, str], Offsets] | None = None
+) -> Bound | None:
+    """The first that is given of the three options of a side."""
+    for key in (f"{side}Timestamp", f"{side}OffsetsByTimestamp"):
+        if key in given:
+            by_time: Timestamps = given.get(key)
+            return by_time
+    key = f"{side}Offsets"
+    if key in given and parse_offsets is not None:
+        return parse_offsets(key, given.text(key))
+    by_offset: Offsets | None = given.get(key)
+    return by_offset
+
+
+def _general(given: Given, starting: Bound, ending: Bound, no_match: NoMatch) -> ReadOptions:
+    selection = _selection(given)
+    min_partitions = given.get("minPartitions")
+    max_records_per_partition = given.get("maxRecordsPerPartition")
+    given.ensure_none_forbidden()
+    path = path_of(given)
+    least, most = given.get("minOffsetsPerTrigger"), given.get("maxOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        raise ConfigError(
+            f"option 'minOffsetsPerTrigger' is {least}, higher than 'maxOffsetsPerTrigger', {most}"
+        )
+    for key in (
+        "kafkaConsumer.pollTimeoutMs",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+    ):
+        given.get(key)
+    return ReadOptions(
+        path=path,
+        selection=selection,
+        starting=starting,
+        ending=ending,
+        no_match=no_match,
+        fail_on_data_loss=given.get("failOnDataLoss", True),
+        include_headers=given.get("includeHeaders", False),
+        min_partitions=min_partitions,
+        max_records_per_partition=max_records_per_partition,
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_trigger_delay_ms=given.get("maxTriggerDelay", _MAX_TRIGGER_DELAY_MS),
+        foreign_end=given.get("foreign.end", "log"),
+        isolation_level=given.get("isolation.level", IsolationLevel.READ_COMMITTED),
+    )
+
+
+def _selection(given: Given) -> Selection:
+    keys = ("subscribe", "subscribePattern", "assign")
+    named = [key for key in keys if key in given]
+    if len(named) != 1:
+        found = f"{' and '.join(map(repr, named))} were" if named else "none was"
+        raise ConfigError(
+            "exactly one of the options 'subscribe', 'subscribePattern' and 'assign' is needed; "
+            f"{found} given"
+        )
+    selection: Selection = given.get(named[0])
+    return selection
+
+
+def _ensure_ordered(starting: Bound, ending: Bound) -> None:
+    """Check that two sides of one kind, each by partition, fit together."""
+    match starting, ending:
+        case Offsets(offsets=Mapping() as start), Offsets(offsets=Mapping() as end):
+            pass
+        case Timestamps(timestamps=Mapping() as start), Timestamps(timestamps=Mapping() as end):
+            pass
+        case _:
+            return
+    if start.keys() != end.keys():
+        one_sided = ", ".join(str(tp) for tp in sorted(start.keys() ^ end.keys()))
+        raise ConfigError(
+            f"options {starting.option!r} and {ending.option!r} should have the same "
+            f"topic-partitions; only one of them names {one_sided}"
+        )
+    for topic_partition, number in start.items():
+        if 0 <= end[topic_partition] < number:
+            raise ConfigError(
+                f"option {starting.option!r} of {topic_partition} is {number}, greater than "
+                f"{end[topic_partition]} in {ending.option!r}"
+            )

@@ -1,0 +1,168 @@
+"""Operations that cannot be answered yet: tried, watched, tried again; each is completed once.
+
+    try    is it satisfied?             no: nobody knows of it yet
+    watch  under each of its keys       from here on whoever changes one of them tries it
+    try    is it satisfied by now?      or what came between the first try and the watching is missed
+
+An operation ends when it is satisfied or when its time is over, whichever comes first, and its
+`on_complete` runs once, in the thread that ended it, with no lock held: so it may append, fetch and
+wait for others. What is awaited may also come from another process, which tells nobody: while
+something is watched a thread looks at everything every 50 ms. It ends when nothing is left.
+
+Source: Kafka server-common/.../purgatory/DelayedOperation.java, DelayedOperationPurgatory.java.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+logger = logging.getLogger(__name__)
+
+LOOK_INTERVAL_MS = 50
+
+Key = TypeVar("Key")
+
+
+class DelayedOperation(abc.ABC):
+    """Something that is completed once: when it is satisfied, or when its time is over."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        self.timeout_ms = timeout_ms
+        self._trying = threading.Lock()  # held while `is_satisfied` runs; nothing is taken after it
+        self._ending = threading.Lock()  # guards is_completed; innermost
+        self.is_completed = False
+
+    @abc.abstractmethod
+    def is_satisfied(self) -> bool:
+        """Whether it can be completed. One thread at a time; must not raise."""
+
+    @abc.abstractmethod
+    def on_complete(self) -> None:
+        """Answer. Called once, with no lock held."""
+
+    def try_complete(self) -> bool:
+        """Complete it if it is satisfied; whether this call did."""
+        with self._trying:
+            satisfied = not self.is_completed and self.is_satisfied()
+        return satisfied and self.force_complete()
+
+    def force_complete(self) -> bool:
+        """Complete it in any case, unless that was done; whether this call did."""
+        with self._ending:
+            if self.is_completed:
+                return False
+            self.is_completed = True
+        self.on_complete()
+        return True
+
+
+class Purgatory(Generic[Key]):
+    """The operations of one kind that wait in this process. Thread-safe.
+
+    A forked child begins with none: those of its parent are its parent's to answer.
+    """
+
+    def __init__(self, now_ms: Callable[[], int], *, looks_by_itself: bool = True) -> None:
+        """Without `looks_by_itself` there is no thread, and somebody has to call `look`."""
+        self._now_ms, self._looks_by_itself = now_ms, looks_by_itself
+        self._forget()
+
+    def _forget(self) -> None:
+        self._process_id = os.getpid()
+        self._mutex = threading.Lock()  # guards the rest; innermost
+        self._waiting: dict[DelayedOperation, tuple[int, list[Key]]] = {}  # deadline in ms, keys
+        self._watchers: dict[Key, dict[DelayedOperation, None]] = {}
+        self._thread: threading.Thread | None = None
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def try_complete_else_watch(self, operation: DelayedOperation, keys: Iterable[Key]) -> bool:
+        """Complete the operation, or let it wait for one of these to change; whether it is done."""
+        if self._process_id != os.getpid():
+            self._forget()
+        if operation.try_complete():
+            return True
+        watched = list(dict.fromkeys(keys))
+        with self._mutex:
+            self._waiting[operation] = self._now_ms() + operation.timeout_ms, watched
+            for key in watched:
+                self._watchers.setdefault(key, {})[operation] = None
+        # 1. The first try finds nothing. 2. What is awaited happens, and nobody watches. 3. We watch.
+        operation.try_complete()
+        if operation.is_completed:
+            self._remove([operation])
+            return True
+        self._ensure_looked_at()
+        return False
+
+    def check_and_complete(self, key: Key) -> int:
+        """Try those that wait for `key`, which has changed; how many this call completed.
+
+        The caller holds no lock that an answer might need.
+        """
+        if not self._watchers or self._process_id != os.getpid():
+            return 0
+        with self._mutex:
+            watching = list(self._watchers.get(key, ()))
+        return self._try(watching)
+
+    def look(self) -> None:
+        """Try all, and complete those whose time is over."""
+        with self._mutex:
+            waiting = dict(self._waiting)
+        self._try(waiting)
+        now_ms = self._now_ms()
+        late = [operation for operation, (deadline, _) in waiting.items() if now_ms >= deadline]
+        for operation in late:
+            _guarded(operation.force_complete)
+        self._remove(late)
+
+    def _try(self, operations: Iterable[DelayedOperation]) -> int:
+        operations = list(operations)
+        completed = sum(_guarded(operation.try_complete) for operation in operations)
+        self._remove(operation for operation in operations if operation.is_completed)
+        return completed
+
+    def _remove(self, operations: Iterable[DelayedOperation]) -> None:
+        with self._mutex:
+            for operation in operations:
+                _, keys = self._waiting.pop(operation, (0, []))
+                for key in keys:
+                    watching = self._watchers[key]
+                    del watching[operation]
+                    if not watching:
+                        del self._watchers[key]
+
+    def _ensure_looked_at(self) -> None:
+        with self._mutex:
+            if self._thread is None and self._looks_by_itself and self._waiting:
+                self._thread = threading.Thread(
+                    target=self._look_until_empty, name="kbatch-purgatory", daemon=True
+                )
+                self._thread.start()
+
+    def _look_until_empty(self) -> None:
+        pause = threading.Event()
+        while True:
+            pause.wait(LOOK_INTERVAL_MS / 1000)
+            self.look()
+            with self._mutex:
+                if not self._waiting:
+                    self._thread = None
+                    return
+
+
+def _guarded(complete: Callable[[], bool]) -> bool:
+    """As `complete`; what an answer raises is not the problem of who happened to cause it."""
+    try:
+        return complete()
+    except Exception:
+        logger.exception("the answer to a delayed operation failed")
+        return True

@@ -1,0 +1,163 @@
+"""Ranges are read through a fetcher that is only a list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_kbatch.consumer import reading
+from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
+from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, TopicPartition
+from spark_kbatch.record.codec import RECORD_SCHEMA
+from spark_kbatch.record.header import LogRead, walk
+from tests import builders, reference
+
+A0 = TopicPartition("a", 0)
+
+
+class ListFetcher:
+    """A log that is a list of batches; a fetch takes as many as `fetch_bytes` allow."""
+
+    def __init__(self, batches: Sequence[bytes], *, fetch_bytes: int = 1) -> None:
+        self._batches, self._fetch_bytes = batches, fetch_bytes
+        self._last_offsets = [header.last_offset for b in batches for _, header in walk(b)]
+        self.end = self._last_offsets[-1] + 1 if batches else 0
+        self.fetched: list[int] = []
+
+    def fetch(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        buffer: bytearray | None,
+        isolation: IsolationLevel,
+    ) -> tuple[LogRead, LogOffsets]:
+        assert topic_partition == A0
+        assert max_bytes >= 1
+        self.fetched.append(offset)
+        first = sum(last < offset for last in self._last_offsets)
+        data = b"".join(self._batches[first : first + 1])
+        for batch in self._batches[first + 1 :]:
+            if len(data) + len(batch) > self._fetch_bytes:
+                break
+            data += batch
+        # As a log does, so that what was read before is overwritten.
+        view = memoryview(buffer)[: len(data)] if buffer and len(buffer) >= len(data) else None
+        if view is not None:
+            view[:] = data
+        view = memoryview(data) if view is None else view
+        read = LogRead("a-0/0.log", 1_000, view, list(walk(view)))
+        return read, LogOffsets(0, self.end, self.end, self.end)
+
+
+def a_list_of_batches(*counts: int, value_bytes: int = 20) -> list[bytes]:
+    """Batches of so many records, from offset 0 on."""
+    starts = [sum(counts[:i]) for i in range(len(counts))]
+    return [
+        builders.batch(n=n, seed=start, base_offset=start, value_bytes=value_bytes)
+        for n, start in zip(counts, starts, strict=True)
+    ]
+
+
+def read(
+    fetcher: ListFetcher,
+    start: int,
+    end: int,
+    columns: Sequence[str] = tuple(RECORD_SCHEMA.names),
+) -> list[pa.RecordBatch]:
+    return list(reading.read_range(fetcher, OffsetRange(A0, start, end), columns))
+
+
+BATCHES = a_list_of_batches(3, 1, 5, 4)
+RECORDS = builders.records_of(BATCHES)
+
+
+@given(
+    bounds=st.tuples(st.integers(0, 13), st.integers(0, 13)).map(sorted),
+    fetch_bytes=st.sampled_from([1, 300, 600, 10_000]),
+)
+@settings(deadline=None)
+def test_range_is_cut_at_its_bounds_however_batches_are_fetched(
+    bounds: list[int], fetch_bytes: int
+) -> None:
+    start, end = bounds
+    table = pa.Table.from_batches(
+        read(ListFetcher(BATCHES, fetch_bytes=fetch_bytes), start, end), RECORD_SCHEMA
+    )
+
+    assert table["offset"].to_pylist() == list(range(start, end))
+    assert table["key"].to_pylist() == [record.key for record in RECORDS[start:end]]
+    assert table["value"].to_pylist() == [record.value for record in RECORDS[start:end]]
+    assert table["timestamp"].to_pylist() == [record.timestamp for record in RECORDS[start:end]]
+
+
+def test_empty_range_fetches_nothing() -> None:
+    fetcher = ListFetcher(BATCHES)
+
+    assert read(fetcher, 4, 4) == []
+    assert fetcher.fetched == []
+
+
+def test_next_fetch_begins_where_the_last_batch_ended() -> None:
+    fetcher = ListFetcher(BATCHES)
+    read(fetcher, 2, 12)
+
+    assert fetcher.fetched == [2, 3, 4, 9]
+
+
+def test_batch_larger_than_a_fetch_is_read_whole() -> None:
+    batches = a_list_of_batches(2, 3, 2, value_bytes=reading.FETCH_BYTES // 2)
+    assert len(batches[1]) > reading.FETCH_BYTES
+    table = pa.Table.from_batches(read(ListFetcher(batches), 0, 7))
+
+    assert table["value"].to_pylist() == [r.value for r in builders.records_of(batches)]
+
+
+def test_pieces_stay_as_they_are_when_the_buffer_is_used_again() -> None:
+    """Rows own their memory: the second fetch writes over the first one's bytes."""
+    rows = read(ListFetcher(BATCHES), 0, 13)
+
+    assert len(rows) == len(BATCHES)
+    values = [value for piece in rows for value in piece.column("value").to_pylist()]
+    assert values == [record.value for record in RECORDS]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [["value"], ["offset"], ["timestamp", "key"], ["headers", "offset"], []],
+    ids=["value", "offset", "two turned round", "headers", "none"],
+)
+def test_only_the_columns_that_are_wanted_are_decoded(columns: list[str]) -> None:
+    pieces = read(ListFetcher(BATCHES), 1, 12, columns)
+    whole = pa.Table.from_batches(read(ListFetcher(BATCHES), 1, 12))
+
+    assert all(piece.schema.names == columns for piece in pieces)
+    assert sum(piece.num_rows for piece in pieces) == 11
+    if columns:
+        assert pa.Table.from_batches(pieces) == whole.select(columns)
+
+
+def test_range_past_the_high_watermark_is_out_of_range() -> None:
+    fetcher = ListFetcher(BATCHES)
+    with pytest.raises(OffsetOutOfRangeError) as error:
+        read(fetcher, 9, 15)
+
+    assert (error.value.offset, error.value.log_end_offset) == (15, 13)
+
+
+def test_damage_is_reported_with_file_and_position_in_it() -> None:
+    damaged = bytearray(BATCHES[2])
+    damaged[-1] ^= 1
+    batches = [*BATCHES[:2], bytes(damaged), BATCHES[3]]
+    fetcher = ListFetcher(batches, fetch_bytes=10_000)
+    with pytest.raises(CorruptRecordError) as error:
+        read(fetcher, 0, 13)
+
+    assert error.value.path == "a-0/0.log"
+    assert error.value.position == 1_000 + len(BATCHES[0]) + len(BATCHES[1])
+    assert reference.read_header(BATCHES[2]).crc == int(error.value.expected, 16)

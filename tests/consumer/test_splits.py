@@ -1,0 +1,177 @@
+"""Ranges are divided as Spark's Kafka connector divides them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_kbatch.consumer import splits
+from spark_kbatch.model import EARLIEST, LATEST, OffsetRange, TopicPartition
+from spark_kbatch.read_config import parse_read_options
+from tests.consumer.topics import ALog
+
+T = [TopicPartition("t", n) for n in range(3)]
+
+
+def divided(
+    *ranges: tuple[int, int], least: int | None = None, most: int | None = None
+) -> list[list[tuple[int, int]]]:
+    """The pieces of each range, each of a partition of its own."""
+    given_ranges = [OffsetRange(T[n], *one) for n, one in enumerate(ranges)]
+    found = splits.divide(given_ranges, least, most)
+    return [
+        [piece[1:] for piece in found if piece.topic_partition == tp] for tp in T[: len(ranges)]
+    ]
+
+
+def sizes(pieces: list[tuple[int, int]]) -> list[int]:
+    return [end - start for start, end in pieces]
+
+
+# As KafkaOffsetRangeCalculatorSuite has them.
+
+
+def test_without_options_ranges_stay_whole_and_empty_ones_are_dropped() -> None:
+    assert divided((1, 2), (1, 3)) == [[(1, 2)], [(1, 3)]]
+    assert divided((1, 2), (1, 1)) == [[(1, 2)], []]
+
+
+def test_as_many_ranges_as_min_partitions_stay_whole() -> None:
+    assert divided((1, 2), (1, 2), (1, 2), least=3) == [[(1, 2)]] * 3
+    assert divided((1, 5), (1, 9), least=1) == [[(1, 5)], [(1, 9)]]
+
+
+def test_one_range_is_divided_evenly_and_the_rest_goes_last() -> None:
+    assert divided((1, 5), least=4) == [[(1, 2), (2, 3), (3, 4), (4, 5)]]
+    assert sizes(divided((1, 11), least=3)[0]) == [3, 3, 4]
+
+
+def test_small_ranges_stay_whole_and_leave_their_share_to_the_large() -> None:
+    assert divided((1, 5), (1, 21), least=4) == [[(1, 5)], [(1, 7), (7, 14), (14, 21)]]
+    assert divided((1, 2), (1, 1001), least=4) == [
+        [(1, 2)],
+        [(1, 334), (334, 667), (667, 1001)],
+    ]
+    assert divided((0, 1), (0, 1), (0, 10_000), least=6)[2] == [
+        (0, 2500), (2500, 5000), (5000, 7500), (7500, 10_000),
+    ]  # fmt: skip
+
+
+def test_empty_ranges_take_no_share() -> None:
+    assert divided((1, 1), (1, 21), least=4) == [[], [(1, 6), (6, 11), (11, 16), (16, 21)]]
+    assert divided((1, 5), (1, 21), (1, 1), least=4)[1] == [(1, 7), (7, 14), (14, 21)]
+
+
+def test_shares_that_round_up_make_more_pieces_than_asked_for_and_drop_nothing() -> None:
+    first, second, third = divided((0, 10), (0, 10), (0, 1), least=6)
+    assert (sizes(first), sizes(second), sizes(third)) == ([3, 3, 4], [3, 3, 4], [1])
+
+
+def test_shares_go_by_size() -> None:
+    assert [sizes(one) for one in divided((0, 10_000), (0, 15_000), (0, 20_000), least=9)] == [
+        [5000] * 2,
+        [5000] * 3,
+        [5000] * 4,
+    ]
+    assert [len(one) for one in divided((0, 500), (0, 12_000), (0, 15_001), least=6)] == [1, 2, 3]
+
+
+def test_max_records_divides_larger_ranges_only() -> None:
+    assert divided((1, 5), (1, 2), (1, 6), most=4) == [[(1, 5)], [(1, 2)], [(1, 3), (3, 6)]]
+    assert divided((1, 40), (1, 50), (1, 60), most=20) == [
+        [(1, 20), (20, 40)],
+        [(1, 17), (17, 33), (33, 50)],
+        [(1, 20), (20, 40), (40, 60)],
+    ]
+
+
+def test_min_partitions_divides_what_max_records_leaves() -> None:
+    assert divided((1, 40), least=1, most=20) == [[(1, 20), (20, 40)]]
+    assert divided((1, 40), least=4, most=20) == [[(1, 10), (10, 20), (20, 30), (30, 40)]]
+
+
+@given(
+    ranges=st.lists(
+        st.tuples(st.integers(0, 50), st.integers(0, 2**40)).map(lambda t: (t[0], t[0] + t[1])),
+        min_size=1,
+        max_size=3,
+    ),
+    least=st.none() | st.integers(1, 40),
+    parts=st.none() | st.integers(1, 40),
+)
+def test_pieces_cover_their_range_without_gap_or_overlap(
+    ranges: list[tuple[int, int]], least: int | None, parts: int | None
+) -> None:
+    most = None if parts is None else max(max(end - start for start, end in ranges) // parts, 1)
+    for whole, pieces in zip(ranges, divided(*ranges, least=least, most=most), strict=True):
+        assert all(size > 0 for size in sizes(pieces))
+        if whole[0] == whole[1]:
+            assert pieces == []
+            continue
+        assert [whole[0], *(end for _, end in pieces)] == [
+            *(start for start, _ in pieces),
+            whole[1],
+        ]
+        if most is not None:
+            assert max(sizes(pieces)) <= most
+
+
+# In a plan, where ends may not be known yet.
+
+
+def split(*logs: tuple[ALog, tuple[int, int]], **options: object) -> list[list[tuple[int, int]]]:
+    texts = {key: str(value) for key, value in options.items()}
+    ranges = [OffsetRange(T[n], *bounds) for n, (_, bounds) in enumerate(logs)]
+    pieces = splits.split(
+        ranges,
+        {T[n]: log for n, (log, _) in enumerate(logs)},
+        parse_read_options({"path": "/data", "subscribe": "t", **texts}),
+    )
+    assert [piece.whole for piece in pieces] == [
+        one for one in ranges for piece in pieces if piece.whole == one
+    ]
+    return [[piece.wanted[1:] for piece in pieces if piece.whole == one] for one in ranges]
+
+
+ALL = (EARLIEST, LATEST)
+
+
+def test_outer_bounds_stay_late_bound() -> None:
+    assert split((ALog(0, 4), ALL), minPartitions=3) == [[(EARLIEST, 1), (1, 2), (2, LATEST)]]
+    assert split((ALog(0, 100), ALL), (ALog(0, 3), ALL), minPartitions=4) == [
+        [(EARLIEST, 33), (33, 66), (66, LATEST)],
+        [ALL],
+    ]
+
+
+def test_numbers_are_divided_as_they_are() -> None:
+    assert split((ALog(0, 10), (1, 4)), minPartitions=3) == [[(1, 2), (2, 3), (3, 4)]]
+
+
+def test_max_records_does_not_divide_a_range_whose_ends_are_not_known() -> None:
+    assert split((ALog(0, 100), ALL), maxRecordsPerPartition=10) == [[ALL]]
+    assert split((ALog(0, 100), (0, LATEST)), maxRecordsPerPartition=10) == [[(0, LATEST)]]
+    assert split((ALog(0, 100), (0, 20)), maxRecordsPerPartition=10) == [[(0, 10), (10, 20)]]
+
+
+def test_once_one_range_is_divided_the_others_are_by_what_they_have_now() -> None:
+    found = split((ALog(0, 20), (0, 20)), (ALog(0, 20), ALL), maxRecordsPerPartition=10)
+    assert found == [[(0, 10), (10, 20)], [(EARLIEST, 10), (10, LATEST)]]
+
+
+def test_a_range_that_is_empty_now_is_kept_for_what_comes() -> None:
+    assert split((ALog(5, 5), ALL), (ALog(0, 4), ALL), minPartitions=3) == [
+        [ALL],
+        [(EARLIEST, 1), (1, 2), (2, LATEST)],
+    ]
+
+
+def test_a_range_is_divided_by_what_the_log_has_of_it() -> None:
+    found = split((ALog(10, 20), (0, 2**63 - 1)), minPartitions=2, failOnDataLoss="false")
+    assert found == [[(0, 15), (15, 2**63 - 1)]]
+
+
+@pytest.mark.parametrize("least", [1, 2])
+def test_as_many_ranges_as_are_asked_for_are_not_divided(least: int) -> None:
+    assert split((ALog(0, 90), ALL), (ALog(0, 3), ALL), minPartitions=least) == [[ALL], [ALL]]

@@ -1,0 +1,59 @@
+"""Topics that are only numbers, to plan on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from spark_kbatch.errors import UnknownTopicOrPartitionError
+from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, TopicPartition
+
+
+@dataclass
+class ALog:
+    """Offsets [start, end), each with its time."""
+
+    start: int
+    end: int
+    first_time: int = 0  # of offset 0; each record is 1 ms later than the one before it
+    stable: int | None = None  # the last stable offset, where a transaction is open
+
+    @property
+    def offsets(self) -> LogOffsets:
+        """As a log has them."""
+        stable = self.end if self.stable is None else self.stable
+        return LogOffsets(self.start, self.end, stable, self.end)
+
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, end_offset: int
+    ) -> OffsetAndTimestamp | None:
+        """By looking at every offset."""
+        for offset in range(self.start, end_offset):
+            if self.first_time + offset >= timestamp_ms:
+                return OffsetAndTimestamp(offset, self.first_time + offset)
+        return None
+
+
+class TopicsInMemory:
+    """What a plan asks; counts how often it looks at logs."""
+
+    def __init__(self, logs: dict[TopicPartition, ALog]) -> None:
+        self.logs = logs
+        self.looks = 0
+
+    def topic_names(self, *, internal: bool = False) -> list[str]:
+        """Those that begin with two underscores are internal."""
+        names = {tp.topic for tp in self.logs}
+        return sorted(name for name in names if internal or not name.startswith("__"))
+
+    def partitions(self, topic: str) -> Sequence[TopicPartition]:
+        """In order."""
+        found = sorted(tp for tp in self.logs if tp.topic == topic)
+        if not found:
+            raise UnknownTopicOrPartitionError(f"topic {topic!r} does not exist")
+        return found
+
+    def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ALog]:
+        """The logs themselves."""
+        self.looks += 1
+        return {tp: self.logs[tp] for tp in partitions}

@@ -1,0 +1,277 @@
+"""Fetches of several partitions: when they are answered, and with what."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.config import TopicConfig
+from spark_kbatch.errors import (
+    FencedLeaderEpochError,
+    OffsetOutOfRangeError,
+    UnknownLeaderEpochError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.model import AbortedTransaction, AppendOrigin, IsolationLevel, TopicPartition
+from spark_kbatch.replica.fetching import FUTURE_REPLICA_ID, FetchInfo, FetchResult
+from tests import builders
+from tests.builders import append_records, batch
+from tests.faults import FaultyFiles
+from tests.log.histories import data_batch, marker_batch
+
+EVENTS, OTHERS = TopicPartition("events", 0), TopicPartition("others", 0)
+SMALL, LARGE = batch(n=1, value_bytes=10), batch(n=1, value_bytes=5000)
+
+
+class Answer:
+    """What a fetch answers, and when."""
+
+    def __init__(self) -> None:
+        self.results: dict[TopicPartition, FetchResult] = {}
+        self.count = 0
+        self.came = threading.Event()
+
+    def __call__(self, results: Mapping[TopicPartition, FetchResult]) -> None:
+        self.results, self.count = dict(results), self.count + 1
+        self.came.set()
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(result.read.data) for result in self.results.values()]
+
+
+def fetch(
+    cluster: Cluster, infos: Mapping[TopicPartition, FetchInfo | int], **options: Any
+) -> Answer:
+    answer = Answer()
+    wanted = {
+        tp: FetchInfo(info, 1 << 20) if isinstance(info, int) else info
+        for tp, info in infos.items()
+    }
+    cluster.fetch_messages(wanted, answer, **{"max_wait_ms": 60_000} | options)
+    return answer
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    topics = {"events": 2, "others": 1}
+    return builders.a_cluster(tmp_path, topics=topics, files=FaultyFiles())  # waits for no disk
+
+
+# Answers at once.
+
+
+def test_enough_bytes_are_answered_at_once(cluster: Cluster) -> None:
+    append_records(cluster, {EVENTS: SMALL})
+    append_records(cluster, {EVENTS: LARGE})
+    answer = fetch(cluster, {EVENTS: 0, OTHERS: 0}, min_bytes=5000)
+
+    assert answer.count == 1
+    assert answer.sizes == [len(SMALL) + len(LARGE), 0]
+    read, offsets, diverging, error = answer.results[EVENTS]
+    assert [header.base_offset for _, header in read.batches] == [0, 1]
+    assert (offsets, diverging, error) == ((0, 2, 2, 2), None, None)
+    assert answer.results[OTHERS].offsets == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("max_wait_ms", [0, -1])
+def test_a_fetch_that_may_not_wait_is_answered_with_nothing(
+    cluster: Cluster, max_wait_ms: int
+) -> None:
+    assert fetch(cluster, {EVENTS: 0}, max_wait_ms=max_wait_ms).sizes == [0]
+
+
+def test_a_fetch_of_nothing_is_answered(cluster: Cluster) -> None:
+    assert fetch(cluster, {}).count == 1
+
+
+@pytest.mark.parametrize(
+    ("topic_partition", "info", "error"),
+    [
+        pytest.param(EVENTS, FetchInfo(2, 100), OffsetOutOfRangeError, id="above the end"),
+        pytest.param(
+            TopicPartition("events", 2), FetchInfo(0, 100), UnknownTopicOrPartitionError,
+            id="no such partition",
+        ),
+        pytest.param(
+            TopicPartition("none", 0), FetchInfo(0, 100), UnknownTopicOrPartitionError,
+            id="no such topic",
+        ),
+        pytest.param(
+            EVENTS, FetchInfo(0, 100, current_leader_epoch=1), UnknownLeaderEpochError,
+            id="a newer leader epoch",
+        ),
+        pytest.param(
+            EVENTS, FetchInfo(0, 100, last_fetched_epoch=1), OffsetOutOfRangeError,
+            id="batches of an epoch that is not known here",
+        ),
+    ],
+)  # fmt: skip
+def test_an_error_is_answered_at_once_beside_the_others_batches(
+    cluster: Cluster, topic_partition: TopicPartition, info: FetchInfo, error: type[Exception]
+) -> None:
+    append_records(cluster, {EVENTS: SMALL, OTHERS: SMALL})
+    answer = fetch(cluster, {topic_partition: info, OTHERS: 0}, min_bytes=10**6)
+
+    assert type(answer.results[topic_partition].error) is error
+    assert answer.sizes == [0, len(SMALL)]
+
+
+def test_an_older_leader_epoch_is_fenced_and_a_log_that_went_another_way_is_told_where(
+    cluster: Cluster,
+) -> None:
+    log = cluster.manager.log(EVENTS)
+    append_records(cluster, {EVENTS: SMALL})
+    append_records(cluster, {EVENTS: SMALL})
+    log.write_state(log.state()._replace(leader_epoch=3, sequence=9), flush=False)
+    (log.directory / "leader-epoch-checkpoint").write_text("0\n2\n0 0\n3 2\n")
+    append_records(cluster, {EVENTS: SMALL})
+
+    fenced = fetch(cluster, {EVENTS: FetchInfo(0, 100, current_leader_epoch=2)})
+    assert type(fenced.results[EVENTS].error) is FencedLeaderEpochError
+    assert fetch(cluster, {EVENTS: FetchInfo(0, 100, 3, 0)}).sizes == [len(SMALL)]
+    # Its epoch 2 is unknown here: epoch 0 ends at 2. Its epoch 0 went on to 3.
+    for offset, epoch in ((3, 2), (3, 0)):
+        info = FetchInfo(offset, 100, 3, epoch)
+        diverging = fetch(cluster, {EVENTS: info}).results[EVENTS]
+        assert diverging.diverging == (0, 2)
+        assert (len(diverging.read.data), diverging.error) == (0, None)
+
+
+# Limits.
+
+
+def test_the_first_batch_is_whole_and_others_only_where_they_fit(cluster: Cluster) -> None:
+    for topic_partition in (EVENTS, OTHERS):
+        append_records(cluster, {topic_partition: LARGE})
+        append_records(cluster, {topic_partition: SMALL})
+    wanted = {EVENTS: FetchInfo(0, 100), OTHERS: FetchInfo(0, 100)}
+    small = len(SMALL)
+
+    assert fetch(cluster, wanted).sizes == [len(LARGE), 0]
+    assert fetch(cluster, wanted, hard_max_bytes_limit=True, max_wait_ms=0).sizes == [0, 0]
+    # The first partition has nothing: the right to a whole batch is the next one's.
+    assert fetch(cluster, {EVENTS: 2, OTHERS: 0}, max_bytes=1).sizes == [0, len(LARGE)]
+    assert fetch(cluster, {EVENTS: 1, OTHERS: 1}, max_bytes=small).sizes == [small, 0]
+    assert fetch(cluster, {EVENTS: 1, OTHERS: 1}, max_bytes=2 * small).sizes == [small, small]
+
+
+# Waits.
+
+
+def test_a_fetch_waits_for_its_bytes_and_is_answered_by_the_append_that_brings_them(
+    cluster: Cluster,
+) -> None:
+    answer = fetch(cluster, {EVENTS: 0, OTHERS: 0}, min_bytes=len(SMALL) + 1)
+    assert answer.count == 0
+    append_records(cluster, {EVENTS: SMALL})
+    assert answer.count == 0
+    append_records(cluster, {OTHERS: SMALL})
+
+    assert (answer.count, answer.sizes) == (1, [len(SMALL)] * 2)
+    assert len(cluster.manager.delayed_fetches) == 0
+
+
+def test_a_fetch_is_answered_when_its_time_is_over(cluster: Cluster) -> None:
+    append_records(cluster, {EVENTS: SMALL})
+    answer = fetch(cluster, {EVENTS: 0}, min_bytes=10**6, max_wait_ms=1)
+
+    assert answer.came.wait(10)
+    assert answer.sizes == [len(SMALL)]
+
+
+def test_a_fetch_sees_what_another_process_appends(cluster: Cluster) -> None:
+    answer = fetch(cluster, {EVENTS: 0})
+    append_records(Cluster(str(cluster.path), files=FaultyFiles()), {EVENTS: SMALL})
+
+    assert answer.came.wait(10)
+    assert answer.sizes == [len(SMALL)]
+
+
+def test_a_fetch_sees_what_a_job_commits(cluster: Cluster) -> None:
+    answer = fetch(cluster, {EVENTS: 0, OTHERS: 0})
+    builders.write(cluster, {("events", 0): [SMALL], ("others", 0): [SMALL]})
+
+    assert answer.came.wait(10)
+    assert answer.sizes == [len(SMALL)] * 2
+
+
+def test_a_roll_answers_a_fetch_that_waits_in_the_segment_before(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(
+        tmp_path, config=TopicConfig(segment_bytes=1150), files=FaultyFiles()
+    )
+    append_records(cluster, {EVENTS: SMALL})
+    answer = fetch(cluster, {EVENTS: 0}, min_bytes=10**6)
+    assert answer.count == 0
+    append_records(cluster, {EVENTS: batch(n=1, value_bytes=1000)})
+
+    assert (answer.count, answer.sizes) == (1, [len(SMALL)])
+
+
+def test_a_log_that_is_cut_below_the_offset_answers_a_fetch(cluster: Cluster) -> None:
+    log = cluster.manager.log(EVENTS)
+    before = log.state()
+    append_records(cluster, {EVENTS: SMALL})
+    answer = fetch(cluster, {EVENTS: 1})
+    log.write_state(before._replace(sequence=9), flush=False)
+
+    assert answer.came.wait(10)
+    assert isinstance(answer.results[EVENTS].error, OffsetOutOfRangeError)
+
+
+def test_many_fetches_beside_appends_are_each_answered_once(cluster: Cluster) -> None:
+    answers: list[Answer] = []
+
+    def work() -> None:
+        for _ in range(20):
+            answers.append(fetch(cluster, {EVENTS: 0}, min_bytes=20 * len(SMALL)))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        append_records(cluster, {EVENTS: SMALL})
+    for thread in threads:
+        thread.join()
+
+    assert all(answer.came.wait(10) for answer in answers)
+    assert [answer.count for answer in answers] == [1] * 40
+    assert {*(answer.sizes[0] for answer in answers)} == {20 * len(SMALL)}
+
+
+# What each may see.
+
+
+@pytest.mark.parametrize(
+    ("options", "ends_at", "aborted"),
+    [
+        pytest.param({"isolation": IsolationLevel.READ_COMMITTED}, 3, [(7, 0)], id="committed"),
+        pytest.param({"isolation": IsolationLevel.READ_UNCOMMITTED}, 4, [], id="uncommitted"),
+        pytest.param({"replica_id": 0}, 5, [], id="follower"),
+        pytest.param({"replica_id": FUTURE_REPLICA_ID}, 5, [], id="future replica"),
+    ],
+)
+def test_each_sees_as_far_as_it_may(
+    cluster: Cluster, options: dict[str, Any], ends_at: int, aborted: list[tuple[int, int]]
+) -> None:
+    def transactional(producer_id: int) -> bytes:
+        return data_batch(base_offset=0, producer_id=producer_id, transactional=True)
+
+    marker = marker_batch(base_offset=0, producer_id=7, abort=True)
+    for data in (transactional(7), marker, SMALL, transactional(8), SMALL):
+        append_records(cluster, {EVENTS: data}, origin=AppendOrigin.COORDINATOR)
+    log = cluster.manager.log(EVENTS)
+    state = log.state()
+    log.write_state(state._replace(high_watermark=4, sequence=99), flush=False)
+    (result,) = fetch(cluster, {EVENTS: 0}, **options).results.values()
+
+    assert result.offsets == (0, 4, 3, 5)
+    assert result.read.batches[-1][1].next_offset == ends_at
+    found = [(a.producer_id, a.first_offset) for a in result.read.aborted]
+    assert found == aborted
+    assert all(isinstance(a, AbortedTransaction) for a in result.read.aborted)
