@@ -493,6 +493,10 @@ class StateView:
         """As `PartitionLog.offset_for_timestamp`."""
         return self._log.offset_for_timestamp(self._state, timestamp_ms, end_offset=end_offset)
 
+    def cut_offsets(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
+        """As `PartitionLog.cut_offsets`."""
+        return self._log.cut_offsets(self._state, start_offset, end_offset, piece_bytes=piece_bytes)
+
 
 class LocalLog:
     """The transport of plain Python: batches are appended to the logs before it answers."""

@@ -12,6 +12,7 @@ Source: Spark connector/kafka-0-10-sql/.../KafkaSourceProvider.scala, JsonUtils.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -266,7 +267,7 @@ READ_OPTIONS = (
     Option("failOnDataLoss", parse_boolean, "true, false", "true", "Whether it is an error that offsets which were asked for are gone, or not there yet. With false what is left of them is read, and a warning logged."),
     Option("includeHeaders", parse_boolean, "true, false", "false", "Whether rows have the column `headers`."),
     Option("minPartitions", parse_number(1), f"1 to {INT_MAX}", "not set", "About how many tasks to use at least; large partitions are divided among several."),
-    Option("maxRecordsPerPartition", parse_number(1, LONG_MAX), "1 or more", "not set", "Offsets that a task reads at most, where both ends are given; larger ranges are divided."),
+    Option("maxRecordsPerPartition", parse_number(1, LONG_MAX), "1 or more", "not set", "Offsets that a task reads at most, where both ends are given; larger ranges are divided. Without this and minPartitions, a range of more than 128 MiB of log is divided into pieces of about that size."),
     Option("maxOffsetsPerTrigger", parse_number(1, LONG_MAX), "1 or more", "not set", "About how many offsets a micro-batch reads at most, shared among the partitions by what each has. Ignored in a batch."),
     Option("minOffsetsPerTrigger", parse_number(0, LONG_MAX), "0 or more", "not set", "How many new offsets a micro-batch waits for, for at most maxTriggerDelay. Ignored in a batch."),
     Option("maxTriggerDelay", _time_ms, "`500ms`, `30s`, `15m`, `1h`; ms without a unit", "15m", "How long minOffsetsPerTrigger may hold back a micro-batch. Ignored in a batch."),
@@ -282,8 +283,11 @@ READ_OPTIONS = (
 _STREAM_STARTING_OFFSETS = _offsets(earliest=EARLIEST, latest=LATEST)
 
 
-def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
+def parse_read_options(options: Mapping[str, str], *, warn: bool = True) -> ReadOptions:
     """Checks every option of a batch read.
+
+    Args:
+        warn: whether to say which options count for nothing.
 
     Raises:
         ConfigError: an unknown or forbidden key, a bad value, no path, not exactly one selection,
@@ -296,13 +300,16 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     parsed = _general(given, starting, ending, no_match)
     _ensure_ordered(starting, ending)
     for key in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
-        if key in given:
+        if warn and key in given:
             logger.warning("option %r is ignored in a batch read", key)
     return parsed
 
 
-def parse_stream_read_options(options: Mapping[str, str]) -> ReadOptions:
+def parse_stream_read_options(options: Mapping[str, str], *, warn: bool = True) -> ReadOptions:
     """Checks every option of a streaming read.
+
+    Args:
+        warn: whether to say which options count for nothing.
 
     Raises:
         ConfigError: as `parse_read_options`; also for an option that says where a batch ends.
@@ -313,7 +320,7 @@ def parse_stream_read_options(options: Mapping[str, str]) -> ReadOptions:
             raise ConfigError(
                 f"option {key!r} is for batch reads; a stream has no end: leave it out"
             )
-    if "endingTimestamp" in given:
+    if warn and "endingTimestamp" in given:
         logger.warning("option 'endingTimestamp' is ignored in a stream, which has no end")
     no_match: NoMatch = given.get("startingOffsetsByTimestampStrategy", "error")
     starting = _bound(given, "starting", parse_offsets=_STREAM_STARTING_OFFSETS)
@@ -323,6 +330,25 @@ def parse_stream_read_options(options: Mapping[str, str]) -> ReadOptions:
         Offsets("endingOffsets", LATEST),
         no_match,
     )
+
+
+def parse_batch_or_stream_options(options: Mapping[str, str]) -> tuple[ReadOptions, bool]:
+    """Checks every option of a read that is one of the two; says whether it can only be a batch.
+
+    Raises:
+        ConfigError: it can be neither; says why not a batch.
+    """
+    try:
+        parsed = parse_read_options(options, warn=False)
+    except ConfigError:
+        with contextlib.suppress(ConfigError):
+            return parse_stream_read_options(options, warn=False), False
+        raise
+    try:
+        parse_stream_read_options(options, warn=False)
+    except ConfigError:
+        return parsed, True
+    return parsed, False
 
 
 def _bound(

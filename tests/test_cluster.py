@@ -11,8 +11,8 @@ import spark_kbatch
 from spark_kbatch.config import TopicConfig, parse_write_options
 from spark_kbatch.errors import (
     ConfigError,
-    DataLossError,
     InvalidTopicError,
+    OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import TopicPartition
@@ -190,8 +190,8 @@ def test_other_bounds_are_refused(
         list(cluster.read("events", **bounds))
 
 
-def test_a_start_past_the_end_of_the_log_is_data_loss(cluster: spark_kbatch.Cluster) -> None:
-    with pytest.raises(DataLossError, match="events-0 from offset 13 to 12"):
+def test_a_start_past_the_end_of_the_log_is_out_of_range(cluster: spark_kbatch.Cluster) -> None:
+    with pytest.raises(OffsetOutOfRangeError, match=r"offset 13 of events-0 .* offsets 0 to 12"):
         list(cluster.read("events", partitions=[0], start=13))
 
 

@@ -40,7 +40,13 @@ HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 # Who may import what: parts of ours that only few may know, and modules with one home.
 PRODUCER_USERS = {"broker", "cluster", "spark"}
 HOMES = {
-    "pyspark": {"spark/reader.py", "spark/source.py", "spark/writer.py", "demo.py"},
+    "pyspark": {
+        "spark/reader.py",
+        "spark/source.py",
+        "spark/stream_reader.py",
+        "spark/writer.py",
+        "demo.py",
+    },
     "numba": {"jit.py"},
     "fcntl": {"log/files.py"},
     "mmap": set(),
@@ -146,6 +152,7 @@ from pathlib import Path
 import spark_kbatch
 from spark_kbatch.cluster import open_for_reading
 from spark_kbatch.config import parse_write_options
+from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.read_config import parse_read_options
 from spark_kbatch.record import plain
@@ -160,7 +167,8 @@ builders.append_records(cluster, {("events", 1): batch})
 cluster.coordinator(parse_write_options({"path": path})).roll_forward()
 
 options = parse_read_options({"path": path, "subscribe": "events", "minPartitions": "3"})
-ranges = [cluster.resolve(piece, options, "an-action") for piece in cluster.plan(options)]
+loss = DataLoss(fail=True)
+ranges = [cluster.resolve(piece, options, "an-action", loss) for piece in cluster.plan(options)]
 assert [wanted[1:] for wanted in ranges] == [(0, 2), (2, 4), (0, 2), (2, 4)]
 assert [info.offsets.high_watermark for info in cluster.describe(["events"])] == [4, 4]
 assert cluster.list_offsets({("events", 0): 0}) == {TopicPartition("events", 0): (0, 0)}
@@ -169,7 +177,7 @@ assert not any(report.found for report in cluster.repair())
 shutil.copytree(cluster.path / "broker-0", Path(path) / "broker")
 logs = open_for_reading(str(Path(path) / "broker"))
 options = parse_read_options({"path": path, "subscribe": "events"})
-assert [logs.resolve(piece, options, "").end for piece in logs.plan(options)] == [4, 4]
+assert [logs.resolve(piece, options, "", loss).end for piece in logs.plan(options)] == [4, 4]
 
 # As many as lie between two entries of an index.
 messages = reference.encode_messages([reference.Record(n, 0, None, b"v") for n in range(99)], magic=1)

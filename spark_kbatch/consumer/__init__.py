@@ -9,6 +9,7 @@ Module by module:
     planning        which partitions, from where to where; times become offsets
     splits          large ranges, divided among tasks
     reading         the records of one range
+    data_loss       what becomes of a read whose records are gone
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaOffsetReaderAdmin.scala, KafkaDataConsumer.scala.
 """

@@ -19,9 +19,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.errors import (
     ConfigError,
-    DataLossError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
@@ -60,6 +60,9 @@ class LogView(Protocol):
     ) -> OffsetAndTimestamp | None:
         """The first record before `end_offset` with that time or a later one, if there is one."""
 
+    def cut_offsets(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
+        """Where to cut [start_offset, end_offset) into pieces of about so many bytes; ascending."""
+
 
 class Topics(Protocol):
     """What a plan asks of PATH."""
@@ -74,19 +77,23 @@ class Topics(Protocol):
         """Of one moment."""
 
 
-def selected(selection: Selection, topics: Topics) -> list[TopicPartition]:
+def selected(selection: Selection, topics: Topics, *, strict: bool = True) -> list[TopicPartition]:
     """The partitions that are read, in order of topic and number.
 
+    Args:
+        strict: whether topics that are named have to exist.
+
     Raises:
-        UnknownTopicOrPartitionError: a topic that is named does not exist; with the option.
+        UnknownTopicOrPartitionError: a topic that is named does not; with the option.
     Source: ConsumerStrategy.assignedTopicPartitions.
     """
     match selection:
         case Subscribe(names):
-            return _partitions("subscribe", names, topics)
+            return _partitions("subscribe", names, topics, strict=strict)
         case Assign(wanted):
             names = tuple(tp.topic for tp in wanted)
-            return [tp for tp in _partitions("assign", names, topics) if tp in wanted]
+            existing = _partitions("assign", names, topics, strict=strict)
+            return [tp for tp in existing if tp in wanted]
         case SubscribePattern(pattern):
             search = re.compile(pattern).search
             found: list[TopicPartition] = []
@@ -99,13 +106,16 @@ def selected(selection: Selection, topics: Topics) -> list[TopicPartition]:
             return sorted(found)
 
 
-def _partitions(option: str, names: Iterable[str], topics: Topics) -> list[TopicPartition]:
+def _partitions(
+    option: str, names: Iterable[str], topics: Topics, *, strict: bool
+) -> list[TopicPartition]:
     found: list[TopicPartition] = []
     for name in sorted(set(names)):
         try:
             found += topics.partitions(name)
         except UnknownTopicOrPartitionError as error:
-            raise UnknownTopicOrPartitionError(f"option {option!r}: {error}") from None
+            if strict:
+                raise UnknownTopicOrPartitionError(f"option {option!r}: {error}") from None
     return found
 
 
@@ -130,8 +140,8 @@ def ranges(options: ReadOptions, topics: Topics) -> list[OffsetRange]:
     found = []
     for tp in partitions:
         wanted = OffsetRange(tp, starts[tp], ends[tp])
-        _ensure_held(options.starting.option, wanted, wanted.start, views[tp].offsets, options)
-        _ensure_held(options.ending.option, wanted, wanted.end, views[tp].offsets, options)
+        _ensure_held(options.starting.option, tp, wanted.start, views[tp].offsets, options)
+        _ensure_held(options.ending.option, tp, wanted.end, views[tp].offsets, options)
         if 0 <= wanted.end < wanted.start:
             raise ConfigError(
                 f"option {options.starting.option!r}: the resolved start offset {wanted.start} is "
@@ -147,12 +157,14 @@ def initial_offsets(options: ReadOptions, topics: Topics) -> dict[TopicPartition
     """Where a stream begins that has no checkpoint: a number for each partition, of one moment.
 
     Raises:
-        UnknownTopicOrPartitionError, ConfigError: as `ranges`.
+        UnknownTopicOrPartitionError, ConfigError, OffsetOutOfRangeError: as `ranges`.
     """
     partitions = selected(options.selection, topics)
     _ensure_names_exactly(partitions, options.starting)
     views = topics.views(partitions)
     starts = _offsets_of(options.starting, partitions, views, options, no_match=options.no_match)
+    for tp, offset in starts.items():
+        _ensure_held(options.starting.option, tp, offset, views[tp].offsets, options)
     return {
         tp: number(offset, views[tp].offsets, options.isolation_level)
         for tp, offset in starts.items()
@@ -209,18 +221,20 @@ def _offsets_of(
 
 
 def _ensure_held(
-    option: str, wanted: OffsetRange, offset: int, edges: LogOffsets, options: ReadOptions
+    option: str, tp: TopicPartition, offset: int, edges: LogOffsets, options: ReadOptions
 ) -> None:
     log_start, log_end = edges.log_start_offset, edges.end_offset(options.isolation_level)
     if offset < 0 or log_start <= offset <= log_end:
         return
-    error = OffsetOutOfRangeError(str(wanted.topic_partition), offset, log_start, log_end, option)
+    error = OffsetOutOfRangeError(str(tp), offset, log_start, log_end, option)
     if options.fail_on_data_loss:
         raise error
     logger.warning("%s; what is there is read", error)
 
 
-def resolve(wanted: OffsetRange, whole: OffsetRange, earliest: int, latest: int) -> OffsetRange:
+def resolve(
+    wanted: OffsetRange, whole: OffsetRange, earliest: int, latest: int, loss: DataLoss
+) -> OffsetRange:
     """The numbers of a piece: of the range that it is cut from, what lies within the piece.
 
     So what a range no longer has at the moment of reading is no loss to the pieces it was cut into,
@@ -231,20 +245,22 @@ def resolve(wanted: OffsetRange, whole: OffsetRange, earliest: int, latest: int)
         whole: the range that was planned; the same where it was not cut.
         earliest: of the partition when it is read.
         latest: of the partition then, exclusive.
+        loss: told of a range that begins past its end; nothing of it is read.
 
     Raises:
-        DataLossError: a range that begins past its end.
+        DataLossError: data loss is not accepted.
     """
     first = (
         earliest if whole.start == EARLIEST else latest if whole.start == LATEST else whole.start
     )
     last = latest if whole.end == LATEST else whole.end
     if first > last:
-        raise DataLossError(
+        loss.report(
             f"{whole.topic_partition} from offset {first} to {last}",
             f"offsets {earliest} to {latest}",
             "it begins past its end, so records that it named are gone",
         )
+        return OffsetRange(wanted.topic_partition, first, first)
     start = first if wanted.start < 0 else min(max(wanted.start, first), last)
     end = last if wanted.end < 0 else max(min(wanted.end, last), start)
     return OffsetRange(wanted.topic_partition, start, end)

@@ -7,8 +7,8 @@ CompletedFetch.java.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -41,11 +41,20 @@ class Fetcher(Protocol):
         """
 
 
+OnLoss: TypeAlias = Callable[[OffsetRange, OffsetOutOfRangeError], None]
+
+
+def _fail(_lost: OffsetRange, error: OffsetOutOfRangeError) -> None:
+    raise error
+
+
 def read_range(
     fetcher: Fetcher,
     wanted: OffsetRange,
     columns: Sequence[str],
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    *,
+    on_loss: OnLoss = _fail,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a range whose bounds are numbers, in offset order, in bounded pieces.
 
@@ -53,22 +62,33 @@ def read_range(
 
     Args:
         columns: names of `codec.RECORD_SCHEMA`; only those are decoded.
+        on_loss: called with offsets of the range that the log does not hold; raises, or returns for
+            the read to go on behind them.
 
     Raises:
-        OffsetOutOfRangeError: the log does not hold the range.
+        OffsetOutOfRangeError: the log does not hold the range, unless `on_loss` accepts that.
         CorruptRecordError: with file and position.
     """
     topic_partition, offset, end = wanted
     buffer = bytearray(FETCH_BYTES)
     while offset < end:
-        read, edges = fetcher.fetch(
-            topic_partition, offset, max_bytes=FETCH_BYTES, buffer=buffer, isolation=isolation
-        )
+        try:
+            read, edges = fetcher.fetch(
+                topic_partition, offset, max_bytes=FETCH_BYTES, buffer=buffer, isolation=isolation
+            )
+        except OffsetOutOfRangeError as error:
+            held_from = error.log_start_offset if offset < error.log_start_offset else end
+            on_loss(OffsetRange(topic_partition, offset, min(held_from, end)), error)
+            offset = held_from
+            continue
         if not read.batches:
             log_end = edges.end_offset(isolation)
-            if end <= log_end:
-                return
-            raise OffsetOutOfRangeError(str(topic_partition), end, edges.log_start_offset, log_end)
+            if end > log_end:
+                past_the_end = OffsetOutOfRangeError(
+                    str(topic_partition), end, edges.log_start_offset, log_end
+                )
+                on_loss(OffsetRange(topic_partition, max(offset, log_end), end), past_the_end)
+            return
         # What lies behind the range is not looked at, so that a range can end before a damaged batch.
         read = read.below(end)
         if not read.batches:

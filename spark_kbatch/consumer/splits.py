@@ -8,6 +8,9 @@ With `minPartitions` or `maxRecordsPerPartition` the pieces are those of Spark's
        minPartitions is shared out again among the others
     3. the pieces of a range have the same size; what the division leaves goes to the last ones
 
+Without both, a range of more than 128 MiB of log is cut into pieces of about that size, so that one
+large partition keeps all cores busy.
+
 A piece at the begin or end of its range keeps the EARLIEST or LATEST that stands there.
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaOffsetRangeCalculator.scala,
@@ -25,6 +28,8 @@ from spark_kbatch.consumer.planning import LogView, number
 from spark_kbatch.model import OffsetRange, TopicPartition
 from spark_kbatch.read_config import ReadOptions
 
+PIECE_BYTES = 128 << 20
+
 
 class Piece(NamedTuple):
     """What one task reads, and the range that it is cut from."""
@@ -39,6 +44,8 @@ def split(
     options: ReadOptions,
 ) -> list[Piece]:
     """The pieces of a batch read, in the order of ranges. A range that is empty now stays as it is."""
+    if options.min_partitions is None and options.max_records_per_partition is None:
+        return [piece for one in ranges for piece in _by_bytes(one, views, options)]
     if not _needs_split(ranges, options):
         return [Piece(one, one) for one in ranges]
     known = [_known(one, views[one.topic_partition], options) for one in ranges]
@@ -46,7 +53,11 @@ def split(
     for piece in divide(known, options.min_partitions, options.max_records_per_partition):
         pieces.setdefault(piece.topic_partition, []).append(piece)
     return [
-        piece for whole in ranges for piece in _of(whole, pieces.get(whole.topic_partition, []))
+        piece
+        for whole in ranges
+        for piece in _cut_at(
+            whole, [cut.start for cut in pieces.get(whole.topic_partition, [])[1:]]
+        )
     ]
 
 
@@ -61,6 +72,15 @@ def _needs_split(ranges: Sequence[OffsetRange], options: ReadOptions) -> bool:
     )
 
 
+def _by_bytes(
+    whole: OffsetRange, views: Mapping[TopicPartition, LogView], options: ReadOptions
+) -> Iterator[Piece]:
+    view = views[whole.topic_partition]
+    known = _known(whole, view, options)
+    cuts = view.cut_offsets(known.start, known.end, piece_bytes=PIECE_BYTES)
+    return _cut_at(whole, cuts)
+
+
 def _known(one: OffsetRange, view: LogView, options: ReadOptions) -> OffsetRange:
     """In numbers that the log has now."""
     first, last = view.offsets.log_start_offset, view.offsets.end_offset(options.isolation_level)
@@ -68,10 +88,9 @@ def _known(one: OffsetRange, view: LogView, options: ReadOptions) -> OffsetRange
     return OffsetRange(one.topic_partition, max(start, first), min(end, last))
 
 
-def _of(whole: OffsetRange, pieces: Sequence[OffsetRange]) -> Iterator[Piece]:
+def _cut_at(whole: OffsetRange, cuts: Sequence[int]) -> Iterator[Piece]:
     """The pieces of one range; the outer bounds are those of the range."""
-    bounds = [whole.start, *(piece.start for piece in pieces[1:]), whole.end]
-    for start, end in itertools.pairwise(bounds):
+    for start, end in itertools.pairwise([whole.start, *cuts, whole.end]):
         yield Piece(OffsetRange(whole.topic_partition, start, end), whole)
 
 

@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from spark_kbatch.config import Topic, parse_isolation_level
 from spark_kbatch.consumer import planning, reading, splits
+from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.consumer.planning import LogView
 from spark_kbatch.consumer.splits import Piece
-from spark_kbatch.errors import ConfigError
+from spark_kbatch.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from spark_kbatch.model import (
     EARLIEST,
     LATEST,
@@ -152,16 +153,46 @@ class TopicReader(abc.ABC):
         ranges = self.ranges(options)
         return splits.split(ranges, self.views(one.topic_partition for one in ranges), options)
 
-    def resolve(self, piece: Piece, options: ReadOptions, action: str) -> OffsetRange:
-        """A piece of the plan that `options` make, with numbers for its bounds.
+    def read_piece(
+        self, piece: Piece, columns: Sequence[str], options: ReadOptions, action: str
+    ) -> Iterator[pa.RecordBatch]:
+        """What one task reads of the plan that `options` make; columns as in `reading.read_range`.
+
+        Args:
+            action: as `agreed_edges`.
 
         Raises:
-            DataLossError: as `planning.resolve`.
+            DataLossError: something of the piece is gone, and that is not accepted.
+            CorruptRecordError: with file and position.
         """
+        loss = DataLoss(fail=options.fail_on_data_loss)
+        try:
+            wanted = self.resolve(piece, options, action, loss)
+        except UnknownTopicOrPartitionError as error:
+            loss.report(f"partition {piece.whole.topic_partition}", "nothing of it", str(error))
+            return
+        yield from self.read_available(wanted, columns, options)
+
+    def read_available(
+        self, wanted: OffsetRange, columns: Sequence[str], options: ReadOptions
+    ) -> Iterator[pa.RecordBatch]:
+        """What is there of a range whose bounds are numbers; raises as `read_piece`."""
+        loss = DataLoss(fail=options.fail_on_data_loss)
+        try:
+            yield from reading.read_range(
+                self, wanted, columns, options.isolation_level, on_loss=loss.offsets_gone
+            )
+        except UnknownTopicOrPartitionError as error:
+            loss.report(f"partition {wanted.topic_partition}", "nothing of it", str(error))
+
+    def resolve(
+        self, piece: Piece, options: ReadOptions, action: str, loss: DataLoss
+    ) -> OffsetRange:
+        """The numbers of a piece; raises as `read_piece`, or for a partition that is gone."""
         if min(piece.whole[1:]) >= 0:
             return piece.wanted
         edges = self.agreed_edges(piece.whole.topic_partition, options, action)
-        return planning.resolve(*piece, *edges)
+        return planning.resolve(*piece, *edges, loss)
 
     def read_range(
         self,
@@ -195,6 +226,9 @@ class TopicReader(abc.ABC):
 
         Returns:
             Batches of the given columns of `RECORD_SCHEMA`, behind int32 `partition`.
+
+        Raises:
+            OffsetOutOfRangeError: a partition does not hold what was asked for.
         """
         for word, bound, name in (("earliest", start, "start"), ("latest", end, "end")):
             if (isinstance(bound, str) and bound != word) or (isinstance(bound, int) and bound < 0):
@@ -206,21 +240,15 @@ class TopicReader(abc.ABC):
         chosen = (
             all_of_topic if partitions is None else [TopicPartition(topic, p) for p in partitions]
         )
-        ranges = [
-            OffsetRange(
-                tp,
-                EARLIEST if isinstance(start, str) else start,
-                LATEST if isinstance(end, str) else end,
-            )
-            for tp in chosen
-        ]
-        edges = self.edges(chosen)
-        for wanted in ranges:
-            found = edges[wanted.topic_partition]
-            limits = found.log_start_offset, found.end_offset(isolation)
-            resolved = planning.resolve(wanted, wanted, *limits)
-            number = pa.scalar(wanted.topic_partition.partition, pa.int32())
-            for batch in self.read_range(resolved, columns, isolation):
+        for tp, edges in self.edges(chosen).items():
+            first = edges.log_start_offset if isinstance(start, str) else start
+            last = edges.end_offset(isolation) if isinstance(end, str) else end
+            if first > edges.end_offset(isolation):
+                raise OffsetOutOfRangeError(
+                    str(tp), first, edges.log_start_offset, edges.end_offset(isolation)
+                )
+            number = pa.scalar(tp.partition, pa.int32())
+            for batch in self.read_range(OffsetRange(tp, first, last), columns, isolation):
                 yield batch.add_column(0, "partition", pa.repeat(number, batch.num_rows))
 
 

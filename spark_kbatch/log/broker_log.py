@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
+from spark_kbatch.log.cuts import cut_offsets
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.headers import SegmentView
 from spark_kbatch.log.leftovers import names_after_start
@@ -170,19 +171,30 @@ class BrokerLog:
         view = self._view
         if view is None or not view.segments:
             return None
-        segments, offsets = view.segments, view.offsets
-        ends = [*(segment.base_offset for segment in segments[1:]), offsets.log_end_offset]
+        whole = self._as_segments(view)
+        lookup, edges = TimeLookup(self.files), (view.offsets.log_start_offset, end_offset)
+        if timestamp_ms == MAX_TIMESTAMP:
+            return lookup.max_timestamp(whole, *edges)
+        return lookup.offset_for(whole, timestamp_ms, *edges)
+
+    def cut_offsets(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
+        """As `cuts.cut_offsets`, in the log as of the last look."""
+        view = self._view
+        if view is None or not view.segments:
+            return []
+        whole = self._as_segments(view)
+        return cut_offsets(self.files, whole, start_offset, end_offset, piece_bytes)
+
+    def _as_segments(self, view: View) -> Segments:
+        segments = view.segments
+        ends = [*(segment.base_offset for segment in segments[1:]), view.offsets.log_end_offset]
 
         def seen(at: int) -> SegmentView:
             segment = segments[at]
             end_position = self._end_position(segment)
             return SegmentView(self._paths(segment), segment.base_offset, ends[at], end_position)
 
-        whole = Segments([segment.base_offset for segment in segments], seen)
-        lookup, edges = TimeLookup(self.files), (offsets.log_start_offset, end_offset)
-        if timestamp_ms == MAX_TIMESTAMP:
-            return lookup.max_timestamp(whole, *edges)
-        return lookup.offset_for(whole, timestamp_ms, *edges)
+        return Segments([segment.base_offset for segment in segments], seen)
 
     # Looking: what there is.
 

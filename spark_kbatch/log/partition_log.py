@@ -42,6 +42,7 @@ from spark_kbatch.log.checkpoints import (
     write_leader_epochs,
     write_partition_metadata,
 )
+from spark_kbatch.log.cuts import cut_offsets
 from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.log.headers import (
     SegmentView,
@@ -329,6 +330,14 @@ class PartitionLog:
         if timestamp_ms == MAX_TIMESTAMP:
             return self._times.max_timestamp(segments, *edges)
         return self._times.offset_for(segments, timestamp_ms, *edges)
+
+    def cut_offsets(
+        self, state: LogState, start_offset: int, end_offset: int, *, piece_bytes: int
+    ) -> list[int]:
+        """Where to cut a range into pieces of about `piece_bytes`; as `cuts.cut_offsets`."""
+        bases = self.segments(state)
+        segments = Segments(bases, lambda at: self._view(state, bases, at))
+        return cut_offsets(self.files, segments, start_offset, end_offset, piece_bytes)
 
     def cut(self, state: LogState) -> LogState:
         """Remove what lies past the recorded ends, after a look at what may have been lost.

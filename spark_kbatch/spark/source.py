@@ -26,9 +26,15 @@ from pyspark.sql.types import (
 
 from spark_kbatch.cluster import open_for_reading
 from spark_kbatch.config import parse_write_options
-from spark_kbatch.errors import ConfigError
-from spark_kbatch.read_config import parse_read_options
+from spark_kbatch.consumer import planning
+from spark_kbatch.errors import ConfigError, KBatchError
+from spark_kbatch.read_config import (
+    parse_batch_or_stream_options,
+    parse_read_options,
+    parse_stream_read_options,
+)
 from spark_kbatch.spark.reader import KBatchReader
+from spark_kbatch.spark.stream_reader import FailedStreamReader, KBatchStreamReader
 from spark_kbatch.spark.writer import Job, KBatchStreamWriter, KBatchWriter, ensure_writable
 
 HEADERS_TYPE = ArrayType(
@@ -59,8 +65,13 @@ class KBatchDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Spark's Kafka row, with headers where they are wanted; checks the options."""
-        options = parse_read_options(self.options)
-        open_for_reading(options.path, foreign_end=options.foreign_end).ranges(options)
+        options, is_batch = parse_batch_or_stream_options(self.options)
+        topics = open_for_reading(options.path, foreign_end=options.foreign_end)
+        if is_batch:
+            topics.ranges(options)
+        else:
+            # A stream that goes on from its checkpoint does not need what its starting offsets name.
+            planning.selected(options.selection, topics, strict=options.fail_on_data_loss)
         return ROW_SCHEMA if options.include_headers else StructType(ROW_SCHEMA.fields[:-1])
 
     def reader(self, schema: StructType) -> KBatchReader:
@@ -69,6 +80,16 @@ class KBatchDataSource(DataSource):
         _ensure_readable(schema)
         path = open_for_reading(options.path, foreign_end=options.foreign_end).path
         return KBatchReader(options, path, schema.fieldNames())
+
+    def streamReader(self, schema: StructType) -> KBatchStreamReader | FailedStreamReader:
+        """Of the columns that the user or `schema` named; never raises."""
+        try:
+            options = parse_stream_read_options(self.options)
+            _ensure_readable(schema)
+            path = open_for_reading(options.path, foreign_end=options.foreign_end).path
+        except KBatchError as error:
+            return FailedStreamReader(error)
+        return KBatchStreamReader(options, path, schema.fieldNames())
 
     def writer(self, schema: StructType, overwrite: bool) -> KBatchWriter:
         """Of one job; makes cluster and topic where they do not exist."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_kbatch.consumer import planning
+from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.errors import (
     ConfigError,
     DataLossError,
@@ -21,6 +22,7 @@ from tests.consumer.topics import ALog, TopicsInMemory
 
 A0, A1, A2 = (TopicPartition("a", n) for n in range(3))
 B0 = TopicPartition("b", 0)
+FAIL = DataLoss(fail=True)
 
 
 def some_topics() -> TopicsInMemory:
@@ -338,19 +340,27 @@ def test_resolve_puts_numbers_in_place_of_earliest_and_latest(
 ) -> None:
     wanted = OffsetRange(A0, *whole)
 
-    assert planning.resolve(wanted, wanted, 5, 20) == OffsetRange(A0, *resolved)
+    assert planning.resolve(wanted, wanted, 5, 20, FAIL) == OffsetRange(A0, *resolved)
 
 
 @pytest.mark.parametrize(
     "whole",
     [pytest.param((21, LATEST), id="past the end"), pytest.param((EARLIEST, 4), id="before it")],
 )
-def test_resolve_of_records_that_are_gone_is_data_loss(whole: tuple[int, int]) -> None:
+def test_resolve_of_records_that_are_gone_is_data_loss(
+    whole: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
     wanted = OffsetRange(A0, *whole)
-    with pytest.raises(DataLossError, match="available: offsets 5 to 20") as error:
-        planning.resolve(wanted, wanted, 5, 20)
-
+    with pytest.raises(
+        DataLossError, match="available: offsets 5 to 20, which option 'failOn"
+    ) as error:
+        planning.resolve(wanted, wanted, 5, 20, FAIL)
     assert error.value.asked.startswith("a-0 from offset ")
+
+    with caplog.at_level(logging.WARNING):
+        _, start, end = planning.resolve(wanted, wanted, 5, 20, DataLoss(fail=False))
+    assert start == end
+    assert "a-0 from offset" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -369,6 +379,6 @@ def test_pieces_of_a_late_bound_range_cover_what_is_there_when_they_are_read(
 ) -> None:
     whole = OffsetRange(A0, EARLIEST, LATEST)
     cuts = [(EARLIEST, 10), (10, 20), (20, LATEST)]
-    found = [planning.resolve(OffsetRange(A0, *cut), whole, earliest, latest) for cut in cuts]
+    found = [planning.resolve(OffsetRange(A0, *cut), whole, earliest, latest, FAIL) for cut in cuts]
 
     assert found == [OffsetRange(A0, *piece) for piece in pieces]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -10,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.consumer import reading
-from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
+from spark_kbatch.consumer.data_loss import DataLoss
+from spark_kbatch.errors import CorruptRecordError, DataLossError, OffsetOutOfRangeError
 from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, TopicPartition
 from spark_kbatch.record.codec import RECORD_SCHEMA
 from spark_kbatch.record.header import LogRead, walk
@@ -161,3 +164,78 @@ def test_damage_is_reported_with_file_and_position_in_it() -> None:
     assert error.value.path == "a-0/0.log"
     assert error.value.position == 1_000 + len(BATCHES[0]) + len(BATCHES[1])
     assert reference.read_header(BATCHES[2]).crc == int(error.value.expected, 16)
+
+
+class ShrinkingFetcher(ListFetcher):
+    """Holds offsets from a log start on, which moves while it is read."""
+
+    def __init__(self, batches: Sequence[bytes], *log_starts: int) -> None:
+        super().__init__(batches)
+        self._log_starts = list(log_starts)
+
+    def fetch(
+        self, topic_partition: TopicPartition, offset: int, **asked: Any
+    ) -> tuple[LogRead, LogOffsets]:
+        log_start = self._log_starts.pop(0) if len(self._log_starts) > 1 else self._log_starts[0]
+        if not log_start <= offset <= self.end:
+            raise OffsetOutOfRangeError(str(topic_partition), offset, log_start, self.end)
+        return super().fetch(topic_partition, offset, **asked)
+
+
+@pytest.mark.parametrize(
+    ("log_starts", "asked_for", "left", "lost"),
+    [
+        pytest.param([4], (0, 13), range(4, 13), [(0, 4)], id="from the begin"),
+        pytest.param([0, 0, 9], (0, 13), [0, 1, 2, 3, *range(9, 13)], [(4, 9)], id="while it is read"),
+        pytest.param([9], (0, 5), [], [(0, 5)], id="all of it"),
+        pytest.param([0], (9, 15), range(9, 13), [(13, 15)], id="behind the end"),
+        pytest.param([0], (20, 25), [], [(20, 25)], id="all of it behind the end"),
+        pytest.param([4, 4, 9], (0, 20), [4, 5, 6, 7, 8, *range(9, 13)], [(0, 4), (13, 20)], id="both"),
+        pytest.param([0], (2, 13), range(2, 13), [], id="nothing"),
+    ],
+)  # fmt: skip
+def test_where_loss_is_accepted_what_is_left_is_read_once_and_the_rest_reported(
+    log_starts: list[int],
+    asked_for: tuple[int, int],
+    left: Sequence[int],
+    lost: list[tuple[int, int]],
+) -> None:
+    reported: list[tuple[int, int]] = []
+    pieces = reading.read_range(
+        ShrinkingFetcher(BATCHES, *log_starts),
+        OffsetRange(A0, *asked_for),
+        ["offset"],
+        on_loss=lambda gone, _: reported.append((gone.start, gone.end)),
+    )
+
+    assert [offset for piece in pieces for offset in piece["offset"].to_pylist()] == list(left)
+    assert reported == lost
+
+
+def test_loss_is_an_error_that_names_what_is_gone_and_what_is_left() -> None:
+    pieces = reading.read_range(
+        ShrinkingFetcher(BATCHES, 4),
+        OffsetRange(A0, 1, 13),
+        ["offset"],
+        on_loss=DataLoss(fail=True).offsets_gone,
+    )
+    with pytest.raises(DataLossError) as error:
+        list(pieces)
+
+    assert str(error.value) == (
+        "a-0 from offset 1 to 4 cannot be read: they were deleted, by retention or on request; "
+        "available: offsets 4 to 13, which option 'failOnDataLoss' set to 'false' reads without this "
+        "error"
+    )
+
+
+def test_loss_that_is_accepted_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    loss = DataLoss(fail=False)
+    with caplog.at_level(logging.WARNING):
+        list(
+            reading.read_range(
+                ShrinkingFetcher(BATCHES, 0), OffsetRange(A0, 12, 14), [], on_loss=loss.offsets_gone
+            )
+        )
+
+    assert "a-0 from offset 13 to 14 cannot be read: the log ends before them" in caplog.text

@@ -175,3 +175,20 @@ def test_a_range_is_divided_by_what_the_log_has_of_it() -> None:
 @pytest.mark.parametrize("least", [1, 2])
 def test_as_many_ranges_as_are_asked_for_are_not_divided(least: int) -> None:
     assert split((ALog(0, 90), ALL), (ALog(0, 3), ALL), minPartitions=least) == [[ALL], [ALL]]
+
+
+# By bytes.
+
+
+def test_a_range_of_many_bytes_is_cut_by_bytes_unless_the_user_says_how() -> None:
+    """Its outer bounds stay as they are."""
+    large = ALog(0, 300)
+
+    assert split((large, ALL)) == [[(EARLIEST, 100), (100, 200), (200, LATEST)]]
+    assert split((large, (30, 280))) == [[(30, 155), (155, 280)]]
+    assert split((large, ALL), minPartitions=1) == [[ALL]]
+    assert split((large, ALL), maxRecordsPerPartition=1000) == [[ALL]]
+
+
+def test_a_range_of_few_bytes_is_not_cut() -> None:
+    assert split((ALog(0, 134), ALL), (ALog(7, 7), ALL)) == [[ALL], [ALL]]

@@ -1,0 +1,124 @@
+"""Where a streaming query stands: what Spark keeps in its checkpoint, as JSON.
+
+    {"flights": {"0": 7, "1": 12},               next offset to read, by topic and partition
+     "@kbatch": {"ids": {"flights": "1BGx..."},  topics by id: one that was deleted and created again
+                                                 has its old name and another id
+                 "initial": {"flights": {"0": 3, "1": 0}}}}    where the query began
+
+Spark asks for the initial offset again where it has not committed its first batch, and then pairs it
+with the end that it has logged; by then `latest` lies elsewhere. So the first end carries where the
+query began, and so do those after it until there is one that follows moved data. `ids` and `initial`
+are left out where there are none: an offset of Spark's own connector is one of ours, and `@kbatch` is
+no topic, because `@` is in no topic's name.
+
+Spark compares offsets as text and runs an empty batch for any difference, so there is one order:
+topics by name, partitions by number, `@kbatch` last.
+
+Source: Spark connector/kafka-0-10-sql/.../JsonUtils.scala, KafkaSourceOffset.scala.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from spark_kbatch.config import INT_MAX, LONG_MAX, ensure_valid_topic
+from spark_kbatch.errors import ConfigError, InvalidTopicError
+from spark_kbatch.model import TopicPartition
+
+KBATCH_KEY = "@kbatch"
+_PARTITION = re.compile("[0-9]{1,10}")
+_IDS, _INITIAL = "ids", "initial"
+
+Offsets = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True)
+class StreamOffset:
+    """A position in every partition that a query reads."""
+
+    offsets: Offsets  # next to read
+    ids: Mapping[str, str] = field(default_factory=dict)  # of topics that have one
+    initial: Offsets | None = None
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the query has left the place where it began."""
+        return self.offsets != self.initial
+
+    def to_json(self) -> dict[str, Any]:
+        """The one form of this offset, to the order of its keys."""
+        found = _by_topic(self.offsets)
+        ours: dict[str, Any] = {}
+        if self.ids:
+            ours[_IDS] = dict(sorted(self.ids.items()))
+        if self.initial is not None:
+            ours[_INITIAL] = _by_topic(self.initial)
+        return found | ({KBATCH_KEY: ours} if ours else {})
+
+    @classmethod
+    def from_json(cls, value: object) -> StreamOffset:
+        """What `to_json` made, or Spark's Kafka connector.
+
+        Raises:
+            ConfigError: it is neither.
+        """
+        if not isinstance(value, dict):
+            _refuse(value)
+        ours = value.get(KBATCH_KEY, {})
+        if not isinstance(ours, dict) or not ours.keys() <= {_IDS, _INITIAL}:
+            _refuse(value, "was it written by a later release?")
+        ids = ours.get(_IDS, {})
+        if not isinstance(ids, dict) or not all(isinstance(one, str) for one in ids.values()):
+            _refuse(value)
+        return cls(
+            _offsets(
+                {topic: found for topic, found in value.items() if topic != KBATCH_KEY}, value
+            ),
+            ids,
+            _offsets(ours[_INITIAL], value) if _INITIAL in ours else None,
+        )
+
+
+def is_another_topic(topic: str, ids: Mapping[str, str], later: Mapping[str, str]) -> bool:
+    """Whether a topic was deleted and created again between two looks. No id says nothing."""
+    return topic in ids and topic in later and ids[topic] != later[topic]
+
+
+def _by_topic(offsets: Offsets) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for topic, partition in sorted(offsets):
+        by_partition = found.setdefault(topic, {})
+        by_partition[str(partition)] = offsets[TopicPartition(topic, partition)]
+    return found
+
+
+def _offsets(by_topic: object, whole: object) -> dict[TopicPartition, int]:
+    if not isinstance(by_topic, dict):
+        _refuse(whole)
+    offsets = {}
+    for topic, by_partition in by_topic.items():
+        try:
+            ensure_valid_topic(topic)
+        except InvalidTopicError as error:
+            _refuse(whole, f"{error}.")
+        if not isinstance(by_partition, dict):
+            _refuse(whole)
+        for text, offset in by_partition.items():
+            if not _PARTITION.fullmatch(text) or int(text) > INT_MAX:
+                _refuse(whole)
+            # A bool is an int to Python.
+            if type(offset) is not int or not 0 <= offset <= LONG_MAX:
+                _refuse(whole)
+            offsets[TopicPartition(topic, int(text))] = offset
+    return offsets
+
+
+def _refuse(value: object, why: str = "is it the checkpoint of another query?") -> NoReturn:
+    raise ConfigError(
+        f"the checkpoint holds {json.dumps(value)}, which is no offset of this source: {why} An offset "
+        'looks like {"events":{"0":23}}'
+    )

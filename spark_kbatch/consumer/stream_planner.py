@@ -1,0 +1,351 @@
+"""What a streaming query reads next.
+
+    initial()           where it begins, by the options
+    latest(start)       where the next micro-batch ends: what there is, within the limits
+    plan(start, end)    that micro-batch's ranges
+
+Each looks at the logs once, and what it says is of that moment: a commit is in a micro-batch as a
+whole or not at all, unless a limit cuts it. Between two looks topics appear, grow, are deleted and
+created again. What is new is read from its start; what cannot be read any more is data loss, an error
+or a warning as failOnDataLoss says.
+
+A planner lives as long as one run of the query; what must outlive the run is in the offsets.
+
+Source: Spark connector/kafka-0-10-sql/.../KafkaMicroBatchStream.scala, KafkaOffsetReaderAdmin.scala
+getOffsetRangesFromResolvedOffsets.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from spark_kbatch.config import Topic
+from spark_kbatch.consumer import planning, splits
+from spark_kbatch.consumer.planning import LogView, Topics
+from spark_kbatch.consumer.stream_limits import TriggerDelay, rate_limited
+from spark_kbatch.consumer.stream_offset import Offsets, StreamOffset, is_another_topic
+from spark_kbatch.errors import (
+    DataLossError,
+    KafkaStorageError,
+    KBatchError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.model import LogOffsets, OffsetRange, TopicPartition
+from spark_kbatch.read_config import ReadOptions, Subscribe
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_LOOKS_MAX = 10
+_REMEDY = "; with option 'failOnDataLoss' set to 'false' the query goes on with what is there"
+
+
+class StreamTopics(Topics, Protocol):
+    """What a stream asks of PATH."""
+
+    def topic(self, name: str) -> Topic:
+        """With its id; raises UnknownTopicOrPartitionError."""
+
+
+class Seen(NamedTuple):
+    """Partitions as they were at one moment, with the ids of their topics, of those that have one."""
+
+    views: Mapping[TopicPartition, LogView]
+    ids: Mapping[str, str]
+
+
+class StreamRange(NamedTuple):
+    """What a task of a micro-batch reads."""
+
+    wanted: OffsetRange
+    topic_id: str  # empty where the topic has none
+
+
+class StreamPlanner:
+    """Of one run of a query. Not thread-safe: Spark asks one question at a time."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        open_topics: Callable[[], StreamTopics],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`open_topics` gives what lies at PATH, which is looked at anew for each question."""
+        self._options, self._open_topics, self._now_ms = options, open_topics, now_ms
+        self._delay = TriggerDelay(
+            options.min_offsets_per_trigger or 0, options.max_trigger_delay_ms
+        )
+        self._initial: StreamOffset | None = None
+        self._begins_here = False  # whether Spark asked in this run where the query begins
+        self._position: StreamOffset | None = None  # where Spark is, as far as it has said so
+        self._latest: StreamOffset | None = None
+        self._is_available_now = False
+        self._available: Seen | None = None  # up to which an AvailableNow run goes
+
+    def initial(self) -> StreamOffset:
+        """Where the query begins; the same in every call.
+
+        Raises:
+            As `planning.initial_offsets`.
+        """
+        self._begins_here = True
+        return self._resolved_initial()
+
+    def latest(self, start: StreamOffset | None, *, limited: bool = True) -> StreamOffset:
+        """The end of the micro-batch that begins at `start`; `start` where there is nothing to read.
+
+        Args:
+            start: None with Spark 4.1, which does not say where it is.
+            limited: whether the limits in the options count.
+
+        Raises:
+            UnknownTopicOrPartitionError: a topic that is named was deleted, and data loss is not
+                accepted.
+        """
+        if start is None:
+            start, limited = self._unsaid_start(limited=limited)
+        seen = self._available or self._selected()
+        if self._is_available_now:
+            self._available = seen
+        known = {
+            tp: offset
+            for tp, offset in start.offsets.items()
+            if tp in seen.views and not is_another_topic(tp.topic, start.ids, seen.ids)
+        }
+        ends: Offsets = {tp: self._end(v.offsets, known.get(tp)) for tp, v in seen.views.items()}
+        self._latest = StreamOffset(ends, seen.ids)
+        if not ends or (limited and self._waits(known, ends)):
+            return start
+        if limited and self._options.max_offsets_per_trigger is not None:
+            begins = {tp: known.get(tp, v.offsets.log_start_offset) for tp, v in seen.views.items()}
+            ends = rate_limited(self._options.max_offsets_per_trigger, begins, ends)
+        if (ends, seen.ids) == (start.offsets, start.ids):
+            return start
+        return StreamOffset(ends, seen.ids, _carried(start, seen))
+
+    def plan(self, start: StreamOffset, end: StreamOffset) -> list[StreamRange]:
+        """The ranges of the micro-batch between two offsets, divided as the options say.
+
+        Raises:
+            DataLossError: some of it is not there, or not any more, and data loss is not accepted; or
+                an AvailableNow run cannot get any more where it has to.
+        """
+        self._position = end
+        if start == end:
+            return []
+        if self._begins_here and start == self._initial and end.initial is not None:
+            # An earlier run of the query planned this batch, from an initial offset of its own.
+            start = StreamOffset(end.initial, end.ids)
+        seen = self._existing(end.offsets)
+        if self._available is not None and self._latest is not None:
+            self._ensure_available(end, self._latest, seen)
+        pieces = splits.divide(
+            self._ranges(start, end, seen),
+            self._options.min_partitions,
+            self._options.max_records_per_partition,
+        )
+        return [
+            StreamRange(piece, end.ids.get(piece.topic_partition.topic, "")) for piece in pieces
+        ]
+
+    def prepare_for_available_now(self) -> None:
+        """This run goes up to what the next call of `latest` finds."""
+        self._is_available_now = True
+
+    def report_latest(self) -> StreamOffset | None:
+        """What the last call of `latest` found, whatever the limits; None where that is nothing."""
+        return self._latest if self._latest is not None and self._latest.offsets else None
+
+    # What is there.
+
+    def _resolved_initial(self) -> StreamOffset:
+        if self._initial is None:
+            offsets, ids = self._look(
+                lambda topics: planning.initial_offsets(self._options, topics)
+            )
+            self._initial = StreamOffset(offsets, ids, initial=offsets)
+        return self._initial
+
+    def _selected(self) -> Seen:
+        selection, strict = self._options.selection, self._options.fail_on_data_loss
+
+        def ask(topics: Topics) -> Mapping[TopicPartition, LogView]:
+            return topics.views(planning.selected(selection, topics, strict=strict))
+
+        return Seen(*self._look(ask))
+
+    def _existing(self, partitions: Iterable[TopicPartition]) -> Seen:
+        wanted = set(partitions)
+        topics_of_all = Subscribe(tuple({tp.topic for tp in wanted}))
+
+        def ask(topics: Topics) -> Mapping[TopicPartition, LogView]:
+            there = planning.selected(topics_of_all, topics, strict=False)
+            return topics.views(tp for tp in there if tp in wanted)
+
+        return Seen(*self._look(ask))
+
+    def _look(self, ask: Callable[[Topics], _T]) -> tuple[_T, Mapping[str, str]]:
+        """What is asked, and the ids that the topics had then."""
+        changed = ""
+        for _ in range(_LOOKS_MAX):
+            topics = _WithIds(self._open_topics())
+            try:
+                return ask(topics), topics.ids
+            except _ChangedError as error:
+                changed = str(error)
+        raise KafkaStorageError(
+            f"topics are deleted and created faster than they can be looked at: {changed}"
+        )
+
+    def _end(self, edges: LogOffsets, start: int | None) -> int:
+        end = edges.end_offset(self._options.isolation_level)
+        # A query that read uncommitted data before its restart may be past the last stable offset.
+        is_past = start is not None and end < start <= edges.high_watermark
+        return start if is_past and start is not None else end
+
+    # How much a micro-batch takes.
+
+    def _unsaid_start(self, *, limited: bool) -> tuple[StreamOffset, bool]:
+        """Where Spark 4.1 is, which does not say so, and whether limits count.
+
+        A run that goes on from a checkpoint has asked for a plan before. A new query begins with a
+        call of `latest`, and so does every AvailableNow run, which calls it once, for all there is.
+        """
+        if self._position is not None:
+            return self._position, limited
+        try:
+            return self._resolved_initial(), False
+        except KBatchError as error:
+            # Where there is a checkpoint it does not matter; where there is none it is raised again.
+            logger.info("where the query would begin is not known: %s", error)
+            return StreamOffset({}), False
+
+    def _waits(self, start: Offsets, end: Offsets) -> bool:
+        if self._options.min_offsets_per_trigger is None or self._is_available_now:
+            return False
+        return self._delay.waits(start, end, self._now_ms())
+
+    # What lies between two offsets.
+
+    def _ranges(self, start: StreamOffset, end: StreamOffset, seen: Seen) -> list[OffsetRange]:
+        """Of the partitions that are there; the begin may lie behind the end."""
+        missing = set(_missing(end, seen))
+        self._lose_partitions((start.offsets.keys() - end.offsets.keys()) | missing, seen)
+        found = []
+        for tp in sorted(end.offsets.keys() - missing):
+            edges, last = seen.views[tp].offsets, end.offsets[tp]
+            first = edges.log_start_offset
+            if tp not in start.offsets:
+                if first > 0:
+                    self._lose(f"new partition {tp} from offset 0", edges, f"it begins at {first}")
+            elif is_another_topic(tp.topic, start.ids, end.ids):
+                why = "its topic was deleted and created again"
+                self._lose(f"{tp} from offset {start.offsets[tp]}", edges, why)
+            else:
+                first = start.offsets[tp]
+                if last < first:
+                    why = f"its offset was changed from {first} to {last}"
+                    self._lose(f"{tp} from offset {first}", edges, why)
+            found.append(OffsetRange(tp, first, last))
+        return found
+
+    def _lose_partitions(self, gone: Collection[TopicPartition], seen: Seen) -> None:
+        if gone:
+            self._report(DataLossError(_names(gone), _names(seen.views), f"they are gone{_REMEDY}"))
+
+    def _lose(self, asked: str, edges: LogOffsets, why: str) -> None:
+        self._report(DataLossError(asked, self._left(edges), f"{why}{_REMEDY}"))
+
+    def _report(self, error: DataLossError) -> None:
+        if self._options.fail_on_data_loss:
+            raise error
+        logger.warning("%s", error)
+
+    def _left(self, edges: LogOffsets) -> str:
+        end_offset = edges.end_offset(self._options.isolation_level)
+        return f"offsets {edges.log_start_offset} to {end_offset}"
+
+    def _ensure_available(self, end: StreamOffset, target: StreamOffset, seen: Seen) -> None:
+        """Check that an AvailableNow run, which ends at `target`, can still get there.
+
+        Source: KafkaMicroBatchStream.verifyEndOffsetForTriggerAvailableNow.
+        """
+        run = "the run up to what is available now"
+        if end.offsets.keys() != target.offsets.keys():
+            found = _names(target.offsets)
+            raise DataLossError(_names(end.offsets), found, f"{run} found other partitions")
+        lost = _missing(end, seen)
+        if lost:
+            why = f"{run} needs partitions that have been lost"
+            raise DataLossError(_names(lost), _names(seen.views), why)
+        for tp, last in sorted(end.offsets.items()):
+            if last > target.offsets[tp]:
+                found = f"up to offset {target.offsets[tp]}"
+                raise DataLossError(f"{tp} up to offset {last}", found, f"{run} ends before that")
+            edges = seen.views[tp].offsets
+            if last > self._end(edges, last):
+                why = f"{run} found an available offset which is less than its end offset"
+                raise DataLossError(f"{tp} up to offset {last}", self._left(edges), why)
+
+
+def _carried(start: StreamOffset, seen: Seen) -> Offsets | None:
+    """What the next offset says of where the query began: nothing once data has moved.
+
+    Offsets of a topic that was deleted say nothing of the one that has its name now.
+    """
+    if start.initial is None or start.has_moved:
+        return None
+    return {
+        tp: offset
+        for tp, offset in start.initial.items()
+        if not is_another_topic(tp.topic, start.ids, seen.ids)
+    }
+
+
+def _missing(end: StreamOffset, seen: Seen) -> list[TopicPartition]:
+    return [
+        tp
+        for tp in sorted(end.offsets)
+        if tp not in seen.views or is_another_topic(tp.topic, end.ids, seen.ids)
+    ]
+
+
+def _names(partitions: Iterable[TopicPartition]) -> str:
+    names = [str(tp) for tp in sorted(partitions)]
+    return f"topic-partitions {', '.join(names)}" if names else "no topic-partitions"
+
+
+class _ChangedError(Exception):
+    """A topic was deleted, and perhaps created again, while it was looked at."""
+
+
+class _WithIds:
+    """Topics, and the ids that they had when their logs were looked at."""
+
+    def __init__(self, topics: StreamTopics) -> None:
+        self._topics = topics
+        self.ids: Mapping[str, str] = {}
+
+    def topic_names(self, *, internal: bool = False) -> Sequence[str]:
+        return self._topics.topic_names(internal=internal)
+
+    def partitions(self, topic: str) -> Sequence[TopicPartition]:
+        return self._topics.partitions(topic)
+
+    def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
+        wanted = list(partitions)
+        names = sorted({tp.topic for tp in wanted})
+        try:
+            self.ids = self._ids_of(names)
+            views = self._topics.views(wanted)
+            if self._ids_of(names) != self.ids:
+                raise _ChangedError(", ".join(names))
+        except UnknownTopicOrPartitionError as error:
+            raise _ChangedError(str(error)) from error
+        return views
+
+    def _ids_of(self, names: Iterable[str]) -> dict[str, str]:
+        ids = {name: self._topics.topic(name).topic_id for name in names}
+        return {name: topic_id for name, topic_id in ids.items() if topic_id}

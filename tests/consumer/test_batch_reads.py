@@ -1,0 +1,389 @@
+"""What a batch read gives, as Spark drives it: planned once, read as often as an action asks.
+
+Spark itself is not needed for that: a plan is made of options, and a task reads one piece of it.
+What Spark's own suites assert of batch reads, and where it is asserted here:
+
+    KafkaRelationSuite
+      R1  explicit earliest to latest       test_a_plan_that_is_used_again_reads_what_was_written_since
+      R2  default bounds                    test_default_bounds_are_earliest_and_latest
+      R3  explicit offsets                  test_a_number_stays_where_it_is_and_latest_moves_on
+      R4  headers                           test_headers_come_in_order_and_are_null_without_any
+      R5  times for both sides              test_times_bound_a_read
+      R6-R10  a time for one side, or all   the same
+      R11 no match at the start             test_planning: ..._a_time_that_no_record_has_is_an_error
+      R12 which option goes before which    test_read_config: test_one_time_goes_before_times_...
+      R13 no match at the end               test_planning: test_an_end_at_a_time_that_no_record_has_...
+      R14 union of a frame with itself      test_pieces_of_a_plan_may_be_read_at_once_and_twice
+      R15 late binding                      test_earliest_is_looked_up_when_it_is_read
+      R16 bad options                       test_read_config
+      R17, R18  transactions                test_transactions_are_read_by_their_isolation_level
+      R19 minPartitions                     test_divided_ranges_cover_what_is_there_when_they_are_read
+      R20-R22 sides that do not fit         test_read_config, test_planning
+      R23 start on an empty topic           test_a_start_behind_the_end_of_an_empty_topic
+    KafkaOffsetRangeCalculatorSuite
+      C1, C4  preferred locations           not here: tasks of a Python source have none
+      C2-C19                                test_splits
+    KafkaOffsetReaderSuite
+      O1-O4   isolation level               test_read_config; the default is read_committed here
+      O5, O6, O8, O9  split and unresolved  test_splits
+      O7, O10 other partitions than assigned test_planning: test_json_must_name_exactly_...
+    KafkaDontFailOnDataLossSuite
+      D4, D5  batch                         test_records_that_are_deleted_while_they_are_read
+      D1-D3, D6                             streams
+    KafkaSinkSuite
+      K1-K3, K11  topic, partition          tests/spark/test_round_trip
+      K4, K5, K12, K13                      tests/spark/test_bad_input, test_sink_columns
+      K6  a topic that is not there         not here: a write makes its topic
+      K7  serializers                       test_config: test_key_that_would_change_the_result_...
+      K8  numOutputRows                     not here: Spark counts no rows of a Python sink
+      K9  a small buffer                    tests/producer/test_buffer_pool
+      K10 headers                           tests/spark/test_round_trip
+      K14 to_json as a value                tests/spark/test_round_trip: any frame is written
+    JsonUtilsSuite J1, J2, A1-A4            test_read_config, test_planning
+    E1, G1-G4, P1-P3                        errors carry no SQL state of Kafka's, and nothing is cached
+                                            between tasks; keys in any case: test_read_config
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_kbatch.cluster import Cluster, open_for_reading
+from spark_kbatch.consumer.topic_reader import TopicReader
+from spark_kbatch.errors import DataLossError, OffsetOutOfRangeError
+from spark_kbatch.read_config import parse_read_options
+from spark_kbatch.record.codec import RECORD_SCHEMA
+from tests import builders
+from tests.log.histories import History
+
+ALL_COLUMNS = tuple(RECORD_SCHEMA.names)
+
+
+class Load:
+    """What `spark.read.load()` makes: a plan, and actions that read it."""
+
+    def __init__(self, reader: TopicReader, **options: Any) -> None:
+        texts = {key.replace("_", "."): str(value) for key, value in options.items()}
+        self._options = parse_read_options({"path": str(reader.path), **texts})
+        self._reader = reader
+        self.pieces = reader.plan(self._options)
+        self._actions = 0
+
+    def tasks(self, columns: Sequence[str] = ALL_COLUMNS) -> list[Iterator[pa.RecordBatch]]:
+        """One action's tasks, not begun."""
+        self._actions += 1
+        action = f"{id(self)}-{self._actions}"
+        return [
+            self._reader.read_piece(piece, columns, self._options, action) for piece in self.pieces
+        ]
+
+    def collect(self) -> dict[int, list[int]]:
+        """The offsets of each partition, in the order in which they come."""
+        found: dict[int, list[int]] = {}
+        for piece, task in zip(self.pieces, self.tasks(["offset"]), strict=True):
+            offsets = found.setdefault(piece.whole.topic_partition.partition, [])
+            for batch in task:
+                offsets += batch["offset"].to_pylist()
+        return {partition: offsets for partition, offsets in found.items() if offsets}
+
+    def count(self) -> int:
+        return sum(map(len, self.collect().values()))
+
+
+def write(cluster: Cluster, counts: dict[int, int], first_time: int = 0) -> None:
+    """So many more records for each partition of `t`; an offset's time is `first_time` and its number."""
+    for partition, count in counts.items():
+        ((_, edges),) = cluster.edges([cluster.partitions("t")[partition]]).items()
+        start = edges.log_end_offset
+        with cluster.producer(flush=False) as producer:
+            for offset in range(start, start + count):
+                producer.send(
+                    "t", str(offset), partition=partition, timestamp_ms=first_time + offset
+                )
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    """A topic `t` whose three partitions have 10, 7 and 4 records."""
+    made = Cluster(str(tmp_path), create=True)
+    made.create_topic("t", partitions=3)
+    write(made, {0: 10, 1: 7, 2: 4})
+    return made
+
+
+def test_default_bounds_are_earliest_and_latest(cluster: Cluster) -> None:
+    whole = {0: list(range(10)), 1: list(range(7)), 2: list(range(4))}
+    assert Load(cluster, subscribe="t").collect() == whole
+    bounds = {"startingOffsets": "earliest", "endingOffsets": "latest"}
+    assert Load(cluster, subscribePattern="t", **bounds).collect() == whole
+
+
+def test_a_plan_that_is_used_again_reads_what_was_written_since(cluster: Cluster) -> None:
+    load = Load(cluster, subscribe="t")
+    assert load.count() == 21
+    write(cluster, {0: 2, 2: 1})
+    assert load.count() == 24
+    assert load.collect()[2] == [0, 1, 2, 3, 4]
+
+
+def test_a_number_stays_where_it_is_and_latest_moves_on(cluster: Cluster) -> None:
+    load = Load(
+        cluster,
+        subscribe="t",
+        startingOffsets='{"t":{"0":-2,"1":3,"2":0}}',
+        endingOffsets='{"t":{"0":5,"1":-1,"2":-1}}',
+    )
+    assert load.collect() == {0: [0, 1, 2, 3, 4], 1: [3, 4, 5, 6], 2: [0, 1, 2, 3]}
+    write(cluster, {0: 2, 1: 1})
+    assert load.collect() == {0: [0, 1, 2, 3, 4], 1: [3, 4, 5, 6, 7], 2: [0, 1, 2, 3]}
+
+
+def test_headers_come_in_order_and_are_null_without_any(cluster: Cluster) -> None:
+    with cluster.producer(flush=False) as producer:
+        pairs = [("a", b"1"), ("b", None), ("a", b"2"), ("a", b"2")]
+        producer.send("t", "with", partition=2, headers=pairs)
+    load = Load(cluster, assign='{"t":[2]}', startingOffsets='{"t":{"2":3}}')
+    (task,) = load.tasks(["headers"])
+    assert [row for batch in task for row in batch["headers"].to_pylist()] == [
+        None,
+        [{"key": key, "value": value} for key, value in pairs],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "offsets"),
+    [
+        pytest.param(
+            {
+                "startingOffsetsByTimestamp": '{"t":{"0":4,"1":0,"2":3}}',
+                "endingOffsetsByTimestamp": '{"t":{"0":8,"1":2,"2":4}}',
+            },
+            {0: [4, 5, 6, 7], 1: [0, 1], 2: [3]}, id="by partition",
+        ),
+        pytest.param(
+            {"startingTimestamp": 2, "endingTimestamp": 5},
+            {0: [2, 3, 4], 1: [2, 3, 4], 2: [2, 3]}, id="one for all",
+        ),
+        pytest.param(
+            {"startingTimestamp": 3, "endingOffsets": '{"t":{"0":-1,"1":-1,"2":4}}'},
+            {0: [3, 4, 5, 6, 7, 8, 9], 1: [3, 4, 5, 6], 2: [3]}, id="start alone, end by offset",
+        ),
+        pytest.param(
+            {"endingTimestamp": 2}, {0: [0, 1], 1: [0, 1], 2: [0, 1]}, id="end alone",
+        ),
+        pytest.param(
+            {"startingTimestamp": 6, "startingOffsetsByTimestampStrategy": "latest"},
+            {0: [6, 7, 8, 9], 1: [6]}, id="no match, begin at the end",
+        ),
+    ],
+)  # fmt: skip
+def test_times_bound_a_read(
+    cluster: Cluster, options: dict[str, Any], offsets: dict[int, list[int]]
+) -> None:
+    assert Load(cluster, subscribe="t", **options).collect() == offsets
+
+
+def test_pieces_of_a_plan_may_be_read_at_once_and_twice(cluster: Cluster) -> None:
+    load = Load(cluster, subscribe="t", minPartitions=6)
+    twice = [*load.tasks(["offset"]), *load.tasks(["offset"])]
+    counts = [0] * len(twice)
+
+    def run(task: int) -> None:
+        counts[task] = sum(batch.num_rows for batch in twice[task])
+
+    threads = [threading.Thread(target=run, args=[n]) for n in range(len(twice))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sum(counts) == 2 * 21
+    assert counts[: len(load.pieces)] == counts[len(load.pieces) :]
+
+
+def test_earliest_is_looked_up_when_it_is_read(cluster: Cluster) -> None:
+    load = Load(cluster, subscribe="t")
+    cluster.delete_records({("t", partition): -1 for partition in range(3)})
+    assert load.collect() == {}
+    write(cluster, {0: 1, 1: 2})
+    assert load.collect() == {0: [10], 1: [7, 8]}
+
+
+@pytest.mark.parametrize("options", [{"minPartitions": 6}, {"minPartitions": 20}, {}])
+def test_divided_ranges_cover_what_is_there_when_they_are_read(
+    cluster: Cluster, options: dict[str, Any]
+) -> None:
+    """Written to, and deleted from, after they were planned."""
+    load = Load(cluster, subscribe="t", **options)
+    assert len(load.pieces) >= min(options.get("minPartitions", 3), 20)
+    assert load.count() == 21
+    write(cluster, {0: 5, 1: 1})
+    cluster.delete_records({("t", 0): 7, ("t", 2): 4})
+    assert load.collect() == {0: list(range(7, 15)), 1: list(range(8))}
+
+
+def test_a_partition_that_was_empty_when_it_was_divided_is_read_when_it_no_longer_is(
+    cluster: Cluster,
+) -> None:
+    cluster.delete_records({("t", 2): -1})
+    load = Load(cluster, subscribe="t", minPartitions=6)
+    write(cluster, {2: 2})
+    assert load.collect()[2] == [4, 5]
+
+
+@pytest.mark.parametrize("most", [1, 3, 4, 100])
+def test_no_task_reads_more_than_max_records_per_partition(cluster: Cluster, most: int) -> None:
+    load = Load(
+        cluster,
+        subscribe="t",
+        maxRecordsPerPartition=most,
+        startingOffsets='{"t":{"0":0,"1":0,"2":0}}',
+        endingOffsets='{"t":{"0":10,"1":7,"2":4}}',
+    )
+    rows = [sum(batch.num_rows for batch in task) for task in load.tasks(["offset"])]
+    assert max(rows) <= most
+    assert len(rows) == sum(-(-count // most) for count in (10, 7, 4))
+    assert sum(rows) == 21
+
+
+def test_large_ranges_are_cut_by_bytes_and_read_whole(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_kbatch.consumer.splits.PIECE_BYTES", 20_000)
+    cluster.create_topic("large", config={"index.interval.bytes": 100, "segment.bytes": 1 << 20})
+    batches = [builders.batch(n=10, value_bytes=100, seed=n) for n in range(100)]
+    builders.write(cluster, {("large", 0): batches})
+    load = Load(cluster, subscribe="large,t")
+    sizes = [
+        sum(batch.num_rows for batch in task)
+        for piece, task in zip(load.pieces, load.tasks(["offset"]), strict=True)
+        if piece.whole.topic_partition.topic == "large"
+    ]
+    assert len(sizes) > 5
+    assert sum(sizes) == 1000
+    assert max(sizes) < 2 * min(sizes)
+    assert load.pieces[0].whole[1:] == (-2, -1)
+
+
+# Data loss.
+
+
+def test_a_start_behind_the_end_of_an_empty_topic(cluster: Cluster) -> None:
+    cluster.create_topic("empty")
+    start = {"subscribe": "empty", "startingOffsets": '{"empty":{"0":1}}'}
+    with pytest.raises(OffsetOutOfRangeError, match="offset 1 of empty-0 is out of range"):
+        Load(cluster, **start)
+    assert Load(cluster, failOnDataLoss="false", **start).count() == 0
+
+
+BOUNDED = {
+    "startingOffsets": '{"t":{"0":2,"1":0,"2":0}}',
+    "endingOffsets": '{"t":{"0":9,"1":-1,"2":3}}',
+}
+
+
+@pytest.mark.parametrize("least", [1, 9], ids=["whole", "divided"])
+def test_records_that_are_gone_are_data_loss_where_the_user_named_them(
+    cluster: Cluster, least: int
+) -> None:
+    options = {"subscribe": "t", "minPartitions": least, **BOUNDED}
+    strict, lenient = Load(cluster, **options), Load(cluster, failOnDataLoss="false", **options)
+    cluster.delete_records({("t", 0): 6, ("t", 2): 4})
+    with pytest.raises(DataLossError, match=r"t-0 from offset 2 to .* 'failOnDataLoss'"):
+        strict.collect()
+    assert lenient.collect() == {0: [6, 7, 8], 1: list(range(7))}
+
+
+def test_an_end_that_is_not_there_yet_is_read_as_far_as_there_is(cluster: Cluster) -> None:
+    load = Load(
+        cluster,
+        assign='{"t":[2]}',
+        endingOffsets=f'{{"t":{{"2":{2**63 - 1}}}}}',
+        failOnDataLoss="false",
+    )
+    assert load.collect() == {2: [0, 1, 2, 3]}
+    write(cluster, {2: 1})
+    assert load.collect() == {2: [0, 1, 2, 3, 4]}
+
+
+def in_between(cluster: Cluster, load: Load, happens: Callable[[], object]) -> list[int]:
+    """The offsets of a read in whose midst something happens."""
+    (task,) = load.tasks(["offset"])
+    offsets = next(task)["offset"].to_pylist()
+    happens()
+    return offsets + [offset for batch in task for offset in batch["offset"].to_pylist()]
+
+
+def test_records_that_are_deleted_while_they_are_read(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_kbatch.consumer.reading.FETCH_BYTES", 1)
+    cluster.create_topic("u")
+    builders.write(cluster, {("u", 0): [builders.batch(n=5, seed=n) for n in range(6)]})
+    strict = Load(cluster, subscribe="u")
+    lenient = Load(cluster, subscribe="u", failOnDataLoss="false")
+    with pytest.raises(DataLossError, match="u-0 from offset 5 to 12 cannot be read"):
+        in_between(cluster, strict, lambda: cluster.delete_records({("u", 0): 12}))
+    found = in_between(cluster, lenient, lambda: cluster.delete_records({("u", 0): 22}))
+    assert found == [12, 13, 14, *range(22, 30)]
+
+
+# Isolation.
+
+
+def a_brokers_log(path: Path) -> Path:
+    """Offset 0 and its commit, 2 and its abort, 4 of no transaction, 5 of one that is open."""
+    history = History()
+    history.append(1, transactional=True)
+    history.end(1, abort=False)
+    history.append(2, transactional=True)
+    history.end(2, abort=True)
+    history.append(-1, transactional=False)
+    history.append(3, transactional=True)
+    (path / "t-0").mkdir(parents=True)
+    (path / "t-0" / f"{0:020d}.log").write_bytes(b"".join(one.data for one in history.written))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("isolation", "offsets", "divided"),
+    [
+        ("read_committed", [0, 4], [(-2, 1), (1, 3), (3, -1)]),
+        ("read_uncommitted", [0, 2, 4, 5], [(-2, 2), (2, 4), (4, -1)]),
+    ],
+)
+def test_transactions_are_read_by_their_isolation_level(
+    tmp_path: Path, isolation: str, offsets: list[int], divided: list[tuple[int, int]]
+) -> None:
+    """A piece without rows is no loss, nor is one whose first or last offset nobody sees."""
+    logs = open_for_reading(str(a_brokers_log(tmp_path / "logs")))
+    options = {"subscribePattern": "t", "isolation.level": isolation}
+    whole = Load(logs, **options)
+    assert whole.collect() == {0: offsets}
+    pieces = Load(logs, minPartitions=3, **options)
+    assert [piece.wanted[1:] for piece in pieces.pieces] == divided
+    assert pieces.collect() == {0: offsets}
+
+
+def test_the_end_of_committed_data_is_where_a_read_of_it_may_end(tmp_path: Path) -> None:
+    logs = open_for_reading(str(a_brokers_log(tmp_path / "logs")))
+    options = {"subscribe": "t", "endingOffsets": '{"t":{"0":6}}'}
+    with pytest.raises(OffsetOutOfRangeError, match=r"offset 6 of t-0 .* offsets 0 to 5"):
+        Load(logs, **options)
+    assert Load(logs, failOnDataLoss="false", **options).collect() == {0: [0, 4]}
+    assert Load(logs, **{"kafka.isolation.level": "read_uncommitted"}, **options).count() == 4
+
+
+def test_offsets_behind_what_is_decided_are_reported_as_they_were_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs = open_for_reading(str(a_brokers_log(tmp_path / "logs")))
+    bounds = {"startingOffsets": '{"t":{"0":6}}', "endingOffsets": '{"t":{"0":8}}'}
+    assert Load(logs, subscribe="t", failOnDataLoss="false", **bounds).collect() == {}
+    assert "t-0 from offset 6 to 8 cannot be read" in caplog.text

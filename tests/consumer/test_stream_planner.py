@@ -1,0 +1,800 @@
+"""What a streaming query reads next, of logs that are only numbers.
+
+The behaviours of Spark's streaming suites (KafkaMicroBatchSourceSuite, KafkaSourceOffsetSuite,
+KafkaDontFailOnDataLossSuite) that are rules of planning are here, and those that need Spark in
+tests/spark/test_stream_reader.py. What does not apply:
+
+    asynchronous progress, continuous and real-time modes   Spark has them for its own sources alone
+    metrics of the lag                                      sources in Python have none to report
+    groups of consumers                                     there is no broker that knows them
+    initial offsets in a file of their own, also of older   they are in the first offset that Spark logs
+    and later versions
+    offsets by topic (`{"t": "earliest"}`)                  not in a release of Spark that runs this
+    offsets fetched again where they went back              a state is read from a file, once and right
+    stop of a query that waits for a broker                 nothing here waits
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_kbatch.config import Topic, TopicConfig
+from spark_kbatch.consumer.stream_offset import StreamOffset
+from spark_kbatch.consumer.stream_planner import StreamPlanner, StreamRange
+from spark_kbatch.errors import (
+    ConfigError,
+    DataLossError,
+    KafkaStorageError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.read_config import parse_stream_read_options
+from tests.consumer.topics import ALog
+
+MINUTE = 60_000
+
+
+def tp(name: str) -> TopicPartition:
+    topic, _, number = name.rpartition("-")
+    return TopicPartition(topic, int(number))
+
+
+def log(end: int, start: int = 0, *, undecided: int = 0) -> ALog:
+    """Whose records have their offsets for times; some at its end may be undecided."""
+    return ALog(start, end, stable=end - undecided if undecided else None)
+
+
+class FakeTopics:
+    """Topics by name: an id and partitions, which a test changes as it goes."""
+
+    def __init__(self, **topics: Sequence[ALog]) -> None:
+        self.logs: dict[str, list[ALog]] = {}
+        self.ids: dict[str, str] = {}
+        self.created = 0
+        for name, logs in topics.items():
+            self.create(name, *logs)
+
+    def create(self, topic: str, *logs: ALog) -> None:
+        """Also where it was deleted before."""
+        self.created += 1
+        self.logs[topic], self.ids[topic] = list(logs), f"id-{self.created}"
+
+    def delete(self, topic: str) -> None:
+        del self.logs[topic], self.ids[topic]
+
+    def append(self, partition: str, count: int) -> None:
+        topic, number = tp(partition)
+        found = self.logs[topic][number]
+        self.logs[topic][number] = replace(found, end=found.end + count)
+
+    def topic_names(self, *, internal: bool = False) -> list[str]:
+        return sorted(name for name in self.logs if internal or not name.startswith("__"))
+
+    def topic(self, name: str) -> Topic:
+        return Topic(name, self.ids[self._known(name)], len(self.logs[name]), TopicConfig())
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        return [TopicPartition(topic, n) for n in range(len(self.logs[self._known(topic)]))]
+
+    def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, ALog]:
+        return {one: self.logs[self._known(one.topic)][one.partition] for one in partitions}
+
+    def _known(self, topic: str) -> str:
+        if topic not in self.logs:
+            raise UnknownTopicOrPartitionError(f"topic {topic!r} does not exist")
+        return topic
+
+
+class Query:
+    """A query as Spark runs it: what it has logged outlives a restart, its planner does not."""
+
+    def __init__(self, topics: FakeTopics, **options: Any) -> None:
+        self.topics = topics
+        self.options = {"path": "/data", "subscribe": "a", "startingOffsets": "earliest"} | options
+        self.committed: dict[str, Any] | None = None
+        self.logged: dict[str, Any] | None = None  # the end of a batch that was not committed
+        self.now_ms = 10**12
+        self.restart()
+
+    def restart(self, **options: Any) -> Query:
+        self.options |= options
+        given = {key: str(value) for key, value in self.options.items() if value is not None}
+        self.planner = StreamPlanner(
+            parse_stream_read_options(given), lambda: self.topics, lambda: self.now_ms
+        )
+        return self
+
+    def start(self) -> dict[str, Any]:
+        return through_json(self.committed or self.planner.initial().to_json())
+
+    def next_end(self, *, limited: bool = True) -> dict[str, Any] | None:
+        """The end of the next batch, which is logged; None where there is none."""
+        start = self.start()
+        if self.logged is None:
+            end = self.planner.latest(StreamOffset.from_json(start), limited=limited).to_json()
+            if self.committed is not None and json.dumps(end) == json.dumps(start):
+                return None
+            self.logged = through_json(end)
+        return self.logged
+
+    def plan(self) -> list[StreamRange]:
+        assert self.logged is not None
+        start, end = (StreamOffset.from_json(one) for one in (self.start(), self.logged))
+        return self.planner.plan(start, end)
+
+    def batch(self, *, limited: bool = True) -> dict[str, tuple[int, int]] | None:
+        """One trigger: what was read of each partition; None where there was no batch."""
+        if self.next_end(limited=limited) is None:
+            return None
+        planned = self.plan()
+        self.committed, self.logged = self.logged, None
+        return {str(one.wanted.topic_partition): one.wanted[1:] for one in planned}
+
+    def batches(self) -> list[dict[str, tuple[int, int]]]:
+        """Triggers until there is nothing more."""
+        found: list[dict[str, tuple[int, int]]] = []
+        while (batch := self.batch()) is not None:
+            found.append(batch)
+            assert len(found) < 100
+        return found
+
+
+def through_json(value: dict[str, Any]) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(json.dumps(value))
+    return parsed
+
+
+# Where a query begins.
+
+
+@pytest.mark.parametrize(
+    ("options", "offsets"),
+    [
+        pytest.param({"startingOffsets": None}, (20, 7), id="latest by default"),
+        pytest.param({"startingOffsets": "laTest"}, (20, 7), id="latest"),
+        pytest.param({"startingOffsets": "earLiEst"}, (5, 0), id="earliest"),
+        pytest.param({"startingOffsets": '{"a":{"0":-2,"1":-1}}'}, (5, 7), id="sentinels"),
+        pytest.param({"startingOffsets": '{"a":{"0":9,"01":0}}'}, (9, 0), id="numbers"),
+        pytest.param({"startingTimestamp": "7"}, (7, 7), id="one time"),
+        pytest.param({"startingOffsetsByTimestamp": '{"a":{"0":19,"1":0}}'}, (19, 0), id="times"),
+    ],
+)
+def test_a_query_begins_where_the_options_say(
+    options: dict[str, Any], offsets: tuple[int, int]
+) -> None:
+    topics = FakeTopics(a=[log(20, start=5), log(7)])
+    if "startingTimestamp" in options:
+        options = options | {"startingOffsetsByTimestampStrategy": "latest"}
+    query = Query(topics, **options)
+
+    assert query.start()["a"] == {"0": offsets[0], "1": offsets[1]}
+
+
+def test_where_a_query_begins_stays_while_data_comes() -> None:
+    """Spark asks before and after it asks for the end."""
+    topics = FakeTopics(a=[log(20)])
+    query = Query(topics, startingOffsets="latest")
+    before = query.start()
+    topics.append("a-0", 5)
+
+    assert query.start() == before
+    assert query.batch() == {"a-0": (20, 25)}
+
+
+def test_a_time_that_no_record_has_is_an_error_or_the_end_of_its_partition() -> None:
+    """What is written later than that is read, where the strategy is `latest`."""
+    topics = FakeTopics(a=[log(20), log(7)])
+    query = Query(topics, startingTimestamp=10)
+    with pytest.raises(ConfigError, match=r"No offset matched .* a-1 .*startingTimestamp"):
+        query.start()
+
+    query.restart(startingOffsetsByTimestampStrategy="latest")
+    assert query.batch() == {"a-0": (10, 20)}
+    topics.append("a-1", 2)
+    assert query.batch() == {"a-1": (7, 9)}
+
+
+def test_starting_offsets_name_exactly_the_partitions() -> None:
+    query = Query(FakeTopics(a=[log(20), log(7)]), startingOffsets='{"a":{"0":1}}')
+
+    with pytest.raises(ConfigError, match="must name exactly the partitions"):
+        query.start()
+
+
+def test_an_offset_that_a_query_showed_can_be_where_another_begins() -> None:
+    topics = FakeTopics(a=[log(20), log(7)])
+    first = Query(topics, maxOffsetsPerTrigger=9)
+    first.batch()
+    second = Query(topics, startingOffsets=json.dumps(first.committed))
+
+    assert second.start()["a"] == first.start()["a"] == {"0": 6, "1": 2}
+
+
+@pytest.mark.parametrize("offset", [4, 21], ids=["below", "above"])
+def test_starting_offset_outside_the_log_is_data_loss(
+    offset: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    topics = FakeTopics(a=[log(20, start=5)])
+    query = Query(topics, startingOffsets=json.dumps({"a": {"0": offset}}))
+    with pytest.raises(OffsetOutOfRangeError, match=r"startingOffsets.*offsets 5 to 20"):
+        query.start()
+
+    query.restart(failOnDataLoss=False)
+    query.batch()
+    topics.append("a-0", 3)
+    assert query.batch() == {"a-0": (20, 23)}
+    assert f"offset {offset} of a-0 is out of range" in caplog.text
+
+
+def test_unknown_topic_is_an_error_that_names_the_option() -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"'subscribe'.*'nowhere'"):
+        Query(FakeTopics(), subscribe="nowhere").start()
+
+
+def test_assigned_partitions_that_do_not_exist_are_left_out() -> None:
+    query = Query(FakeTopics(a=[log(2)]), subscribe=None, assign='{"a":[0,5]}')
+
+    assert query.start()["a"] == {"0": 0}
+
+
+# From one micro-batch to the next.
+
+
+def test_every_record_is_read_once_over_batches_and_restarts() -> None:
+    topics = FakeTopics(a=[log(3), log(1)])
+    query = Query(topics)
+
+    assert query.batch() == {"a-0": (0, 3), "a-1": (0, 1)}
+    assert query.batch() is None
+    topics.append("a-1", 4)
+    assert query.batch() == {"a-1": (1, 5)}
+    query.restart()
+    assert query.batch() is None, "a restart repeats nothing"
+    topics.append("a-0", 2)
+    query.restart()
+    assert query.batch() == {"a-0": (3, 5)}, "what came while the query was stopped is read"
+
+
+def test_a_batch_that_was_not_committed_is_planned_again_as_it_was() -> None:
+    topics = FakeTopics(a=[log(3)])
+    query = Query(topics)
+    query.batch()
+    topics.append("a-0", 2)
+    query.next_end()
+    topics.append("a-0", 7)
+    query.restart()
+
+    assert query.batch() == {"a-0": (3, 5)}
+    assert query.batch() == {"a-0": (5, 12)}
+
+
+def test_first_batch_planned_again_begins_where_it_began() -> None:
+    """Spark asks for the initial offset again, and `latest` lies elsewhere by then."""
+    topics = FakeTopics(a=[log(3), log(0)])
+    query = Query(topics, startingOffsets="latest")
+    query.start()
+    topics.append("a-0", 2)
+    query.next_end()
+    topics.append("a-0", 7)
+    topics.append("a-1", 1)
+    query.restart()
+
+    assert query.batch() == {"a-0": (3, 5)}
+    assert query.batch() == {"a-0": (5, 12), "a-1": (0, 1)}
+
+
+def test_first_batch_without_data_planned_again_loses_nothing() -> None:
+    topics = FakeTopics(a=[log(3)])
+    query = Query(topics, startingOffsets="latest")
+    query.next_end()
+    topics.append("a-0", 2)
+    query.restart()
+
+    assert query.batch() == {}
+    assert query.batch() == {"a-0": (3, 5)}
+
+
+def test_where_a_query_began_is_forgotten_once_its_data_has_moved() -> None:
+    topics = FakeTopics(a=[log(3)])
+    query = Query(topics, startingOffsets="latest")
+    ends = []
+    for count in (0, 2, 2):
+        topics.append("a-0", count)
+        query.batch()
+        ends.append(query.start()["@kbatch"].get("initial"))
+
+    assert ends == [{"a": {"0": 3}}, {"a": {"0": 3}}, None]
+
+
+def test_no_new_data_is_the_same_text() -> None:
+    """Spark runs an empty batch for any other one."""
+    topics = FakeTopics(b=[log(1)], a=[log(1) for _ in range(12)])
+    query = Query(topics, subscribe="b,a")
+    query.batch()
+
+    assert query.next_end() is None
+
+
+def test_growing_topic_is_read_from_the_start_of_its_new_partitions() -> None:
+    topics = FakeTopics(a=[log(3)])
+    query = Query(topics, startingOffsets="latest")
+    query.batch()
+    topics.logs["a"] += [log(4), log(0)]
+    topics.append("a-0", 1)
+
+    assert query.batch() == {"a-0": (3, 4), "a-1": (0, 4)}
+    topics.append("a-2", 1)
+    assert query.batch() == {"a-2": (0, 1)}
+
+
+def test_new_topic_that_the_pattern_finds_is_read_from_its_start() -> None:
+    topics = FakeTopics(orders=[log(3)], __orders=[log(9)], other=[log(9)])
+    query = Query(topics, subscribe=None, subscribePattern="ord", startingOffsets="latest")
+    query.batch()
+    topics.create("orders-eu", log(2))
+    topics.create("more-orders", log(1))
+
+    assert query.batch() == {"orders-eu-0": (0, 2), "more-orders-0": (0, 1)}
+
+
+def test_pattern_that_finds_nothing_waits_for_a_topic() -> None:
+    """No offset without partitions is ever followed by another one."""
+    topics = FakeTopics()
+    query = Query(topics, subscribe=None, subscribePattern="ord")
+
+    assert query.batch() == {}
+    assert query.committed != {}
+    assert query.batch() is None
+    topics.create("orders", log(3))
+    assert query.batch() == {"orders-0": (0, 3)}
+
+
+def test_a_topic_subscribed_to_on_restart_is_read_from_its_start() -> None:
+    query = Query(FakeTopics(a=[log(3)], b=[log(2)]), startingOffsets="latest")
+    query.batch()
+    query.restart(subscribe="a,b")
+
+    assert query.batch() == {"b-0": (0, 2)}
+
+
+# Data loss.
+
+
+def lossy(topics: FakeTopics, what: str, **options: Any) -> Query:
+    """A query that fails with such an error, restarted so that it accepts data loss."""
+    query = Query(topics, **options)
+    query.batch()
+    return query
+
+
+def ensure_fails_then_goes_on(
+    query: Query, message: str, expected: dict[str, tuple[int, int]] | None
+) -> None:
+    with pytest.raises(DataLossError, match=message) as error:
+        query.batch()
+    assert "failOnDataLoss" in str(error.value)
+
+    query.restart(failOnDataLoss="false")
+    assert query.batch() == expected
+
+
+def test_recreated_topic_is_data_loss_and_then_read_from_its_start() -> None:
+    """Also where it is longer than it was, which only its id shows."""
+    topics = FakeTopics(a=[log(3)])
+    query = Query(topics)
+    query.batch()
+    topics.delete("a")
+    topics.create("a", log(7))
+
+    ensure_fails_then_goes_on(
+        query, "a-0 from offset 3.*deleted and created again", {"a-0": (0, 7)}
+    )
+
+
+def test_topic_recreated_behind_a_logged_batch_is_data_loss() -> None:
+    topics = FakeTopics(a=[log(3)])
+    query = Query(topics)
+    query.batch()
+    topics.append("a-0", 2)
+    query.next_end()
+    topics.delete("a")
+    topics.create("a", log(7))
+
+    ensure_fails_then_goes_on(query, "topic-partitions a-0 .*they are gone", {})
+    assert query.batch() == {"a-0": (0, 7)}
+
+
+def test_log_that_ends_before_the_query_is_data_loss() -> None:
+    """A broker's log whose topic has no id, or whose end was lost."""
+    topics = FakeTopics(a=[log(3)])
+    topics.ids["a"] = ""
+    query = Query(topics)
+    query.batch()
+    topics.logs["a"] = [log(2)]
+
+    ensure_fails_then_goes_on(query, "a-0 .*offset was changed from 3 to 2", {})
+    topics.append("a-0", 2)
+    assert query.batch() == {"a-0": (2, 4)}
+
+
+def test_deleted_topic_of_a_pattern_is_data_loss_and_then_left_out() -> None:
+    topics = FakeTopics(a1=[log(3)], a2=[log(3)])
+    query = Query(topics, subscribe=None, subscribePattern="a.*")
+    query.batch()
+    topics.delete("a1")
+    topics.append("a2-0", 1)
+
+    ensure_fails_then_goes_on(
+        query, "a1-0 .*gone.*available: topic-partitions a2-0", {"a2-0": (3, 4)}
+    )
+    topics.create("a3", log(1))
+    assert query.batch() == {"a3-0": (0, 1)}
+
+
+def test_deleted_topic_that_is_subscribed_fails_the_query_unless_loss_is_accepted() -> None:
+    topics = FakeTopics(a=[log(3)], b=[log(3)])
+    query = Query(topics, subscribe="a,b")
+    query.batch()
+    topics.delete("a")
+    with pytest.raises(UnknownTopicOrPartitionError, match="'subscribe'"):
+        query.batch()
+
+    query.restart(failOnDataLoss="false")
+    topics.append("b-0", 1)
+    assert query.batch() == {"b-0": (3, 4)}
+    topics.create("a", log(1))
+    assert query.batch() == {"a-0": (0, 1)}
+
+
+def test_without_any_topic_left_there_is_no_batch() -> None:
+    topics = FakeTopics(a=[log(3)])
+    query = Query(topics, subscribe=None, subscribePattern="a", failOnDataLoss=False)
+    query.batch()
+    before = query.committed
+    topics.delete("a")
+
+    assert query.batch() is None
+    assert query.committed == before
+
+
+def test_new_partition_that_has_lost_its_first_records_is_data_loss() -> None:
+    topics = FakeTopics(a=[log(3)])
+    query = Query(topics)
+    query.batch()
+    topics.logs["a"].append(log(9, start=4))
+
+    ensure_fails_then_goes_on(
+        query, "new partition a-1 from offset 0.*begins at 4", {"a-1": (4, 9)}
+    )
+
+
+def test_new_partition_whose_records_are_all_gone_since_is_read_no_further_than_planned() -> None:
+    topics = FakeTopics(a=[log(3)])
+    query = Query(topics, failOnDataLoss=False)
+    query.batch()
+    topics.logs["a"].append(log(4))
+    query.next_end()
+    topics.logs["a"][1] = log(9, start=6)
+    query.restart()
+
+    assert query.batch() == {}
+
+
+# Limits.
+
+
+def test_limit_holds_over_batches_and_restarts_and_not_where_spark_asks_for_all() -> None:
+    topics = FakeTopics(a=[log(101), log(11), log(1)])
+    query = Query(topics, maxOffsetsPerTrigger=10)
+
+    assert query.batch() == {"a-0": (0, 8), "a-1": (0, 1), "a-2": (0, 1)}
+    assert query.batch() == {"a-0": (8, 17), "a-1": (1, 2)}
+    query.restart()
+    assert query.batch() == {"a-0": (17, 26), "a-1": (2, 3)}
+    assert query.batch(limited=False) == {"a-0": (26, 101), "a-1": (3, 11)}
+
+
+def test_limit_of_new_partitions_counts_from_their_log_start() -> None:
+    topics = FakeTopics(a=[log(0)])
+    query = Query(topics, maxOffsetsPerTrigger=10, failOnDataLoss=False)
+    query.batch()
+    topics.logs["a"] += [log(1000, start=990), log(10)]
+
+    assert query.batch() == {"a-1": (990, 995), "a-2": (0, 5)}
+
+
+def test_batch_waits_for_enough_offsets_or_long_enough() -> None:
+    topics = FakeTopics(a=[log(5)])
+    query = Query(topics, minOffsetsPerTrigger=15, maxTriggerDelay="5s")
+
+    assert query.batch() == {"a-0": (0, 5)}, "the first one does not wait"
+    topics.append("a-0", 14)
+    assert query.batch() is None
+    topics.append("a-0", 1)
+    assert query.batch() == {"a-0": (5, 20)}
+    topics.append("a-0", 1)
+    assert query.batch() is None
+    query.now_ms += 5_000
+    assert query.batch() == {"a-0": (20, 21)}
+    topics.append("a-0", 1)
+    assert query.batch(limited=False) == {"a-0": (21, 22)}
+
+
+def test_both_limits_go_together() -> None:
+    topics = FakeTopics(a=[log(50)])
+    query = Query(topics, minOffsetsPerTrigger=15, maxOffsetsPerTrigger=20, maxTriggerDelay="15m")
+
+    assert [query.batch() for _ in range(3)] == [{"a-0": (0, 20)}, {"a-0": (20, 40)}, None]
+    query.now_ms += 15 * MINUTE
+    assert query.batch() == {"a-0": (40, 50)}
+
+
+# Up to what is available now.
+
+
+def test_available_now_reads_in_limited_batches_up_to_what_it_found_and_ends() -> None:
+    topics = FakeTopics(a=[log(15)])
+    query = Query(topics, maxOffsetsPerTrigger=5, minOffsetsPerTrigger=5, maxTriggerDelay="1h")
+    query.planner.prepare_for_available_now()
+    found = [query.batch()]
+    topics.append("a-0", 100)
+    topics.logs["a"].append(log(3))
+
+    assert found + query.batches() == [{"a-0": (0, 5)}, {"a-0": (5, 10)}, {"a-0": (10, 15)}]
+    query.restart(maxOffsetsPerTrigger=None).planner.prepare_for_available_now()
+    assert query.batches() == [{"a-0": (15, 115), "a-1": (0, 3)}]
+
+
+def an_available_now_query(*logs: ALog, **options: Any) -> Query:
+    """After the first of its batches, of 5 offsets; it accepts data loss."""
+    topics = FakeTopics(a=list(logs))
+    query = Query(topics, maxOffsetsPerTrigger=5, failOnDataLoss=False, **options)
+    query.planner.prepare_for_available_now()
+    query.batch()
+    return query
+
+
+def test_available_now_fails_where_partitions_get_lost_between_batches() -> None:
+    query = an_available_now_query(log(15))
+    query.topics.delete("a")
+
+    with pytest.raises(DataLossError, match=r"a-0 .*have been lost; available: no topic"):
+        query.batch()
+
+
+def test_available_now_fails_where_a_topic_is_recreated_between_batches() -> None:
+    query = an_available_now_query(log(15))
+    query.topics.create("a", log(20))
+
+    with pytest.raises(DataLossError, match=r"a-0 .*have been lost"):
+        query.batch()
+
+
+def test_available_now_fails_where_offsets_shrink_between_batches() -> None:
+    query = an_available_now_query(log(15))
+    query.topics.logs["a"] = [log(9)]
+
+    with pytest.raises(DataLossError, match="available offset which is less than its end"):
+        query.batch()
+
+
+def test_available_now_fails_on_an_end_that_is_not_its_own() -> None:
+    query = an_available_now_query(log(15))
+    start = StreamOffset.from_json(query.start())
+    for offsets in ({tp("a-0"): 16}, {tp("a-0"): 15, tp("a-1"): 0}):
+        with pytest.raises(DataLossError, match="what is available now"):
+            query.planner.plan(start, StreamOffset(offsets, start.ids))
+
+
+def test_available_now_repeats_a_batch_of_an_earlier_run_as_it_was() -> None:
+    """It was planned before the run looked what is available, with fewer partitions."""
+    topics = FakeTopics(a=[log(15)])
+    query = Query(topics)
+    query.next_end()
+    topics.logs["a"].append(log(3))
+    query.restart().planner.prepare_for_available_now()
+
+    assert query.batches() == [{"a-0": (0, 15)}, {"a-1": (0, 3)}]
+
+
+# What is committed, and what is not.
+
+
+def test_committed_reads_end_before_what_is_undecided() -> None:
+    topics = FakeTopics(a=[log(15, undecided=5)])
+
+    assert Query(topics).batch() == {"a-0": (0, 10)}
+    uncommitted = Query(topics, **{"kafka.isolation.level": "READ_UNCOMMITTED"})
+    assert uncommitted.batch() == {"a-0": (0, 15)}
+
+
+def test_turning_to_committed_reads_waits_where_the_query_is() -> None:
+    topics = FakeTopics(a=[log(15, undecided=5)])
+    query = Query(topics, **{"isolation.level": "read_uncommitted"})
+    query.batch()
+    query.restart(**{"isolation.level": "read_committed"})
+
+    assert query.batch() is None
+    topics.logs["a"] = [log(20, undecided=3)]
+    assert query.batch() == {"a-0": (15, 17)}
+
+
+# Tasks.
+
+
+@pytest.mark.parametrize(
+    ("options", "pieces"),
+    [
+        pytest.param({}, 1, id="by default"),
+        pytest.param({"minPartitions": 1}, 1, id="at least 1"),
+        pytest.param({"minPartitions": 4}, 4, id="at least 4"),
+        pytest.param({"maxRecordsPerPartition": 30}, 4, id="at most 30 offsets"),
+        pytest.param({"maxRecordsPerPartition": 100}, 1, id="at most 100 offsets"),
+    ],
+)
+def test_a_micro_batch_is_divided_as_the_options_say(options: dict[str, Any], pieces: int) -> None:
+    topics = FakeTopics(a=[log(100)])
+    query = Query(topics, **options)
+    query.next_end()
+    planned = query.plan()
+
+    assert len(planned) == pieces
+    assert {one.topic_id for one in planned} == {"id-1"}
+    ends = [one.wanted.end for one in planned]
+    assert [one.wanted.start for one in planned] == [0, *ends[:-1]]
+    assert ends[-1] == 100
+
+
+# What is reported.
+
+
+def test_latest_is_reported_whatever_the_limit() -> None:
+    query = Query(FakeTopics(a=[log(20)]), maxOffsetsPerTrigger=5)
+    assert query.planner.report_latest() is None
+    query.batch()
+
+    assert query.planner.report_latest() == StreamOffset({tp("a-0"): 20}, {"a": "id-1"})
+
+
+# Spark 4.1, which does not say where it is when it asks for the end.
+
+
+def test_without_a_start_a_new_query_reads_all_there_is_and_then_within_limits() -> None:
+    topics = FakeTopics(a=[log(20)])
+    planner = Query(topics, maxOffsetsPerTrigger=5).planner
+    first = planner.latest(None)
+    assert [one.wanted[1:] for one in planner.plan(planner.initial(), first)] == [(0, 20)]
+
+    topics.append("a-0", 20)
+    second = planner.latest(None)
+    assert [one.wanted[1:] for one in planner.plan(first, second)] == [(20, 25)]
+    third = planner.latest(None)
+    assert [one.wanted[1:] for one in planner.plan(second, third)] == [(25, 30)]
+
+
+def test_without_a_start_a_restarted_query_goes_on_from_what_spark_has_last_seen() -> None:
+    topics = FakeTopics(a=[log(20)])
+    before = Query(topics).planner
+    seen = before.latest(None)
+    topics.append("a-0", 20)
+    planner = Query(topics, maxOffsetsPerTrigger=5, startingOffsets="latest").planner
+    assert planner.plan(seen, seen) == []
+
+    assert [one.wanted[1:] for one in planner.plan(seen, planner.latest(None))] == [(20, 25)]
+
+
+def test_without_a_start_a_run_to_what_is_available_begins_at_its_checkpoint() -> None:
+    """Such a run asks for the end first of all, restarted or not, and knows of no begin."""
+    topics = FakeTopics(a=[log(20)])
+    checkpoint = Query(topics, startingOffsets="latest").planner.initial()
+    topics.append("a-0", 5)
+    planner = Query(topics, startingOffsets="latest").planner
+
+    assert [one.wanted[1:] for one in planner.plan(checkpoint, planner.latest(None))] == [(20, 25)]
+
+
+def test_without_a_start_a_begin_that_cannot_be_found_is_told_when_it_is_asked_for() -> None:
+    planner = Query(FakeTopics(a=[log(20)]), startingTimestamp=10**9).planner
+
+    assert planner.latest(None).offsets == {tp("a-0"): 20}
+    with pytest.raises(ConfigError, match="No offset matched"):
+        planner.initial()
+
+
+# While topics change.
+
+
+class ChangingTopics(FakeTopics):
+    """Create a topic anew while its logs are looked at, so many times."""
+
+    def __init__(self, changes: int) -> None:
+        super().__init__(a=[log(3)])
+        self.changes = changes
+
+    def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, ALog]:
+        views = super().views(partitions)
+        if self.changes:
+            self.changes -= 1
+            self.create("a", log(5))
+        return views
+
+
+def test_offsets_of_one_topic_never_go_with_the_id_of_another() -> None:
+    topics = ChangingTopics(changes=3)
+
+    assert Query(topics).start() == {
+        "a": {"0": 0},
+        "@kbatch": {"ids": {"a": topics.ids["a"]}, "initial": {"a": {"0": 0}}},
+    }
+    assert Query(topics).planner.latest(StreamOffset({})).offsets == {tp("a-0"): 5}
+
+
+def test_topics_that_change_all_the_time_are_an_error() -> None:
+    with pytest.raises(KafkaStorageError, match="faster than they can be looked at: a"):
+        Query(ChangingTopics(changes=10**6)).start()
+
+
+changes = st.lists(
+    st.sampled_from(["append", "append", "grow", "create", "delete", "retain", "restart", "batch"])
+    | st.sampled_from(["batch", "logged"]),
+    max_size=40,
+)
+
+
+@given(changes, st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_a_query_that_accepts_loss_survives_all_changes_and_reads_nothing_twice(
+    changes: list[str], random: Any
+) -> None:
+    """What is read of a topic's partition, by its id, are ranges that never go back."""
+    topics = FakeTopics(**{"a-0": [log(3)]})
+    query = Query(
+        topics, subscribe=None, subscribePattern="^a", failOnDataLoss="false",
+        maxOffsetsPerTrigger=random.choice([None, 1, 7]),
+    )  # fmt: skip
+    position: dict[tuple[str, str], int] = {}
+
+    def read_a_batch() -> bool:
+        if query.next_end() is None:
+            return False
+        for (partition, start, end), topic_id in query.plan():
+            assert start >= position.get((topic_id, str(partition)), 0)
+            assert start < end
+            position[topic_id, str(partition)] = end
+        query.committed, query.logged = query.logged, None
+        return True
+
+    for change in changes:
+        name = random.choice(sorted(topics.logs)) if topics.logs else ""
+        if change == "create":
+            topics.create(f"a-{random.randrange(3)}", log(random.randrange(5)))
+        elif change == "restart":
+            query.restart()
+        elif change == "logged":
+            query.next_end()
+        elif change == "batch":
+            read_a_batch()
+        elif not name:
+            continue
+        elif change == "append":
+            topics.append(f"{name}-{random.randrange(len(topics.logs[name]))}", 4)
+        elif change == "grow":
+            topics.logs[name].append(log(random.randrange(5)))
+        elif change == "delete":
+            topics.delete(name)
+        else:
+            topics.logs[name] = [replace(one, start=one.end) for one in topics.logs[name]]
+    while read_a_batch():
+        pass
+    for name, logs in topics.logs.items():
+        for number, found in enumerate(logs):
+            end = position.get((topics.ids[name], f"{name}-{number}"), 0)
+            assert end == found.end or found.start == found.end
