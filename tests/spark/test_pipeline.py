@@ -38,6 +38,7 @@ def test_report_is_the_same_where_a_worker_is_killed(shared_data: Path, tmp_path
     assert_report_is_right(tmp_path, lines, records=5_000, kill_after=2)
 
 
+@pytest.mark.slow
 def test_report_on_made_up_edits_is_right_where_a_worker_is_killed(tmp_path: Path) -> None:
     assert_report_is_right(tmp_path, made_up_edits(6_000), records=2_500, kill_after=0)
 
