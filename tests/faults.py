@@ -19,7 +19,6 @@ import contextlib
 import errno
 import os
 import random
-import shutil
 import signal
 import sys
 import traceback
@@ -27,8 +26,10 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from spark_kbatch.log.files import Buffer, Files, Lock
+from tests.disk import Disk, DiskFiles
 
 CAN_BE_TORN = frozenset({"write", "truncate", "make_dir", "remove_dir"})
 
@@ -44,18 +45,27 @@ class Fault:
     seed: int = 0  # of where a torn step is torn
 
 
-class FaultyFiles(Files):
-    """The disk, with one fault; without one it only counts. `steps` says what was asked of it."""
+class Faults(Files):
+    """Counts what changes the disk, and fails there once; for a disk that is mixed in behind it."""
 
-    def __init__(self, fault: Fault | None = None) -> None:
+    def __init__(self, fault: Fault | None = None, *disk: Any) -> None:
+        super().__init__(*disk)
         self.fault = fault
-        self.steps: list[str] = []
+        self.steps: list[str] = []  # "write /path/of/file"
+
+    def path_of(self, descriptor: int) -> Path:
+        """Of an open file."""
+        return Path(f"/proc/self/fd/{descriptor}").readlink()
+
+    def die(self) -> None:
+        """Be killed."""
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def _step(
         self, name: str, where: Path | int, partly: Callable[[float], object] | None = None
     ) -> None:
         number = len(self.steps)
-        path = str(where if isinstance(where, Path) else Path(f"/proc/self/fd/{where}").readlink())
+        path = where if isinstance(where, Path) else self.path_of(where)
         self.steps.append(f"{name} {path}")
         fault = self.fault
         if fault is None or number < fault.at or (number > fault.at and not fault.lasting):
@@ -63,8 +73,8 @@ class FaultyFiles(Files):
         if fault.torn and number == fault.at and partly is not None:
             partly(random.Random(f"{fault.seed} {number}").random())
         if fault.error is None:
-            os.kill(os.getpid(), signal.SIGKILL)
-        raise OSError(fault.error, os.strerror(fault.error or 0), path)
+            self.die()
+        raise OSError(fault.error, os.strerror(fault.error or 0), str(path))
 
     def create(self, path: Path) -> int:
         self._step("create", path)
@@ -73,13 +83,13 @@ class FaultyFiles(Files):
     def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
         def partly(share: float) -> None:
             part = memoryview(data)[: int(share * len(data))]
-            super(FaultyFiles, self).write_at(descriptor, position, part)
+            super(Faults, self).write_at(descriptor, position, part)
 
         self._step("write", descriptor, partly)
         super().write_at(descriptor, position, data)
 
     def made(self, path: Path):  # type: ignore[no-untyped-def]
-        if not path.exists():
+        if not self.exists(path):
             self._step("create", path)
         return super().made(path)
 
@@ -92,7 +102,8 @@ class FaultyFiles(Files):
 
     def truncate(self, path: Path, size: int) -> None:
         def partly(share: float) -> None:
-            os.truncate(path, size + int(share * (path.stat().st_size - size)))
+            before = self.size(path)
+            super(Faults, self).truncate(path, size + int(share * (before - size)))
 
         self._step("truncate", path, partly)
         super().truncate(path, size)
@@ -114,21 +125,24 @@ class FaultyFiles(Files):
         super().remove(path)
 
     def make_dir(self, path: Path, *, exclusive: bool = False) -> None:
-        self._step("make_dir", path, lambda _: path.parent.mkdir(parents=True, exist_ok=True))
+        self._step("make_dir", path, lambda _: super(Faults, self).make_dir(path.parent))
         super().make_dir(path, exclusive=exclusive)
 
     def remove_dir(self, path: Path) -> None:
         def partly(share: float) -> None:
-            entries = sorted(path.iterdir()) if path.exists() else []
-            for entry in entries[: int(share * len(entries)) + 1]:
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            entries = self.list(path) if self.exists(path) else []
+            for name in entries[: int(share * len(entries)) + 1]:
+                if self.is_dir(path / name):
+                    super(Faults, self).remove_dir(path / name)
+                else:
+                    super(Faults, self).remove(path / name)
 
         self._step("remove_dir", path, partly)
         super().remove_dir(path)
 
     def flush_descriptor(self, descriptor: int) -> None:
         self._step("flush", descriptor)
-        # Nothing here looks at a disk without its cache, so nothing waits for one.
+        super().flush_descriptor(descriptor)
 
     def flock(self, path: Path) -> Lock:
         self._step("lock", path)
@@ -139,51 +153,46 @@ class FaultyFiles(Files):
         return super().open_for_locks(path)
 
 
-class PowerLoss(Files):
-    """A disk that can lose what was not flushed: sectors of files, and names in directories.
-
-    `strike` leaves a folder as a power loss might. Each sector that was written since its file was
-    flushed is as before or as now, or zero where the file was shorter; a file is as long as before,
-    as now, or between; a name that was made since its directory was flushed may be gone.
-    """
-
-    SECTOR = 512
-
-    def __init__(self) -> None:
-        self.flushed: dict[Path, bytes] = {}  # by the path at which it was flushed
-        self.names: dict[Path, set[str]] = {}
+class _Unflushed(Files):
+    """The disk, through its cache: nobody looks behind that here, so nothing waits for it."""
 
     def flush_descriptor(self, descriptor: int) -> None:
-        path = Path(f"/proc/self/fd/{descriptor}").readlink()
-        if path.is_dir():
-            self.names[path] = {entry.name for entry in path.iterdir() if entry.is_file()}
-        else:
-            self.flushed[path] = path.read_bytes()
+        pass
 
-    def rename(self, source: Path, target: Path) -> None:
-        super().rename(source, target)
-        if source in self.flushed:
-            self.flushed[target] = self.flushed.pop(source)
 
-    def strike(self, folder: Path, rng: random.Random) -> None:
-        """Lose what may be lost, each thing or not; the next boot finds the rest."""
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            durable_name = path.name in self.names.get(path.parent, set())
-            if not durable_name and rng.random() < 0.3:
-                path.unlink()
-                continue
-            before, now = self.flushed.get(path, b""), path.read_bytes()
-            if before == now or rng.random() < 0.3:
-                continue
-            size = rng.choice(
-                [len(before), len(now), rng.randint(*sorted((len(before), len(now))))]
-            )
-            out = bytearray(size)
-            for at in range(0, size, self.SECTOR):
-                old, new = before[at : at + self.SECTOR], now[at : at + self.SECTOR]
-                kept = new if old == new else rng.choice([old, new, new])
-                out[at : at + len(kept)] = kept[: size - at]
-            path.write_bytes(out)
+class FaultyFiles(Faults, _Unflushed):
+    """The disk, with one fault; without one it only counts. `steps` says what was asked of it."""
+
+
+class Killed(BaseException):
+    """A simulated process is dead."""
+
+
+class SimulatedProcess(Faults, DiskFiles):
+    """A process on a disk in memory, with one fault; a kill raises Killed in it.
+
+    Nothing that runs while that is raised changes the disk: the dead do nothing more.
+    """
+
+    def __init__(
+        self, disk: Disk, fault: Fault | None = None, *, mount: str = "/simulated"
+    ) -> None:
+        super().__init__(fault, disk, mount)
+        self._is_dead = False
+
+    def path_of(self, descriptor: int) -> Path:
+        return DiskFiles.path_of(self, descriptor)
+
+    def die(self) -> None:
+        self._is_dead = True
+        raise Killed
+
+    def _step(
+        self, name: str, where: Path | int, partly: Callable[[float], object] | None = None
+    ) -> None:
+        if self._is_dead:
+            raise Killed
+        super()._step(name, where, partly)
 
 
 _COMMIT_POINT = "__transaction_state-0/kbatch.state"

@@ -48,7 +48,7 @@ class AppendFile:
             if flush:
                 self._files.flush_descriptor(descriptor)
         finally:
-            os.close(descriptor)
+            self._files.close(descriptor)
 
 
 class Lock:
@@ -119,6 +119,11 @@ class Files:
         status = os.fstat(descriptor)
         return status.st_dev, status.st_ino
 
+    def identity_at(self, path: Path) -> tuple[int, int]:
+        """As `identity`, of what is at `path` now."""
+        status = path.stat()
+        return status.st_dev, status.st_ino
+
     def modified_ms(self, path: Path) -> int:
         """When the file was last written."""
         return path.stat().st_mtime_ns // 1_000_000
@@ -152,7 +157,11 @@ class Files:
         try:
             yield descriptor
         finally:
-            os.close(descriptor)
+            self.close(descriptor)
+
+    def close(self, descriptor: int) -> None:
+        """Nothing is done with the descriptor after this."""
+        os.close(descriptor)
 
     # Writing.
 
@@ -179,7 +188,7 @@ class Files:
         try:
             yield descriptor
         finally:
-            os.close(descriptor)
+            self.close(descriptor)
 
     def truncate(self, path: Path, size: int) -> None:
         """Cut the file at `size` bytes."""
@@ -223,11 +232,8 @@ class Files:
     def flush(self, paths: Iterable[Path]) -> None:
         """On return these files and directories are on disk."""
         for path in paths:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
+            with self.opened(path) as descriptor:
                 self.flush_descriptor(descriptor)
-            finally:
-                os.close(descriptor)
 
     def replace(self, path: Path, data: bytes) -> None:
         """Atomically give `path` new content, on disk on return."""
@@ -239,7 +245,7 @@ class Files:
             self.write_at(descriptor, 0, data)
             self.flush_descriptor(descriptor)
         finally:
-            os.close(descriptor)
+            self.close(descriptor)
         self.rename(aside, path)
         self.flush([path.parent])
 
@@ -257,19 +263,18 @@ class Files:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 counts = self.is_at(descriptor, path)
             except BaseException:
-                os.close(descriptor)
+                self.close(descriptor)
                 raise
             if counts:
                 return Lock(descriptor, path)
-            os.close(descriptor)
+            self.close(descriptor)
 
     def is_at(self, descriptor: int, path: Path) -> bool:
         """Whether `descriptor` is of the file that is now at `path`."""
         try:
-            named = path.stat()
+            return self.identity(descriptor) == self.identity_at(path)
         except FileNotFoundError:
             return False
-        return self.identity(descriptor) == (named.st_dev, named.st_ino)
 
     def open_for_locks(self, path: Path) -> int:
         """A descriptor for `lock_bytes`. Closing any descriptor of the file drops all its locks."""

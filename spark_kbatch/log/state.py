@@ -51,6 +51,7 @@ _SLOT_DISTANCE = 4096
 _READ_SIZE = _SLOT_DISTANCE + _SLOT.size + _CRC.size
 _ATTEMPTS = 20
 _PAUSE_S = 0.001
+_BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")  # Linux has it
 
 SLOT_SIZE = _SLOT.size + _CRC.size
 assert SLOT_SIZE == 144
@@ -133,6 +134,11 @@ def write_state(files: Files, directory: Path, state: LogState, *, flush: bool) 
             files.flush_descriptor(descriptor)
 
 
+def flush_state(files: Files, directory: Path) -> None:
+    """On return both slots are on disk."""
+    files.flush([_path(directory)])
+
+
 def create_state(files: Files, directory: Path, state: LogState) -> None:
     """Make the file, with `state` in both slots: so both are valid from the beginning."""
     first = pack(state).ljust(_SLOT_DISTANCE, b"\0")
@@ -176,7 +182,6 @@ def _path(directory: Path) -> Path:
 @cache
 def boot_id() -> bytes:
     """Changes when the machine starts: what was not flushed by then may be gone."""
-    linux = Path("/proc/sys/kernel/random/boot_id")
-    if linux.exists():
-        return uuid.UUID(linux.read_text().strip()).bytes
+    if _BOOT_ID_FILE.exists():
+        return uuid.UUID(_BOOT_ID_FILE.read_text().strip()).bytes
     return uuid.uuid5(uuid.NAMESPACE_OID, f"{sys.platform}-{uuid.getnode()}").bytes

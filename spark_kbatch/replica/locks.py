@@ -143,7 +143,7 @@ class Locks:
                     )
                 yield
             finally:
-                os.close(descriptor)
+                self._files.close(descriptor)
 
     @contextlib.contextmanager
     def _partition(self, topic_partition: TopicPartition) -> Iterator[None]:
@@ -187,6 +187,6 @@ class Locks:
             with state.mutex:
                 file.users -= 1
                 if file.users == 0:
-                    os.close(file.descriptor)
+                    self._files.close(file.descriptor)
                     if state.files.get(path) is file:
                         del state.files[path]

@@ -13,14 +13,29 @@ every partition and topic, with one write.
                         where its last commit is
     5 complete  driver  the slot of __transaction_state moves over CompleteCommit
 
-    a crash in   leaves                                        who repairs it, how
-    stage        files in staging                              nobody needs to; removed by age
-    place        bytes and files past the recorded ends        the next writer cuts them
-    prepare      the same, and a record past the end           the next writer overwrites them
-    flip         some partitions old, some new, PrepareCommit  readers overlay its states; the next
-                                                               committer, or who appends to one of
-                                                               them, rolls forward
-    complete     all partitions new, PrepareCommit pending     the same, with nothing left to do
+    a crash in    is followed by      and leaves                           who repairs it, how
+    stage         nothing             files in staging                     nobody needs to; they are
+                                                                           removed by age
+    place         nothing             bytes and files past the recorded    the next writer cuts them
+                                      ends
+    prepare       nothing             the same, in __transaction_state     the next writer writes over
+                                      too                                  them
+    decide        nothing or all      the slot, which only a loss of       whoever comes next finds it
+                                      power may take                       or not, and flushes it first
+    flip          all                 some partitions old, some new,       readers overlay its states;
+                                      PrepareCommit                        the next committer, or who
+                                                                           appends to one of them, rolls
+                                                                           forward
+    complete      all                 all partitions new, PrepareCommit    the same, with nothing left
+                                      pending                              to do
+    tidy          all                 staged files that nobody needs       as of stage
+    abort         nothing             some of the staged files             as of stage
+    roll forward  all                 as flip and complete                 the same
+    gc            what was there      files that nobody names              the next run
+
+What follows is what every reader then sees of the job's data, for good: a crash is a process that is
+killed, or a loss of power with `flush` on. With `flush` off a loss of power may take whole batches
+from the ends of partitions, also when it comes later.
 
 The commit lock is held from 2 to 5, the locks of all touched partitions from 2 to 4.
 

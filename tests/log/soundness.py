@@ -27,30 +27,33 @@ from tests.reference import CRC_START, BatchHeader
 
 def ensure_sound(log: PartitionLog) -> None:
     """AssertionError says what does not hold."""
-    state = read_state(Files(), log.directory)
-    epochs = dict(read_leader_epochs(Files(), log.directory))
-    stems = sorted({path.stem for path in log.directory.iterdir() if path.stem.isdigit()})
+    files = log.files
+    state = read_state(files, log.directory)
+    epochs = dict(read_leader_epochs(files, log.directory))
+    names = [Path(name) for name in files.list(log.directory)]
+    stems = sorted({name.stem for name in names if name.stem.isdigit()})
     assert int(stems[-1]) == state.segment_base_offset
     active = log.directory / stems[-1]
-    sizes = [active.with_suffix(end).stat().st_size for end in (".log", ".index", ".timeindex")]
+    sizes = [files.size(active.with_suffix(end)) for end in (".log", ".index", ".timeindex")]
     assert sizes == [state.segment_size, state.index_size, state.time_index_size]
 
     offset = int(stems[0])
     assert offset <= state.log_start_offset
     for stem in stems:
         assert int(stem) == offset, "a segment is named after its first offset"
-        offset = _ensure_sound_segment(log.directory / stem, epochs, rolled=stem != stems[-1])
+        rolled = stem != stems[-1]
+        offset = _ensure_sound_segment(files, log.directory / stem, epochs, rolled=rolled)
     assert offset == state.log_end_offset == state.high_watermark == state.last_stable_offset
 
 
-def _ensure_sound_segment(stem: Path, epochs: dict[int, int], *, rolled: bool) -> int:
+def _ensure_sound_segment(files: Files, stem: Path, epochs: dict[int, int], *, rolled: bool) -> int:
     base = int(stem.name)
-    batches = _batches(stem, epochs)
-    for relative, position in struct.iter_unpack(">ii", stem.with_suffix(".index").read_bytes()):
+    batches = _batches(files.read(stem.with_suffix(".log")), base, epochs)
+    for relative, position in struct.iter_unpack(">ii", files.read(stem.with_suffix(".index"))):
         assert batches[position][0] == base + relative, "an index entry names a batch's last offset"
     by_last_offset = dict(batches.values())
     largest = -1
-    for time, relative in struct.iter_unpack(">qi", stem.with_suffix(".timeindex").read_bytes()):
+    for time, relative in struct.iter_unpack(">qi", files.read(stem.with_suffix(".timeindex"))):
         assert time > largest, "times grow"
         largest = time
         assert by_last_offset[base + relative] == time
@@ -61,10 +64,10 @@ def _ensure_sound_segment(stem: Path, epochs: dict[int, int], *, rolled: bool) -
     return max(by_last_offset, default=base - 1) + 1
 
 
-def _batches(stem: Path, epochs: dict[int, int]) -> dict[int, tuple[int, int]]:
+def _batches(log: bytes, base: int, epochs: dict[int, int]) -> dict[int, tuple[int, int]]:
     """(last offset, largest time) of the batches, by position."""
-    found, position, offset = {}, 0, int(stem.name)
-    for data in reference.split_batches(stem.with_suffix(".log").read_bytes()):
+    found, position, offset = {}, 0, base
+    for data in reference.split_batches(log):
         header: BatchHeader = reference.read_header(data)
         assert header.base_offset == offset, "offsets have no gap"
         assert header.crc == crc32c.crc32c(data[CRC_START:])

@@ -25,7 +25,9 @@ from spark_kbatch.log.state import LogState, boot_id, create_state, read_state
 from spark_kbatch.model import TopicPartition
 from tests import builders, reference
 from tests.builders import a_log, append
-from tests.faults import FaultyFiles, PowerLoss, ReadOnlyFiles
+from tests.crashes import another_boot
+from tests.disk import Disk, DiskFiles
+from tests.faults import FaultyFiles, ReadOnlyFiles
 from tests.log.soundness import ensure_sound
 from tests.log.test_partition_log import read_all
 from tests.reference import Record
@@ -423,11 +425,11 @@ def test_leader_epochs_are_rebuilt_from_the_batches(tmp_path: Path) -> None:
     seed=st.integers(0, 2**32),
 )
 def test_a_power_loss_takes_nothing_that_was_flushed_and_leaves_whole_batches(
-    tmp_path_factory: pytest.TempPathFactory, commits: list[tuple[int, bool]], seed: int
+    commits: list[tuple[int, bool]], seed: int
 ) -> None:
-    folder, disk, rng = tmp_path_factory.mktemp("power"), PowerLoss(), random.Random(seed)
-    log = a_log(folder, batches=0, config=CONFIG, files=disk)
-    disk.flush([*log.directory.iterdir(), log.directory])
+    files = DiskFiles(Disk())
+    log = a_log(files.mount, batches=0, config=CONFIG, files=files)
+    files.disk.settled()
     written: list[Record] = []
     flushed = 0
     for number, (batches, flush) in enumerate(commits):
@@ -438,17 +440,13 @@ def test_a_power_loss_takes_nothing_that_was_flushed_and_leaves_whole_batches(
         log.write_state(appender.finish(flush=flush), flush=flush)
         written = read_all(log)
         flushed = len(written) if flush else flushed
-    disk.strike(folder, rng)
-    data = (log.directory / "kbatch.state").read_bytes()
-    for slot in (log_state.unpack(data[at : at + 144]) for at in (0, 4096)):
-        if slot is not None:
-            of_before = slot._replace(boot_id=ANOTHER_BOOT)
-            log_state.write_state(Files(), log.directory, of_before, flush=False)
 
-    survivor = PartitionLog(Files(), log.directory, TopicPartition("events", 0), CONFIG)
-    found = read_all(survivor)
-    assert flushed <= len(found)
-    assert found == written[: len(found)]
-    write(survivor)
-    assert read_all(survivor)[: len(found)] == found
-    ensure_sound(survivor)
+    with another_boot():
+        files = DiskFiles(files.disk.after_power_loss(random.Random(seed)))
+        survivor = PartitionLog(files, log.directory, TopicPartition("events", 0), CONFIG)
+        found = read_all(survivor)
+        assert flushed <= len(found)
+        assert found == written[: len(found)]
+        write(survivor)
+        assert read_all(survivor)[: len(found)] == found
+        ensure_sound(survivor)

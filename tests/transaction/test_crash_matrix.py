@@ -1,112 +1,32 @@
-"""A job that is killed, or that the disk fails, at every step: all of its data is there, or none.
+"""A job that is killed, or loses power, or that the disk fails, at every step: all of it or nothing.
 
-The job has two tasks and writes two topics of two partitions, in every way there is: copied from
-the file that partitions share, copied and rolled in the middle, renamed, copied from a file of its
-own. The steps are those of a run without a fault; each is a case.
+The steps are those of a run without a fault; each is a case. What follows from a crash in which step
+is said by the table of `spark_kbatch.transaction`, which is read here. `jobs` says who comes then.
 """
 
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+import spark_kbatch.transaction
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import TopicConfig, parse_write_options
 from spark_kbatch.errors import CommitError
 from spark_kbatch.log.files import Files
-from spark_kbatch.model import TopicPartition
 from spark_kbatch.transaction import coordinator
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
-from tests.faults import CAN_BE_TORN, Fault, FaultyFiles, died, open_files
-from tests.log.soundness import ensure_sound
-from tests.reference import Record
+from tests.crashes import Crash, Recording
+from tests.faults import Fault, FaultyFiles, SimulatedProcess, died
+from tests.transaction.jobs import PATH, Contents, Scenario
 
-KiB, MiB = 1 << 10, 1 << 20
-ADOPT_MIN_BYTES = 64 * KiB
-
-Batches = Mapping[tuple[str, int], list[bytes]]
-Contents = dict[TopicPartition, list[Record]]
-Copies = Callable[[Path], Iterator[Path]]
-
-
-class Scenario:
-    """What lies in the topics before the job, the job, a job after it, and what there is then."""
-
-    def __init__(self) -> None:
-        seeds = itertools.count()
-
-        def batch(size: int = 200) -> bytes:
-            return builders.batch(n=2, value_bytes=size // 2, seed=next(seeds))
-
-        self.before: Batches = {
-            ("copied", 0): [batch()],
-            ("copied", 1): [batch()],
-            ("rolled", 0): [batch(500 * KiB), batch(500 * KiB)],
-            ("rolled", 1): [batch()],
-        }
-        self.tasks: list[Batches] = [
-            {
-                ("copied", 0): [batch(), batch()],
-                # The first is shared; two make a file of its own, which is renamed.
-                ("copied", 1): [batch(70 * KiB), batch(40 * KiB), batch(40 * KiB)],
-                # The second begins a segment.
-                ("rolled", 0): [batch(20 * KiB), batch(20 * KiB)],
-                # The second is a file of its own that is too small to be renamed.
-                ("rolled", 1): [batch(70 * KiB), batch(10 * KiB)],
-            },
-            {("rolled", 1): [batch()], ("copied", 1): [batch()]},
-        ]
-        self.next_job: Batches = {place: [batch()] for place in self.before}
-        self.old = _records(self.before)
-        self.new = _records(self.before, *self.tasks)
-        self.old_and_next = _records(self.before, self.next_job)
-        self.new_and_next = _records(self.before, *self.tasks, self.next_job)
-
-    def run_job(self, path: Path, files: Files) -> None:
-        cluster = Cluster(str(path), files=files)
-        extents = [
-            extent
-            for task in self.tasks
-            for extent in builders.staged(
-                cluster, task, adopt_min_bytes=ADOPT_MIN_BYTES, flush=True
-            )
-        ]
-        builders.commit(cluster, extents, adopt_min_bytes=ADOPT_MIN_BYTES, flush=True)
-
-    def ensure_next_job_works(self, path: Path, *, on_new: bool) -> None:
-        cluster = Cluster(str(path), files=FaultyFiles())  # which does not wait for the disk
-        extents = builders.staged(cluster, self.next_job, transaction="next")
-        builders.commit(cluster, extents, transaction="next", flush=True)
-        assert contents(path) == (self.new_and_next if on_new else self.old_and_next)
-        for topic_partition in [*self.partitions(), TRANSACTION_STATE]:
-            ensure_sound(cluster.manager.log(topic_partition))
-
-    def partitions(self) -> list[TopicPartition]:
-        return [TopicPartition(*place) for place in self.before]
-
-
-def _records(*jobs: Batches) -> Contents:
-    return {
-        TopicPartition(*place): builders.records_of(
-            [data for job in jobs for data in job.get(place, [])]
-        )
-        for place in jobs[0]
-    }
-
-
-def roll_forward(path: Path, files: Files) -> None:
-    options = parse_write_options({"path": str(path)})
-    Cluster(str(path), files=files).coordinator(options).roll_forward()
-
-
-def contents(path: Path) -> Contents:
-    return builders.contents(Cluster(str(path)))
+SLOT = "__transaction_state-0/kbatch.state"
 
 
 @pytest.fixture(scope="module")
@@ -115,100 +35,217 @@ def scenario() -> Scenario:
 
 
 @pytest.fixture(scope="module")
-def before(scenario: Scenario, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cluster as it is before the job."""
-    cluster = builders.a_cluster(tmp_path_factory.mktemp("before"), topics={"copied": 2})
-    cluster.create_topic("rolled", partitions=2, config=TopicConfig(segment_bytes=MiB))
-    builders.write(cluster, scenario.before)
-    assert contents(cluster.path) == scenario.old
-    return cluster.path
+def unflushed() -> Scenario:
+    return Scenario(flush=False)
 
 
 @pytest.fixture(scope="module")
-def steps(scenario: Scenario, before: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What the job does to the disk, step by step."""
-    path = tmp_path_factory.mktemp("steps") / "cluster"
-    shutil.copytree(before, path)
-    files = FaultyFiles()
-    scenario.run_job(path, files)
-    assert contents(path) == scenario.new
-    return files.steps
+def job(scenario: Scenario) -> Recording:
+    return Recording(scenario.disk, scenario.run_job)
 
 
-@pytest.fixture
-def copies(tmp_path: Path) -> Copies:
-    """Fresh copies of a cluster, one after the other; each is removed when the next is taken."""
-    numbers = itertools.count()
-
-    def take(original: Path) -> Iterator[Path]:
-        for number in numbers:
-            path = tmp_path / str(number)
-            shutil.copytree(original, path)
-            yield path
-            shutil.rmtree(path)
-
-    return take
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Each case has its warnings, thousands in all."""
+    caplog.set_level(logging.ERROR)
 
 
-def commit_point(steps: list[str]) -> int:
-    """The first write of the state of __transaction_state."""
-    return next(
-        number
-        for number, step in enumerate(steps)
-        if step.startswith("write ") and step.endswith("__transaction_state-0/kbatch.state")
-    )
+# What follows from a crash, and in which step of the protocol it was.
 
 
-def kills(steps: list[str], *, torn: bool) -> list[Fault]:
-    """A kill before each step, or within each that can be done in part."""
-    return [
-        Fault(at, torn=torn)
-        for at, step in enumerate(steps)
-        if not torn or step.split()[0] in CAN_BE_TORN
+@functools.cache
+def table() -> dict[str, str]:
+    """What the table of the package says of a crash in each step."""
+    lines = iter((spark_kbatch.transaction.__doc__ or "").splitlines())
+    heading = next(line for line in lines if "a crash in" in line)
+    first, second, third = (heading.index(w) for w in ("a crash", "is followed", "and leaves"))
+    rows = [
+        (line[first:second].strip(), line[second:third].strip()) for line in _until_blank(lines)
     ]
+    return {step: what for step, what in rows if step}
 
 
-def test_the_job_does_everything_that_a_commit_can_do(steps: list[str]) -> None:
-    names = [step.split()[0] for step in steps]
-    assert names.count("rename") == 1
-    assert sum(step.startswith("create") and step.endswith(".log") for step in steps) == 2
+def _until_blank(lines: Iterator[str]) -> Iterable[str]:
+    return itertools.takewhile(str.strip, lines)
+
+
+def step_of(crash: Crash, recording: Recording) -> str:
+    """The step of a job's protocol, and of which the crash left the rest undone."""
+    decided = recording.first("write", SLOT)
+    completed = recording.first("write", SLOT, after=decided)
+    is_flushed = recording.steps[decided + 1].startswith("flush")
+    ends = {
+        "stage": recording.first("lock", "locks/commit"),
+        "place": recording.first("__transaction_state-0"),
+        "prepare": decided + 1,
+        "decide": decided + 1 + is_flushed,
+        "flip": completed + 1,
+        "complete": completed + 1 + is_flushed,
+        "tidy": len(recording.steps),
+    }
+    return next(step for step, end in ends.items() if crash.at < end)
+
+
+def ensure_as_the_table_says(found: Contents, step: str, crash: Crash, scenario: Scenario) -> None:
+    allowed = {
+        "nothing": [scenario.old],
+        "all": [scenario.new],
+        # A kill loses nothing that was written.
+        "nothing or all": [scenario.old, scenario.new][not crash.power_lost :],
+    }[table()[step]]
+    assert found in allowed, f"{crash}, in step {step}: {found}"
+
+
+# The job.
+
+
+def test_the_job_does_everything_that_a_commit_can_do(job: Recording) -> None:
+    names = [step.split()[0] for step in job.steps]
+    assert names.count("rename") == 2  # a staged file, and where the stream's last commit is
+    made = [step for step in job.steps if step.startswith("create") and step.endswith(".log")]
+    assert len(made) == 2
     assert {"make_dir", "create", "write", "flush", "rename", "remove_dir", "lock"} <= set(names)
-    assert 0 < commit_point(steps) < len(steps) - 10
+
+
+def test_every_step_of_the_table_has_its_cases(job: Recording) -> None:
+    steps = {step_of(crash, job) for crash in job.power_losses()}
+    assert steps | {"abort", "roll forward", "gc"} == set(table())
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["between steps", "within a step"])
 def test_a_job_killed_at_any_step_is_there_as_a_whole_or_not_at_all(
-    scenario: Scenario, before: Path, steps: list[str], copies: Copies, torn: bool
+    scenario: Scenario, job: Recording, torn: bool
 ) -> None:
-    decided_at = commit_point(steps)
-    for fault, path in zip(kills(steps, torn=torn), copies(before), strict=False):
-        assert died(lambda path=path, fault=fault: scenario.run_job(path, FaultyFiles(fault)))
-
-        decided = fault.at > decided_at
-        expected = scenario.new if decided else scenario.old
-        assert contents(path) == expected, f"killed at {steps[fault.at]}"
-        scenario.ensure_next_job_works(path, on_new=decided)
+    for crash in job.torn_kills() if torn else job.kills():
+        found = scenario.ensure_met_well(crash, by=1 if torn else 3)
+        ensure_as_the_table_says(found, step_of(crash, job), crash, scenario)
 
 
-@pytest.mark.parametrize("torn", [False, True], ids=["between steps", "within a step"])
-def test_rolling_forward_may_be_killed_at_any_step_as_well(
-    scenario: Scenario, before: Path, steps: list[str], copies: Copies, torn: bool
+def test_a_job_whose_power_is_lost_at_any_step_is_there_as_a_whole_or_not_at_all(
+    scenario: Scenario, job: Recording
 ) -> None:
-    crashes = 0
-    for crashed in copies(before):
-        at = commit_point(steps) + 1 + crashes
-        assert died(lambda at=at, path=crashed: scenario.run_job(path, FaultyFiles(Fault(at))))
-        if not Cluster(str(crashed)).manager.log(TRANSACTION_STATE).state().has_pending_commit:
-            break
-        crashes += 1
-        dry_run = FaultyFiles()
-        roll_forward(next(copies(crashed)), dry_run)
-        for fault, path in zip(kills(dry_run.steps, torn=torn), copies(crashed), strict=False):
-            assert died(lambda path=path, fault=fault: roll_forward(path, FaultyFiles(fault)))
-            message = f"killed at {steps[at]}, then at {dry_run.steps[fault.at]}"
-            assert contents(path) == scenario.new, message
-            scenario.ensure_next_job_works(path, on_new=True)
-    assert crashes >= 2 * len(scenario.partitions())  # a write and a flush of each state
+    for crash in job.power_losses():
+        found = scenario.ensure_met_well(crash, by=1)
+        ensure_as_the_table_says(found, step_of(crash, job), crash, scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 20))
+def test_a_job_that_crashes_in_another_way_is_met_by_everyone(
+    scenario: Scenario, job: Recording, seed: int
+) -> None:
+    for crash in itertools.chain(job.power_losses(seed), job.torn_kills(seed), job.kills()):
+        found = scenario.ensure_met_well(crash)
+        ensure_as_the_table_says(found, step_of(crash, job), crash, scenario)
+
+
+def test_a_job_that_aborts_is_never_there(scenario: Scenario) -> None:
+    aborted = Recording(scenario.disk, scenario.run_job_that_aborts)
+    lock = aborted.first("flush", "staging-0/job", after=aborted.first("remove_dir") - 2)
+    for crash in itertools.chain(aborted.kills(), aborted.torn_kills(), aborted.power_losses()):
+        if crash.at >= lock:
+            found = scenario.ensure_met_well(crash, by=0)
+            ensure_as_the_table_says(found, "abort", crash, scenario)
+
+
+# Whose data is left to the operating system.
+
+
+def test_a_job_that_is_not_flushed_and_killed_is_there_as_a_whole_or_not_at_all(
+    unflushed: Scenario,
+) -> None:
+    job = Recording(unflushed.disk, unflushed.run_job)
+    for crash in itertools.chain(job.kills(), job.torn_kills()):
+        found = unflushed.ensure_met_well(crash, by=0)
+        ensure_as_the_table_says(found, step_of(crash, job), crash, unflushed)
+
+
+def ensure_whole_batches(found: Contents, crash: Crash, scenario: Scenario) -> None:
+    """What was flushed before the job, and a part of the job, from its begin on."""
+    for topic_partition, records in found.items():
+        jobs = [scenario.produced, scenario.before, *scenario.tasks]
+        batches = [data for one in jobs for data in one.get(topic_partition, [])]
+        kept = len(scenario.produced[topic_partition]) + len(scenario.before[topic_partition])
+        allowed = [builders.records_of(batches[:n]) for n in range(kept, len(batches) + 1)]
+        assert records in allowed, f"{crash}: {topic_partition} has {records}"
+
+
+def test_a_job_that_is_not_flushed_loses_whole_batches_with_the_power(unflushed: Scenario) -> None:
+    job = Recording(unflushed.disk, unflushed.run_job)
+    for crash in job.power_losses():
+        found = unflushed.ensure_met_well(crash, by=0)
+        ensure_whole_batches(found, crash, unflushed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 40))
+def test_a_job_that_is_not_flushed_loses_them_in_another_way(
+    unflushed: Scenario, seed: int
+) -> None:
+    job = Recording(unflushed.disk, unflushed.run_job)
+    for crash in job.power_losses(seed):
+        found = unflushed.ensure_met_well(crash, by=0)
+        ensure_whole_batches(found, crash, unflushed)
+
+
+# Who rolls forward.
+
+
+def ensure_rolling_forward_may_crash(
+    scenario: Scenario, job: Recording, first: Crash, *, power_losses: bool, by: int
+) -> None:
+    """At each step of who comes upon the first crash; what comes then finds all of the job."""
+    rolled = Recording(first.disk, scenario.roll_forward)
+    flushed = rolled.first("flush", SLOT)
+    kills = itertools.chain(rolled.kills(), rolled.torn_kills())
+    for second in rolled.power_losses() if power_losses else kills:
+        crash = Crash(f"{first}; then {second}", second.at, second.disk, second.power_lost)
+        found = scenario.ensure_met_well(crash, by=by)
+        step = "roll forward"
+        if second.at <= flushed and step_of(first, job) == "decide":
+            step = "decide"  # still
+        ensure_as_the_table_says(found, step, crash, scenario)
+
+
+def undone(crashes: Iterable[Crash]) -> list[Crash]:
+    """Those that leave a commit decided and not complete."""
+    return [
+        crash
+        for crash in crashes
+        if Cluster(PATH, files=crash.files())
+        .manager.log(TRANSACTION_STATE)
+        .state()
+        .has_pending_commit
+    ]
+
+
+@pytest.mark.parametrize("power_losses", [False, True], ids=["killed", "power lost"])
+def test_rolling_forward_may_crash_at_any_step_as_well(
+    scenario: Scenario, job: Recording, power_losses: bool
+) -> None:
+    decided = undone(job.kills())[0]
+    ensure_rolling_forward_may_crash(scenario, job, decided, power_losses=power_losses, by=2)
+
+
+def test_rolling_forward_may_crash_wherever_the_committer_did(
+    scenario: Scenario, job: Recording
+) -> None:
+    crashes = undone(job.kills())
+    assert len(crashes) > len(scenario.partitions)  # a state each
+    for crash in crashes[1:]:
+        ensure_rolling_forward_may_crash(scenario, job, crash, power_losses=False, by=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_rolling_forward_may_lose_power_wherever_the_committer_did(
+    scenario: Scenario, job: Recording, seed: int
+) -> None:
+    for crash in undone(job.power_losses(seed)):
+        ensure_rolling_forward_may_crash(scenario, job, crash, power_losses=True, by=2)
+
+
+# A disk that fails.
 
 
 @pytest.mark.parametrize(
@@ -218,26 +255,30 @@ def test_rolling_forward_may_be_killed_at_any_step_as_well(
         pytest.param(Fault(at=0, error=errno.EIO, torn=True), id="one bad write"),
         pytest.param(Fault(at=0, error=errno.EROFS, lasting=True), id="remounted read-only"),
         pytest.param(Fault(at=0, error=errno.EACCES), id="one refusal"),
+        pytest.param(Fault(at=0, error=errno.EACCES, lasting=True), id="permission lost"),
     ],
 )
 def test_an_error_of_the_disk_at_any_step_says_truly_what_became_of_the_data(
-    scenario: Scenario, before: Path, steps: list[str], copies: Copies, fault: Fault
+    scenario: Scenario, job: Recording, fault: Fault
 ) -> None:
     outcomes = set()
-    for (at, step), path in zip(enumerate(steps), copies(before), strict=False):
+    decided = job.first("write", SLOT)
+    for at, step in enumerate(job.steps[:-1]):
         message = f"{fault} at step {at}: {step}"
-        files = FaultyFiles(Fault(at, fault.error, fault.torn, fault.lasting))
+        files = SimulatedProcess(
+            scenario.disk.copy(), Fault(at, fault.error, fault.torn, fault.lasting)
+        )
         try:
-            scenario.run_job(path, files)
+            scenario.run_job(files)
             outcome = None
         except CommitError as error:
             outcome = error.outcome
         except OSError as error:
             outcome = "the task failed" if "/staging-0/job" in str(error) else str(error)
         outcomes.add(outcome)
-        assert not open_files(path), f"{message}: a file is left open"
+        assert not files.open_files(), f"{message}: a file is left open"
 
-        found = contents(path)
+        found = scenario.ensure_met_well(Crash(message, at, files.disk), by=0)
         if outcome in ("the task failed", coordinator.NOTHING_VISIBLE):
             assert found == scenario.old, message
         elif outcome in (None, coordinator.COMMITTED):
@@ -245,6 +286,37 @@ def test_an_error_of_the_disk_at_any_step_says_truly_what_became_of_the_data(
         else:
             assert outcome == coordinator.UNKNOWN, message
             assert found in (scenario.old, scenario.new), message
-            assert at in (commit_point(steps), commit_point(steps) + 1), message
-        scenario.ensure_next_job_works(path, on_new=found == scenario.new)
+            assert at in (decided, decided + 1), message
     assert len(outcomes) == 5
+
+
+# Real processes, on a real disk.
+
+
+@pytest.mark.parametrize(
+    ("step", "torn"),
+    [
+        pytest.param(("write", "staging-0/job"), True, id="while it stages"),
+        pytest.param(("rename", ".log"), False, id="while it places"),
+        pytest.param(("write", SLOT), False, id="before it decides"),
+        pytest.param(("flush", SLOT), False, id="once it has decided"),
+        pytest.param(("write", "rolled-0/kbatch.state"), False, id="while it flips"),
+        pytest.param(("rename", "transactions/"), False, id="before it completes"),
+        pytest.param(("remove_dir", "staging-0/job"), True, id="while it tidies up"),
+    ],
+)
+def test_a_real_process_that_is_killed_leaves_what_the_table_says(
+    scenario: Scenario, job: Recording, tmp_path: Path, step: tuple[str, str], torn: bool
+) -> None:
+    cluster = Cluster(str(tmp_path), create=True)
+    scenario.create_topics(cluster)
+    scenario.write_before(cluster)
+    at = job.first(*step)
+    assert died(lambda: scenario.run_job(FaultyFiles(Fault(at, torn=torn)), str(tmp_path)))
+
+    crash = Crash(f"killed at {job.steps[at]}", at, scenario.disk)
+    found = builders.contents(Cluster(str(tmp_path)))
+    ensure_as_the_table_says(found, step_of(crash, job), crash, scenario)
+    for expected in (scenario.new, scenario.new):
+        scenario.run_job(Files(), str(tmp_path))
+        assert builders.contents(Cluster(str(tmp_path))) == expected

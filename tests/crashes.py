@@ -1,0 +1,145 @@
+"""Every state that a disk may be in when the one who worked on it is gone.
+
+    recording = Recording(disk, work)              # one run, on a copy of the disk
+    for crash in recording.kills(): ...            # killed before each step, and behind the last
+    for crash in recording.torn_kills(): ...       # killed within each step that can be done in part
+    for crash in recording.power_losses(seed): ... # power lost before each step, and behind the last
+
+A crash says where it was, and has the disk that is left; look at it with `crash.files()`. What is
+left of a loss of power is chosen by a seed, the same for the same seed and step. After a loss of
+power the machine has another boot id: `crash.met` makes it so while somebody looks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spark_kbatch.log import state as log_state
+from tests.disk import Disk, DiskFiles
+from tests.faults import CAN_BE_TORN, Fault, Killed, SimulatedProcess
+
+Work = Callable[[SimulatedProcess], object]
+
+
+@dataclass(frozen=True)
+class Crash:
+    """One state."""
+
+    where: str
+    at: int  # the step that was not done, or not wholly
+    disk: Disk = field(repr=False)
+    power_lost: bool = False
+
+    def __str__(self) -> str:
+        return self.where
+
+    def files(self) -> DiskFiles:
+        """A fresh copy of the disk, for one process to meet."""
+        return DiskFiles(self.disk.copy())
+
+    @contextlib.contextmanager
+    def met(self) -> Iterator[None]:
+        """While somebody looks at what is left."""
+        if not self.power_lost:
+            yield
+        else:
+            with another_boot():
+                yield
+
+
+class _BootIdFile:
+    def __init__(self) -> None:
+        self._text = str(uuid.uuid4())
+
+    def exists(self) -> bool:
+        return True
+
+    def read_text(self) -> str:
+        return self._text
+
+
+@contextlib.contextmanager
+def another_boot() -> Iterator[None]:
+    """The machine was started anew."""
+    file = log_state._BOOT_ID_FILE
+    log_state._BOOT_ID_FILE = _BootIdFile()  # type: ignore[assignment]
+    log_state.boot_id.cache_clear()
+    try:
+        yield
+    finally:
+        log_state._BOOT_ID_FILE = file
+        log_state.boot_id.cache_clear()
+
+
+class _Recorder(SimulatedProcess):
+    """Keeps a copy of the disk before each step."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk)
+        self.disks: list[Disk] = []
+
+    def _step(
+        self, name: str, where: Path | int, partly: Callable[[float], object] | None = None
+    ) -> None:
+        self.disks.append(self.disk.copy())
+        super()._step(name, where, partly)
+
+
+class Recording:
+    """What a run did to the disk, step by step."""
+
+    def __init__(self, before: Disk, work: Work) -> None:
+        self._before, self._work = before, work
+        recorder = _Recorder(before.copy())
+        work(recorder)
+        assert not recorder.open_files(), "files are left open"
+        self.after = recorder.disk
+        self.steps = [*recorder.steps, "the end"]
+        self._disks = [*recorder.disks, recorder.disk.copy()]
+
+    def kills(self) -> Iterator[Crash]:
+        """Those that differ: most locks and flushes change nothing."""
+        last = None
+        for at, (step, disk) in enumerate(zip(self.steps, self._disks, strict=True)):
+            found = disk.contents()
+            if found != last:
+                yield Crash(f"killed before step {at}: {step}", at, disk)
+            last = found
+
+    def torn_kills(self, seed: int = 0) -> Iterator[Crash]:
+        """Each is a run of its own."""
+        for at, step in enumerate(self.steps):
+            if step.split()[0] in CAN_BE_TORN:
+                process = SimulatedProcess(self._before.copy(), Fault(at, torn=True, seed=seed))
+                assert killed(self._work, process)
+                where = f"killed within step {at}, seed {seed}: {step}"
+                yield Crash(where, at, process.disk.copy())
+
+    def power_losses(self, seed: int = 0) -> Iterator[Crash]:
+        """One for each step."""
+        for at, (step, disk) in enumerate(zip(self.steps, self._disks, strict=True)):
+            rng = random.Random(f"{seed} {at}")
+            where = f"power lost before step {at}, seed {seed}: {step}"
+            yield Crash(where, at, disk.after_power_loss(rng), power_lost=True)
+
+    def first(self, *parts: str, after: int = -1) -> int:
+        """The first step behind `after` that has all of these in its text."""
+        return next(
+            at
+            for at, step in enumerate(self.steps)
+            if at > after and all(part in step for part in parts)
+        )
+
+
+def killed(work: Work, process: SimulatedProcess) -> bool:
+    """Whether the process that does `work` was killed."""
+    try:
+        work(process)
+    except Killed:
+        return True
+    return False

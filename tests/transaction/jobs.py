@@ -1,0 +1,333 @@
+"""A job that does all that a commit can do, and everyone who may come upon what is left of it.
+
+The job has two tasks and writes two topics of two partitions, in every way there is: copied from
+the file that partitions share, copied and rolled in the middle, renamed, copied from a file of its
+own. It is a stream's, so that it may come again. Before it a producer has written to each partition.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.config import TopicConfig
+from spark_kbatch.errors import KBatchError
+from spark_kbatch.log.files import Files
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.transaction.coordinator import Coordinator
+from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
+from spark_kbatch.transaction.staging import Extent
+from tests import builders
+from tests.crashes import Crash, killed
+from tests.disk import Disk, DiskFiles
+from tests.faults import ReadOnlyFiles, SimulatedProcess
+from tests.log.soundness import ensure_sound
+from tests.reference import Record
+
+PATH = "/simulated/cluster"
+ADOPT_MIN_BYTES = 1 << 10
+SEGMENT_BYTES = 16 << 10
+QUERY_ID = "the-query"
+
+Batches = Mapping[tuple[str, int], list[bytes]]
+Contents = dict[TopicPartition, list[Record]]
+
+
+class Scenario:
+    """What lies in the topics before the job, the job, and who may come after it."""
+
+    def __init__(self, *, flush: bool = True) -> None:
+        self.flush = flush
+        seeds = itertools.count()
+
+        def batch(size: int = 20) -> bytes:
+            return builders.batch(n=2, value_bytes=size // 2, seed=next(seeds))
+
+        places = [("copied", 0), ("copied", 1), ("rolled", 0), ("rolled", 1)]
+        self.partitions = [TopicPartition(*place) for place in places]
+        self.produced: Batches = {
+            place: [builders.idempotent_batch(base_sequence=0)] for place in places
+        }
+        self.before: Batches = {
+            ("copied", 0): [batch()],
+            ("copied", 1): [batch()],
+            ("rolled", 0): [batch(7900), batch(7900)],
+            ("rolled", 1): [batch()],
+        }
+        self.tasks: list[Batches] = [
+            {
+                ("copied", 0): [batch(), batch()],
+                # The first is shared; two make a file of its own, which is renamed.
+                ("copied", 1): [batch(1100), batch(640), batch(640)],
+                # The second begins a segment.
+                ("rolled", 0): [batch(20), batch(200)],
+                # The second is a file of its own that is too small to be renamed.
+                ("rolled", 1): [batch(1100), batch(160)],
+            },
+            {("rolled", 1): [batch()], ("copied", 1): [batch()]},
+        ]
+        self.next_job: Batches = {place: [batch()] for place in places}
+        self.appended: Batches = {place: [batch()] for place in places}
+        self.old = self.records(self.produced, self.before)
+        self.new = self.records(self.produced, self.before, *self.tasks)
+        self._before_the_producer = Disk()
+        self.disk = self._make_disk()
+
+    def records(self, *jobs: Batches) -> Contents:
+        """What the topics hold after these."""
+        return {
+            tp: builders.records_of([data for job in jobs for data in job.get(tp, [])])
+            for tp in self.partitions
+        }
+
+    def _make_disk(self) -> Disk:
+        """As it is before the job, all of it flushed."""
+        files = DiskFiles(self._before_the_producer)
+        self.create_topics(Cluster(PATH, create=True, files=files))
+        files.disk = files.disk.copy()
+        self.write_before(Cluster(PATH, files=files))
+        return files.disk.settled()
+
+    def create_topics(self, cluster: Cluster) -> None:
+        """Those of the scenario."""
+        cluster.create_topic("copied", partitions=2)
+        config = TopicConfig(segment_bytes=SEGMENT_BYTES)
+        cluster.create_topic("rolled", partitions=2, config=config)
+
+    def write_before(self, cluster: Cluster) -> None:
+        """What lies there before the job."""
+        _produce(cluster, self.produced)
+        builders.commit(cluster, builders.staged(cluster, self.before), flush=True)
+        assert builders.contents(cluster) == self.old
+
+    def extents(self, cluster: Cluster) -> list[Extent]:
+        """What the job's tasks have staged."""
+        return [
+            extent
+            for task in self.tasks
+            for extent in builders.staged(
+                cluster, task, adopt_min_bytes=ADOPT_MIN_BYTES, flush=self.flush
+            )
+        ]
+
+    def coordinator(self, cluster: Cluster) -> Coordinator:
+        """Of the job."""
+        return Coordinator(
+            cluster.manager,
+            lambda: builders.FIRST_TIMESTAMP_MS,
+            adopt_min_bytes=ADOPT_MIN_BYTES,
+            flush=self.flush,
+        )
+
+    def run_job(self, files: Files, path: str = PATH) -> None:
+        """Stage, commit, tidy up; a job that was committed before is dropped."""
+        cluster = Cluster(path, files=files)
+        extents = self.extents(cluster)
+        coordinator = self.coordinator(cluster)
+        coordinator.commit(extents, transactional_id=QUERY_ID, sequence=0)
+        coordinator.discard(extents, cluster.metadata.staging_dir / "job")
+
+    def run_job_that_aborts(self, files: Files) -> None:
+        """Stage, and tidy up."""
+        cluster = Cluster(PATH, files=files)
+        extents = self.extents(cluster)
+        self.coordinator(cluster).discard(extents, cluster.metadata.staging_dir / "job")
+
+    def roll_forward(self, files: Files) -> None:
+        """As whoever finds the job's commit undone."""
+        self.coordinator(Cluster(PATH, files=files)).roll_forward()
+
+    # Who comes upon a crash.
+
+    def ensure_met_well(self, crash: Crash, *, by: int | None = None) -> Contents:
+        """Let everyone come upon it, each on a disk of its own; what they all have found.
+
+        Args:
+            by: let so many of the writers come, others at the next step; at 0 only a read-only
+                reader and the next job.
+        """
+        writers = [
+            self.a_producer_comes,
+            self.the_job_comes_again,
+            self.somebody_rolls_forward_late,
+            self.a_committer_waits_for_who_rolls_forward,
+            self.a_committer_is_faster_than_who_wants_to_roll_forward,
+            self.garbage_is_collected,
+        ]
+        if not crash.power_lost:
+            writers.append(self.a_producer_goes_on)
+        if by is not None:
+            first = crash.at * by % len(writers)
+            writers = (writers + writers)[first : first + by]
+        with crash.met():
+            found = contents(_ReadOnlyDisk(crash.disk))
+            if by != 0:
+                reader = crash.files()
+                assert contents(reader) == found
+                assert reader.disk.contents() == crash.disk.contents(), "a reader has written"
+            for meet in [self.nobody_comes, *writers]:
+                self._ensure(meet, crash, found)
+        return found
+
+    def _ensure(
+        self, meet: Callable[[DiskFiles, Contents], Contents], crash: Crash, found: Contents
+    ) -> None:
+        """Let somebody come, and then the next job."""
+        files = crash.files()
+        message = f"{crash}; then {meet.__name__}"
+        try:
+            expected = meet(files, found)
+            self._commit_next(files)
+        except (OSError, KBatchError) as error:
+            raise AssertionError(f"{message}: {error!r}") from error
+        assert contents(files) == _with(expected, self.next_job), message
+        assert not files.open_files(), message
+        cluster = Cluster(PATH, files=files)
+        for topic_partition in [*self.partitions, TRANSACTION_STATE]:
+            ensure_sound(cluster.manager.log(topic_partition))
+
+    def nobody_comes(self, _files: DiskFiles, found: Contents) -> Contents:
+        """The next job is the first."""
+        return found
+
+    def the_job_comes_again(self, files: DiskFiles, _found: Contents) -> Contents:
+        """Spark repeats a micro-batch when it did not learn that it was committed."""
+        self.run_job(files)
+        return self.new
+
+    def a_producer_comes(self, files: DiskFiles, found: Contents) -> Contents:
+        """Plain Python, which opens the logs anew."""
+        _produce(Cluster(PATH, files=files), self.appended)
+        return _with(found, self.appended)
+
+    def a_producer_goes_on(self, files: DiskFiles, found: Contents) -> Contents:
+        """The one that had the logs open before the job."""
+        crashed, files.disk = files.disk, self._before_the_producer.copy()
+        cluster = Cluster(PATH, files=files)
+        _produce(cluster, self.produced)
+        files.disk = crashed
+        _produce(cluster, self.produced)  # a duplicate: its answer was lost, let us say
+        more = {place: [builders.idempotent_batch(base_sequence=1)] for place in self.produced}
+        _produce(cluster, more)
+        return _with(found, more)
+
+    def somebody_rolls_forward_late(self, files: DiskFiles, found: Contents) -> Contents:
+        """One who rolls forward dies before it is complete, a producer appends, another one comes."""
+        killed(self.roll_forward, _DiesBeforeComplete(files.disk))
+        _produce(Cluster(PATH, files=files), self.appended)
+        self.roll_forward(files)
+        return _with(found, self.appended)
+
+    def a_committer_waits_for_who_rolls_forward(
+        self, files: DiskFiles, found: Contents
+    ) -> Contents:
+        """Who rolls forward has the commit lock when a committer comes."""
+        errors: list[BaseException] = []
+
+        def commit() -> None:
+            try:
+                self._commit_next(DiskFiles(files.disk, "/beside"))
+            except BaseException as error:  # noqa: BLE001  shown by the test, not by the thread
+                errors.append(error)
+
+        committer = threading.Thread(target=commit)
+        self.roll_forward(_OnceItHasTheCommitLock(files.disk, committer))
+        committer.join()
+        assert errors == []
+        return _with(found, self.next_job)
+
+    def a_committer_is_faster_than_who_wants_to_roll_forward(
+        self, files: DiskFiles, found: Contents
+    ) -> Contents:
+        """A producer has seen that it must roll forward, and another process commits first."""
+        process = _BeforeItHasTheCommitLock(
+            files.disk, lambda: self._commit_next(DiskFiles(files.disk, "/beside"))
+        )
+        cluster = Cluster(PATH, files=process)
+        # From the last on, which is flipped last: so it comes upon the commit at once or never.
+        for place in sorted(self.appended, reverse=True):
+            _produce(cluster, {place: self.appended[place]})
+        return _with(found, *([self.next_job] if process.came else []), self.appended)
+
+    def garbage_is_collected(self, files: DiskFiles, found: Contents) -> Contents:
+        """Of a job that is long dead."""
+        cluster = Cluster(PATH, files=files)
+        cluster.collect_garbage(staging_retention_ms=-1)
+        assert files.list(cluster.metadata.staging_dir) == []
+        return found
+
+    def _commit_next(self, files: DiskFiles) -> None:
+        cluster = Cluster(str(files.mount / "cluster"), files=files)
+        extents = builders.staged(cluster, self.next_job, transaction="next")
+        builders.commit(cluster, extents, transaction="next")
+
+
+class _ReadOnlyDisk(ReadOnlyFiles, DiskFiles):
+    """A mount on which nothing can be written."""
+
+
+class _DiesBeforeComplete(SimulatedProcess):
+    """Killed when all it has to do yet is to say that it is done."""
+
+    def write_at(self, descriptor: int, position: int, data: bytes) -> None:
+        if str(self.path_of(descriptor)).endswith("__transaction_state-0/kbatch.state"):
+            self.die()
+        super().write_at(descriptor, position, data)
+
+
+class _OnceItHasTheCommitLock(DiskFiles):
+    """Lets somebody come, who has to wait for it."""
+
+    def __init__(self, disk: Disk, somebody: threading.Thread) -> None:
+        super().__init__(disk)
+        self._somebody = somebody
+
+    def flock(self, path: Path):  # type: ignore[no-untyped-def]
+        lock = super().flock(path)
+        if path.name == "commit":
+            self._somebody.start()
+            with self.disk.changed:
+                assert self.disk.changed.wait_for(lambda: self.disk.waiting, timeout=60)
+        return lock
+
+
+class _BeforeItHasTheCommitLock(DiskFiles):
+    """Lets somebody else have it first."""
+
+    def __init__(self, disk: Disk, first: Callable[[], object]) -> None:
+        super().__init__(disk)
+        self._first, self.came = first, False
+
+    def flock(self, path: Path):  # type: ignore[no-untyped-def]
+        if path.name == "commit" and not self.came:
+            self.came = True
+            self._first()
+        return super().flock(path)
+
+
+def contents(files: Files) -> Contents:
+    """All records, as a reader finds them."""
+    return builders.contents(Cluster(PATH, files=files))
+
+
+def _produce(cluster: Cluster, batches: Batches) -> None:
+    for number in range(max(map(len, batches.values()))):
+        entries = {place: parts[number] for place, parts in batches.items() if number < len(parts)}
+        results = builders.append_records(cluster, entries, flush=True)
+        assert [result.error for result in results.values()] == [None] * len(entries)
+
+
+def _with(found: Contents, *jobs: Batches) -> Contents:
+    """What there is once these have been written, too."""
+    after = {}
+    for topic_partition, records in found.items():
+        new = builders.records_of([data for job in jobs for data in job.get(topic_partition, [])])
+        first = len(records)
+        after[topic_partition] = [
+            *records,
+            *(record._replace(offset=first + n) for n, record in enumerate(new)),
+        ]
+    return after
