@@ -46,24 +46,24 @@ def frame_of(spark: SparkSession, text: str) -> DataFrame:
 
 
 def before(step: Callable[..., Any], stop: Callable[[], NoReturn]) -> Callable[..., Any]:
-    def stopping(*_args: Any) -> NoReturn:
+    def stopping(*_args: Any, **_named: Any) -> NoReturn:
         stop()
 
     return functools.update_wrapper(stopping, step)
 
 
 def after(step: Callable[..., Any], stop: Callable[[], NoReturn]) -> Callable[..., Any]:
-    def stopping(*args: Any) -> NoReturn:
-        step(*args)
+    def stopping(*args: Any, **named: Any) -> NoReturn:
+        step(*args, **named)
         stop()
 
     return functools.update_wrapper(stopping, step)
 
 
 def after_one_state(step: Callable[..., Any], stop: Callable[[], NoReturn]) -> Callable[..., Any]:
-    def stopping(self: Coordinator, states: dict[Any, Any]) -> NoReturn:
+    def stopping(self: Coordinator, states: dict[Any, Any], **named: Any) -> NoReturn:
         assert len(states) == 2 * PARTITIONS
-        step(self, dict([sorted(states.items())[1]]))
+        step(self, dict([sorted(states.items())[1]]), **named)
         stop()
 
     return functools.update_wrapper(stopping, step)
