@@ -50,6 +50,7 @@ def test_a_write_needs_no_option_but_a_path() -> None:
         num_partitions=None,
         topic_config={},
         adopt_min_bytes=8 * 1024 * 1024,
+        staging_retention_ms=7 * 24 * 3600 * 1000,
         txn_app_id=None,
         txn_version=None,
         flush=True,

@@ -15,6 +15,7 @@ KafkaStreamingWrite.scala.
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -131,8 +132,10 @@ class Job:
         done = False
         try:
             for batch in iterator:
-                producer.append(batch)
-            extents = producer.finish()
+                with _explained():
+                    producer.append(batch)
+            with _explained():
+                extents = producer.finish()
             done = True
         finally:
             if not done:
@@ -167,6 +170,17 @@ class Job:
         for directory in dict.fromkeys([*(message.transaction_dir for message in staged), own]):
             coordinator.discard(extents, directory)
             extents = []
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Say of an error of the disk what it means for the job."""
+    try:
+        yield
+    except OSError as error:
+        raise KafkaStorageError(
+            f"a task cannot stage its rows: {error}; nothing of the job is visible"
+        ) from error
 
 
 class KBatchWriter(DataSourceArrowWriter):

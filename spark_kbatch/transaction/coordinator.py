@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from spark_kbatch.config import STAGING_RETENTION_MS
 from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError, LogDirLockedError
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.state import LogState
@@ -28,7 +29,7 @@ from spark_kbatch.transaction.messages import (
 )
 from spark_kbatch.transaction.sequences import Sequences
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, Transaction, transactions
-from spark_kbatch.transaction.staging import Extent
+from spark_kbatch.transaction.staging import Extent, gone, remove_left_overs
 
 logger = logging.getLogger(__name__)
 
@@ -56,10 +57,12 @@ class Coordinator:
         *,
         adopt_min_bytes: int,
         flush: bool,
+        staging_retention_ms: int = STAGING_RETENTION_MS,
     ) -> None:
         self._manager, self._now_ms = manager, now_ms
         self._adopt_min_bytes, self._flush = adopt_min_bytes, flush
         self._staging_dir = manager.metadata.staging_dir
+        self._staging_retention_ms = staging_retention_ms
         self._sequences = Sequences(manager, flush=flush)
 
     def commit(
@@ -137,7 +140,8 @@ class Coordinator:
 
         After a commit what they hold is placed; after an abort nobody wants it. Attempts that are
         not named may still be writing, so they stay. What cannot be removed stays as well: the
-        commit has succeeded or failed before, whatever happens here.
+        commit has succeeded or failed before, whatever happens here. What jobs have left that are
+        long dead is removed too.
         """
         files = self._manager.files
         try:
@@ -145,8 +149,19 @@ class Coordinator:
                 files.remove_dir(self._staging_dir / attempt)
             if files.exists(transaction_dir) and {*files.list(transaction_dir)} <= {Probe.NAME}:
                 files.remove_dir(transaction_dir)
+            for left_over in remove_left_overs(
+                files,
+                self._staging_dir,
+                retention_ms=self._staging_retention_ms,
+                now_ms=self._now_ms(),
+            ):
+                logger.warning(
+                    "%d bytes are removed that job %s has staged, which nobody has written to for "
+                    "%.1f days",
+                    left_over.size_in_bytes, left_over.transaction, left_over.age_ms / 86_400_000,
+                )  # fmt: skip
         except OSError as error:
-            logger.warning("staged files in %s are left behind: %s", transaction_dir, error)
+            logger.warning("staged files in %s are left behind: %s", self._staging_dir, error)
 
     def _delete_old_segments(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Of topics that have retention. What goes wrong is not the commit's, and comes up again."""
@@ -188,17 +203,17 @@ class Coordinator:
         appender = LogAppender(log, state, now_ms=now_ms)
         for extent in extents:
             path = self._staging_dir / extent.file
-            if not self._manager.files.exists(path):
-                raise KafkaStorageError(
-                    f"{path}, which a task of this job has staged, is gone: `kbatch gc` removes what "
-                    "nobody has written to for staging.retention.ms; give it more, and run the job again"
-                )
             first_offset = appender.next_offset
             own_file = extent.position == 0 and path.name != "shared"
-            if own_file and extent.size_in_bytes >= self._adopt_min_bytes:
-                appender.adopt(path, extent.size_in_bytes)
-            else:
-                appender.append_extent(path, extent.position, extent.size_in_bytes)
+            try:
+                if own_file and extent.size_in_bytes >= self._adopt_min_bytes:
+                    appender.adopt(path, extent.size_in_bytes)
+                else:
+                    appender.append_extent(path, extent.position, extent.size_in_bytes)
+            except FileNotFoundError:
+                if self._manager.files.exists(path):
+                    raise
+                raise gone(path) from None
             placed = appender.next_offset - first_offset
             if placed != extent.records_count:
                 raise KafkaStorageError(
