@@ -27,6 +27,8 @@ Imports go one way, from the last of these to the first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_kbatch.broker import BrokerLogs
@@ -75,13 +77,21 @@ __all__ = [
 ]
 
 
-def open(path: str, *, create: bool = False, foreign_end: str = "log") -> Cluster | BrokerLogs:
+def open(
+    path: str,
+    *,
+    create: bool = False,
+    log_dirs: Sequence[str | Path] = (),
+    foreign_end: str = "log",
+) -> Cluster | BrokerLogs:
     """What lies at `path`: a cluster, made with `create` where there is none, or a broker's logs.
 
     Args:
         path: the cluster's folder; a real broker's log dir, the directory of a partition in one, or
             a .log file, of which nothing is ever written.
         create: whether to make a cluster.
+        log_dirs: where one that is made keeps its logs: folders, on disks of their own, so many as
+            a record may have replicas; in `path` by default.
         foreign_end: where a broker's logs end: "log", the last whole valid batch, or "checkpoint",
             the high watermark that it last wrote there.
 
@@ -89,7 +99,7 @@ def open(path: str, *, create: bool = False, foreign_end: str = "log") -> Cluste
         ConfigError: says what is there instead.
     """
     if create:
-        return Cluster(path, create=True)
+        return Cluster(path, create=True, log_dirs=log_dirs)
     return open_for_reading(path, foreign_end=foreign_end)
 
 

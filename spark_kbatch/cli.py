@@ -8,6 +8,7 @@
     kbatch export PATH TOPIC --to DIR  a topic, placed in a stopped broker's log dir
     kbatch offsets PATH TOPIC          offsets by time
     kbatch repair PATH [TOPIC ...]     make damaged logs whole again
+    kbatch log-dirs PATH               the disks of a cluster, and replicas that lack something
     kbatch demo [PATH]                 a year of flights, written, read and checked
 
 With --json each line is one JSON object and nothing else is printed on stdout. Exit codes: 0 done,
@@ -92,6 +93,7 @@ def topics(
                     "partition": row.topic_partition.partition,
                     **row.offsets._asdict(),
                     "size_in_bytes": row.size_in_bytes,
+                    **_replication(cluster, row.topic_partition),
                 }
                 for row in partitions
                 if row.topic_partition.topic == name
@@ -102,10 +104,15 @@ def topics(
     table.add_column("topic", overflow="fold")
     for heading in ("partition", "first offset", "next offset", "records", "bytes"):
         table.add_column(heading, justify="right")
-    for row in partitions:
+    replication = [_replication(cluster, row.topic_partition) for row in partitions]
+    if any(replication):
+        for heading in _REPLICA_COLUMNS:
+            table.add_column(heading)
+    for row, replicas in zip(partitions, replication, strict=True):
         start, end = row.offsets.log_start_offset, row.offsets.high_watermark
         numbers = (row.topic_partition.partition, start, end, end - start, row.size_in_bytes)
-        table.add_row(row.topic_partition.topic, *(f"{number:,}" for number in numbers))
+        shown = (_shown(replicas[name]) for name in _REPLICA_COLUMNS if replicas)
+        table.add_row(row.topic_partition.topic, *(f"{number:,}" for number in numbers), *shown)
     Console().print(table if partitions else f"{cluster.path} has no topics yet.")
 
 
@@ -363,6 +370,53 @@ def repair(path: str, names: Sequence[str], dry_run: bool, as_json: bool) -> Non
         sys.exit(1)
 
 
+@cli.command("log-dirs")
+@click.argument("path")
+@click.option("--replicate", is_flag=True, help="First fill up the replicas that lack something.")
+@click.option("--replace", type=click.IntRange(0), metavar="NODE", help="Take the empty directory at its path for the lost log dir of this node.")  # fmt: skip
+@_as_json
+def log_dirs(path: str, replicate: bool, replace: int | None, as_json: bool) -> None:
+    """Show the log dirs of the cluster at PATH: which are offline, and what they hold.
+
+    Exit code 1 where a log dir is offline or a replica is not in sync.
+    """
+    cluster = Cluster(path)
+    if replace is not None:
+        cluster.replace_log_dir(replace)
+    if replicate or replace is not None:
+        cluster.replicate()
+    found = cluster.log_dirs()
+    table = Table(title=f"Log dirs of {cluster.path}", title_justify="left")
+    for heading in ("node", "replicas", "leaders", "not in sync"):
+        table.add_column(heading, justify="right")
+    table.add_column("path", overflow="fold")
+    table.add_column("state", overflow="fold")
+    for row in found:
+        if as_json:
+            _print_json(row._asdict())
+        numbers = (row.node_id, row.replicas, row.leaders, row.not_in_sync)
+        state = "online" if row.why_offline is None else f"offline: {row.why_offline}"
+        table.add_row(*map(str, numbers), row.path, state)
+    if not as_json:
+        Console().print(table)
+    if any(row.why_offline is not None or row.not_in_sync for row in found):
+        sys.exit(1)
+
+
+def _replication(cluster: Cluster | BrokerLogs, tp: TopicPartition) -> dict[str, Any]:
+    """Who leads and who is in sync, where there are several replicas."""
+    if isinstance(cluster, BrokerLogs) or cluster.topic(tp.topic).replication_factor == 1:
+        return {}
+    replicas = cluster.manager.partition(tp).describe()
+    return {
+        "leader": next(replica.node_id for replica in replicas if replica.is_leader),
+        "replicas": [replica.node_id for replica in replicas],
+        "isr": [replica.node_id for replica in replicas if replica.in_sync],
+        "lag": max(replica.lag for replica in replicas),
+        "offline": [replica.node_id for replica in replicas if replica.why_offline is not None],
+    }
+
+
 def _partitions_named(cluster: Cluster, name: str) -> list[TopicPartition]:
     """Those of a topic, or the one that `name` is."""
     topic, _, number = name.rpartition("-")
@@ -398,6 +452,7 @@ before they are exported: kafka-configs.sh --alter --entity-type topics --entity
 --add-config retention.ms=-1"""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_REPLICA_COLUMNS = ("leader", "isr", "lag")
 _COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 
 
@@ -460,6 +515,8 @@ def _shown(value: Any) -> str:
             return "-"
         case {"base64": text}:
             return repr(base64.b64decode(text))
+        case [int(), *_]:
+            return ", ".join(map(str, value))
         case list():
             return ", ".join(f"{key}={_shown(content)}" for key, content in value) or "-"
         case _:

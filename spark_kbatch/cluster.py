@@ -57,16 +57,19 @@ from spark_kbatch.producer_config import ProducerConfig, parse_producer_options
 from spark_kbatch.read_config import ReadOptions
 from spark_kbatch.record.header import MAGIC, LogRead
 from spark_kbatch.record.message_set import MessageSet, down_convert
+from spark_kbatch.replica import overview
 from spark_kbatch.replica.fetching import CONSUMER_REPLICA_ID, FetchInfo, OnFetched
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.manager import (
-    OnComplete,
     ReplicaManager,
     ensure_not_internal,
     log_offsets,
 )
 from spark_kbatch.replica.metadata import Metadata, absolute_path
+from spark_kbatch.replica.overview import LogDirInfo
+from spark_kbatch.replica.partition import ReplicaInfo
 from spark_kbatch.replica.producer_ids import ProducerIds
+from spark_kbatch.replica.producing import OnComplete
 from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.repair import Repair
@@ -98,8 +101,19 @@ class Garbage(NamedTuple):
 class Cluster(TopicReader):
     """One PATH. Thread-safe; keeps no file open."""
 
-    def __init__(self, path: str, *, create: bool = False, files: Files | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        create: bool = False,
+        log_dirs: Sequence[str | Path] = (),
+        files: Files | None = None,
+    ) -> None:
         """Open, and with `create` make it where there is none.
+
+        Args:
+            log_dirs: where a cluster that is made keeps its logs: a folder for each replica that a
+                record may have, on disks of their own; in PATH by default.
 
         Raises:
             ConfigError: PATH holds no cluster, or none can be made there; says why.
@@ -112,18 +126,21 @@ class Cluster(TopicReader):
         self._producer_ids = ProducerIds(self.metadata, self.locks)
         self.snapshots = Snapshots(self.manager, now_ms)
         if create and not self.metadata.exists():
-            self._create()
+            self._create([absolute_path(str(folder)) for folder in log_dirs])
         self.metadata.ensure_exists()
 
-    def _create(self) -> None:
+    def _create(self, log_dirs: Sequence[Path]) -> None:
         self.metadata.ensure_creatable()
         with self.locks.metadata():
             if self.metadata.exists():
                 return
-            self.metadata.make_dirs()
+            self.metadata.make_dirs(log_dirs)
             with self.manager.writing():
                 self.manager.create_topic_locked(
-                    TRANSACTION_STATE_TOPIC, partitions=1, config=_TRANSACTION_STATE_CONFIG
+                    TRANSACTION_STATE_TOPIC,
+                    partitions=1,
+                    config=_TRANSACTION_STATE_CONFIG,
+                    replication_factor=len(self.metadata.log_dirs()),
                 )
             self.metadata.create()
 
@@ -146,11 +163,14 @@ class Cluster(TopicReader):
         name: str,
         *,
         partitions: int = 1,
+        replication_factor: int = 1,
         config: TopicConfig | Mapping[str, object] | None = None,
     ) -> Topic:
         """Make a topic.
 
         Args:
+            replication_factor: how many log dirs hold each record. Where the cluster was made
+                without `log_dirs`, those it lacks are made in PATH.
             config: its settings, also by Kafka's keys: `{"retention.ms": 86_400_000}`.
 
         Raises:
@@ -165,7 +185,9 @@ class Cluster(TopicReader):
             raise ConfigError(f"topic {name!r} exists already")
         if not isinstance(config, TopicConfig):
             config = parse_topic_config(config or {})
-        return self.manager.create_topic(name, partitions=partitions, config=config)
+        return self.manager.create_topic(
+            name, partitions=partitions, config=config, replication_factor=replication_factor
+        )
 
     def topic_for(self, name: str, options: WriteOptions) -> Topic:
         """The topic that a write goes to, made by its options where it does not exist.
@@ -195,7 +217,21 @@ class Cluster(TopicReader):
                     "option out, or write to a new topic"
                 )
         ensure_codec_exists(topic, options.compression_type)
+        self._ensure_a_job_may_write(topic)
         return topic
+
+    def _ensure_a_job_may_write(self, topic: Topic) -> None:
+        """Check that what tasks stage lies on the disk of the topic's only replicas."""
+        nodes = {node for nodes in topic.replicas for node in nodes}
+        folders = {
+            self.metadata.log_directory(TopicPartition("", 0), n).parent.parent for n in nodes
+        }
+        if topic.replication_factor > 1 or folders - {self.metadata.staging_dir.parent}:
+            raise ConfigError(
+                f"topic {topic.name!r} has its replicas on nodes {', '.join(map(str, sorted(nodes)))}; "
+                "a Spark job writes to topics whose only replica lies beside its staging-0: write to "
+                "this one with spark_kbatch.open(PATH).producer(), or to another topic"
+            )
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Edges and sizes of all partitions of these topics, of one moment."""
@@ -205,6 +241,38 @@ class Cluster(TopicReader):
             PartitionInfo(tp, log_offsets(state), self.manager.log(tp).size_in_bytes(state))
             for tp, state in states.items()
         ]
+
+    # Replicas.
+
+    def replicas(self, topics: Iterable[str]) -> dict[TopicPartition, list[ReplicaInfo]]:
+        """The replicas of all partitions of these topics: who leads, who is in sync, who lags."""
+        return overview.replicas_of(self.manager, topics)
+
+    def log_dirs(self) -> list[LogDirInfo]:
+        """The log dirs, which of them are offline and why, and what they hold."""
+        return overview.log_dirs_of(self.manager)
+
+    def replicate(self, topics: Iterable[str] | None = None) -> list[TopicPartition]:
+        """Fill up replicas that lack something; appends do so too, but only of what they append to.
+
+        Args:
+            topics: all by default, the cluster's own too.
+
+        Returns:
+            The partitions with replicas that are not in sync, because their log dirs are offline.
+        """
+        names = self.metadata.topic_names(internal=True) if topics is None else list(topics)
+        return overview.replicate_all(self.manager, names, self._commits(flush=True))
+
+    def replace_log_dir(self, node_id: int) -> None:
+        """Take the empty directory at its path for the lost log dir of a node.
+
+        What the node held is copied there from other replicas: by `replicate`, or by appends.
+
+        Raises:
+            ConfigError: no such node, it is online, or the directory is not empty.
+        """
+        overview.replace_log_dir(self.manager, node_id)
 
     # Reading.
 

@@ -98,6 +98,7 @@ class TopicConfig:
     file_delete_delay_ms: int = 60_000
     cleanup_policy: str = "delete"
     message_format_version: str = "3.0"
+    min_insync_replicas: int = 1
 
     def __post_init__(self) -> None:
         for field, parse in (
@@ -169,6 +170,16 @@ class Topic:
     topic_id: str
     partitions: int
     config: TopicConfig
+    replicas: tuple[tuple[int, ...], ...] = ()  # node ids by partition; the first is preferred
+
+    def replicas_of(self, partition: int) -> tuple[int, ...]:
+        """The nodes that hold a partition, in order of preference."""
+        return self.replicas[partition] if self.replicas else (0,)
+
+    @property
+    def replication_factor(self) -> int:
+        """How many copies of each record there are."""
+        return len(self.replicas_of(0))
 
 
 @dataclass(frozen=True)
@@ -345,6 +356,7 @@ TOPIC_OPTIONS = (
     Option("retention.bytes", parse_number(-1, LONG_MAX), "-1 or more", "-1", "The oldest segments of a partition are deleted while it keeps this many bytes without them; -1 keeps all."),
     Option("file.delete.delay.ms", parse_number(0, LONG_MAX), "0 or more", "60000", "How long the files of deleted segments stay, named `.deleted`."),
     Option("message.format.version", _format_version, _VERSIONS, "3.0", "Format of the records, by the version of the brokers that wrote it: before 0.10 V0, before 0.11 V1, then V2. V0 and V1 have no headers and no zstd, V0 no timestamps. Producers are not idempotent there."),
+    Option("min.insync.replicas", parse_number(1), f"1 to {INT_MAX}", "1", "With acks=all: how many replicas of a partition, the leader among them, must have a record before it counts; with fewer in sync nothing is written. More than there are is as all."),
     Option("cleanup.policy", _cleanup_policy, "delete", "delete", "Compaction is refused: it leaves gaps between offsets."),
 )
 

@@ -24,6 +24,9 @@ KBatchError
     FencedLeaderEpochError          a leader epoch that is over
       UnknownLeaderEpochError       a leader epoch that has not begun here
     LogDirLockedError               a broker holds the log dir
+    NotLeaderOrFollowerError        the leader changed while an answer was awaited
+    NotEnoughReplicasError          fewer in sync than min.insync.replicas; nothing is written
+    NotEnoughReplicasAfterAppendError  the same, but the records are written
     RequestTimedOutError (also TimeoutError)
       BufferExhaustedError          buffer.memory stayed in use for max.block.ms
 
@@ -339,6 +342,37 @@ class UnknownLeaderEpochError(FencedLeaderEpochError):
 
 class LogDirLockedError(RetriableError):
     """Another program, a Kafka broker most likely, holds a log dir."""
+
+
+class NotLeaderOrFollowerError(RetriableError):
+    """A partition got another leader before its replicas had what was appended; it may be lost."""
+
+
+class NotEnoughReplicasError(RetriableError):
+    """Fewer replicas are in sync than min.insync.replicas asks for; nothing is written."""
+
+    _what_happened = "nothing is written"
+
+    def __init__(
+        self, topic_partition: str, in_sync: tuple[int, ...], min_insync_replicas: int
+    ) -> None:
+        super().__init__(topic_partition, in_sync, min_insync_replicas)
+        self.topic_partition, self.in_sync = topic_partition, in_sync
+        self.min_insync_replicas = min_insync_replicas
+
+    def __str__(self) -> str:
+        nodes = ", ".join(map(str, self.in_sync))
+        return (
+            f"{self.topic_partition} has the in-sync replicas {nodes}, and min.insync.replicas is "
+            f"{self.min_insync_replicas}: {self._what_happened}; bring its log dirs back "
+            "(`kbatch log-dirs PATH` shows them)"
+        )
+
+
+class NotEnoughReplicasAfterAppendError(NotEnoughReplicasError):
+    """As the former, but written: to repeat it under new sequence numbers doubles it."""
+
+    _what_happened = "the records are written, and may be lost"
 
 
 class RequestTimedOutError(RetriableError, TimeoutError):

@@ -119,6 +119,11 @@ class Files:
         status = os.fstat(descriptor)
         return status.st_dev, status.st_ino
 
+    def identity_at(self, path: Path) -> tuple[int, int]:
+        """As `identity`, of what is at `path` now."""
+        status = path.stat()
+        return status.st_dev, status.st_ino
+
     def modified_ms(self, path: Path) -> int:
         """When the file was last written."""
         return path.stat().st_mtime_ns // 1_000_000
@@ -267,10 +272,9 @@ class Files:
     def is_at(self, descriptor: int, path: Path) -> bool:
         """Whether `descriptor` is of the file that is now at `path`."""
         try:
-            named = path.stat()
+            return self.identity(descriptor) == self.identity_at(path)
         except FileNotFoundError:
             return False
-        return self.identity(descriptor) == (named.st_dev, named.st_ino)
 
     def open_for_locks(self, path: Path) -> int:
         """A descriptor for `lock_bytes`. Closing any descriptor of the file drops all its locks."""

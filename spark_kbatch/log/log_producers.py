@@ -37,7 +37,12 @@ class LogProducers:
     def read(self, state: LogState, now_ms: int) -> None:
         """Know the producers of all batches that `state` shows."""
         known = self._as_of
-        if known is None or known.log_end_offset > state.log_end_offset:
+        # What is cut off as another leader has it comes again with that leader's epoch.
+        if (
+            known is None
+            or known.log_end_offset > state.log_end_offset
+            or known.leader_epoch != state.leader_epoch
+        ):
             self.states = self._load(state, now_ms)
         elif known.log_end_offset < state.log_end_offset:
             first = known.segment_base_offset
@@ -59,6 +64,11 @@ class LogProducers:
         """Take note that `states` has all batches that `state` shows."""
         self._as_of = state
         self.states.forget_ended(state.high_watermark)
+
+    def high_watermark_moved(self, state: LogState) -> None:
+        """Take note of it, where the producers of this log are known."""
+        if self.are_known(state):
+            self.are_as_of(state)
 
     def forget(self) -> None:
         """Know of no batch: for who has taken some out of the log, or does not know whether."""

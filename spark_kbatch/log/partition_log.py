@@ -367,8 +367,11 @@ class PartitionLog:
         origin: AppendOrigin,
         flush: bool,
         now_ms: int,
+        is_replicated: bool = False,
     ) -> AppendResult:
         """Append one batch that `validate` has accepted, and make it visible.
+
+        With `is_replicated` it is for followers alone: the high watermark stays where it is.
 
         A duplicate is not written again: the answer has its first offsets. The caller holds the
         partition's lock, and no decided commit waits for its flip here. `data` is only read, and not
@@ -384,13 +387,10 @@ class PartitionLog:
         appender = LogAppender(self, state, now_ms=now_ms)
         # What a dead writer left behind the active segment shows in its size. Other left-overs,
         # index entries and segments, come to light only when the segment is rolled.
-        if (
-            appender.is_full_for(header)
-            or self.log_size(state.segment_base_offset) != state.segment_size
-            or state.boot_id != boot_id()
-        ):
+        if appender.is_full_for(header) or not self.is_as_recorded(state):
             state = self.cut(state)
             appender = LogAppender(self, state, now_ms=now_ms)
+        high_watermark = state.high_watermark if is_replicated else None
         idempotent = header.producer_id > NO_PRODUCER_ID
         marker = None
         if idempotent:
@@ -403,7 +403,8 @@ class PartitionLog:
                 duplicate = self.producers.states.find_duplicate(header)
                 if duplicate is not None:
                     if flush:  # It was perhaps not flushed, or the flush of its state failed.
-                        self.write_state(appender.finish(flush=True), flush=True)
+                        again = appender.finish(flush=True, high_watermark=high_watermark)
+                        self.write_state(again, flush=True)
                     return self._appended(state, duplicate.base_offset, duplicate.timestamp)
                 self.producers.states.ensure_follows(header)
         are_known = self.producers.are_known(state)
@@ -423,7 +424,11 @@ class PartitionLog:
                 appender.touch(
                     transaction_index.append(self.files, self.directory, base, [aborted])
                 )
-        after = appender.finish(flush=flush, last_stable_offset=last_stable_offset)
+        if is_replicated:
+            last_stable_offset = state.last_stable_offset
+        after = appender.finish(
+            flush=flush, high_watermark=high_watermark, last_stable_offset=last_stable_offset
+        )
         self.write_state(after, flush=flush)
         if are_known:
             if idempotent:
@@ -431,8 +436,42 @@ class PartitionLog:
             self.producers.are_as_of(after)
         return self._appended(state, header.base_offset, header.max_timestamp)
 
+    def with_high_watermark(
+        self, state: LogState, high_watermark: int, now_ms: int, *, are_plain: bool = False
+    ) -> LogState:
+        """The state with another high watermark, and the last stable offset that goes with it.
+
+        With `are_plain` no batch above the old one is of a producer with an id. The caller holds the
+        partition's lock.
+        """
+        is_stable = state.last_stable_offset == state.high_watermark
+        if are_plain and is_stable and not self.producers.are_known(state):
+            last_stable_offset = high_watermark
+        else:
+            self.producers.read(state, now_ms)
+            last_stable_offset = self.producers.states.last_stable_offset(
+                high_watermark, state.log_start_offset
+            )
+        return state._replace(
+            sequence=state.sequence + 1,
+            high_watermark=high_watermark,
+            last_stable_offset=last_stable_offset,
+        )
+
+    def is_as_recorded(self, state: LogState) -> bool:
+        """Whether the active segment is as long as its state says, which is of this boot."""
+        size = self.log_size(state.segment_base_offset)
+        return size == state.segment_size and state.boot_id == boot_id()
+
     def append_as_follower(
-        self, state: LogState, data: Buffer, *, high_watermark: int, flush: bool, now_ms: int
+        self,
+        state: LogState,
+        data: Buffer,
+        *,
+        high_watermark: int,
+        flush: bool,
+        now_ms: int,
+        prepare_offset: int | None = None,
     ) -> LogState:
         """Append batches as their leader has them, byte for byte, and make them visible.
 
@@ -441,6 +480,7 @@ class PartitionLog:
         Args:
             data: whole batches, the first of which begins where this log ends.
             high_watermark: the leader's. Ours follows it, as far as our log goes, and never back.
+            prepare_offset: the leader's, where its state has one.
 
         Raises:
             UnexpectedAppendOffsetError: they begin elsewhere.
@@ -450,7 +490,18 @@ class PartitionLog:
             In all of these cases nothing is written.
         Source: UnifiedLog.appendAsFollower, LeaderEpochFileCache.assign.
         """
-        state = self.cut(state)
+        first = next((header for _, header in walk(data)), None)
+        if first is None:
+            return state
+        appender = LogAppender(self, state, now_ms=now_ms, as_follower=True)
+        is_one_batch = first.size_in_bytes == len(data) and first.magic == MAGIC
+        if (
+            not is_one_batch
+            or appender.is_full_for(first)
+            or not self.is_as_recorded(state)
+            or not self.has_epochs()
+        ):
+            state = self.cut(state)
         epochs = read_leader_epochs(self.files, self.directory)
         epochs_after = self._checked_copy(state, data, epochs)
         if epochs_after != epochs:
@@ -468,6 +519,7 @@ class PartitionLog:
             )
             after = appender.finish(
                 flush=flush,
+                prepare_offset=prepare_offset,
                 high_watermark=high_watermark,
                 last_stable_offset=last_stable_offset,
             )

@@ -5,14 +5,22 @@
                             producer id
       topics/TOPIC.json     topic id, partition count, settings; a topic exists once this does
       locks/                commit and metadata locks; one file of partition locks per topic
-      broker-0/             a plain Kafka log dir: meta.properties, .lock and TOPIC-N directories
+      partitions/TOPIC/P.json
+                            who leads a partition and who is in sync, once that has changed
+      broker-0/             a plain Kafka log dir: meta.properties, .lock and TOPIC-N directories;
+                            broker-1 and so on, for further replicas, here or on other disks
       staging-0/            what tasks wrote and nobody has committed
       snapshots/            offsets that the tasks of one Spark action agreed on
 
 A real broker refuses a log dir that holds other sub-directories than TOPIC-N, so everything of ours
 lies beside `broker-0`.
 
+There is no server: each process that appends does what is due for the partitions that it appends to.
+`partition` tells how replicas agree, and what survives.
+
 Module by module: `metadata` the JSON files, what PATH may be, topic creation; `locks` who waits for
-whom; `producer_ids` who is who among idempotent producers; `manager` the logs by topic and
-partition: appends, fetches and deletions.
+whom; `log_dirs` which disks can be used; `producer_ids` who is who among idempotent producers;
+`partition` leader, in-sync replicas and high watermark; `purgatory` what waits for an answer,
+`producing` appends that do and `fetching` fetches; `manager` all partitions: appends, fetches and
+deletions; `overview` what an operator sees and does.
 """

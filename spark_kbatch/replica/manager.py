@@ -23,7 +23,6 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from typing import Protocol, TypeAlias
 
 from spark_kbatch.config import INTERNAL_PREFIX, Topic, TopicConfig, ensure_valid_topic
@@ -67,7 +66,10 @@ from spark_kbatch.replica.fetching import (
     read_partitions,
 )
 from spark_kbatch.replica.locks import Locks
+from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.metadata import Metadata
+from spark_kbatch.replica.partition import Appended, Partition
+from spark_kbatch.replica.producing import DelayedProduce, OnComplete
 from spark_kbatch.replica.purgatory import Purgatory
 
 States: TypeAlias = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, LogState]]
@@ -76,7 +78,6 @@ logger = logging.getLogger(__name__)
 
 RETENTION_CHECK_INTERVAL_MS = 300_000  # Kafka's log.retention.check.interval.ms
 
-OnComplete: TypeAlias = Callable[[Mapping[TopicPartition, AppendResult]], object]
 ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
 
 
@@ -94,39 +95,84 @@ class ReplicaManager:
     """All partitions of one cluster, for one process. Thread-safe."""
 
     def __init__(
-        self, files: Files, metadata: Metadata, locks: Locks, now_ms: Callable[[], int]
+        self,
+        files: Files,
+        metadata: Metadata,
+        locks: Locks,
+        now_ms: Callable[[], int],
+        *,
+        looks_by_itself: bool = True,
     ) -> None:
+        """Without `looks_by_itself` delayed operations wait for calls of their `look`."""
         self.files, self.metadata, self.locks = files, metadata, locks
         self._now_ms = now_ms
-        self._mutex = threading.Lock()  # guards _logs; innermost
-        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self.dirs = LogDirs(files, metadata, now_ms)
+        self._mutex = threading.Lock()  # guards _logs and _partitions; innermost
+        self._logs: dict[tuple[TopicPartition, int], PartitionLog] = {}
+        self._partitions: dict[TopicPartition, Partition] = {}
         # When retention was last looked at behind an append; of each partition under its lock.
         self._retention_checked_ms: dict[TopicPartition, int] = {}
-        self.delayed_fetches: Purgatory[TopicPartition] = Purgatory(now_ms)
+        self.delayed_fetches: Purgatory[TopicPartition] = Purgatory(
+            now_ms, looks_by_itself=looks_by_itself
+        )
+        self.delayed_produces: Purgatory[TopicPartition] = Purgatory(
+            now_ms, looks_by_itself=looks_by_itself
+        )
 
-    def log(self, topic_partition: TopicPartition) -> PartitionLog:
-        """The log of a partition.
+    def partition(self, topic_partition: TopicPartition) -> Partition:
+        """The replicas of a partition.
 
         Raises:
             UnknownTopicOrPartitionError: no such topic, or fewer partitions.
         """
         with self._mutex:
-            log = self._logs.get(topic_partition)
-        if log is None:
+            found = self._partitions.get(topic_partition)
+        if found is None:
             topic = self.metadata.topic(topic_partition.topic)
             if not 0 <= topic_partition.partition < topic.partitions:
                 raise UnknownTopicOrPartitionError(
                     f"partition {topic_partition} does not exist: topic {topic.name!r} has partitions "
                     f"0 to {topic.partitions - 1}"
                 )
-            log = self._open(topic_partition, topic.config)
-            with self._mutex:
-                # One for all threads: it knows the partition's producers.
-                log = self._logs.setdefault(topic_partition, log)
-        return log
 
-    def _open(self, topic_partition: TopicPartition, config: TopicConfig) -> PartitionLog:
-        directory = self.metadata.log_directory(topic_partition)
+            def log_of(node_id: int) -> PartitionLog:
+                with self._mutex:
+                    log = self._logs.get((topic_partition, node_id))
+                if log is None:
+                    log = self._open(topic_partition, topic.config, node_id)
+                    with self._mutex:
+                        # One for all threads: it knows the partition's producers.
+                        log = self._logs.setdefault((topic_partition, node_id), log)
+                return log
+
+            made = Partition(topic_partition, topic, self.metadata, self.dirs, log_of, self._now_ms)
+            with self._mutex:
+                found = self._partitions.setdefault(topic_partition, made)
+        return found
+
+    def log(self, topic_partition: TopicPartition) -> PartitionLog:
+        """The log of a partition: its leader's, or of who stands in for it where that is gone.
+
+        Raises:
+            UnknownTopicOrPartitionError: no such topic, or fewer partitions.
+            KafkaStorageError: of several replicas none can be read.
+        """
+        partition = self.partition(topic_partition)
+        return partition.only_log if partition.only_log else partition.readable()[0]
+
+    def state(self, topic_partition: TopicPartition) -> LogState:
+        """The recorded state of that log, which a commit may have overtaken.
+
+        Raises:
+            As `log`.
+        """
+        partition = self.partition(topic_partition)
+        return partition.only_log.state() if partition.only_log else partition.readable()[1]
+
+    def _open(
+        self, topic_partition: TopicPartition, config: TopicConfig, node_id: int
+    ) -> PartitionLog:
+        directory = self.metadata.log_directory(topic_partition, node_id)
         return PartitionLog(self.files, directory, topic_partition, config)
 
     def partitions(self, topic: str) -> list[TopicPartition]:
@@ -149,13 +195,16 @@ class ReplicaManager:
 
         Args:
             timeout_ms: how long an answer may wait for replicas. With one replica none waits.
-            required_acks: -1, 0 or 1; with one replica they are the same.
+            required_acks: -1 to wait until all in-sync replicas have the batch; 0 or 1 for the
+                leader alone: the others get it behind the answer, before this returns. With one
+                replica they are the same.
             internal_topics_allowed: whether topics of the cluster's own are accepted.
             origin: who appends. Replicas copy their leader's bytes and do not come here.
             entries_per_partition: one whole batch each. Only read, and not kept on return.
-            on_complete: called once, before this returns, with no lock held, with an answer for
-                each partition. An answer's `error` is what was wrong with that batch, or a
-                KafkaStorageError: then repeating it is safe for an idempotent producer.
+            on_complete: called once, with no lock held, with an answer for each partition: before
+                this returns, or later by another thread where it has to wait for replicas. An
+                answer's `error` is what was wrong with that batch, or a RetriableError: then
+                repeating it is safe for an idempotent producer.
             flush: whether batches are on disk before they are answered.
             commits: the commits of this cluster.
         Source: ReplicaManager.appendRecords.
@@ -167,10 +216,11 @@ class ReplicaManager:
             if required_acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
                 raise InvalidRequiredAcksError(required_acks)
             with self.writing():
-                results = {
+                appended = {
                     tp: self._append_one(
                         tp,
                         entries_per_partition[tp],
+                        required_acks=required_acks,
                         internal_topics_allowed=internal_topics_allowed,
                         origin=origin,
                         flush=flush,
@@ -179,54 +229,117 @@ class ReplicaManager:
                     for tp in partitions
                 }
         except (OSError, KBatchError) as error:
-            results = dict.fromkeys(partitions, _answer(error))
-        on_complete(results)
-        for topic_partition, result in results.items():
-            if result.error is None:
-                self.delayed_fetches.check_and_complete(topic_partition)
+            appended = dict.fromkeys(partitions, Appended(_answer(error)))
+        self._answer_or_wait(appended, required_acks, timeout_ms, on_complete, commits)
+        written = [tp for tp, one in appended.items() if one.result.error is None]
+        for topic_partition in written:
+            if not appended[topic_partition].is_decided:
+                self.replicate([topic_partition], commits, flush=flush)
+            self.delayed_produces.check_and_complete(topic_partition)
+            self.delayed_fetches.check_and_complete(topic_partition)
+
+    def _answer_or_wait(
+        self,
+        appended: Mapping[TopicPartition, Appended],
+        required_acks: int,
+        timeout_ms: int,
+        on_complete: OnComplete,
+        commits: Commits,
+    ) -> None:
+        """Answer, unless acks are those of all replicas and some of what was written is not decided."""
+        waiting = required_acks == ACKS_ALL and any(
+            one.result.error is None and not one.is_decided for one in appended.values()
+        )
+        if not waiting:
+            on_complete({tp: one.result for tp, one in appended.items()})
+            return
+
+        def is_decided(tp: TopicPartition, one: Appended) -> tuple[bool, Exception | None]:
+            partition = self.partition(tp)
+            decided, error = partition.reaches(one.required_offset, one.leader_epoch)
+            if not decided and partition.may_join():
+                self.replicate([tp], commits, flush=True)
+            return decided, error
+
+        delayed = DelayedProduce(timeout_ms, appended, is_decided, on_complete)
+        self.delayed_produces.try_complete_else_watch(delayed, appended)
+
+    def replicate(
+        self, topic_partitions: Iterable[TopicPartition], commits: Commits, *, flush: bool
+    ) -> None:
+        """Bring the followers of these partitions up to their leaders, as far as they can be used.
+
+        What goes wrong is not the caller's, and comes up again.
+        """
+        for topic_partition in topic_partitions:
+            try:
+                with self.writing(), self.locked([topic_partition], commits, flush=flush):
+                    pass  # That is what who takes the lock does first.
+            except (OSError, KBatchError) as error:
+                logger.warning("%s is not replicated for now: %s", topic_partition, error)
 
     def _append_one(
         self,
         topic_partition: TopicPartition,
         data: Buffer,
         *,
+        required_acks: int,
         internal_topics_allowed: bool,
         origin: AppendOrigin,
         flush: bool,
         commits: Commits,
-    ) -> AppendResult:
+    ) -> Appended:
         try:
             if not internal_topics_allowed:
                 ensure_not_internal(topic_partition.topic)
-            log = self.log(topic_partition)
-            header = validate(data, topic_partition, log.config, origin, now_ms=self._now_ms())
+            partition = self.partition(topic_partition)
+            header = validate(
+                data, topic_partition, partition.config, origin, now_ms=self._now_ms()
+            )
         except (OSError, KBatchError) as error:
-            return _answer(error)
+            return Appended(_answer(error))
         try:
-            with self.locked([topic_partition], commits) as states:
-                now_ms = self._now_ms()
-                result = log.append_as_leader(
-                    states[topic_partition], data, header, origin=origin, flush=flush, now_ms=now_ms
-                )
-                self._maybe_delete_old_segments(log, now_ms)
-                return result
+            with self.locked([topic_partition], commits, flush=flush) as states:
+                log = partition.only_log
+                if log is None:
+                    appended, log = partition.append_locked(
+                        data, header, origin=origin, required_acks=required_acks, flush=flush
+                    )
+                else:
+                    appended = Appended(
+                        log.append_as_leader(
+                            states[topic_partition], data, header,
+                            origin=origin, flush=flush, now_ms=self._now_ms(),
+                        )
+                    )  # fmt: skip
+                self._maybe_delete_old_segments(log, self._now_ms())
+                return appended
         except CorruptRecordError as error:  # in the log; the batch given is sound
-            return _answer(KafkaStorageError(f"{topic_partition} cannot be appended to: {error}"))
+            return Appended(
+                _answer(KafkaStorageError(f"{topic_partition} cannot be appended to: {error}"))
+            )
         except (OSError, KBatchError) as error:
-            return _answer(error)
+            return Appended(_answer(error))
 
     @contextlib.contextmanager
     def locked(
-        self, topic_partitions: Collection[TopicPartition], commits: Commits
+        self,
+        topic_partitions: Collection[TopicPartition],
+        commits: Commits,
+        *,
+        flush: bool = True,
     ) -> Iterator[dict[TopicPartition, LogState]]:
         """Hold the locks of partitions to write to them; yields the states that are to be followed.
 
-        A commit that was decided and not flipped in one of them is finished before. The caller keeps
+        A commit that was decided and not flipped in one of them is finished before. Of several
+        replicas one leads then, and the others are equal to it or not in sync. The caller keeps
         brokers out, see `writing`.
         """
         while True:
             with self.locks.partitions(topic_partitions):
-                states = {tp: self.log(tp).state() for tp in topic_partitions}
+                states = {
+                    tp: self.partition(tp).ready_locked(flush=flush) for tp in topic_partitions
+                }
                 decided = commits.pending()
                 if all(
                     decided.get(tp, state).sequence <= state.sequence
@@ -319,25 +432,30 @@ class ReplicaManager:
         Raises:
             As `PartitionLog.read`.
         """
+        partition = self.partition(topic_partition)
+        log = partition.only_log or partition.readable()[0]
         state = states([topic_partition])[topic_partition]
-        log = self.log(topic_partition)
-        seen = state
-        if to_log_end:
-            seen = state._replace(high_watermark=state.log_end_offset)
-            isolation = IsolationLevel.READ_UNCOMMITTED
-        try:
-            read = log.read(
-                seen, offset, max_bytes=max_bytes, buffer=buffer, isolation=isolation,
+
+        def read(log: PartitionLog, state: LogState) -> LogRead:
+            if to_log_end:
+                state = state._replace(high_watermark=state.log_end_offset)
+            wanted = IsolationLevel.READ_UNCOMMITTED if to_log_end else isolation
+            return log.read(
+                state, offset, max_bytes=max_bytes, buffer=buffer, isolation=wanted,
                 first_batch_whole=first_batch_whole,
             )  # fmt: skip
-        except (FileNotFoundError, KafkaStorageError):
+
+        try:
+            return read(log, state), log_offsets(state)
+        except (OSError, KafkaStorageError, CorruptRecordError):
             # 1. We read the state. 2. The log start was moved, and segments below it renamed. 3. We
             # look for the one that held `offset`.
             start, end = states([topic_partition])[topic_partition][1:3]
-            if start <= offset:
+            if start > offset:
+                raise OffsetOutOfRangeError(str(topic_partition), offset, start, end) from None
+            if partition.only_log:
                 raise
-            raise OffsetOutOfRangeError(str(topic_partition), offset, start, end) from None
-        return read, log_offsets(state)
+        return partition.read_any(lambda log, state: (read(log, state), log_offsets(state)))
 
     def fetch_messages(
         self,
@@ -378,30 +496,83 @@ class ReplicaManager:
             delayed = DelayedFetch(reading, params, fetch_infos, on_complete)
             self.delayed_fetches.try_complete_else_watch(delayed, fetch_infos)
 
-    def create_topic(self, name: str, *, partitions: int, config: TopicConfig) -> Topic:
-        """The topic, made if it does not exist."""
-        ensure_valid_topic(name)
-        with self.locks.metadata(), self.writing():
-            return self.metadata.find_topic(name) or self.create_topic_locked(
-                name, partitions=partitions, config=config
-            )
+    def create_topic(
+        self, name: str, *, partitions: int, config: TopicConfig, replication_factor: int = 1
+    ) -> Topic:
+        """The topic, made if it does not exist.
 
-    def create_topic_locked(self, name: str, *, partitions: int, config: TopicConfig) -> Topic:
+        Raises:
+            ConfigError: there are not as many log dirs.
+        """
+        ensure_valid_topic(name)
+        with self.locks.metadata():
+            found = self.metadata.find_topic(name)
+            if found is not None:
+                return found
+            if replication_factor > 1:
+                self.metadata.add_log_dirs(replication_factor)
+            with self.writing():
+                return self.create_topic_locked(
+                    name,
+                    partitions=partitions,
+                    config=config,
+                    replication_factor=replication_factor,
+                )
+
+    def create_topic_locked(
+        self, name: str, *, partitions: int, config: TopicConfig, replication_factor: int = 1
+    ) -> Topic:
         """As `create_topic`, of a topic that does not exist; the caller holds the metadata lock."""
-        topic = Topic(name, random_id(), partitions, config)
+        replicas = self._assign(partitions, replication_factor)
+        topic = Topic(name, random_id(), partitions, config, replicas)
         for partition in range(partitions):
-            self._open(TopicPartition(name, partition), config).create(topic.topic_id)
-        self.files.flush([self.metadata.broker_dir])
+            for node_id in topic.replicas_of(partition):
+                log = self._open(TopicPartition(name, partition), config, node_id)
+                log.create(topic.topic_id)
+        nodes = {node_id for nodes in topic.replicas for node_id in nodes}
+        self.files.flush(self.dirs.all[node_id].path for node_id in sorted(nodes))
         self.metadata.write_topic(topic)
         return topic
 
-    def writing(self) -> AbstractContextManager[None]:
-        """Keeps brokers out of the log dir while this process writes into it.
+    def _assign(self, partitions: int, replication_factor: int) -> tuple[tuple[int, ...], ...]:
+        """Nodes for each partition, so that each node leads as many as any other.
+
+        Raises:
+            ConfigError: fewer log dirs are online.
+        Source: Kafka metadata/.../placement/StripedReplicaPlacer.java.
+        """
+        nodes = [one.node_id for one in self.dirs.all]
+        if len(nodes) > 1:
+            nodes = [node for node in nodes if self.dirs.is_online(node)]
+        if replication_factor > len(nodes):
+            raise ConfigError(
+                f"replication.factor is {replication_factor}, and {len(nodes)} of "
+                f"{len(self.dirs.all)} log dirs are online; `kbatch log-dirs PATH` shows them"
+            )
+        return tuple(
+            tuple(nodes[(partition + n) % len(nodes)] for n in range(replication_factor))
+            for partition in range(partitions)
+        )
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keeps brokers out of the log dirs while this process writes into them.
 
         Raises:
             LogDirLockedError: a broker is in.
         """
-        return self.locks.log_dir(self.metadata.broker_dir)
+        if len(self.dirs.all) == 1:
+            with self.locks.log_dir(self.metadata.broker_dir):
+                yield
+            return
+        with contextlib.ExitStack() as held:
+            for node_id, path, _ in self.dirs.all:
+                if self.dirs.is_online(node_id):
+                    try:
+                        held.enter_context(self.locks.log_dir(path))
+                    except OSError as error:
+                        self.dirs.failed(node_id, error)
+            yield
 
 
 class _Reading:

@@ -13,9 +13,10 @@ import json
 import os
 import re
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlparse
 
 from spark_kbatch.config import (
@@ -28,13 +29,14 @@ from spark_kbatch.config import (
 )
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.log.broker_log_dir import BrokerLogDir
-from spark_kbatch.log.checkpoints import random_id, write_meta_properties
+from spark_kbatch.log.checkpoints import META_PROPERTIES, random_id, write_meta_properties
 from spark_kbatch.log.files import Files
 from spark_kbatch.model import TopicPartition
 
 CLUSTER_FILE = "cluster.json"
 FORMAT_VERSION = 1
 _NEXT_PRODUCER_ID = "next_producer_id"
+_FIRST_PARTITION = f"{INTERNAL_PREFIX}transaction_state-0"
 
 
 def absolute_path(text: str) -> Path:
@@ -60,18 +62,85 @@ def absolute_path(text: str) -> Path:
     return Path(os.path.abspath(text))  # noqa: PTH100  resolve() would follow links that may move
 
 
+class LogDir(NamedTuple):
+    """One disk's part of a cluster: the directory of a node's logs."""
+
+    node_id: int
+    path: Path  # ends in broker-N
+    directory_id: str  # of its meta.properties
+
+    @property
+    def staging(self) -> Path:
+        """What tasks write, on the same file system."""
+        return staging_of(self.path)
+
+
+def staging_of(log_dir: Path) -> Path:
+    """Of the log dir broker-N: staging-N beside it."""
+    return log_dir.with_name(log_dir.name.replace("broker", "staging"))
+
+
+class PartitionState(NamedTuple):
+    """Who leads a partition, and who has all that was acknowledged."""
+
+    leader: int  # node id
+    isr: tuple[int, ...]  # node ids in order of preference; never empty
+    leader_epoch: int = 0  # one higher with each new leader
+    partition_epoch: int = 0  # one higher with each change
+
+
 class Metadata:
     """The JSON files of one cluster. Keeps nothing: each call reads anew."""
 
     def __init__(self, files: Files, path: Path) -> None:
         self.files = files
         self.path = path
-        self.broker_dir = path / "broker-0"
-        self.staging_dir = path / "staging-0"
+        # Read once, and again by `log_dirs`; replaced whole. None while the cluster does not exist.
+        self._log_dirs: tuple[LogDir, ...] | None = None
+        self._new_cluster_id = ""  # between `make_dirs` and `create`
         self.snapshots_dir = path / "snapshots"
         self.transactions_dir = path / "transactions"
         self.locks_dir = path / "locks"
         self._topics_dir = path / "topics"
+        self._partitions_dir = path / "partitions"
+
+    @property
+    def broker_dir(self) -> Path:
+        """Node 0's log dir."""
+        return self._log_dirs[0].path if self._log_dirs else self.path / "broker-0"
+
+    @property
+    def staging_dir(self) -> Path:
+        """Beside it."""
+        return staging_of(self.broker_dir)
+
+    def log_dirs(self, *, again: bool = False) -> tuple[LogDir, ...]:
+        """By node id; what was read before, unless they shall be looked up again."""
+        if self._log_dirs is None or again:
+            self._log_dirs = self._log_dirs_of(self._read_json(self.path / CLUSTER_FILE))
+        return self._log_dirs
+
+    def log_dir(self, node_id: int) -> LogDir:
+        """A node's, also where another process has made it since."""
+        known = self.log_dirs()
+        return (known if node_id < len(known) else self.log_dirs(again=True))[node_id]
+
+    def _log_dirs_of(self, cluster: dict[str, Any]) -> tuple[LogDir, ...]:
+        try:
+            found = [
+                LogDir(int(one["node_id"]), self.path / one["path"], str(one["directory_id"]))
+                for one in cluster["log_dirs"]
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            raise KafkaStorageError(
+                f"{self.path / CLUSTER_FILE} is damaged: it does not name the log dirs: {error}"
+            ) from error
+        if [one.node_id for one in found] != list(range(len(found))) or not found:
+            raise KafkaStorageError(
+                f"{self.path / CLUSTER_FILE} is damaged: its log dirs have the nodes "
+                f"{[one.node_id for one in found]}; expected 0 and so on"
+            )
+        return tuple(found)
 
     def exists(self) -> bool:
         """Whether PATH holds a cluster.
@@ -92,12 +161,14 @@ class Metadata:
         """
         if not self.exists():
             raise ConfigError(f"no kbatch cluster at {self.path}: {self._what_is_there()}")
-        version = self._read_json(self.path / CLUSTER_FILE).get("version")
+        cluster = self._read_json(self.path / CLUSTER_FILE)
+        version = cluster.get("version")
         if version != FORMAT_VERSION:
             raise ConfigError(
                 f"the cluster at {self.path} has format version {version}; this release reads "
                 f"{FORMAT_VERSION}: upgrade spark-kbatch"
             )
+        self._log_dirs = self._log_dirs_of(cluster)
 
     def ensure_not_inside_a_cluster(self) -> None:
         """Check that PATH is not within a log dir of ours, where not all that lies there counts.
@@ -181,25 +252,110 @@ class Metadata:
             files.remove(first)
             files.remove(second)
 
-    def make_dirs(self) -> None:
-        """The first step of making a cluster. The caller holds the metadata lock."""
-        for directory in (self.broker_dir, self.staging_dir, self._topics_dir, self.snapshots_dir):
+    def make_dirs(self, folders: Sequence[Path] = ()) -> None:
+        """The first step of making a cluster. The caller holds the metadata lock.
+
+        Args:
+            folders: one for each log dir, in which broker-N is made; PATH alone by default.
+
+        Raises:
+            ConfigError: one of them holds another cluster's log dir already.
+        """
+        planned = [
+            LogDir(node_id, folder / f"broker-{node_id}", random_id())
+            for node_id, folder in enumerate(folders or [self.path])
+        ]
+        self._log_dirs = tuple(planned)
+        for directory in (self._topics_dir, self.snapshots_dir):
             self.files.make_dir(directory)
+        self._new_cluster_id = random_id()
+        for log_dir in planned:
+            self._make_log_dir(log_dir, self._new_cluster_id)
+
+    def _make_log_dir(self, log_dir: LogDir, cluster_id: str) -> None:
+        if self.files.exists(log_dir.path / META_PROPERTIES) and log_dir.path.parent != self.path:
+            # One that was cut off while it was made holds the first topic at most.
+            names = [name for name in self.files.list(log_dir.path) if re.search(r"-\d+$", name)]
+            if set(names) - {_FIRST_PARTITION}:
+                raise ConfigError(
+                    f"{log_dir.path} is the log dir of another cluster; name an empty folder"
+                )
+        for directory in (log_dir.path, log_dir.staging):
+            self.files.make_dir(directory)
+        write_meta_properties(
+            self.files, log_dir.path, cluster_id=cluster_id, node_id=log_dir.node_id,
+            directory_id=log_dir.directory_id,
+        )  # fmt: skip
 
     def create(self) -> None:
         """The last step: from here on the cluster exists. The caller holds the metadata lock."""
-        cluster_id, directory_id = random_id(), random_id()
-        write_meta_properties(
-            self.files, self.broker_dir, cluster_id=cluster_id, node_id=0, directory_id=directory_id
-        )
         self._write_json(
             self.path / CLUSTER_FILE,
             {
                 "version": FORMAT_VERSION,
-                "cluster_id": cluster_id,
-                "log_dirs": [{"path": "broker-0", "node_id": 0, "directory_id": directory_id}],
+                "cluster_id": self._new_cluster_id,
+                "log_dirs": self._as_json(self.log_dirs()),
             },
         )
+
+    def _as_json(self, log_dirs: Sequence[LogDir]) -> list[dict[str, object]]:
+        found: list[dict[str, object]] = []
+        for node_id, path, directory_id in log_dirs:
+            inside = path.parent == self.path  # then PATH may be moved
+            name = path.name if inside else str(path)
+            found.append({"path": name, "node_id": node_id, "directory_id": directory_id})
+        return found
+
+    def cluster_id(self) -> str:
+        """What all log dirs carry."""
+        return str(self._read_json(self.path / CLUSTER_FILE)["cluster_id"])
+
+    def add_log_dirs(self, count: int) -> None:
+        """Have so many log dirs, new ones in PATH. The caller holds the metadata lock.
+
+        Raises:
+            ConfigError: the cluster was made with log dirs elsewhere, so those are all there are.
+        """
+        known = self.log_dirs(again=True)
+        if count <= len(known):
+            return
+        if any(one.path.parent != self.path for one in known):
+            raise ConfigError(
+                f"replication.factor is {count}, more than the {len(known)} log.dirs that the cluster "
+                "was made with"
+            )
+        added = [
+            LogDir(node_id, self.path / f"broker-{node_id}", random_id())
+            for node_id in range(len(known), count)
+        ]
+        for log_dir in added:
+            self._make_log_dir(log_dir, self.cluster_id())
+        self._write_log_dirs([*known, *added])
+
+    def replace_log_dir(self, node_id: int) -> LogDir:
+        """Take an empty directory for what a node had. The caller holds the metadata lock.
+
+        Raises:
+            ConfigError: no such node, or something is in the directory.
+        """
+        known = list(self.log_dirs(again=True))
+        if not 0 <= node_id < len(known):
+            raise ConfigError(f"there is no node {node_id}; nodes are 0 to {len(known) - 1}")
+        log_dir = known[node_id]._replace(directory_id=random_id())
+        names = self.files.list(log_dir.path) if self.files.exists(log_dir.path) else []
+        if set(names) - {".lock", "lost+found"}:
+            raise ConfigError(
+                f"{log_dir.path} is not empty: it holds {', '.join(names[:3])}; move that away first"
+            )
+        known[node_id] = log_dir
+        self._write_log_dirs(known)
+        self._make_log_dir(log_dir, self.cluster_id())
+        return log_dir
+
+    def _write_log_dirs(self, log_dirs: Sequence[LogDir]) -> None:
+        path = self.path / CLUSTER_FILE
+        self._write_json(path, self._read_json(path) | {"log_dirs": self._as_json(log_dirs)})
+        self._log_dirs = tuple(log_dirs)
 
     def take_producer_ids(self, count: int) -> range:
         """Ids that nobody has had nor will have. The caller holds the metadata lock."""
@@ -228,7 +384,8 @@ class Metadata:
         try:
             # Earlier releases wrote the fields' names.
             config = TopicConfig(**{topic_field(k): v for k, v in found["config"].items()})
-            return Topic(name, found["topic_id"], found["partitions"], config)
+            replicas = tuple(tuple(map(int, nodes)) for nodes in found["replicas"])
+            return Topic(name, found["topic_id"], found["partitions"], config, replicas)
         except (KeyError, TypeError, AttributeError, ConfigError) as error:
             raise KafkaStorageError(
                 f"{path} is damaged: it does not describe a topic as this release does: {error}"
@@ -256,13 +413,47 @@ class Metadata:
                 "topic_id": topic.topic_id,
                 "partitions": topic.partitions,
                 "config": {topic_key(k): v for k, v in asdict(topic.config).items()},
-                "replicas": [[0]] * topic.partitions,
+                "replicas": [topic.replicas_of(p) for p in range(topic.partitions)],
             },
         )
 
-    def log_directory(self, topic_partition: TopicPartition) -> Path:
-        """Of node 0's replica."""
-        return self.broker_dir / str(topic_partition)
+    def partition_state(self, topic_partition: TopicPartition) -> PartitionState | None:
+        """What was written last; None while nothing has happened to the partition's replicas.
+
+        Raises:
+            KafkaStorageError: the file is damaged.
+        """
+        path = self._partition_file(topic_partition)
+        try:
+            found = self._read_json(path)
+        except FileNotFoundError:
+            return None
+        try:
+            isr = tuple(int(node) for node in found["isr"])
+            numbers = (found["leader"], found["leader_epoch"], found["partition_epoch"])
+            leader, leader_epoch, partition_epoch = map(int, numbers)
+        except (KeyError, TypeError, ValueError) as error:
+            raise KafkaStorageError(
+                f"{path} is damaged: it does not say who leads: {error}"
+            ) from error
+        return PartitionState(leader, isr, leader_epoch, partition_epoch)
+
+    def write_partition_state(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        """On disk on return. The caller holds the partition's lock."""
+        path = self._partition_file(topic_partition)
+        if not self.files.exists(path.parent):
+            self.files.make_dir(path.parent)
+            self.files.flush([path.parent.parent, self.path])
+        self._write_json(path, state._asdict())
+
+    def _partition_file(self, topic_partition: TopicPartition) -> Path:
+        topic, partition = topic_partition
+        return self._partitions_dir / ensure_valid_topic(topic) / f"{partition}.json"
+
+    def log_directory(self, topic_partition: TopicPartition, node_id: int = 0) -> Path:
+        """Of a node's replica."""
+        log_dir = self.log_dir(node_id).path if node_id else self.broker_dir
+        return log_dir / str(topic_partition)
 
     def _topic_file(self, name: str) -> Path:
         return self._topics_dir / f"{ensure_valid_topic(name)}.json"

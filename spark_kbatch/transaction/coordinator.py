@@ -107,13 +107,13 @@ class Coordinator:
                     }
                     prepared = self._prepare(transactional_id, sequence, states)
                     outcome = UNKNOWN
-                    self._decide(prepared)
+                    decided = self._decide(prepared)
                     outcome = COMMITTED
                     self._flip(states, flush=self._flush)
                     if sequence != NO_TRANSACTION_SEQUENCE:
                         offset = prepared.decided.prepare_offset
                         self._sequences.note(transactional_id, sequence, offset)
-                    self._complete(prepared)
+                    self._complete(prepared, decided)
         except LogDirLockedError:
             raise
         except (OSError, KBatchError) as error:
@@ -127,7 +127,7 @@ class Coordinator:
         To one who holds a partition's lock and finds a higher sequence number here than in the log,
         it says that the committer is dead.
         """
-        state = self._manager.log(TRANSACTION_STATE).state()
+        state = self._manager.state(TRANSACTION_STATE)
         return self._pending(state).value.states if state.has_pending_commit else {}
 
     def roll_forward(self) -> None:
@@ -228,16 +228,16 @@ class Coordinator:
         states: Mapping[TopicPartition, LogState],
     ) -> Prepared:
         """Put PrepareCommit and CompleteCommit behind the end of __transaction_state."""
-        log = self._manager.log(TRANSACTION_STATE)
-        state = log.cut(log.state())
-        now_ms = self._now_ms()
-        appender = LogAppender(log, state, now_ms=now_ms)
-        prepare = TransactionValue(PREPARE_COMMIT, sequence, states, now_ms)
-        appender.append(self._message(transactional_id, prepare))
-        decided = appender.finish(flush=False, prepare_offset=state.log_end_offset)
-        complete = TransactionValue(COMPLETE_COMMIT, sequence, {}, now_ms)
-        appender.append(self._message(transactional_id, complete))
-        completed = appender.finish(flush=self._flush)
+        with self._manager.partition(TRANSACTION_STATE).leading_locked() as log:
+            state = log.cut(log.state())
+            now_ms = self._now_ms()
+            appender = LogAppender(log, state, now_ms=now_ms)
+            prepare = TransactionValue(PREPARE_COMMIT, sequence, states, now_ms)
+            appender.append(self._message(transactional_id, prepare))
+            decided = appender.finish(flush=False, prepare_offset=state.log_end_offset)
+            complete = TransactionValue(COMPLETE_COMMIT, sequence, {}, now_ms)
+            appender.append(self._message(transactional_id, complete))
+            completed = appender.finish(flush=self._flush)
         if self._flush:
             decided = decided._replace(recovery_point=decided.log_end_offset)
         return Prepared(decided, completed)
@@ -246,10 +246,10 @@ class Coordinator:
         key = pack_key(transactional_id)
         return plain.encode([(key, pack_value(value))], value.last_update_ms)
 
-    def _decide(self, prepared: Prepared) -> None:
-        """The commit point: from this write on every reader sees the data."""
-        log = self._manager.log(TRANSACTION_STATE)
-        log.write_state(prepared.decided, flush=self._flush)
+    def _decide(self, prepared: Prepared) -> LogState:
+        """The commit point: from the last write in here on every reader sees the data."""
+        partition = self._manager.partition(TRANSACTION_STATE)
+        return partition.publish_locked(prepared.decided, flush=self._flush)
 
     def _flip(self, states: Mapping[TopicPartition, LogState], *, flush: bool) -> None:
         """Write each state over a lower sequence number only, so that doing it again changes nothing."""
@@ -258,16 +258,19 @@ class Coordinator:
             if log.state().sequence < state.sequence:
                 log.write_state(state, flush=flush)
 
-    def _complete(self, prepared: Prepared) -> None:
-        log = self._manager.log(TRANSACTION_STATE)
-        log.write_state(prepared.completed, flush=self._flush)
+    def _complete(self, prepared: Prepared, decided: LogState) -> None:
+        completed = prepared.completed._replace(sequence=decided.sequence + 1)
+        partition = self._manager.partition(TRANSACTION_STATE)
+        partition.publish_locked(completed, flush=self._flush)
 
     def _pending(self, state: LogState) -> Transaction:
-        return next(transactions(self._manager, state, state.prepare_offset))
+        # It may lie above the high watermark: placed, and not copied to all replicas.
+        written = state._replace(high_watermark=state.log_end_offset)
+        return next(transactions(self._manager, written, state.prepare_offset))
 
     def _roll_forward_locked(self) -> None:
-        log = self._manager.log(TRANSACTION_STATE)
-        state = log.state()
+        partition = self._manager.partition(TRANSACTION_STATE)
+        state = partition.ready_locked(flush=self._flush)
         if not state.has_pending_commit:
             return
         pending = self._pending(state)
@@ -277,7 +280,8 @@ class Coordinator:
         )
         # The committer may have died before the commit point was on disk. Were a flip there sooner, a
         # loss of power could leave the commit in this partition alone.
-        log.flush_state()
+        with partition.leading_locked() as log:
+            log.flush_state()
         with self._manager.locks.partitions(states):
             self._flip(states, flush=True)
         sequence = pending.value.sequence
@@ -286,7 +290,9 @@ class Coordinator:
         # CompleteCommit's bytes lie behind the end since before the commit point. They are written
         # over in place, not cut first, so that a full disk cannot stop this.
         now_ms = self._now_ms()
-        appender = LogAppender(log, state, now_ms=now_ms)
-        complete = TransactionValue(COMPLETE_COMMIT, sequence, {}, now_ms)
-        appender.append(self._message(pending.transactional_id, complete))
-        log.write_state(appender.finish(flush=self._flush), flush=self._flush)
+        with partition.leading_locked() as log:
+            appender = LogAppender(log, state, now_ms=now_ms)
+            complete = TransactionValue(COMPLETE_COMMIT, sequence, {}, now_ms)
+            appender.append(self._message(pending.transactional_id, complete))
+            completed = appender.finish(flush=self._flush)
+        partition.publish_locked(completed, flush=self._flush)

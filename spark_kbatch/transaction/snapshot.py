@@ -61,10 +61,9 @@ class Snapshots:
         Raises:
             UnknownTopicOrPartitionError: one of them does not exist.
         """
-        log = self._manager.log(TRANSACTION_STATE)
-        before = log.state()
-        states = {tp: self._manager.log(tp).state() for tp in topic_partitions}
-        after = log.state()
+        before = self._manager.state(TRANSACTION_STATE)
+        states = {tp: self._manager.state(tp) for tp in topic_partitions}
+        after = self._manager.state(TRANSACTION_STATE)
         first = before.prepare_offset if before.has_pending_commit else before.high_watermark
         for transaction in transactions(self._manager, after, first):
             if transaction.value.status == PREPARE_COMMIT:

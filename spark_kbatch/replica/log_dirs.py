@@ -1,0 +1,125 @@
+"""Which log dirs can be used. Node N's is broker-N; each may be on a disk of its own.
+
+    online     a directory whose meta.properties has the directory id that cluster.json gives its node
+    offline    any other, and any in which an operation has failed, for RETRY_MS: then it is looked
+               at again, and used until the next failure. One that is full, or of which nobody may
+               write, is so for writers alone
+
+So a disk that is not mounted, whose mount point is an empty directory, is offline, and so is one that
+was replaced, until the operator says that it belongs to the cluster. That an open directory is still
+the one at its path is seen by device and inode, with one look before each use.
+
+What one process finds out it does not tell others: who leads and who is in sync stands in files, and
+each finds by itself what it cannot use.
+
+Source: Kafka storage/.../log/LogDirFailureChannel.java, LogManager.handleLogDirFailure.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from spark_kbatch.errors import KafkaStorageError
+from spark_kbatch.log.checkpoints import read_meta_properties
+from spark_kbatch.log.files import Files
+from spark_kbatch.replica.metadata import LogDir, Metadata
+
+logger = logging.getLogger(__name__)
+
+RETRY_MS = 1000
+
+
+_WRITES_FAIL = {errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES, errno.EPERM}
+
+
+class _Offline(NamedTuple):
+    until_ms: int  # not looked at before
+    why: str
+    only_for_writers: bool
+
+
+class LogDirs:
+    """The log dirs of one cluster, as one process sees them. Thread-safe."""
+
+    def __init__(self, files: Files, metadata: Metadata, now_ms: Callable[[], int]) -> None:
+        self._files, self._metadata, self._now_ms = files, metadata, now_ms
+        self._mutex = threading.Lock()  # guards the next two; innermost
+        self._offline: dict[int, _Offline] = {}
+        self._identities: dict[int, tuple[int, int]] = {}  # of directories that were looked at
+
+    @property
+    def all(self) -> tuple[LogDir, ...]:
+        """By node id."""
+        return self._metadata.log_dirs()
+
+    def is_online(self, node_id: int) -> bool:
+        """Whether a node's log dir can be used, as far as is known."""
+        with self._mutex:
+            offline = self._offline.get(node_id)
+            identity = self._identities.get(node_id)
+        if offline is not None and self._now_ms() < offline.until_ms:
+            return False
+        try:
+            log_dir = self._metadata.log_dir(node_id)
+            found = self._files.identity_at(log_dir.path)
+            if offline is None and found == identity:
+                return True
+            self._ensure_ours(log_dir)
+        except (OSError, KafkaStorageError) as error:
+            self.failed(node_id, error)
+            return False
+        with self._mutex:
+            self._identities[node_id] = found
+            self._offline.pop(node_id, None)
+        if offline is not None:
+            logger.info("log dir %s is tried again", log_dir.path)
+        return True
+
+    def is_readable(self, node_id: int) -> bool:
+        """Whether readers may use it: also one that is full or read-only."""
+        if self.is_online(node_id):
+            return True
+        with self._mutex:
+            offline = self._offline.get(node_id)
+        return offline is not None and offline.only_for_writers
+
+    def failed(self, node_id: int, error: Exception) -> None:
+        """Let a log dir be offline: an operation on it failed."""
+        with self._mutex:
+            is_new = node_id not in self._offline
+            self._offline[node_id] = _Offline(
+                self._now_ms() + RETRY_MS,
+                str(error),
+                isinstance(error, OSError) and error.errno in _WRITES_FAIL,
+            )
+        if is_new:
+            logger.error("the log dir of node %d is offline: %s", node_id, error)
+
+    def why_offline(self, node_id: int) -> str | None:
+        """What is wrong with a log dir; None where it is online."""
+        if self.is_online(node_id):
+            return None
+        with self._mutex:
+            return self._offline[node_id].why if node_id in self._offline else "it is gone"
+
+    def look_again(self) -> None:
+        """Look at every log dir when it is asked for next, whatever was found before."""
+        with self._mutex:
+            self._offline = {
+                node: offline._replace(until_ms=0) for node, offline in self._offline.items()
+            }
+
+    def _ensure_ours(self, log_dir: LogDir) -> None:
+        found = read_meta_properties(self._files, log_dir.path)
+        if found.directory_id != log_dir.directory_id:
+            log_dir = self._metadata.log_dirs(again=True)[log_dir.node_id]
+        if found.directory_id != log_dir.directory_id:
+            raise KafkaStorageError(
+                f"{log_dir.path} has the directory id {found.directory_id}, expected "
+                f"{log_dir.directory_id}: another disk is mounted there, or it was replaced; empty it "
+                f"and run `kbatch log-dirs PATH --replace {log_dir.node_id}`"
+            )

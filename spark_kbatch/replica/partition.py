@@ -1,0 +1,617 @@
+"""One partition with several replicas: who leads, who is in sync, what is committed.
+
+    PATH/partitions/TOPIC/P.json     leader, in-sync replicas (ISR), leader epoch; absent until one of
+                                     them changes: the first replica leads and all are in sync
+    broker-N/TOPIC-P/kbatch.state    log end and high watermark, of each replica
+
+There is no server. Whoever holds the partition's lock does all the work, in this order:
+
+    lead       the leader's state is read; where that fails another one is elected
+    replicate  every follower is cut to what the leader has, given what it lacks, and is in sync
+               then; one for which that fails leaves the ISR; then the high watermark moves
+    append     to the leader alone; then replicate again
+
+A process that dies anywhere leaves a state that the next one goes on from: it begins with the first.
+
+The rules:
+- The high watermark is the smallest log end in the ISR. It stands still while the ISR has fewer than
+  min.insync.replicas members, and it moves only after the ISR on disk is the one it was taken from.
+  So every member of the ISR on disk has everything below the leader's high watermark.
+- A follower learns the high watermark with what is copied next. So what it recorded may be too low:
+  one that takes over shows the smallest log end of all members that are alive. Those have what was
+  shown before, and as they are made equal none of it goes away. Where the ISR was too small the high
+  watermark stood still; then it is told to all members when that begins.
+- A leader is elected from the ISR alone: the first, in order of preference, that can be used. It gets
+  a new leader epoch, which begins where its log ends, and the other members are cut to that end.
+- The last member never leaves the ISR: without it nobody leads until it is back.
+- A replica outside of the ISR is cut by leader epochs and filled up, so much at a time that appends
+  need not wait long, and joins when it has everything. One that is lost or damaged is made anew,
+  though only in a log dir that is ours.
+
+Readers take no lock. They see the leader's state, or, where its log dir is gone and nobody has elected
+another, what the one that would be elected would show.
+
+Source: Kafka core/.../cluster/Partition.scala, AbstractFetcherThread.scala, metadata/...
+/PartitionChangeBuilder.java.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from spark_kbatch.config import Topic
+from spark_kbatch.errors import (
+    CorruptRecordError,
+    KafkaStorageError,
+    KBatchError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
+)
+from spark_kbatch.log import retention, truncation
+from spark_kbatch.log.files import Buffer
+from spark_kbatch.log.leader_epochs import LeaderEpochCache
+from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.log.state import LogState, read_state
+from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
+from spark_kbatch.record.header import NO_PRODUCER_ID, BatchHeader
+from spark_kbatch.replica.log_dirs import LogDirs
+from spark_kbatch.replica.metadata import Metadata, PartitionState
+
+logger = logging.getLogger(__name__)
+
+Read = TypeVar("Read")
+
+_COPY_BYTES = 8 << 20
+_CATCH_UP_BYTES = 64 << 20  # for a replica outside of the ISR, in one hold of the lock
+
+
+class ReplicaInfo(NamedTuple):
+    """One replica, as it stood at one moment; -1 and a reason where it cannot be read."""
+
+    node_id: int
+    is_leader: bool
+    in_sync: bool
+    log_end_offset: int
+    lag: int  # offsets behind the leader's log end
+    why_offline: str | None
+
+
+class Appended(NamedTuple):
+    """What became of one batch; where replicas are awaited, which offset they have to reach."""
+
+    result: AppendResult
+    is_decided: bool = True
+    required_offset: int = -1  # behind its last record
+    leader_epoch: int = -1  # under which it was appended
+
+
+class Leadership(NamedTuple):
+    """What the holder of the partition's lock goes on from."""
+
+    state: PartitionState
+    log: PartitionLog  # the leader's
+    log_state: LogState
+
+
+class _LeaderError(Exception):
+    """What is copied cannot be had from the leader; carries why."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+class Partition:
+    """One partition of a topic with several replicas.
+
+    Methods whose name ends in `_locked` are for the holder of the partition's lock; the others take
+    no lock and write nothing.
+    """
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic: Topic,
+        metadata: Metadata,
+        dirs: LogDirs,
+        log_of: Callable[[int], PartitionLog],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.topic_partition = topic_partition
+        self._topic_id, self.config = topic.topic_id, topic.config
+        self.replicas = topic.replicas_of(topic_partition.partition)
+        # Where there is one replica nothing has to be agreed on.
+        self.only_log = log_of(self.replicas[0]) if len(self.replicas) == 1 else None
+        self._noted: set[int] = set()  # nodes of which it was said that something is wrong
+        self._led: Leadership | None = None  # of who holds the partition's lock; guarded by it
+        self._metadata, self._dirs, self._log_of, self._now_ms = metadata, dirs, log_of, now_ms
+        self.min_isr = min(topic.config.min_insync_replicas, len(self.replicas))
+
+    def state(self) -> PartitionState:
+        """Who leads and who is in sync, as the disk has it."""
+        known = self._metadata.partition_state(self.topic_partition)
+        return known or PartitionState(self.replicas[0], self.replicas)
+
+    # Readers.
+
+    def readable(self) -> tuple[PartitionLog, LogState]:
+        """The replica to read, and its state as readers see it.
+
+        Raises:
+            KafkaStorageError: no in-sync replica can be read; says why.
+        """
+        state = self.state()
+        leader = self._log_state(state.leader, to_write=False)
+        if leader is not None:
+            return self._log_of(state.leader), leader
+        return self._stand_in(state, dict(self._alive(state, to_write=False)))
+
+    def read_any(self, read: Callable[[PartitionLog, LogState], Read]) -> Read:
+        """What `read` gives of the first in-sync replica for which it does not fail, leader first.
+
+        Raises:
+            As `read` for the last one; KafkaStorageError where none can be read.
+        """
+        state = self.state()
+        alive = {
+            node: log_state
+            for node in (state.leader, *state.isr)
+            if (log_state := self._log_state(node, to_write=False)) is not None
+        }
+        error: Exception = self._nobody(state)
+        while alive:
+            if state.leader in alive:
+                node, log, log_state = state.leader, self._log_of(state.leader), alive[state.leader]
+            else:
+                log, log_state = self._stand_in(state, alive)
+                node = next(iter(alive))
+            try:
+                return read(log, log_state)
+            except (OSError, KafkaStorageError, CorruptRecordError) as failed:
+                self._note(node, failed)
+                error = failed
+            del alive[node]
+        raise error
+
+    def _stand_in(
+        self, state: PartitionState, alive: Mapping[int, LogState]
+    ) -> tuple[PartitionLog, LogState]:
+        """The first of these members of the ISR, as the leader that it would be."""
+        if not alive:
+            raise self._nobody(state)
+        node_id, log_state = next(iter(alive.items()))
+        end = self._common_end(state, list(alive.values()))
+        if end > log_state.high_watermark:
+            is_stable = log_state.last_stable_offset == log_state.high_watermark
+            stable = end if is_stable else log_state.last_stable_offset
+            log_state = log_state._replace(high_watermark=end, last_stable_offset=stable)
+        return self._log_of(node_id), log_state
+
+    def describe(self) -> list[ReplicaInfo]:
+        """All replicas, in order of preference."""
+        state = self.state()
+        found = {node_id: self._log_state(node_id, to_write=False) for node_id in self.replicas}
+        leader = found[state.leader]
+        end = -1 if leader is None else leader.log_end_offset
+        rows = []
+        for node_id, log_state in found.items():
+            own_end = -1 if log_state is None else log_state.log_end_offset
+            why = self._dirs.why_offline(node_id)
+            if why is None and log_state is None:
+                why = "its log cannot be read"
+            rows.append(
+                ReplicaInfo(
+                    node_id, node_id == state.leader, node_id in state.isr, own_end,
+                    max(end - own_end, 0) if own_end >= 0 and end >= 0 else -1, why,
+                )
+            )  # fmt: skip
+        return rows
+
+    def reaches(
+        self, required_offset: int, leader_epoch: int
+    ) -> tuple[bool, KBatchError | OSError | None]:
+        """Whether an append is decided, and what is wrong with it then.
+
+        Args:
+            required_offset: behind its last record.
+            leader_epoch: under which it was appended.
+        """
+        try:
+            state = self.state()
+            _, log_state = self.readable()
+        except (OSError, KBatchError) as error:
+            return True, error
+        if state.leader_epoch != leader_epoch:
+            return True, NotLeaderOrFollowerError(
+                f"{self.topic_partition} got another leader, node {state.leader}, before its replicas "
+                "had these records; whether they are kept is not known: send them again"
+            )
+        if log_state.high_watermark < required_offset:
+            return False, None
+        if len(state.isr) < self.min_isr:
+            return True, NotEnoughReplicasAfterAppendError(
+                str(self.topic_partition), state.isr, self.min_isr
+            )
+        return True, None
+
+    def may_join(self) -> bool:
+        """Whether a replica outside of the ISR could be used by now."""
+        isr = self.state().isr
+        return any(self._dirs.is_online(node) for node in self.replicas if node not in isr)
+
+    # Writers.
+
+    def ready_locked(self, *, flush: bool) -> LogState:
+        """Have a leader, and all that can be in sync; the leader's state."""
+        if self.only_log is not None:
+            return self.only_log.state()
+        self._led = self._replicate_locked(self._lead_locked(), flush=flush)
+        return self._led.log_state
+
+    @contextlib.contextmanager
+    def leading_locked(self) -> Iterator[PartitionLog]:
+        """The leader's log, to write to; the partition is ready. A disk that fails is the leader's."""
+        if self.only_log is not None:
+            yield self.only_log
+            return
+        led = self._ready()
+        try:
+            yield led.log
+        except OSError as error:
+            self._note(led.state.leader, error)
+            raise
+
+    def publish_locked(self, state: LogState, *, flush: bool) -> LogState:
+        """Make what was put behind the leader's end visible, once all in-sync replicas have it.
+
+        Args:
+            state: as an appender built it; its high watermark is the log's end.
+
+        Returns:
+            The state that was written, with a sequence number that may be higher.
+
+        Raises:
+            KafkaStorageError, OSError: whether it is visible is not known.
+        """
+        if self.only_log is not None:
+            self.only_log.write_state(state, flush=flush)
+            return state
+        led = self._ready()
+        held = state._replace(
+            high_watermark=led.log_state.high_watermark,
+            last_stable_offset=led.log_state.last_stable_offset,
+        )
+        with self.leading_locked() as log:
+            log.write_state(held, flush=flush)
+        epoch = led.state.leader_epoch
+        self._led = led = self._replicate_locked(
+            led._replace(log_state=held), flush=flush, are_plain=True
+        )
+        if led.log_state.high_watermark < state.high_watermark:
+            raise KafkaStorageError(
+                f"{self.topic_partition} has the in-sync replicas {led.state.isr} of leader epoch "
+                f"{led.state.leader_epoch}, {epoch} before: what was written is not on all of them"
+            )
+        return led.log_state
+
+    def _ready(self) -> Leadership:
+        if self._led is None:
+            raise ValueError("`ready_locked` comes first")
+        return self._led
+
+    def _lead_locked(self) -> Leadership:
+        """Who leads, after an election where that is needed.
+
+        Raises:
+            KafkaStorageError: no in-sync replica can be used; says why.
+        """
+        state = self.state()
+        for _ in self.replicas:
+            log_state = self._log_state(state.leader)
+            if log_state is not None:
+                try:
+                    log = self._log_of(state.leader)
+                    if not log.is_as_recorded(log_state):
+                        recorded = read_state(log.files, log.directory).log_end_offset
+                        log_state = log.cut(log_state)
+                        if log_state.log_end_offset < recorded and any(self._alive(state)):
+                            # What was not flushed is gone here, and others may have it.
+                            state = self._elect_locked(state)
+                            continue
+                    return self._become_leader_locked(state, log_state)
+                except (OSError, KBatchError) as error:
+                    self._note(state.leader, error)
+            state = self._elect_locked(state)
+        raise self._nobody(state)
+
+    def _replicate_locked(
+        self, led: Leadership, *, flush: bool, are_plain: bool = False
+    ) -> Leadership:
+        """Make the followers equal to the leader; ISR and high watermark then.
+
+        Args:
+            are_plain: whether what lies above the high watermark has no producer ids.
+        """
+        state, log, log_state = led
+        try:
+            isr = [
+                node
+                for node in self.replicas
+                if node == state.leader or self._catch_up_locked(node, led, flush=flush)
+            ]
+        except _LeaderError as error:
+            self._note(state.leader, error.cause)
+            self._elect_locked(state)
+            return self._replicate_locked(self._lead_locked(), flush=flush)
+        if tuple(isr) != state.isr:
+            state = self._change_isr_locked(state, isr, log_state.high_watermark)
+        end = log_state.log_end_offset
+        if end > log_state.high_watermark and len(state.isr) >= self.min_isr:
+            log_state = log.with_high_watermark(log_state, end, self._now_ms(), are_plain=are_plain)
+            log.write_state(log_state, flush=flush)
+            log.producers.high_watermark_moved(log_state)
+        return Leadership(state, log, log_state)
+
+    def append_locked(
+        self,
+        data: Buffer,
+        header: BatchHeader,
+        *,
+        origin: AppendOrigin,
+        required_acks: int,
+        flush: bool,
+    ) -> tuple[Appended, PartitionLog]:
+        """Append one batch to the leader, and with acks=all to its followers; the leader's log.
+
+        The partition is ready.
+
+        Raises:
+            NotEnoughReplicasError: with acks=all fewer are in sync than have to be.
+            As `PartitionLog.append_as_leader`.
+        """
+        led = self._ready()
+        for _ in self.replicas:
+            if required_acks == -1 and len(led.state.isr) < self.min_isr:
+                raise NotEnoughReplicasError(str(self.topic_partition), led.state.isr, self.min_isr)
+            try:
+                result = led.log.append_as_leader(
+                    led.log_state, data, header,
+                    origin=origin, flush=flush, now_ms=self._now_ms(), is_replicated=True,
+                )  # fmt: skip
+                self._led = led = led._replace(log_state=led.log.state())
+            except OSError as error:
+                if isinstance(error, KBatchError):
+                    raise
+                # What it has of the batch no follower has: it is cut off when the dir is back.
+                self._note(led.state.leader, error)
+                self._led = led = self._replicate_locked(self._lead_locked(), flush=flush)
+                continue
+            required = result.base_offset + header.last_offset_delta + 1
+            epoch = led.state.leader_epoch
+            if required_acks != -1:
+                return Appended(result, False, required, epoch), led.log
+            are_plain = header.producer_id <= NO_PRODUCER_ID
+            self._led = led = self._replicate_locked(led, flush=flush, are_plain=are_plain)
+            # Where another leads by now its log is a part of the one before: it has the batch, or not.
+            is_kept = led.log_state.log_end_offset >= required
+            if led.state.leader_epoch == epoch or is_kept:
+                is_decided = led.log_state.high_watermark >= required
+                return Appended(result, is_decided, required, led.state.leader_epoch), led.log
+        raise self._nobody(led.state)
+
+    # Elections.
+
+    def _become_leader_locked(self, state: PartitionState, log_state: LogState) -> Leadership:
+        """Begin the leader epoch in the leader's log, where that has not been done."""
+        log = self._log_of(state.leader)
+        if log_state.leader_epoch < state.leader_epoch:
+            log_state = log.cut(log_state)
+            epochs = LeaderEpochCache.read(log.files, log.directory)
+            epochs.assign(state.leader_epoch, log_state.log_end_offset)
+            log_state = log_state._replace(
+                sequence=log_state.sequence + 1, leader_epoch=state.leader_epoch
+            )
+            log.write_state(log_state, flush=True)
+        return Leadership(state, log, log_state)
+
+    def _elect_locked(self, state: PartitionState) -> PartitionState:
+        """Let another in-sync replica lead; on disk on return."""
+        alive = dict(self._alive(state))
+        if not alive:
+            raise self._nobody(state)
+        end = self._common_end(state, list(alive.values()))
+        for node_id, log_state in alive.items():
+            log = self._log_of(node_id)
+            try:
+                if end > log_state.high_watermark:
+                    log.write_state(
+                        log.with_high_watermark(log_state, end, self._now_ms()), flush=True
+                    )
+            except (OSError, KBatchError) as error:
+                self._note(node_id, error)
+                continue
+            isr = [other for other in alive if self._dirs.is_online(other)]
+            after = PartitionState(
+                node_id, state.isr, state.leader_epoch + 1, state.partition_epoch
+            )
+            return self._change_isr_locked(after, isr, max(end, log_state.high_watermark))
+        raise self._nobody(state)
+
+    def _change_isr_locked(
+        self, state: PartitionState, isr: Sequence[int], high_watermark: int
+    ) -> PartitionState:
+        """Write who is in sync from now on."""
+        if len(isr) < self.min_isr:
+            # It stands still from now on, so nobody can tell it from the log ends any more.
+            isr = [
+                node
+                for node in isr
+                if node == state.leader or self._tell_locked(node, high_watermark)
+            ]
+        after = state._replace(
+            isr=tuple(node for node in self.replicas if node in isr),
+            partition_epoch=state.partition_epoch + 1,
+        )
+        self._metadata.write_partition_state(self.topic_partition, after)
+        self._noted -= {*after.isr}
+        logger.warning(
+            "%s: leader %d of epoch %d, in sync: %s",
+            self.topic_partition, after.leader, after.leader_epoch, ", ".join(map(str, after.isr)),
+        )  # fmt: skip
+        return after
+
+    def _tell_locked(self, node_id: int, high_watermark: int) -> bool:
+        log = self._log_of(node_id)
+        try:
+            log_state = log.state()
+            known = min(high_watermark, log_state.log_end_offset)
+            if known > log_state.high_watermark:
+                log.write_state(
+                    log.with_high_watermark(log_state, known, self._now_ms()), flush=True
+                )
+        except (OSError, KBatchError) as error:
+            self._note(node_id, error)
+            return False
+        return True
+
+    # Followers.
+
+    def _catch_up_locked(self, node_id: int, led: Leadership, *, flush: bool) -> bool:
+        """Give a follower what it lacks; whether it has everything then."""
+        if not self._dirs.is_online(node_id):
+            return False
+        is_member = node_id in led.state.isr
+        follower, leader = self._log_of(node_id), led.log_state
+        try:
+            try:
+                found = self._agreeing_locked(follower, led)
+            except KBatchError as error:
+                if is_member or not self._dirs.is_online(node_id):
+                    raise
+                logger.warning("%s is made anew: %s", follower.directory, error)
+                found = self._made_anew_locked(follower, leader)
+            left = _CATCH_UP_BYTES
+            while found.log_end_offset < leader.log_end_offset and (is_member or left > 0):
+                data = self._read_leader(led, found.log_end_offset)
+                left -= len(data)
+                found = follower.append_as_follower(
+                    found, data,
+                    high_watermark=leader.high_watermark, flush=flush, now_ms=self._now_ms(),
+                    prepare_offset=leader.prepare_offset,
+                )  # fmt: skip
+            if found.log_start_offset < leader.log_start_offset:
+                self._delete_locked(follower, found, leader)
+        except (OSError, KBatchError) as error:
+            # A copy is checked before it is written; then no file is to blame but the leader's.
+            if isinstance(error, CorruptRecordError) and not error.path:
+                raise _LeaderError(error) from error
+            self._note(node_id, error)
+            return False
+        return found.log_end_offset == leader.log_end_offset
+
+    def _read_leader(self, led: Leadership, offset: int) -> memoryview:
+        leader = led.log_state
+        try:
+            seen = leader._replace(high_watermark=leader.log_end_offset)
+            return led.log.read(seen, offset, max_bytes=_COPY_BYTES).data
+        except (OSError, KBatchError) as error:
+            raise _LeaderError(error) from error
+
+    def _agreeing_locked(self, follower: PartitionLog, led: Leadership) -> LogState:
+        """The follower's state, after it was cut to what the leader has, too."""
+        state, leader = follower.state(), led.log_state
+        if state.log_end_offset < leader.log_start_offset:
+            return truncation.truncate_fully_and_start_at(
+                follower, state, leader.log_start_offset, now_ms=self._now_ms()
+            )
+        if state.leader_epoch == leader.leader_epoch:
+            if state.log_end_offset <= leader.log_end_offset:
+                return state
+        try:
+            theirs = LeaderEpochCache.read(led.log.files, led.log.directory)
+        except (OSError, KBatchError) as error:
+            raise _LeaderError(error) from error
+        while True:
+            state = follower.cut(state)
+            ours = LeaderEpochCache.read(follower.files, follower.directory)
+            epoch, end = theirs.end_offset_for(ours.latest_epoch, leader.log_end_offset)
+            if epoch < 0:
+                raise KafkaStorageError(
+                    f"{follower.directory} knows leader epoch {ours.latest_epoch}, which its leader "
+                    "does not"
+                )
+            if epoch < ours.latest_epoch:
+                end = min(end, ours.end_offset_for(epoch, state.log_end_offset).start_offset)
+            if end >= state.log_end_offset:
+                # An epoch that began at its end, and has no batch, may be one of nobody else.
+                ours.truncate_from_end(state.log_end_offset)
+                return state
+            state = truncation.truncate_to(follower, state, end, now_ms=self._now_ms())
+
+    def _made_anew_locked(self, follower: PartitionLog, leader: LogState) -> LogState:
+        follower.create(self._topic_id)
+        follower.files.flush([follower.directory.parent])
+        follower.forget_batches()
+        state = follower.state()
+        if leader.log_start_offset == 0:
+            return state
+        return truncation.truncate_fully_and_start_at(
+            follower, state, leader.log_start_offset, now_ms=self._now_ms()
+        )
+
+    def _delete_locked(self, follower: PartitionLog, state: LogState, leader: LogState) -> None:
+        """Let a follower begin where its leader does."""
+        if state.high_watermark < leader.log_start_offset:
+            end = min(leader.high_watermark, state.log_end_offset)
+            state = follower.with_high_watermark(state, end, self._now_ms())
+            follower.write_state(state, flush=True)
+        retention.delete_records(follower, state, leader.log_start_offset, self._now_ms())
+
+    # What can be used.
+
+    def _alive(
+        self, state: PartitionState, *, to_write: bool = True
+    ) -> Iterator[tuple[int, LogState]]:
+        """The members of the ISR that can be used, but the leader."""
+        for node_id in self.replicas:
+            if node_id in state.isr and node_id != state.leader:
+                log_state = self._log_state(node_id, to_write=to_write)
+                if log_state is not None:
+                    yield node_id, log_state
+
+    def _log_state(self, node_id: int, *, to_write: bool = True) -> LogState | None:
+        if not (self._dirs.is_online if to_write else self._dirs.is_readable)(node_id):
+            return None
+        try:
+            return self._log_of(node_id).state()
+        except (OSError, KBatchError) as error:
+            self._note(node_id, error)
+            return None
+
+    def _common_end(self, state: PartitionState, alive: Sequence[LogState]) -> int:
+        """The high watermark that the members which are alive can show."""
+        known = max(log_state.high_watermark for log_state in alive)
+        if len(state.isr) < self.min_isr:
+            return known
+        return max(known, min(log_state.log_end_offset for log_state in alive))
+
+    def _note(self, node_id: int, error: Exception) -> None:
+        """A replica failed: with its log dir, or alone where only its own files are not right."""
+        if isinstance(error, OSError) and not isinstance(error, KBatchError):
+            self._dirs.failed(node_id, error)
+        elif node_id not in self._noted:
+            self._noted.add(node_id)
+            logger.warning("%s on node %d: %s", self.topic_partition, node_id, error)
+
+    def _nobody(self, state: PartitionState) -> KafkaStorageError:
+        reasons = "; ".join(
+            f"node {node}: {self._dirs.why_offline(node) or 'its log cannot be read'}"
+            for node in state.isr
+        )
+        return KafkaStorageError(
+            f"{self.topic_partition} has no in-sync replica that can be used: {reasons}"
+        )

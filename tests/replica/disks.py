@@ -1,0 +1,141 @@
+"""Several disks, each of which may fail by itself, and a cluster on them with a clock that is turned."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.config import TopicConfig
+from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.replica.locks import Locks
+from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.replica.metadata import Metadata
+from spark_kbatch.replica.partition import Partition, ReplicaInfo
+from tests.faults import FaultyFiles
+
+EVENTS = TopicPartition("events", 0)
+
+# What every operation, or every one that changes something, raises.
+BROKEN, FULL, READ_ONLY = errno.EIO, errno.ENOSPC, errno.EROFS
+
+
+class Disks(FaultyFiles):
+    """The disk, folders of which fail as they are told; `kill_at` ends a process as SIGKILL would.
+
+    A process here is a `Cluster` of its own; what `Killed` leaves behind is what it had written.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing: dict[Path, int] = {}  # errno by folder
+        self.kill_at: int | None = None  # after so many steps
+
+    def fail(self, folder: Path, error: int) -> None:
+        self.failing[folder] = error
+
+    def mend(self, folder: Path) -> None:
+        self.failing.pop(folder, None)
+
+    def _check(self, path: Path, *, changes: bool) -> None:
+        for folder, error in self.failing.items():
+            if path.is_relative_to(folder) and (changes or error == BROKEN):
+                raise OSError(error, os.strerror(error), str(path))
+
+    def _step(
+        self, name: str, where: Path | int, partly: Callable[[float], object] | None = None
+    ) -> None:
+        path = where if isinstance(where, Path) else Path(f"/proc/self/fd/{where}").readlink()
+        self.steps.append(name)
+        if self.kill_at is not None:
+            self.kill_at -= 1
+            if self.kill_at < 0:
+                if partly is not None:
+                    partly(0.5)
+                raise Killed
+        self._check(path, changes=True)
+
+    def opened(self, path: Path, *, write: bool = False):  # type: ignore[no-untyped-def]
+        self._check(path, changes=write)
+        return Files.opened(self, path, write=write)
+
+    def list(self, directory: Path) -> list[str]:
+        self._check(directory, changes=False)
+        return super().list(directory)
+
+    def size(self, path: Path) -> int:
+        self._check(path, changes=False)
+        return super().size(path)
+
+    def exists(self, path: Path) -> bool:
+        self._check(path, changes=False)
+        return super().exists(path)
+
+    def version(self, directory: Path) -> tuple[int, int]:
+        self._check(directory, changes=False)
+        return super().version(directory)
+
+    def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
+        super().write_at(descriptor, position, data)
+
+
+class Killed(BaseException):
+    """The process is gone: nothing of ours may handle it."""
+
+
+class Clock:
+    """A clock that is turned by hand."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def a_replicated_cluster(
+    folder: Path,
+    files: Files,
+    *,
+    partitions: int = 1,
+    replicas: int = 3,
+    config: TopicConfig | None = None,
+) -> Cluster:
+    """The topic events, on as many folders as replicas: disk-0 and so on, beside the cluster's."""
+    dirs = [folder / f"disk-{number}" for number in range(replicas)]
+    cluster = Cluster(str(folder / "cluster"), create=True, log_dirs=dirs, files=files)
+    cluster.create_topic(
+        "events", partitions=partitions, replication_factor=replicas, config=config
+    )
+    return cluster
+
+
+def with_clock(cluster: Cluster, clock: Clock) -> Cluster:
+    """The cluster as another process has it open, by this clock; nothing happens by itself."""
+    again = Cluster(str(cluster.path), files=cluster.files)
+    metadata = Metadata(cluster.files, cluster.path)
+    locks = Locks(cluster.files, metadata.locks_dir)
+    again.manager = ReplicaManager(cluster.files, metadata, locks, clock, looks_by_itself=False)
+    again.snapshots._manager = again.manager
+    return again
+
+
+def replicas(cluster: Cluster, topic_partition: TopicPartition = EVENTS) -> list[ReplicaInfo]:
+    return partition(cluster, topic_partition).describe()
+
+
+def partition(cluster: Cluster, topic_partition: TopicPartition = EVENTS) -> Partition:
+    return cluster.manager.partition(topic_partition)
+
+
+def isr(cluster: Cluster) -> tuple[int, ...]:
+    return partition(cluster).state().isr
+
+
+def bytes_of(cluster: Cluster, node_id: int, topic_partition: TopicPartition = EVENTS) -> bytes:
+    """All batches that a replica holds, as its files have them."""
+    directory = cluster.metadata.log_directory(topic_partition, node_id)
+    return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))

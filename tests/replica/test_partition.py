@@ -1,0 +1,471 @@
+"""A partition with several replicas: who leads, who is in sync, what is committed, and what is lost."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.config import TopicConfig
+from spark_kbatch.errors import (
+    ConfigError,
+    KafkaStorageError,
+    NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
+    RequestTimedOutError,
+)
+from spark_kbatch.log.files import Buffer
+from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.replica.log_dirs import RETRY_MS
+from tests import builders
+from tests.builders import append_records, batch, idempotent_batch, records_of
+from tests.replica.disks import (
+    BROKEN,
+    EVENTS,
+    FULL,
+    READ_ONLY,
+    Clock,
+    Disks,
+    Killed,
+    a_replicated_cluster,
+    bytes_of,
+    isr,
+    partition,
+    replicas,
+    with_clock,
+)
+
+BATCHES = [batch(n=n + 1, seed=n) for n in range(8)]
+
+
+class FailsBehindTheLeader(Disks):
+    """The disk of node 1, which fills up once the leader has what is appended."""
+
+    folder: Path | None = None
+
+    def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
+        super().write_at(descriptor, position, data)
+        if self.folder is not None and len(data) > 200:
+            self.fail(self.folder, FULL)
+
+
+@pytest.fixture
+def disks() -> FailsBehindTheLeader:
+    return FailsBehindTheLeader()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, disks: Disks, clock: Clock) -> Cluster:
+    return with_clock(a_replicated_cluster(tmp_path, disks), clock)
+
+
+def disk(cluster: Cluster, node_id: int) -> Path:
+    return cluster.path.parent / f"disk-{node_id}"
+
+
+def write(cluster: Cluster, *numbers: int, required_acks: int = -1) -> None:
+    for number in numbers:
+        (result,) = append_records(
+            cluster, {EVENTS: BATCHES[number]}, required_acks=required_acks
+        ).values()
+        assert result.error is None, result.error
+
+
+def ensure_holds(cluster: Cluster, *numbers: int) -> None:
+    """These batches are in the topic, and each replica that is in sync has the same bytes."""
+    assert builders.contents(cluster)[EVENTS] == records_of([BATCHES[n] for n in numbers])
+    copies = {bytes_of(cluster, node_id) for node_id in isr(cluster)}
+    assert len(copies) == 1
+
+
+def high_watermark(cluster: Cluster) -> int:
+    return cluster.edges([EVENTS])[EVENTS].high_watermark
+
+
+# In sync.
+
+
+@pytest.mark.parametrize("required_acks", [-1, 1, 0])
+def test_every_replica_has_the_same_bytes(cluster: Cluster, required_acks: int) -> None:
+    write(cluster, 0, 1, 2, required_acks=required_acks)
+
+    ensure_holds(cluster, 0, 1, 2)
+    assert [bytes_of(cluster, node) for node in (0, 1)] == [bytes_of(cluster, 2)] * 2
+    assert [row[1:5] for row in replicas(cluster)] == [
+        (True, True, 6, 0), (False, True, 6, 0), (False, True, 6, 0)
+    ]  # fmt: skip
+    assert not (cluster.path / "partitions").exists()  # nothing has happened to any replica
+
+
+def test_leaders_are_spread_over_the_log_dirs(tmp_path: Path) -> None:
+    cluster = a_replicated_cluster(tmp_path, Disks(), partitions=4, replicas=2)
+    cluster.create_topic("plain", partitions=3)
+
+    assert cluster.topic("events").replicas == ((0, 1), (1, 0), (0, 1), (1, 0))
+    assert cluster.topic("plain").replicas == ((0,), (1,), (0,))
+    append_records(cluster, {("plain", 1): BATCHES[0]})
+    assert bytes_of(cluster, 1, TopicPartition("plain", 1))
+
+
+def test_replicas_are_made_in_path_where_the_cluster_has_no_log_dirs_elsewhere(
+    tmp_path: Path,
+) -> None:
+    cluster = builders.a_cluster(tmp_path, files=Disks())
+    topic = cluster.create_topic("copied", replication_factor=3)
+
+    assert topic.replicas == ((0, 1, 2),)
+    append_records(cluster, {("copied", 0): BATCHES[0], ("events", 0): BATCHES[0]})
+    copies = [cluster.path / f"broker-{n}" / "copied-0" / f"{0:020d}.log" for n in range(3)]
+    assert len({path.read_bytes() for path in copies}) == 1
+    assert Cluster(str(cluster.path)).topic("copied") == topic
+
+
+def test_more_replicas_than_log_dirs_are_refused(cluster: Cluster) -> None:
+    with pytest.raises(ConfigError, match=r"replication.factor is 4, more than the 3 log.dirs"):
+        cluster.create_topic("copied", replication_factor=4)
+
+
+def test_a_log_dir_of_another_cluster_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is the log dir of another cluster"):
+        Cluster(str(tmp_path / "another"), create=True, log_dirs=[disk(cluster, 0)])
+
+
+# A log dir fails.
+
+
+@pytest.mark.parametrize("error", [BROKEN, FULL, READ_ONLY])
+@pytest.mark.parametrize("node_id", [0, 1], ids=["leader", "follower"])
+def test_a_log_dir_that_fails_stops_nobody_and_is_in_sync_again_when_it_is_back(
+    cluster: Cluster, disks: Disks, clock: Clock, error: int, node_id: int
+) -> None:
+    write(cluster, 0)
+    disks.fail(disk(cluster, node_id), error)
+    write(cluster, 1, 2)
+    state = partition(cluster).state()
+
+    assert node_id not in state.isr
+    assert (state.leader, state.leader_epoch) == ((1, 1) if node_id == 0 else (0, 0))
+    ensure_holds(cluster, 0, 1, 2)
+    disks.mend(disk(cluster, node_id))
+    clock.now_ms += RETRY_MS
+    write(cluster, 3)
+    assert isr(cluster) == (0, 1, 2)
+    assert partition(cluster).state().leader == state.leader
+    ensure_holds(cluster, 0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("node_id", [0, 2], ids=["leader", "follower"])
+def test_a_log_dir_that_is_deleted_stays_offline_until_it_is_replaced(
+    cluster: Cluster, clock: Clock, node_id: int
+) -> None:
+    write(cluster, 0, 1)
+    shutil.rmtree(disk(cluster, node_id))
+    assert builders.contents(cluster)[EVENTS] == records_of(BATCHES[:2])
+    write(cluster, 2)
+    clock.now_ms += RETRY_MS
+    write(cluster, 3)
+    assert node_id not in isr(cluster)
+    assert "No such file" in str(replicas(cluster)[node_id].why_offline)
+    with cluster.locks.metadata():
+        cluster.metadata.replace_log_dir(node_id)
+    clock.now_ms += RETRY_MS
+    write(cluster, 4)
+
+    assert isr(cluster) == (0, 1, 2)
+    ensure_holds(cluster, 0, 1, 2, 3, 4)
+
+
+def test_another_disk_at_the_same_place_is_not_written_to(cluster: Cluster, clock: Clock) -> None:
+    write(cluster, 0)
+    folder = disk(cluster, 1)
+    folder.rename(folder.with_name("unmounted"))
+    (folder / "broker-1").mkdir(parents=True)  # what lies below a mount point
+    write(cluster, 1)
+    assert isr(cluster) == (0, 2)
+    assert {path.name for path in (folder / "broker-1").iterdir()} <= {".lock"}
+    shutil.rmtree(folder)
+    folder.with_name("unmounted").rename(folder)
+    clock.now_ms += RETRY_MS
+    write(cluster, 2)
+
+    assert isr(cluster) == (0, 1, 2)
+    ensure_holds(cluster, 0, 1, 2)
+
+
+@pytest.mark.parametrize("node_id", [0, 1], ids=["leader", "follower"])
+def test_a_replica_whose_directory_is_gone_is_made_anew_in_a_log_dir_of_ours(
+    cluster: Cluster, node_id: int
+) -> None:
+    write(cluster, 0, 1)
+    shutil.rmtree(disk(cluster, node_id) / f"broker-{node_id}" / "events-0")
+    write(cluster, 2)
+    write(cluster, 3)
+
+    assert isr(cluster) == (0, 1, 2)
+    ensure_holds(cluster, 0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("node_id", [0, 1], ids=["leader", "follower"])
+def test_a_file_that_is_unlinked_is_noticed(cluster: Cluster, node_id: int) -> None:
+    write(cluster, 0, 1)
+    (disk(cluster, node_id) / f"broker-{node_id}" / "events-0" / f"{0:020d}.log").unlink()
+    write(cluster, 2)
+    write(cluster, 3)
+
+    ensure_holds(cluster, 0, 1, 2, 3)
+
+
+def test_all_but_one_log_dir_may_be_lost(cluster: Cluster) -> None:
+    write(cluster, 0, 1)
+    for node_id in (0, 2):
+        shutil.rmtree(disk(cluster, node_id))
+
+    assert builders.contents(cluster)[EVENTS] == records_of(BATCHES[:2])
+    write(cluster, 2)
+    assert isr(cluster) == (1,)
+    ensure_holds(cluster, 0, 1, 2)
+
+
+def test_without_any_in_sync_replica_the_partition_waits_for_one(
+    cluster: Cluster, disks: Disks, clock: Clock
+) -> None:
+    write(cluster, 0)
+    disks.fail(disk(cluster, 1), READ_ONLY)
+    write(cluster, 1)
+    for node_id in (0, 2):
+        disks.fail(disk(cluster, node_id), BROKEN)
+    (result,) = append_records(cluster, {EVENTS: BATCHES[2]}).values()
+    assert isinstance(result.error, KafkaStorageError)
+    assert "no in-sync replica that can be used: node 0: " in str(result.error)
+    # Back alone it leads nothing: it does not have what was acknowledged without it.
+    disks.mend(disk(cluster, 1))
+    clock.now_ms += RETRY_MS
+    assert isinstance(
+        append_records(cluster, {EVENTS: BATCHES[2]})[EVENTS].error, KafkaStorageError
+    )
+    disks.mend(disk(cluster, 2))
+    clock.now_ms += RETRY_MS
+    write(cluster, 2)
+
+    ensure_holds(cluster, 0, 1, 2)
+
+
+def test_a_reader_goes_on_with_another_replica(cluster: Cluster, disks: Disks) -> None:
+    write(cluster, 0, 1)
+    disks.fail(disk(cluster, 0), BROKEN)
+
+    assert builders.contents(cluster)[EVENTS] == records_of(BATCHES[:2])
+    assert partition(cluster).state().leader == 0  # a reader elects nobody
+
+
+# What was not acknowledged.
+
+
+def test_what_only_the_old_leader_has_is_cut_off_when_it_is_back(
+    cluster: Cluster, disks: Disks, clock: Clock
+) -> None:
+    write(cluster, 0)
+    for node_id in (1, 2):
+        disks.fail(disk(cluster, node_id), FULL)
+    disks.kill_at = 10**9
+    leader = with_clock(cluster, clock)
+    log = leader.manager.log(EVENTS)
+    builders.append(log, BATCHES[1])  # as one that is killed before it copies
+    log.write_state(log.state()._replace(high_watermark=1), flush=False)
+    for node_id in (1, 2):
+        disks.mend(disk(cluster, node_id))
+    disks.fail(disk(cluster, 0), BROKEN)
+    write(cluster, 2)
+    disks.mend(disk(cluster, 0))
+    clock.now_ms += RETRY_MS
+    write(cluster, 3)
+
+    assert isr(cluster) == (0, 1, 2)
+    ensure_holds(cluster, 0, 2, 3)
+
+
+def test_what_a_killed_leader_did_not_copy_is_copied_by_the_next_writer(
+    cluster: Cluster, clock: Clock, disks: Disks
+) -> None:
+    write(cluster, 0)
+    before = len(disks.steps)
+    write(cluster, 1)
+    steps = len(disks.steps) - before
+    for step in range(steps + 1):
+        victim = with_clock(cluster, clock)
+        known = high_watermark(cluster)
+        disks.kill_at = step
+        try:
+            write(victim, 1)
+        except Killed:
+            pass
+        disks.kill_at = None
+        assert high_watermark(cluster) >= known
+        found = builders.contents(cluster)[EVENTS]
+        write(cluster, 2)
+        assert builders.contents(cluster)[EVENTS][: len(found)] == found
+        assert isr(cluster) == (0, 1, 2)
+        copies = {bytes_of(cluster, node_id) for node_id in range(3)}
+        assert len(copies) == 1
+
+
+# Enough replicas.
+
+
+class Answer:
+    def __init__(self) -> None:
+        self.results: list[Mapping[TopicPartition, AppendResult]] = []
+
+    def __call__(self, results: Mapping[TopicPartition, AppendResult]) -> None:
+        self.results.append(results)
+
+    @property
+    def error(self) -> Exception | None:
+        ((result,),) = [list(results.values()) for results in self.results]
+        return result.error
+
+
+def send(cluster: Cluster, data: bytes, *, required_acks: int = -1) -> Answer:
+    answer = Answer()
+    cluster.append_records(
+        timeout_ms=500,
+        required_acks=required_acks,
+        entries_per_partition={EVENTS: data},
+        on_complete=answer,
+        flush=False,
+    )
+    return answer
+
+
+@pytest.fixture
+def strict(tmp_path: Path, disks: Disks, clock: Clock) -> Cluster:
+    config = TopicConfig(min_insync_replicas=2)
+    return with_clock(a_replicated_cluster(tmp_path, disks, replicas=2, config=config), clock)
+
+
+def test_with_too_few_in_sync_acks_all_writes_nothing_and_acks_one_is_not_seen(
+    strict: Cluster, disks: FailsBehindTheLeader, clock: Clock
+) -> None:
+    write(strict, 0)
+    disks.fail(disk(strict, 1), FULL)
+    write(strict, 1, required_acks=1)
+    assert isr(strict) == (0,)
+    error = send(strict, BATCHES[2]).error
+    assert isinstance(error, NotEnoughReplicasError)
+    assert "in-sync replicas 0, and min.insync.replicas is 2: nothing is written" in str(error)
+    ensure_holds(strict, 0)
+    assert strict.edges([EVENTS])[EVENTS] == (0, 1, 1, 3)
+    disks.folder = None
+    disks.mend(disk(strict, 1))
+    clock.now_ms += RETRY_MS
+    write(strict, 3)
+
+    assert isr(strict) == (0, 1)
+    ensure_holds(strict, 0, 1, 3)
+
+
+def test_an_append_waits_for_a_replica_that_comes_back(
+    strict: Cluster, disks: FailsBehindTheLeader, clock: Clock
+) -> None:
+    write(strict, 0)
+    disks.folder = disk(strict, 1)
+    answer = send(strict, BATCHES[1])
+    assert answer.results == []
+    strict.manager.delayed_produces.look()
+    assert answer.results == []
+    disks.folder = None
+    disks.mend(disk(strict, 1))
+    clock.now_ms += RETRY_MS // 3
+    strict.manager.delayed_produces.look()
+    assert answer.results == []
+    strict.manager.dirs.look_again()
+    strict.manager.delayed_produces.look()
+    strict.manager.delayed_produces.look()
+
+    assert answer.error is None
+    ensure_holds(strict, 0, 1)
+
+
+def test_an_append_that_waits_too_long_is_timed_out_and_stays(
+    strict: Cluster, disks: FailsBehindTheLeader, clock: Clock
+) -> None:
+    disks.folder = disk(strict, 1)
+    answer = send(strict, BATCHES[1])
+    clock.now_ms += 500
+    strict.manager.delayed_produces.look()
+
+    assert isinstance(answer.error, RequestTimedOutError)
+    assert len(strict.manager.delayed_produces) == 0
+    disks.folder = None
+    disks.mend(disk(strict, 1))
+    clock.now_ms += RETRY_MS
+    write(strict, 2)
+    ensure_holds(strict, 1, 2)
+
+
+def test_an_append_that_waits_is_told_when_another_leads(
+    strict: Cluster, disks: FailsBehindTheLeader, clock: Clock
+) -> None:
+    write(strict, 0)
+    disks.folder = disk(strict, 1)
+    answer = send(strict, BATCHES[1])
+    state = partition(strict).state()
+    after = state._replace(leader_epoch=1, partition_epoch=state.partition_epoch + 1)
+    strict.metadata.write_partition_state(EVENTS, after)
+    strict.manager.delayed_produces.look()
+
+    assert isinstance(answer.error, NotLeaderOrFollowerError)
+    assert "another leader, node 0" in str(answer.error)
+
+
+# Producers with numbers.
+
+
+def test_a_new_leader_knows_its_producers(cluster: Cluster, disks: Disks) -> None:
+    for sequence in range(3):
+        data = idempotent_batch(base_sequence=sequence)
+        assert append_records(cluster, {EVENTS: data})[EVENTS].error is None
+    disks.fail(disk(cluster, 0), BROKEN)
+    again = append_records(cluster, {EVENTS: idempotent_batch(base_sequence=1)})[EVENTS]
+
+    assert (again.error, again.base_offset) == (None, 1)
+    assert (
+        append_records(cluster, {EVENTS: idempotent_batch(base_sequence=3)})[EVENTS].error is None
+    )
+    assert high_watermark(cluster) == 4
+
+
+# Deletion, files of other sizes.
+
+
+def test_followers_begin_where_their_leader_does(
+    cluster: Cluster, disks: Disks, clock: Clock
+) -> None:
+    write(cluster, 0, 1)
+    disks.fail(disk(cluster, 2), BROKEN)
+    write(cluster, 2)
+    cluster.delete_records({EVENTS: 6})
+    disks.mend(disk(cluster, 2))
+    clock.now_ms += RETRY_MS
+    write(cluster, 3)
+
+    found = partition(cluster)
+    starts = {found._log_of(node).state().log_start_offset for node in range(3)}
+    assert (isr(cluster), starts) == ((0, 1, 2), {6})
+
+
+def test_segments_roll_in_every_replica(tmp_path: Path, disks: Disks, clock: Clock) -> None:
+    config = TopicConfig(segment_bytes=1200, index_interval_bytes=1)
+    cluster = with_clock(a_replicated_cluster(tmp_path, disks, config=config), clock)
+    write(cluster, *range(8))
+
+    ensure_holds(cluster, *range(8))
+    assert len(list(cluster.metadata.log_directory(EVENTS, 1).glob("*.log"))) > 2

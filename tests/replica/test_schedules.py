@@ -1,0 +1,244 @@
+"""Any schedule of appends, fetches, disks that fail and come back, and processes that are killed.
+
+Two processes share a partition of two or three replicas, under a clock that is turned. After each step:
+
+- what was below a high watermark that anybody saw is still there, the same, at the same offset;
+- no high watermark that is shown is lower than one before;
+- whoever reads is answered, as long as the disk of an in-sync replica can be read.
+
+In the end all disks are back: every record that was acknowledged is there, all replicas are in sync
+and hold the same bytes, each append was answered once, and no lock is left behind.
+
+KBATCH_SCHEDULES        how many; a few by default, 10,000 with `make soak`
+KBATCH_SCHEDULES_FIRST  the seed of the first one; a failure names its seed
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.config import TopicConfig
+from spark_kbatch.errors import KafkaStorageError, KBatchError
+from spark_kbatch.model import AppendResult, LogOffsets, TopicPartition
+from spark_kbatch.replica.log_dirs import RETRY_MS
+from tests import builders
+from tests.reference import Record, encode_batch
+from tests.replica.disks import (
+    BROKEN,
+    EVENTS,
+    FULL,
+    READ_ONLY,
+    Clock,
+    Disks,
+    Killed,
+    a_replicated_cluster,
+    bytes_of,
+    isr,
+    partition,
+    with_clock,
+)
+
+FIRST = int(os.environ.get("KBATCH_SCHEDULES_FIRST", "0"))
+QUICK, MANY = 30, 10_000
+STEPS = 14
+TIMEOUT_MS = 500
+
+
+class Append:
+    """One append, and how often it was answered."""
+
+    def __init__(self, key: bytes) -> None:
+        self.key, self.answers = key, 0
+        self.offset: int | None = None  # where it was acknowledged by all replicas
+
+    def __call__(self, results: Mapping[TopicPartition, AppendResult]) -> None:
+        self.answers += 1
+        ((_, result),) = results.items()
+        if result.error is None:
+            self.offset = result.base_offset
+        else:
+            assert isinstance(result.error, KBatchError), result.error
+
+
+class Schedule:
+    """One seed's run."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.disks, self.clock = Disks(), Clock()
+        self.nodes = self.rng.choice([2, 3, 3])
+        config = TopicConfig(
+            min_insync_replicas=self.rng.choice([1, 1, 2]),
+            segment_bytes=self.rng.choice([300, 1 << 20]),
+        )
+        made = a_replicated_cluster(folder, self.disks, replicas=self.nodes, config=config)
+        self.folder = folder
+        self.processes = [with_clock(made, self.clock) for _ in range(2)]
+        self.appends: list[tuple[int, int, Append]] = []  # process, acks, append
+        self.seen: dict[int, bytes | None] = {}  # keys by offset, below a high watermark
+        self.high_watermark = 0
+        self.log: list[str] = []
+
+    def run(self) -> None:
+        weighted = [self.append] * 6 + [self.fail] * 3 + [self.mend] * 2 + [self.kill] * 3
+        weighted += [self.turn] * 2 + [self.lose, self.sync]
+        for _ in range(STEPS):
+            step = self.rng.choice(weighted)
+            self.log.append(step.__name__)
+            step()
+            self.look()
+        self.finish()
+
+    # Steps.
+
+    def append(self, process: int | None = None) -> None:
+        number = self.rng.randrange(2) if process is None else process
+        acks = self.rng.choice([-1, -1, 1, 0])
+        one = Append(f"{len(self.appends)}".encode())
+        self.appends.append((number, acks, one))
+        self.log[-1] += f" {one.key!r} by {number}, acks {acks}"
+        size = self.rng.choice([1, 3])
+        records = [Record(n, 1000 + n, one.key, b"value") for n in range(size)]
+        self.processes[number].append_records(
+            timeout_ms=TIMEOUT_MS,
+            required_acks=acks,
+            entries_per_partition={EVENTS: encode_batch(records)},
+            on_complete=one,
+            flush=self.rng.random() < 0.5,
+        )
+
+    def kill(self) -> None:
+        """Somewhere within an append."""
+        number = self.rng.randrange(2)
+        self.disks.kill_at = self.rng.randrange(30)
+        try:
+            self.append(number)
+        except Killed:
+            self.log[-1] += ", killed"
+            self.processes[number] = with_clock(self.processes[number], self.clock)
+        self.disks.kill_at = None
+
+    def fail(self) -> None:
+        node = self.rng.randrange(self.nodes)
+        error = self.rng.choice([BROKEN, FULL, READ_ONLY])
+        self.log[-1] += f" {node} {error}"
+        self.disks.fail(self.disk(node), error)
+
+    def mend(self) -> None:
+        node = self.rng.randrange(self.nodes)
+        self.log[-1] += f" {node}"
+        self.disks.mend(self.disk(node))
+
+    def turn(self) -> None:
+        self.clock.now_ms += self.rng.choice([10, TIMEOUT_MS, RETRY_MS, 2 * RETRY_MS])
+        for process in self.processes:
+            process.manager.delayed_produces.look()
+
+    def lose(self) -> None:
+        """All that a disk holds, where another one has everything that counts, too."""
+        node = self.rng.randrange(self.nodes)
+        in_sync = [n for n in isr(self.processes[0]) if self.is_readable(n)]
+        if set(in_sync) - {node} and self.is_readable(node):
+            # One topic decides about commits; it is in sync wherever it is not behind.
+            transactions = self.processes[0].manager.partition(
+                TopicPartition("__transaction_state", 0)
+            )
+            others = [n for n in transactions.state().isr if n != node and self.is_readable(n)]
+            if others:
+                self.log[-1] += f" {node}"
+                shutil.rmtree(self.disk(node))
+
+    def sync(self) -> None:
+        self.processes[self.rng.randrange(2)].manager.replicate(
+            [EVENTS], self.processes[0]._commits(flush=False), flush=False
+        )
+
+    # What must hold.
+
+    def look(self) -> None:
+        for process in self.processes:
+            try:
+                edges, found = self.read(process)
+            except KafkaStorageError:
+                # What has failed is not tried again for a while.
+                self.clock.now_ms += RETRY_MS
+                if not any(self.is_readable(node) for node in isr(process)):
+                    continue
+                edges, found = self.read(process)
+            assert edges.high_watermark >= self.high_watermark, "the high watermark moved back"
+            assert edges.high_watermark <= len(found) <= edges.log_end_offset
+            assert [record.offset for record in found] == list(range(len(found)))
+            for offset, key in self.seen.items():
+                assert found[offset].key == key, f"offset {offset} has changed"
+            self.high_watermark = edges.high_watermark
+            self.seen |= {r.offset: r.key for r in found[: edges.high_watermark]}
+
+    def read(self, process: Cluster) -> tuple[LogOffsets, list[Record]]:
+        return process.edges([EVENTS])[EVENTS], builders.contents(process)[EVENTS]
+
+    def finish(self) -> None:
+        self.log.append("all disks are back")
+        self.disks.failing.clear()
+        for node in range(self.nodes):
+            if not self.disk(node).exists():
+                with self.processes[0].locks.metadata():
+                    self.processes[0].metadata.replace_log_dir(node)
+        self.clock.now_ms += 2 * RETRY_MS
+        self.sync()  # a replica that is lost leaves first, and is made anew then
+        self.sync()
+        self.append(0)
+        self.look()
+        for process in self.processes:
+            process.manager.delayed_produces.look()
+            self.clock.now_ms += TIMEOUT_MS
+            process.manager.delayed_produces.look()
+            assert len(process.manager.delayed_produces) == 0
+
+        cluster = self.processes[0]
+        assert isr(cluster) == tuple(range(self.nodes))
+        assert len({bytes_of(cluster, node) for node in range(self.nodes)}) == 1
+        found = builders.contents(cluster)[EVENTS]
+        for _, acks, one in self.appends:
+            assert one.answers <= 1
+            if acks == -1 and one.answers and one.offset is not None:
+                assert found[one.offset].key == one.key, f"{one.key!r} was acknowledged and is gone"
+        keys = [record.key for record in found]
+        assert len(found) == partition(cluster).describe()[0].log_end_offset
+        assert all(keys.count(one.key) <= 3 for _, _, one in self.appends), "appended twice"
+
+    def disk(self, node: int) -> Path:
+        return self.folder / f"disk-{node}"
+
+    def is_readable(self, node: int) -> bool:
+        folder = self.disk(node)
+        return self.disks.failing.get(folder) != BROKEN and folder.exists()
+
+
+def run_schedules(folder: Path, count: int) -> None:
+    for seed in range(FIRST, FIRST + count):
+        schedule = Schedule(folder / str(seed), seed)
+        try:
+            schedule.run()
+        except BaseException as error:
+            error.add_note(
+                f"seed {seed}: KBATCH_SCHEDULES_FIRST={seed} KBATCH_SCHEDULES=1; "
+                + "; ".join(schedule.log)
+            )
+            raise
+        shutil.rmtree(folder / str(seed))
+
+
+def test_a_few_schedules_lose_nothing(tmp_path: Path) -> None:
+    run_schedules(tmp_path, int(os.environ.get("KBATCH_SCHEDULES", QUICK)))
+
+
+@pytest.mark.slow
+def test_many_schedules_lose_nothing(tmp_path: Path) -> None:
+    run_schedules(tmp_path, int(os.environ.get("KBATCH_SCHEDULES", MANY)))
