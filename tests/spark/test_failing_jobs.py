@@ -18,9 +18,10 @@ import pytest
 
 from spark_kbatch import cluster as cluster_module
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import TopicConfig, parse_write_options
+from spark_kbatch.config import parse_write_options
 from spark_kbatch.errors import CommitError, KafkaStorageError
 from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.spark.writer import Job, Staged
 from spark_kbatch.transaction import coordinator
@@ -166,9 +167,11 @@ def recreate(cluster: Cluster) -> None:
 
 def add_partitions(cluster: Cluster) -> None:
     topic = cluster.topic("events")
+    added = TopicPartition("events", 2)
+    directory = cluster.path / "broker-0" / str(added)
+    PartitionLog(cluster.files, directory, added, topic.config).create(topic.topic_id)
     with cluster.locks.metadata():
-        cluster.manager._open(TopicPartition("events", 2), TopicConfig()).create(topic.topic_id)
-        cluster.metadata.write_topic(replace(topic, partitions=3))
+        cluster.metadata.write_topic(replace(topic, partitions=3, replicas=()))
 
 
 def delete(cluster: Cluster) -> None:
