@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 from spark_kbatch.config import (
     FOREIGN_ENDS,
-    INTERNAL_PREFIX,
     Topic,
     TopicConfig,
     refuse,
@@ -34,6 +33,10 @@ from spark_kbatch.read_config import ReadOptions
 from spark_kbatch.record.header import LogRead
 
 _NEAREST = 5
+# By name, not by the underscores: a user's topic may begin with them too.
+_INTERNAL = {
+    "__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state",
+}  # fmt: skip
 
 
 class BrokerLogs(TopicReader):
@@ -52,10 +55,8 @@ class BrokerLogs(TopicReader):
         self._to_high_watermark = foreign_end == "checkpoint"
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
-        """Sorted; those that begin with two underscores where asked."""
-        return sorted(
-            name for name in self._by_topic() if internal or not name.startswith(INTERNAL_PREFIX)
-        )
+        """Sorted; those of Kafka itself where asked."""
+        return sorted(name for name in self._by_topic() if internal or name not in _INTERNAL)
 
     def topic(self, name: str) -> Topic:
         """With as many partitions as are here; its id is empty where the broker wrote none."""

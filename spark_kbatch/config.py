@@ -381,21 +381,44 @@ WRITE_OPTIONS = (
 )
 # fmt: on
 
-# Options of Kafka's clients that only concern the way to a remote broker, and those of its producer
-# that change nothing in a task: a job is acknowledged and repeated as a whole (acks, retries, timeouts,
-# idempotence), a task waits for no memory but its own (max.block.ms), and what it stages waits in no
-# queue that could be longer than another (partitioner.adaptive.partitioning.enable).
-IGNORED_KAFKA_KEYS = frozenset(
-    "acks client.dns.lookup client.id client.rack connections.max.idle.ms default.api.timeout.ms "
-    "enable.idempotence fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id "
-    "heartbeat.interval.ms max.block.ms max.in.flight.requests.per.connection "
-    "max.partition.fetch.bytes max.poll.interval.ms max.poll.records max.request.size "
-    "metadata.max.age.ms partitioner.adaptive.partitioning.enable receive.buffer.bytes "
-    "reconnect.backoff.max.ms reconnect.backoff.ms "
-    "request.timeout.ms retries retry.backoff.max.ms retry.backoff.ms delivery.timeout.ms "
-    "security.protocol send.buffer.bytes session.timeout.ms".split()
-)
+# Options of Kafka's clients without meaning here, by the reason; accepted with their prefix and ignored.
+IGNORED_KAFKA_KEYS_BY_REASON = {
+    "there is no broker to reach": (
+        "allow.auto.create.topics bootstrap.controllers client.dns.lookup client.id client.rack "
+        "connections.max.idle.ms default.api.timeout.ms metadata.max.age.ms metadata.max.idle.ms "
+        "metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy "
+        "partitioner.availability.timeout.ms receive.buffer.bytes reconnect.backoff.max.ms "
+        "reconnect.backoff.ms request.timeout.ms security.protocol security.providers "
+        "send.buffer.bytes socket.connection.setup.timeout.max.ms "
+        "socket.connection.setup.timeout.ms"
+    ),
+    "there are no consumer groups": (
+        "auto.commit.interval.ms group.id group.instance.id group.protocol group.remote.assignor "
+        "heartbeat.interval.ms max.poll.interval.ms partition.assignment.strategy "
+        "session.timeout.ms"
+    ),
+    "a task reads its range in large pieces, and checks every CRC": (
+        "check.crcs exclude.internal.topics fetch.max.bytes fetch.max.wait.ms fetch.min.bytes "
+        "max.partition.fetch.bytes max.poll.records"
+    ),
+    "a job is acknowledged and repeated as a whole, and a task waits for no memory but its own": (
+        "acks delivery.timeout.ms enable.idempotence max.block.ms "
+        "max.in.flight.requests.per.connection max.request.size "
+        "partitioner.adaptive.partitioning.enable retries retry.backoff.max.ms retry.backoff.ms "
+        "transaction.timeout.ms"
+    ),
+    "nothing collects metrics": (
+        "auto.include.jmx.reporter enable.metrics.push metric.reporters metrics.num.samples "
+        "metrics.recording.level metrics.sample.window.ms"
+    ),
+}
+IGNORED_KAFKA_KEYS = frozenset(" ".join(IGNORED_KAFKA_KEYS_BY_REASON.values()).split())
 IGNORED_KAFKA_PREFIXES = ("sasl.", "ssl.")
+# With their prefix they are ignored on the side that does not know them, as both often share options.
+_KAFKA_KEYS_OF_ONE_SIDE = frozenset(
+    "batch.size buffer.memory compression.gzip.level compression.lz4.level compression.type "
+    "compression.zstd.level isolation.level linger.ms partitioner.class partitioner.ignore.keys".split()
+)
 FORBIDDEN_KAFKA_KEYS = {
     "auto.offset.reset": "give startingOffsets instead",
     "key.deserializer": "keys are read as binary; cast the column",
@@ -404,6 +427,7 @@ FORBIDDEN_KAFKA_KEYS = {
     "value.serializer": "values are written as they are, string or binary",
     "enable.auto.commit": "offsets are given by options, nothing is committed",
     "interceptor.classes": "there is no Java client to intercept",
+    "transactional.id": "a job is a transaction, and a stream's id is its query's",
 }
 
 
@@ -487,7 +511,8 @@ class Given:
             elif key != bare and bare in FORBIDDEN_KAFKA_KEYS:
                 self._forbidden.append(given_key)
             elif key == bare or not (
-                bare in IGNORED_KAFKA_KEYS or bare.startswith(IGNORED_KAFKA_PREFIXES)
+                bare in IGNORED_KAFKA_KEYS | _KAFKA_KEYS_OF_ONE_SIDE
+                or bare.startswith(IGNORED_KAFKA_PREFIXES)
             ):
                 refuse_unknown(given_key, [option.key for option in known])
 
@@ -554,4 +579,15 @@ def options_markdown(known: tuple[Option, ...]) -> str:
     for option in known:
         accepts = option.accepts.replace("|", r"\|")
         lines.append(f"| `{option.key}` | {accepts} | {option.default} | {option.text} |")
+    return "\n".join(lines)
+
+
+def ignored_markdown() -> str:
+    """What is ignored, as the README has it."""
+    lines = ["| accepted and ignored | because |", "|---|---|"]
+    for reason, keys in IGNORED_KAFKA_KEYS_BY_REASON.items():
+        named = [f"`kafka.{key}`" for key in keys.split()]
+        if "broker" in reason:
+            named += [f"`kafka.{prefix}*`" for prefix in IGNORED_KAFKA_PREFIXES]
+        lines.append(f"| {', '.join(named)} | {reason} |")
     return "\n".join(lines)

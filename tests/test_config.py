@@ -298,6 +298,16 @@ def test_key_of_a_remote_broker_is_accepted_with_prefix_and_ignored(key: str, va
     assert read(f"Kafka.{key.upper()}", value) == parse_read_options(READ)
 
 
+def test_keys_of_the_other_side_are_ignored_with_prefix_and_refused_without() -> None:
+    """As where one set of options goes to the reader and to the writer."""
+    assert read("kafka.linger.ms", "x") == parse_read_options(READ)
+    assert write("kafka.isolation.level", "x") == parse_write_options(WRITE)
+    with pytest.raises(ConfigError, match=r"unknown option 'linger\.ms'"):
+        read("linger.ms", "5")
+    with pytest.raises(ConfigError, match=r"unknown option 'isolation\.level'"):
+        write("isolation.level", "read_committed")
+
+
 @pytest.mark.parametrize("key", FORBIDDEN_KAFKA_KEYS)
 def test_key_that_would_change_the_result_is_forbidden_and_says_what_to_do(key: str) -> None:
     for parse, options in ((parse_write_options, WRITE), (parse_read_options, READ)):

@@ -80,3 +80,13 @@ def test_options_tables_are_those_of_config(side: str, options: tuple[config.Opt
     table = re.search(marker, README.read_text(encoding="utf-8"), re.DOTALL)
     assert table is not None
     assert table[1] == config.options_markdown(options)
+
+
+def test_table_of_ignored_options_is_that_of_config() -> None:
+    table = re.search(
+        r"<!-- ignored options -->\n(.*?)\n<!-- end -->",
+        README.read_text(encoding="utf-8"),
+        re.DOTALL,
+    )
+    assert table is not None
+    assert table[1] == config.ignored_markdown()

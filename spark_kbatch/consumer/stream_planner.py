@@ -23,6 +23,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from spark_kbatch.config import Topic
 from spark_kbatch.consumer import planning, splits
+from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.consumer.planning import LogView, Topics
 from spark_kbatch.consumer.stream_limits import TriggerDelay, rate_limited
 from spark_kbatch.consumer.stream_offset import Offsets, StreamOffset, is_another_topic
@@ -39,7 +40,6 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _LOOKS_MAX = 10
-_REMEDY = "; with option 'failOnDataLoss' set to 'false' the query goes on with what is there"
 
 
 class StreamTopics(Topics, Protocol):
@@ -56,7 +56,7 @@ class Seen(NamedTuple):
     ids: Mapping[str, str]
 
 
-class StreamRange(NamedTuple):
+class StreamPiece(NamedTuple):
     """What a task of a micro-batch reads."""
 
     wanted: OffsetRange
@@ -74,6 +74,7 @@ class StreamPlanner:
     ) -> None:
         """`open_topics` gives what lies at PATH, which is looked at anew for each question."""
         self._options, self._open_topics, self._now_ms = options, open_topics, now_ms
+        self._loss = DataLoss(fail=options.fail_on_data_loss)
         self._delay = TriggerDelay(
             options.min_offsets_per_trigger or 0, options.max_trigger_delay_ms
         )
@@ -125,7 +126,7 @@ class StreamPlanner:
             return start
         return StreamOffset(ends, seen.ids, _carried(start, seen))
 
-    def plan(self, start: StreamOffset, end: StreamOffset) -> list[StreamRange]:
+    def plan(self, start: StreamOffset, end: StreamOffset) -> list[StreamPiece]:
         """The ranges of the micro-batch between two offsets, divided as the options say.
 
         Raises:
@@ -141,13 +142,10 @@ class StreamPlanner:
         seen = self._existing(end.offsets)
         if self._available is not None and self._latest is not None:
             self._ensure_available(end, self._latest, seen)
-        pieces = splits.divide(
-            self._ranges(start, end, seen),
-            self._options.min_partitions,
-            self._options.max_records_per_partition,
-        )
+        ranges = [one for one in self._ranges(start, end, seen) if one.start < one.end]
         return [
-            StreamRange(piece, end.ids.get(piece.topic_partition.topic, "")) for piece in pieces
+            StreamPiece(wanted, end.ids.get(wanted.topic_partition.topic, ""))
+            for wanted, _ in splits.split(ranges, seen.views, self._options)
         ]
 
     def prepare_for_available_now(self) -> None:
@@ -253,15 +251,10 @@ class StreamPlanner:
 
     def _lose_partitions(self, gone: Collection[TopicPartition], seen: Seen) -> None:
         if gone:
-            self._report(DataLossError(_names(gone), _names(seen.views), f"they are gone{_REMEDY}"))
+            self._loss.report(_names(gone), _names(seen.views), "they are gone")
 
     def _lose(self, asked: str, edges: LogOffsets, why: str) -> None:
-        self._report(DataLossError(asked, self._left(edges), f"{why}{_REMEDY}"))
-
-    def _report(self, error: DataLossError) -> None:
-        if self._options.fail_on_data_loss:
-            raise error
-        logger.warning("%s", error)
+        self._loss.report(asked, self._left(edges), why)
 
     def _left(self, edges: LogOffsets) -> str:
         end_offset = edges.end_offset(self._options.isolation_level)
@@ -288,6 +281,25 @@ class StreamPlanner:
             if last > self._end(edges, last):
                 why = f"{run} found an available offset which is less than its end offset"
                 raise DataLossError(f"{tp} up to offset {last}", self._left(edges), why)
+
+
+def still_there(piece: StreamPiece, topics: StreamTopics, options: ReadOptions) -> bool:
+    """Whether a task finds the topic that its piece is of, and not another one under its name.
+
+    Raises:
+        DataLossError: it does not, and data loss is not accepted.
+    """
+    (topic_partition, start, end), topic_id = piece
+    try:
+        found = topics.topic(topic_partition.topic).topic_id
+    except UnknownTopicOrPartitionError:
+        return True  # the read itself will tell
+    if not topic_id or found in ("", topic_id):
+        return True
+    why = "its topic was deleted and created again"
+    asked = f"{topic_partition} from offset {start} to {end}"
+    DataLoss(fail=options.fail_on_data_loss).report(asked, "nothing of it", why)
+    return False
 
 
 def _carried(start: StreamOffset, seen: Seen) -> Offsets | None:

@@ -101,9 +101,10 @@ class ReplicaManager:
         locks: Locks,
         now_ms: Callable[[], int],
         *,
-        looks_by_itself: bool = True,
+        uses_threads: bool = True,
     ) -> None:
-        """Without `looks_by_itself` delayed operations wait for calls of their `look`."""
+        """Without `uses_threads` delayed operations wait for calls of their `look`."""
+        self._uses_threads = uses_threads
         self.files, self.metadata, self.locks = files, metadata, locks
         self._now_ms = now_ms
         self.dirs = LogDirs(files, metadata, now_ms)
@@ -113,10 +114,10 @@ class ReplicaManager:
         # When retention was last looked at behind an append; of each partition under its lock.
         self._retention_checked_ms: dict[TopicPartition, int] = {}
         self.delayed_fetches: Purgatory[TopicPartition] = Purgatory(
-            now_ms, looks_by_itself=looks_by_itself
+            now_ms, looks_by_itself=uses_threads
         )
         self.delayed_produces: Purgatory[TopicPartition] = Purgatory(
-            now_ms, looks_by_itself=looks_by_itself
+            now_ms, looks_by_itself=uses_threads
         )
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
@@ -145,7 +146,10 @@ class ReplicaManager:
                         log = self._logs.setdefault((topic_partition, node_id), log)
                 return log
 
-            made = Partition(topic_partition, topic, self.metadata, self.dirs, log_of, self._now_ms)
+            made = Partition(
+                topic_partition, topic, self.metadata, self.dirs, log_of, self._now_ms,
+                uses_threads=self._uses_threads,
+            )  # fmt: skip
             with self._mutex:
                 found = self._partitions.setdefault(topic_partition, made)
         return found

@@ -40,6 +40,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 from spark_kbatch.config import Topic
@@ -120,8 +121,10 @@ class Partition:
         dirs: LogDirs,
         log_of: Callable[[int], PartitionLog],
         now_ms: Callable[[], int],
+        *,
+        uses_threads: bool = True,
     ) -> None:
-        self.topic_partition = topic_partition
+        self.topic_partition, self._uses_threads = topic_partition, uses_threads
         self._topic_id, self.config = topic.topic_id, topic.config
         self.replicas = topic.replicas_of(topic_partition.partition)
         # Where there is one replica nothing has to be agreed on.
@@ -338,11 +341,7 @@ class Partition:
         """
         state, log, log_state = led
         try:
-            isr = [
-                node
-                for node in self.replicas
-                if node == state.leader or self._catch_up_locked(node, led, flush=flush)
-            ]
+            isr = self._catch_all_up_locked(led, flush=flush)
         except _LeaderError as error:
             self._note(state.leader, error.cause)
             self._elect_locked(state)
@@ -479,6 +478,22 @@ class Partition:
         return True
 
     # Followers.
+
+    def _catch_all_up_locked(self, led: Leadership, *, flush: bool) -> list[int]:
+        """Give all followers what they lack; who has everything then, the leader too."""
+        followers = [node for node in self.replicas if node != led.state.leader]
+
+        def catch_up(node_id: int) -> bool:
+            return self._catch_up_locked(node_id, led, flush=flush)
+
+        if flush and self._uses_threads and len(followers) > 1:
+            # Each waits for a disk of its own.
+            with ThreadPoolExecutor(len(followers)) as pool:
+                done = list(pool.map(catch_up, followers))
+        else:
+            done = [catch_up(node_id) for node_id in followers]
+        caught_up = {node for node, is_equal in zip(followers, done, strict=True) if is_equal}
+        return [node for node in self.replicas if node in caught_up | {led.state.leader}]
 
     def _catch_up_locked(self, node_id: int, led: Leadership, *, flush: bool) -> bool:
         """Give a follower what it lacks; whether it has everything then."""

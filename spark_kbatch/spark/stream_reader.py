@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_kbatch.cluster import now_ms, open_for_reading
 from spark_kbatch.consumer.stream_offset import StreamOffset
-from spark_kbatch.consumer.stream_planner import StreamPlanner, StreamRange
+from spark_kbatch.consumer.stream_planner import StreamPiece, StreamPlanner, still_there
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.read_config import ReadOptions
@@ -51,7 +51,7 @@ except ImportError:  # before 4.2
 class StreamPartition(InputPartition):
     """What one task of a micro-batch reads."""
 
-    piece: StreamRange
+    piece: StreamPiece
 
 
 class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -108,9 +108,11 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of one piece, in offset order."""
         # Spark makes a partition of its own where there are none.
-        if isinstance(partition, StreamPartition):
-            wanted = partition.piece.wanted
-            batches = self._open().read_available(wanted, self._rows.decoded, self._options)
+        if not isinstance(partition, StreamPartition):
+            return
+        logs, wanted = self._open(), partition.piece.wanted
+        if still_there(partition.piece, logs, self._options):
+            batches = logs.read_available(wanted, self._rows.decoded, self._options)
             yield from self._rows.of(batches, wanted.topic_partition)
 
     def _open(self) -> TopicReader:

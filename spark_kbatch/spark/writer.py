@@ -52,7 +52,8 @@ def ensure_writable(schema: StructType, options: WriteOptions) -> None:
     """Check the columns that a write has. Names match by case; others are ignored.
 
     Raises:
-        ConfigError: no value, no topic, or a type that a column cannot have.
+        ConfigError: no value, no topic, a column twice, or a type that a column cannot have.
+    Source: KafkaWriter.validateQuery, topicExpression.
     """
     types = {field.name: field.dataType for field in schema}
     if "value" not in types:
@@ -69,7 +70,7 @@ def ensure_writable(schema: StructType, options: WriteOptions) -> None:
         match name:
             case "key" | "value":
                 accepted[name] = "string or binary", isinstance(given, (StringType, BinaryType))
-            case "topic":
+            case "topic" if options.topic is None:  # else the column is not looked at
                 accepted[name] = "string", isinstance(given, StringType)
             case "partition":
                 accepted[name] = "int", isinstance(given, IntegerType)
@@ -77,7 +78,12 @@ def ensure_writable(schema: StructType, options: WriteOptions) -> None:
                 accepted[name] = "timestamp", isinstance(given, TimestampType)
             case "headers":
                 accepted[name] = "array<struct<key:string,value:binary>>", _is_headers(given)
+    names = schema.fieldNames()
     for name, (wanted, fits) in accepted.items():
+        if names.count(name) > 1:
+            raise ConfigError(
+                f"column {name!r} is there {names.count(name)} times; rename or drop all but one"
+            )
         if not fits:
             raise ConfigError(
                 f"{name} attribute unsupported type {types[name].simpleString()}. {name} must be "

@@ -27,7 +27,6 @@ from hypothesis import strategies as st
 
 from spark_kbatch.config import Topic, TopicConfig
 from spark_kbatch.consumer.stream_offset import StreamOffset
-from spark_kbatch.consumer.stream_planner import StreamPlanner, StreamRange
 from spark_kbatch.errors import (
     ConfigError,
     DataLossError,
@@ -36,7 +35,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.read_config import parse_stream_read_options
+from tests.consumer.queries import Query
 from tests.consumer.topics import ALog
 
 MINUTE = 60_000
@@ -91,65 +90,6 @@ class FakeTopics:
         if topic not in self.logs:
             raise UnknownTopicOrPartitionError(f"topic {topic!r} does not exist")
         return topic
-
-
-class Query:
-    """A query as Spark runs it: what it has logged outlives a restart, its planner does not."""
-
-    def __init__(self, topics: FakeTopics, **options: Any) -> None:
-        self.topics = topics
-        self.options = {"path": "/data", "subscribe": "a", "startingOffsets": "earliest"} | options
-        self.committed: dict[str, Any] | None = None
-        self.logged: dict[str, Any] | None = None  # the end of a batch that was not committed
-        self.now_ms = 10**12
-        self.restart()
-
-    def restart(self, **options: Any) -> Query:
-        self.options |= options
-        given = {key: str(value) for key, value in self.options.items() if value is not None}
-        self.planner = StreamPlanner(
-            parse_stream_read_options(given), lambda: self.topics, lambda: self.now_ms
-        )
-        return self
-
-    def start(self) -> dict[str, Any]:
-        return through_json(self.committed or self.planner.initial().to_json())
-
-    def next_end(self, *, limited: bool = True) -> dict[str, Any] | None:
-        """The end of the next batch, which is logged; None where there is none."""
-        start = self.start()
-        if self.logged is None:
-            end = self.planner.latest(StreamOffset.from_json(start), limited=limited).to_json()
-            if self.committed is not None and json.dumps(end) == json.dumps(start):
-                return None
-            self.logged = through_json(end)
-        return self.logged
-
-    def plan(self) -> list[StreamRange]:
-        assert self.logged is not None
-        start, end = (StreamOffset.from_json(one) for one in (self.start(), self.logged))
-        return self.planner.plan(start, end)
-
-    def batch(self, *, limited: bool = True) -> dict[str, tuple[int, int]] | None:
-        """One trigger: what was read of each partition; None where there was no batch."""
-        if self.next_end(limited=limited) is None:
-            return None
-        planned = self.plan()
-        self.committed, self.logged = self.logged, None
-        return {str(one.wanted.topic_partition): one.wanted[1:] for one in planned}
-
-    def batches(self) -> list[dict[str, tuple[int, int]]]:
-        """Triggers until there is nothing more."""
-        found: list[dict[str, tuple[int, int]]] = []
-        while (batch := self.batch()) is not None:
-            found.append(batch)
-            assert len(found) < 100
-        return found
-
-
-def through_json(value: dict[str, Any]) -> dict[str, Any]:
-    parsed: dict[str, Any] = json.loads(json.dumps(value))
-    return parsed
 
 
 # Where a query begins.
@@ -769,7 +709,7 @@ def test_a_query_that_accepts_loss_survives_all_changes_and_reads_nothing_twice(
             assert start >= position.get((topic_id, str(partition)), 0)
             assert start < end
             position[topic_id, str(partition)] = end
-        query.committed, query.logged = query.logged, None
+        query.commit()
         return True
 
     for change in changes:

@@ -118,7 +118,7 @@ def with_clock(cluster: Cluster, clock: Clock) -> Cluster:
     again = Cluster(str(cluster.path), files=cluster.files)
     metadata = Metadata(cluster.files, cluster.path)
     locks = Locks(cluster.files, metadata.locks_dir)
-    again.manager = ReplicaManager(cluster.files, metadata, locks, clock, looks_by_itself=False)
+    again.manager = ReplicaManager(cluster.files, metadata, locks, clock, uses_threads=False)
     again.snapshots._manager = again.manager
     return again
 

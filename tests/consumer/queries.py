@@ -1,0 +1,79 @@
+"""Streaming queries as Spark runs them, without Spark."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from spark_kbatch.consumer.stream_offset import StreamOffset
+from spark_kbatch.consumer.stream_planner import StreamPiece, StreamPlanner, StreamTopics
+from spark_kbatch.read_config import parse_stream_read_options
+
+
+class Query:
+    """A query as Spark runs it: what it has logged outlives a restart, its planner does not."""
+
+    def __init__(self, topics: StreamTopics, **options: Any) -> None:
+        self.topics = topics
+        self.options = {"path": "/data", "subscribe": "a", "startingOffsets": "earliest"} | options
+        self.committed: dict[str, Any] | None = None
+        self.logged: dict[str, Any] | None = None  # the end of a batch that was not committed
+        self.now_ms = 10**12
+        self.restart()
+
+    def restart(self, **options: Any) -> Query:
+        """With other options, where some are given."""
+        self.options |= options
+        given = {key: str(value) for key, value in self.options.items() if value is not None}
+        self.parsed = parse_stream_read_options(given)
+        self.planner = StreamPlanner(self.parsed, self.opened, lambda: self.now_ms)
+        return self
+
+    def opened(self) -> StreamTopics:
+        """What the planner looks at."""
+        return self.topics
+
+    def start(self) -> dict[str, Any]:
+        """Where the next batch begins."""
+        return _through_json(self.committed or self.planner.initial().to_json())
+
+    def next_end(self, *, limited: bool = True) -> dict[str, Any] | None:
+        """The end of the next batch, which is logged; None where there is none."""
+        start = self.start()
+        if self.logged is None:
+            end = self.planner.latest(StreamOffset.from_json(start), limited=limited).to_json()
+            if self.committed is not None and json.dumps(end) == json.dumps(start):
+                return None
+            self.logged = _through_json(end)
+        return self.logged
+
+    def plan(self) -> list[StreamPiece]:
+        """Of the batch that is logged."""
+        assert self.logged is not None
+        start, end = (StreamOffset.from_json(one) for one in (self.start(), self.logged))
+        return self.planner.plan(start, end)
+
+    def commit(self) -> None:
+        """What was logged."""
+        self.committed, self.logged = self.logged, None
+
+    def batch(self, *, limited: bool = True) -> dict[str, tuple[int, int]] | None:
+        """One trigger: what was read of each partition; None where there was no batch."""
+        if self.next_end(limited=limited) is None:
+            return None
+        planned = self.plan()
+        self.commit()
+        return {str(one.wanted.topic_partition): one.wanted[1:] for one in planned}
+
+    def batches(self) -> list[dict[str, tuple[int, int]]]:
+        """Triggers until there is nothing more."""
+        found: list[dict[str, tuple[int, int]]] = []
+        while (batch := self.batch()) is not None:
+            found.append(batch)
+            assert len(found) < 100
+        return found
+
+
+def _through_json(value: dict[str, Any]) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(json.dumps(value))
+    return parsed
