@@ -197,7 +197,7 @@ def _by_partition(
             )
             whole = isinstance(number, int) and not isinstance(number, bool)
             if not whole or not (accepted(number) or 0 <= number <= LONG_MAX):
-                refuse(key, value, accepts)
+                refuse(key, value, f"{accepts}; {topic_partition} has {json.dumps(number)}")
             # "0" and "00" are one partition, as in Spark's connector.
             if topic_partition in numbers:
                 refuse(key, value, f"{accepts}; each partition once")

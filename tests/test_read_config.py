@@ -323,6 +323,7 @@ def test_bad_offset_is_refused(key: str, offset: object) -> None:
         read(key, value)
 
     assert str(error.value).startswith(f"option {key!r} is {value!r}; accepted: ")
+    assert str(error.value).endswith(f"; events-0 has {json.dumps(offset)}")
 
 
 PARTITIONS = [

@@ -33,6 +33,8 @@ def cut_offsets(
         views = [segments.view(at) for at in range(first, last + 1)]
     except FileNotFoundError:
         return []  # deleted since; what that means is seen when the range is read
+    if sum(view.size_in_bytes for view in views) <= piece_bytes:
+        return []
     begin = _position(files, views[0], start_offset)
     end = views[-1].size_in_bytes
     if end_offset < views[-1].next_offset:

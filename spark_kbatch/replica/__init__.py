@@ -19,7 +19,7 @@ There is no server: each process that appends does what is due for the partition
 `partition` tells how replicas agree, and what survives.
 
 Module by module: `metadata` the JSON files, what PATH may be, topic creation; `locks` who waits for
-whom; `log_dirs` which disks can be used; `producer_ids` who is who among idempotent producers;
+whom; `mirrors` copies of the JSON files on other disks; `log_dirs` which disks can be used; `producer_ids` who is who among idempotent producers;
 `partition` leader, in-sync replicas and high watermark; `purgatory` what waits for an answer,
 `producing` appends that do and `fetching` fetches; `manager` all partitions: appends, fetches and
 deletions; `overview` what an operator sees and does.

@@ -32,10 +32,13 @@ from spark_kbatch.log.broker_log_dir import BrokerLogDir
 from spark_kbatch.log.checkpoints import META_PROPERTIES, random_id, write_meta_properties
 from spark_kbatch.log.files import Files
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.replica.mirrors import GENERATION, Mirrors, mirror_of
 
 CLUSTER_FILE = "cluster.json"
 FORMAT_VERSION = 1
 _NEXT_PRODUCER_ID = "next_producer_id"
+_MIRROR = "mirror-"
+_MIRRORED = {CLUSTER_FILE, "topics", "partitions"}
 _FIRST_PARTITION = f"{INTERNAL_PREFIX}transaction_state-0"
 
 
@@ -282,6 +285,8 @@ class Metadata:
                 )
         for directory in (log_dir.path, log_dir.staging):
             self.files.make_dir(directory)
+        if log_dir.path.parent != self.path:
+            self.files.make_dir(mirror_of(log_dir.path))
         write_meta_properties(
             self.files, log_dir.path, cluster_id=cluster_id, node_id=log_dir.node_id,
             directory_id=log_dir.directory_id,
@@ -350,12 +355,13 @@ class Metadata:
         known[node_id] = log_dir
         self._write_log_dirs(known)
         self._make_log_dir(log_dir, self.cluster_id())
+        self._copy_to_mirrors()
         return log_dir
 
     def _write_log_dirs(self, log_dirs: Sequence[LogDir]) -> None:
         path = self.path / CLUSTER_FILE
-        self._write_json(path, self._read_json(path) | {"log_dirs": self._as_json(log_dirs)})
         self._log_dirs = tuple(log_dirs)
+        self._write_json(path, self._read_json(path) | {"log_dirs": self._as_json(log_dirs)})
 
     def take_producer_ids(self, count: int) -> range:
         """Ids that nobody has had nor will have. The caller holds the metadata lock."""
@@ -367,19 +373,15 @@ class Metadata:
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
         """Sorted; internal topics where asked."""
-        names = (
-            n.removesuffix(".json")
-            for n in self.files.list(self._topics_dir)
-            if n.endswith(".json")
-        )
+        files = {*self.files.list(self._topics_dir), *self._mirrors().list(self._topics_dir.name)}
+        names = (name.removesuffix(".json") for name in files if name.endswith(".json"))
         return sorted(name for name in names if internal or not name.startswith(INTERNAL_PREFIX))
 
     def find_topic(self, name: str) -> Topic | None:
         """The topic, or None where it does not exist."""
         path = self._topic_file(name)
-        try:
-            found = self._read_json(path)
-        except FileNotFoundError:
+        found = self._read_or_mirrored(path)
+        if found is None:
             return None
         try:
             # Earlier releases wrote the fields' names.
@@ -424,9 +426,8 @@ class Metadata:
             KafkaStorageError: the file is damaged.
         """
         path = self._partition_file(topic_partition)
-        try:
-            found = self._read_json(path)
-        except FileNotFoundError:
+        found = self._read_or_mirrored(path)
+        if found is None:
             return None
         try:
             isr = tuple(int(node) for node in found["isr"])
@@ -459,7 +460,55 @@ class Metadata:
         return self._topics_dir / f"{ensure_valid_topic(name)}.json"
 
     def _write_json(self, path: Path, value: dict[str, Any]) -> None:
-        self.files.replace(path, (json.dumps(value, indent=1) + "\n").encode())
+        mirrors = self._mirrors()
+        if mirrors.folders and path.name == CLUSTER_FILE:
+            value = value | {GENERATION: value.get(GENERATION, 0) + 1}
+        data = (json.dumps(value, indent=1) + "\n").encode()
+        self.files.replace(path, data)
+        mirrors.write(path.relative_to(self.path), data)
+
+    def _mirrors(self) -> Mirrors:
+        outside = (one.path for one in self._log_dirs or () if one.path.parent != self.path)
+        return Mirrors(self.files, map(mirror_of, outside))
+
+    def _read_or_mirrored(self, path: Path) -> dict[str, Any] | None:
+        """A file of PATH, or its newest copy where PATH does not have it; None where nobody has."""
+        try:
+            return self._read_json(path)
+        except FileNotFoundError:
+            return self._mirrors().read(path.relative_to(self.path))
+
+    def restore(self, folders: Sequence[Path]) -> bool:
+        """Put back what mirrors in these folders have; whether PATH holds a cluster then.
+
+        The caller holds the metadata lock.
+        """
+        found = (
+            folder / name
+            for folder in folders
+            if self.files.exists(folder)
+            for name in self.files.list(folder)
+            if name.startswith(_MIRROR)
+        )
+        mirrors = Mirrors(self.files, found)
+        for name in mirrors.names():
+            path, value = self.path / name, mirrors.read(name)
+            if value is not None and not self.files.exists(path):
+                self.files.make_dir(path.parent)
+                self.files.replace(path, (json.dumps(value, indent=1) + "\n").encode())
+        if self.exists():
+            for directory in (self._topics_dir, self.snapshots_dir):
+                self.files.make_dir(directory)
+        return self.exists()
+
+    def _copy_to_mirrors(self) -> None:
+        """All of PATH's files: one of the mirrors is new."""
+        mirrors, own = self._mirrors(), Mirrors(self.files, [self.path])
+        for folder in mirrors.folders:
+            self.files.make_dir(folder)
+        for name in own.names():
+            if name.parts[0] in _MIRRORED:
+                mirrors.write(name, self.files.read(self.path / name))
 
     def _read_json(self, path: Path) -> dict[str, Any]:
         text = self.files.read(path)

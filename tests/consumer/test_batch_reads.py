@@ -215,6 +215,17 @@ def test_earliest_is_looked_up_when_it_is_read(cluster: Cluster) -> None:
     assert load.collect() == {0: [10], 1: [7, 8]}
 
 
+def test_tasks_of_one_action_see_one_moment(cluster: Cluster) -> None:
+    load = Load(cluster, subscribe="t")
+    first, *others = load.tasks(["offset"])
+    assert sum(batch.num_rows for batch in first) == 10
+    write(cluster, {1: 5, 2: 5})
+    cluster.delete_records({("t", 1): 2})
+    with pytest.raises(DataLossError, match="t-1 from offset 0 to 2"):
+        list(others[0])
+    assert sum(batch.num_rows for batch in others[1]) == 4
+
+
 @pytest.mark.parametrize("options", [{"minPartitions": 6}, {"minPartitions": 20}, {}])
 def test_divided_ranges_cover_what_is_there_when_they_are_read(
     cluster: Cluster, options: dict[str, Any]
@@ -332,6 +343,16 @@ def test_records_that_are_deleted_while_they_are_read(
         in_between(cluster, strict, lambda: cluster.delete_records({("u", 0): 12}))
     found = in_between(cluster, lenient, lambda: cluster.delete_records({("u", 0): 22}))
     assert found == [12, 13, 14, *range(22, 30)]
+
+
+@pytest.mark.parametrize("bounds", [{}, {"startingOffsets": '{"t":{"0":2,"1":0,"2":0}}'}])
+def test_a_topic_that_is_gone_is_data_loss(cluster: Cluster, bounds: dict[str, str]) -> None:
+    strict = Load(cluster, subscribe="t", **bounds)
+    lenient = Load(cluster, subscribe="t", failOnDataLoss="false", **bounds)
+    (cluster.path / "topics" / "t.json").unlink()
+    with pytest.raises(DataLossError, match=r"partition t-0 cannot be read: .*'t' does not exist"):
+        strict.collect()
+    assert lenient.collect() == {}
 
 
 # Isolation.

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kbatch.consumer import splits
+from spark_kbatch.consumer import planning, splits
+from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.model import EARLIEST, LATEST, OffsetRange, TopicPartition
 from spark_kbatch.read_config import parse_read_options
 from tests.consumer.topics import ALog
@@ -192,3 +193,21 @@ def test_a_range_of_many_bytes_is_cut_by_bytes_unless_the_user_says_how() -> Non
 
 def test_a_range_of_few_bytes_is_not_cut() -> None:
     assert split((ALog(0, 134), ALL), (ALog(7, 7), ALL)) == [[ALL], [ALL]]
+
+
+@given(
+    planned=st.tuples(st.integers(0, 50), st.integers(0, 50)).map(sorted),
+    read=st.tuples(st.integers(0, 90), st.integers(0, 90)).map(sorted),
+    least=st.none() | st.integers(1, 12),
+)
+def test_pieces_of_everything_are_everything_whatever_happens_before_they_are_read(
+    planned: list[int], read: list[int], least: int | None
+) -> None:
+    whole = OffsetRange(T[0], *ALL)
+    options = {} if least is None else {"minPartitions": least}
+    (cuts,) = split((ALog(*planned), ALL), **options)
+    found = [
+        planning.resolve(OffsetRange(T[0], *cut), whole, *read, DataLoss(fail=True)) for cut in cuts
+    ]
+
+    assert [offset for _, start, end in found for offset in range(start, end)] == list(range(*read))

@@ -1,0 +1,71 @@
+"""Options of a batch read do through Spark what the plan's own tests say; few, for each takes a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+import spark_kbatch
+from tests.spark.frames import load, save
+
+pytestmark = pytest.mark.spark
+
+COUNTS = {0: 20, 1: 6, 2: 4}
+
+
+@pytest.fixture
+def orders(spark: SparkSession, tmp_path: Path) -> Path:
+    """A topic `orders-eu` of three partitions with 20, 6 and 4 records, whose times are 1 s apart."""
+    rows = [
+        (f"{partition}-{number}", partition, number)
+        for partition, count in COUNTS.items()
+        for number in range(count)
+    ]
+    frame = spark.createDataFrame(rows, "value string, partition int, second long").selectExpr(
+        "value", "partition", "timestamp_seconds(second) AS timestamp"
+    )
+    save(frame.coalesce(1), tmp_path, topic="orders-eu", num_partitions=3)
+    return tmp_path
+
+
+def test_divided_ranges_are_tasks_and_a_frame_that_is_used_again_sees_new_rows(
+    spark: SparkSession, orders: Path
+) -> None:
+    frame = load(spark, orders, subscribePattern="orders", minPartitions=6)
+    assert frame.rdd.getNumPartitions() == 6
+    assert frame.count() == 30
+    more = spark.sql("SELECT 'more' AS value, 2 AS partition FROM range(3)")
+    save(more, orders, topic="orders-eu")
+    assert frame.count() == 33
+    assert frame.union(frame).count() == 66
+    ((start, end, n),) = (
+        frame.where("partition = 2").agg(F.min("offset"), F.max("offset"), F.count("*")).collect()
+    )
+    assert (start, end, n) == (0, 6, 7)
+
+
+def test_times_bound_a_read(spark: SparkSession, orders: Path) -> None:
+    frame = load(
+        spark, orders, assign='{"orders-eu":[0,1]}', startingTimestamp=4000, endingTimestamp=6000
+    )
+    found = frame.select("partition", F.unix_seconds("timestamp")).collect()
+    assert sorted(map(tuple, found)) == [(0, 4), (0, 5), (1, 4), (1, 5)]
+
+
+def test_what_is_gone_fails_the_task_or_is_left_out(spark: SparkSession, orders: Path) -> None:
+    options = {
+        "subscribe": "orders-eu",
+        "startingOffsets": '{"orders-eu":{"0":2,"1":0,"2":0}}',
+        "maxRecordsPerPartition": 5,
+    }
+    strict = load(spark, orders, **options)
+    assert strict.count() == 18 + 6 + 4  # which plans it
+    lenient = load(spark, orders, failOnDataLoss="false", **options)
+    spark_kbatch.open(str(orders)).delete_records({("orders-eu", 0): 15})
+    with pytest.raises(PythonException, match="DataLossError: orders-eu-0 from offset 2 to 15"):
+        strict.count()
+    assert lenient.count() == 5 + 6 + 4
