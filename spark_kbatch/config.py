@@ -201,6 +201,8 @@ class WriteOptions:
     flush: bool
     txn_app_id: str | None
     txn_version: int | None
+    overwrite_delete_delay_ms: int
+    transactional_id_expiration_ms: int | None
 
 
 @dataclass(frozen=True)
@@ -384,8 +386,10 @@ WRITE_OPTIONS = (
     Option("replication.factor", _replication_factor, "1", "1", "Topics with several replicas are made and written in plain Python."),
     *TOPIC_OPTIONS,
     Option("adopt.min.bytes", parse_number(0, INT_MAX), "0 to 2147483647", "8388608", "From this size on, what a task wrote for a partition becomes a segment by renaming; smaller pieces are copied."),
+    Option("overwrite.delete.delay.ms", parse_number(0, LONG_MAX), "0 or more", "3600000", "How long what `mode(\"overwrite\")` replaces stays on disk, for readers that began before."),
     Option("flush", parse_boolean, "true, false", "true", "Whether a commit is on disk before it is acknowledged. With false a killed process loses nothing, a power loss may lose the last commits."),
     Option("txnAppId", _txn_app_id, "1 to 1000 characters", "not set", "With `txnVersion`: names who writes, such as a query and one of its sinks. Of each name a version is written once."),
+    Option("transactional.id.expiration.ms", parse_number(1, LONG_MAX), "1 or more", "not set", "After how long without a commit a stream, or a `txnAppId`, is forgotten, so that one which comes again then is written again. Not set, each is kept, in about 100 bytes."),
     Option("txnVersion", parse_number(0, 2**63 - 1), "0 or more", "not set", "Of this write; grows. A write whose version is not above the last one of its `txnAppId` comes again and is dropped, with a warning. Batch writes only."),
 )
 # fmt: on
@@ -466,6 +470,8 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         flush=given.get("flush", True),
         txn_app_id=given.get("txnAppId"),
         txn_version=given.get("txnVersion"),
+        overwrite_delete_delay_ms=given.get("overwrite.delete.delay.ms", 3_600_000),
+        transactional_id_expiration_ms=given.get("transactional.id.expiration.ms"),
     )
 
 

@@ -54,6 +54,8 @@ def test_a_write_needs_no_option_but_a_path() -> None:
         txn_app_id=None,
         txn_version=None,
         flush=True,
+        overwrite_delete_delay_ms=3_600_000,
+        transactional_id_expiration_ms=None,
     )
 
 

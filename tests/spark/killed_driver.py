@@ -62,7 +62,7 @@ def after(step: Callable[..., Any], stop: Callable[[], NoReturn]) -> Callable[..
 
 def after_one_state(step: Callable[..., Any], stop: Callable[[], NoReturn]) -> Callable[..., Any]:
     def stopping(self: Coordinator, states: dict[Any, Any]) -> NoReturn:
-        assert len(states) == 2 * PARTITIONS
+        assert len(states) == 2 * PARTITIONS + 1  # __commits, which comes first
         step(self, dict([sorted(states.items())[1]]))
         stop()
 

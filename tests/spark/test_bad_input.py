@@ -99,23 +99,6 @@ READS = [
         id="malformed-json",
     ),
     pytest.param(
-        {"subscribe": "flights", "startingOffsets": "latest"}, "ConfigError",
-        ["'startingOffsets'", "'latest'", "'earliest'", "-2"], id="start-at-latest",
-    ),
-    pytest.param(
-        {"subscribe": "flights", "startingOffsets": BOTH % (0, -1)}, "ConfigError",
-        ["'startingOffsets'", BOTH % (0, -1), "-2 is earliest"], id="start-at-minus-1",
-    ),
-    pytest.param(
-        {"subscribe": "flights", "startingOffsets": '{"flights":{"0":1}}'}, "ConfigError",
-        ["'startingOffsets'", "flights-0", "flights-0, flights-1", "exactly"],
-        id="offsets-of-some-partitions",
-    ),
-    pytest.param(
-        {"subscribe": "flights", "startingOffsets": BOTH % (0, 6)}, "OffsetOutOfRangeError",
-        ["'startingOffsets'", "offset 6", "flights-1", "0 to 5"], id="start-past-the-end",
-    ),
-    pytest.param(
         {"subscribe": "flights", "endingOffsets": BOTH % (6, 5)}, "OffsetOutOfRangeError",
         ["'endingOffsets'", "offset 6", "flights-0", "0 to 5"], id="end-past-the-end",
     ),
@@ -192,6 +175,28 @@ MORE_READS = [
 ]  # fmt: skip
 
 
+# A stream may be asked for these, and `load()` does not tell us what it is for.
+READS_THAT_COULD_BE_STREAMS = [
+    pytest.param(
+        {"subscribe": "flights", "startingOffsets": "latest"}, "ConfigError",
+        ["'startingOffsets'", "'latest'", "'earliest'", "-2"], id="start-at-latest",
+    ),
+    pytest.param(
+        {"subscribe": "flights", "startingOffsets": BOTH % (0, -1)}, "ConfigError",
+        ["'startingOffsets'", BOTH % (0, -1), "-2 is earliest"], id="start-at-minus-1",
+    ),
+    pytest.param(
+        {"subscribe": "flights", "startingOffsets": '{"flights":{"0":1}}'}, "ConfigError",
+        ["'startingOffsets'", "flights-0", "flights-0, flights-1", "exactly"],
+        id="offsets-of-some-partitions",
+    ),
+    pytest.param(
+        {"subscribe": "flights", "startingOffsets": BOTH % (0, 6)}, "OffsetOutOfRangeError",
+        ["'startingOffsets'", "offset 6", "flights-1", "0 to 5"], id="start-past-the-end",
+    ),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(("options", "kind", "said"), READS)
 def test_load_refuses(
     spark: SparkSession, flights: Path, options: dict[str, str], kind: str, said: list[str]
@@ -207,6 +212,20 @@ def test_schema_which_load_calls_refuses(
     given = {key.lower(): value for key, value in options.items()}
     with pytest.raises(KBatchError) as caught:
         KBatchDataSource({"path": str(flights), **given}).schema()
+    assert type(caught.value).__name__ == kind
+    for part in said:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(("options", "kind", "said"), READS_THAT_COULD_BE_STREAMS)
+def test_the_plan_of_the_first_action_refuses_what_a_stream_may_be_asked_for(
+    flights: Path, options: dict[str, str], kind: str, said: list[str]
+) -> None:
+    given = {key.lower(): value for key, value in options.items()}
+    source = KBatchDataSource({"path": str(flights), **given})
+    schema = source.schema()
+    with pytest.raises(KBatchError) as caught:
+        source.reader(schema).partitions()
     assert type(caught.value).__name__ == kind
     for part in said:
         assert part in str(caught.value)
@@ -370,10 +389,14 @@ def test_save_refuses_topics_of_the_clusters_own(row: DataFrame, flights: Path) 
         save(row, flights, topic="__transaction_state")
 
 
-def test_save_modes_other_than_append_are_refused(row: DataFrame, flights: Path) -> None:
+def test_overwrite_needs_to_be_told_what(row: DataFrame, flights: Path) -> None:
+    rows = row.selectExpr("value", "'flights' AS topic").write.format("kbatch")
+    with refused("save", "ConfigError", "'topic'", "replaces all that the topic holds"):
+        rows.mode("overwrite").save(str(flights))
+
+
+def test_other_save_modes_are_not_open_to_sources_in_python(row: DataFrame, flights: Path) -> None:
     writer = row.write.format("kbatch").option("topic", "flights")
-    with refused("save", "ConfigError", '"overwrite" is not supported', '.mode("append")'):
-        writer.mode("overwrite").save(str(flights))
     for mode in ("errorifexists", "ignore"):
         with pytest.raises(AnalysisException, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
             writer.mode(mode).save(str(flights))
