@@ -196,6 +196,7 @@ class WriteOptions:
     partitioner_class: str | None
     partitioner_ignore_keys: bool
     num_partitions: int | None
+    replication_factor: int
     topic_config: Mapping[str, Any]  # fields of TopicConfig that the options name
     adopt_min_bytes: int
     flush: bool
@@ -289,6 +290,16 @@ def _format_version(key: str, value: str) -> str:
     return value.strip()
 
 
+def _replication_factor(key: str, value: str) -> int:
+    if parse_number(1)(key, value) > 1:
+        refuse(
+            key, value,
+            "1; a topic with several replicas is made by spark_kbatch.open(PATH).create_topic, and "
+            "written by a producer in plain Python",
+        )  # fmt: skip
+    return 1
+
+
 def ensure_codec_exists(topic: Topic, compression_type: str) -> None:
     """Check that the format of a topic knows a codec.
 
@@ -374,6 +385,7 @@ WRITE_OPTIONS = (
     Option("partitioner.class", parse_dotted_path, "`package.module.function`", "Kafka's partitioner", "A function of (keys as an Arrow array, partition count) that gives each row's partition, for rows that name none. Workers must be able to import it."),
     Option("partitioner.ignore.keys", parse_boolean, "true, false", "false", "Whether rows with keys are spread as those without."),
     Option("num.partitions", parse_number(1, 100_000), "1 to 100000", "1", "Partitions of a topic that this write creates. An existing topic must have as many."),
+    Option("replication.factor", _replication_factor, "1", "1", "Topics with several replicas are made and written in plain Python."),
     *TOPIC_OPTIONS,
     Option("adopt.min.bytes", parse_number(0, INT_MAX), "0 to 2147483647", "8388608", "From this size on, what a task wrote for a partition becomes a segment by renaming; smaller pieces are copied."),
     Option("overwrite.delete.delay.ms", parse_number(0, LONG_MAX), "0 or more", "3600000", "How long what `mode(\"overwrite\")` replaces stays on disk, for readers that began before."),
@@ -455,6 +467,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         partitioner_class=given.get("partitioner.class"),
         partitioner_ignore_keys=given.get("partitioner.ignore.keys", False),
         num_partitions=given.get("num.partitions"),
+        replication_factor=given.get("replication.factor", 1),
         topic_config=_topic_fields(given),
         adopt_min_bytes=given.get("adopt.min.bytes", 8 * MiB),
         flush=given.get("flush", True),
