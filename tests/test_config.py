@@ -51,6 +51,7 @@ def test_a_write_needs_no_option_but_a_path() -> None:
         replication_factor=1,
         topic_config={},
         adopt_min_bytes=8 * 1024 * 1024,
+        staging_retention_ms=7 * 24 * 3600 * 1000,
         txn_app_id=None,
         txn_version=None,
         flush=True,

@@ -554,6 +554,7 @@ class Probe:
         if not seen:
             raise KafkaStorageError(
                 f"this executor does not see {path}, which the driver made: the folder is not shared "
-                "between driver and executors, or the job has ended; give a path on a file system "
-                "that all of them mount at the same place"
+                "between driver and executors, or the job has ended, or was silent for longer than "
+                "staging.retention.ms; give a path on a file system that all of them mount at the "
+                "same place"
             )
