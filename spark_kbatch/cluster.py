@@ -19,6 +19,7 @@ import pyarrow as pa
 from spark_kbatch.broker import BrokerLogs
 from spark_kbatch.config import (
     INT_MAX,
+    STAGING_RETENTION_MS,
     MiB,
     Topic,
     TopicConfig,
@@ -81,11 +82,11 @@ from spark_kbatch.transaction.history import Commit, History
 from spark_kbatch.transaction.repair import Repair
 from spark_kbatch.transaction.snapshot import Snapshots
 from spark_kbatch.transaction.staging import (
-    STAGING_RETENTION_MS,
     Extent,
     LeftOver,
     Staging,
     left_overs,
+    remove_left_overs,
 )
 
 
@@ -459,7 +460,8 @@ class Cluster(TopicReader):
         """
         names = self.metadata.topic_names() if topics is None else topics
         partitions = [tp for name in names for tp in self.manager.partitions(name)]
-        found = left_overs(
+        look = left_overs if dry_run else remove_left_overs
+        found = look(
             self.files,
             self.metadata.staging_dir,
             retention_ms=staging_retention_ms,
@@ -467,10 +469,9 @@ class Cluster(TopicReader):
         )
         if dry_run:
             return Garbage(self.manager.planned_deletions(partitions, self.snapshots.states), found)
-        deletions = self.manager.delete_old_segments(partitions, self._commits(flush=True))
-        for left_over in found:
-            self.files.remove_dir(self.metadata.staging_dir / left_over.transaction)
-        return Garbage(deletions, found)
+        return Garbage(
+            self.manager.delete_old_segments(partitions, self._commits(flush=True)), found
+        )
 
     def new_producer_id(self) -> int:
         """An id that no producer of this cluster has had, in any process.
@@ -512,6 +513,7 @@ class Cluster(TopicReader):
             now_ms,
             adopt_min_bytes=options.adopt_min_bytes,
             flush=options.flush,
+            staging_retention_ms=options.staging_retention_ms,
             id_expiration_ms=options.transactional_id_expiration_ms,
         )
 

@@ -15,6 +15,7 @@ KafkaStreamingWrite.scala.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import uuid
@@ -155,8 +156,10 @@ class Job:
         done = False
         try:
             for batch in iterator:
-                producer.append(batch)
-            extents = producer.finish()
+                with _explained():
+                    producer.append(batch)
+            with _explained():
+                extents = producer.finish()
             done = True
         finally:
             if not done:
@@ -198,6 +201,17 @@ class Job:
         for directory in dict.fromkeys([*(message.transaction_dir for message in staged), own]):
             coordinator.discard(extents, directory)
             extents = []
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Say of an error of the disk what it means for the job."""
+    try:
+        yield
+    except OSError as error:
+        raise KafkaStorageError(
+            f"a task cannot stage its rows: {error}; nothing of the job is visible"
+        ) from error
 
 
 def _author(staged: Sequence[Staged]) -> Author:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_kbatch.config import Topic
+from spark_kbatch.config import STAGING_RETENTION_MS, Topic
 from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError, LogDirLockedError
 from spark_kbatch.log import overwritten
 from spark_kbatch.log.appender import LogAppender
@@ -33,7 +33,7 @@ from spark_kbatch.transaction.messages import (
 )
 from spark_kbatch.transaction.sequences import Sequences
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, Transaction, transactions
-from spark_kbatch.transaction.staging import Extent
+from spark_kbatch.transaction.staging import Extent, gone, remove_left_overs
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ class Coordinator:
         *,
         adopt_min_bytes: int,
         flush: bool,
+        staging_retention_ms: int = STAGING_RETENTION_MS,
         id_expiration_ms: int | None = None,
     ) -> None:
         """`id_expiration_ms`: how long an id that commits no more is kept; None for ever."""
@@ -75,6 +76,7 @@ class Coordinator:
         self._adopt_min_bytes, self._flush = adopt_min_bytes, flush
         self._id_expiration_ms = id_expiration_ms
         self._staging_dir = manager.metadata.staging_dir
+        self._staging_retention_ms = staging_retention_ms
         self._sequences = Sequences(manager, flush=flush)
         self._history = History(manager)
 
@@ -184,7 +186,8 @@ class Coordinator:
 
         After a commit what they hold is placed; after an abort nobody wants it. Attempts that are
         not named may still be writing, so they stay. What cannot be removed stays as well: the
-        commit has succeeded or failed before, whatever happens here.
+        commit has succeeded or failed before, whatever happens here. What jobs have left that are
+        long dead is removed too.
         """
         files = self._manager.files
         try:
@@ -192,8 +195,19 @@ class Coordinator:
                 files.remove_dir(self._staging_dir / attempt)
             if files.exists(transaction_dir) and {*files.list(transaction_dir)} <= {Probe.NAME}:
                 files.remove_dir(transaction_dir)
+            for left_over in remove_left_overs(
+                files,
+                self._staging_dir,
+                retention_ms=self._staging_retention_ms,
+                now_ms=self._now_ms(),
+            ):
+                logger.warning(
+                    "%d bytes are removed that job %s has staged, which nobody has written to for "
+                    "%.1f days",
+                    left_over.size_in_bytes, left_over.transaction, left_over.age_ms / 86_400_000,
+                )  # fmt: skip
         except OSError as error:
-            logger.warning("staged files in %s are left behind: %s", transaction_dir, error)
+            logger.warning("staged files in %s are left behind: %s", self._staging_dir, error)
 
     def _delete_old_segments(
         self, topic_partitions: Iterable[TopicPartition], overwrite: Overwrite | None
@@ -265,17 +279,17 @@ class Coordinator:
             appender.begin_segment()
         for extent in extents:
             path = self._staging_dir / extent.file
-            if not self._manager.files.exists(path):
-                raise KafkaStorageError(
-                    f"{path}, which a task of this job has staged, is gone: `kbatch gc` removes what "
-                    "nobody has written to for staging.retention.ms; give it more, and run the job again"
-                )
             first_offset = appender.next_offset
             own_file = extent.position == 0 and path.name != "shared"
-            if own_file and extent.size_in_bytes >= self._adopt_min_bytes:
-                appender.adopt(path, extent.size_in_bytes)
-            else:
-                appender.append_extent(path, extent.position, extent.size_in_bytes)
+            try:
+                if own_file and extent.size_in_bytes >= self._adopt_min_bytes:
+                    appender.adopt(path, extent.size_in_bytes)
+                else:
+                    appender.append_extent(path, extent.position, extent.size_in_bytes)
+            except FileNotFoundError:
+                if self._manager.files.exists(path):
+                    raise
+                raise gone(path) from None
             placed = appender.next_offset - first_offset
             if placed != extent.records_count:
                 raise KafkaStorageError(

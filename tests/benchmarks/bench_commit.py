@@ -103,7 +103,12 @@ def bench_large_files(tmp_path: Path) -> None:
         assert sum(edge.high_watermark for edge in edges.values()) == count * FILE_BATCHES * 8
         limit = FLUSH_SHARE_MAX * writing_s if flush else FILES_S_MAX * count / FILES
         how = f"flushed, written in {writing_s:.3g} s" if flush else "not flushed"
-        say(f"publishing {count} files of {file_bytes >> 20} MiB, {how}", publishing_s, limit, " s")
+        say(
+            f"publishing {count} files of {round(file_bytes / (1 << 20))} MiB, {how}",
+            publishing_s,
+            limit,
+            " s",
+        )
         shutil.rmtree(cluster.path)
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.errors import CommitError, OffsetOutOfRangeError
+from spark_kbatch.consumer.data_loss import DataLoss
+from spark_kbatch.consumer.reading import OnLoss, read_range
+from spark_kbatch.errors import CommitError, DataLossError, OffsetOutOfRangeError
 from spark_kbatch.model import OffsetRange, TopicPartition
 from spark_kbatch.transaction import coordinator
 from spark_kbatch.transaction.coordinator import Coordinator, Overwrite
@@ -54,10 +56,9 @@ def collect_garbage(cluster: Cluster, now_ms: int) -> None:
     cluster.manager.delete_old_segments(PARTITIONS, cluster._commits(flush=False))
 
 
-def read(cluster: Cluster, tp: TopicPartition, start: int, end: int) -> list[int]:
+def read(cluster: Cluster, tp: TopicPartition, start: int, end: int, **named: OnLoss) -> list[int]:
     """The offsets of a range that was resolved before."""
-    columns = ["offset"]
-    pieces = cluster.read_range(OffsetRange(tp, start, end), columns)
+    pieces = read_range(cluster, OffsetRange(tp, start, end), ["offset"], **named)
     return [offset for piece in pieces for offset in piece.column("offset").to_pylist()]
 
 
@@ -132,6 +133,11 @@ def test_a_range_that_was_resolved_before_is_read_until_its_files_are_gone(
         match=r"offset 1 of events-0 .* offsets 6 to 9 \(exclusive\); commit 2 has overwritten it",
     ):
         read(cluster, FIRST, 1, 9)
+    with pytest.raises(
+        DataLossError, match=r"offset 1 to 6 cannot be read: commit 2 has overwritten"
+    ):
+        read(cluster, FIRST, 1, 9, on_loss=DataLoss(fail=True).offsets_gone)
+    assert read(cluster, FIRST, 1, 9, on_loss=DataLoss(fail=False).offsets_gone) == [6, 7, 8]
     assert contents(cluster)[FIRST] == after(6, batch(2))
 
 
