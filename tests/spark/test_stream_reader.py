@@ -194,7 +194,11 @@ def test_first_batch_that_was_not_committed_begins_where_it_began(reading: Readi
         file.unlink()
     reading.send("t", "a")
 
-    assert reading.run(startingOffsets="latest") == [[], ["a"]]
+    batches = reading.run(startingOffsets="latest")
+    if not TELLS_WHERE_IT_IS:
+        # Spark 4.1 ends such a run behind the batch that it repeats.
+        batches += reading.run(startingOffsets="latest")
+    assert batches == [[], ["a"]]
 
 
 def test_starting_offsets_of_a_query_with_a_checkpoint_need_not_fit_any_more(
