@@ -5,6 +5,11 @@ PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 JAVA := $(VENV)/.java-home
 
+# Which Spark to install; the newest where nothing is said. Another one goes into an environment of its
+# own: make test VENV=.venv-4.1 SPARK='==4.1.*'
+SPARK :=
+OLDEST := VENV=.venv-4.1 SPARK='==4.1.*'
+
 # The first of these that runs, is new enough and can make virtual environments is taken.
 PYTHON ?= python3.13 python3.12 python3.11 python3
 
@@ -16,7 +21,7 @@ unexport SPARK_HOME SPARK_CONF_DIR
 PYTEST = JAVA_HOME="$$(cat $(JAVA) 2>/dev/null)" $(PY) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast soak interop fuzz lint format bench notebooks clean java
+.PHONY: help demo test test-fast test-spark soak interop fuzz lint format bench notebooks clean java
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-10s  %s\n", $$1, $$2 }' Makefile
@@ -30,8 +35,12 @@ test: java ## Run every test that is not slow
 test-fast: $(INSTALLED) ## Run the tests that need neither Spark nor patience
 	$(PYTEST) -m 'not spark and not slow and not interop'
 
-soak: java ## Run every test but those of `interop`, the slow ones too
+test-spark: java ## Run the tests that need Spark, the slow ones too
+	$(PYTEST) -m 'spark and not interop'
+
+soak: java ## Run every test but those of `interop`, the slow ones too; what needs Spark also on Spark 4.1
 	$(PYTEST) -m 'not interop'
+	$(MAKE) $(OLDEST) test-spark
 
 interop: java ## Test against a real Kafka broker and its tools, which Maven brings
 	$(PYTEST) tests/interop
@@ -54,9 +63,9 @@ bench: java ## Measure the speed of encoding, decoding, writing and reading
 notebooks: java ## Execute every notebook
 	$(PYTEST) tests/test_notebooks.py
 
-clean: ## Remove what the other targets made, except the virtual environment
+clean: ## Remove what the other targets made, except the virtual environments
 	rm -rf build dist demo-data spark-warehouse *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find . -name $(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -name '.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Asked anew by every run, because a runtime can go away; once per run, because it may install one.
 java: $(INSTALLED)
@@ -73,5 +82,5 @@ $(INSTALLED): pyproject.toml
 	    exit 1; \
 	fi; \
 	$(PY) -c '' 2>/dev/null || $$python -m venv --clear $(VENV)
-	$(PY) -m pip install --disable-pip-version-check -e '.[dev]'
+	$(PY) -m pip install --disable-pip-version-check -e '.[dev]' 'pyspark[sql]$(SPARK)'
 	@touch $@

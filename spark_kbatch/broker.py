@@ -69,14 +69,15 @@ class BrokerLogs(TopicReader):
         Raises:
             UnknownTopicOrPartitionError: names the nearest topics.
         """
-        found = self._by_topic()
-        if topic not in found:
-            near = difflib.get_close_matches(topic, sorted(found), n=_NEAREST, cutoff=0.0)
-            known = f"of its {len(found)} topics the nearest are: {', '.join(near)}"
+        found = self._log_dir.partitions(topic)
+        if not found:
+            topics = self._by_topic()
+            near = difflib.get_close_matches(topic, sorted(topics), n=_NEAREST, cutoff=0.0)
+            known = f"of its {len(topics)} topics the nearest are: {', '.join(near)}"
             raise UnknownTopicOrPartitionError(
                 f"topic {topic!r} does not exist in {self.path}; {known if near else 'it has none'}"
             )
-        return found[topic]
+        return found
 
     def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BrokerLogView]:
         """Of each log when it is looked at."""

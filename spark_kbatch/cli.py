@@ -5,6 +5,7 @@
     kbatch delete-records PATH TOPIC PARTITION:OFFSET ...
                                        all below an offset
     kbatch gc PATH [TOPIC ...]         what retention says, and what dead jobs have left
+    kbatch history PATH [COMMIT]       what Spark jobs committed; where topics ended with a commit
     kbatch export PATH TOPIC --to DIR  a topic, placed in a stopped broker's log dir
     kbatch offsets PATH TOPIC          offsets by time
     kbatch repair PATH [TOPIC ...]     make damaged logs whole again
@@ -19,11 +20,12 @@ from __future__ import annotations
 
 import base64
 import datetime
+import itertools
 import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import click
 from rich.console import Console
@@ -32,10 +34,10 @@ from rich.table import Table
 from spark_kbatch import __version__
 from spark_kbatch.broker import BrokerLogs
 from spark_kbatch.cluster import Cluster, open_for_reading
-from spark_kbatch.config import FOREIGN_ENDS
+from spark_kbatch.config import FOREIGN_ENDS, STAGING_RETENTION_MS
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import IsolationLevel, TopicPartition
-from spark_kbatch.transaction.staging import STAGING_RETENTION_MS
+from spark_kbatch.transaction.history import Commit
 
 _foreign_end = click.option(
     "--foreign-end",
@@ -299,6 +301,58 @@ def offsets(
             _print_json(row)
         else:
             click.echo("\t".join(map(_shown, row.values())))
+
+
+@cli.command()
+@click.argument("path")
+@click.argument("number", metavar="[COMMIT]", type=click.IntRange(0), required=False)
+@click.option("--topic", "-t", help="Only this one.")
+@click.option("--limit", "-n", type=click.IntRange(1), help="Stop after so many.")
+@_as_json
+def history(
+    path: str, number: int | None, topic: str | None, limit: int | None, as_json: bool
+) -> None:
+    """List what Spark jobs committed at PATH, the newest first.
+
+    With the number of a COMMIT, print where the topics that it touched ended with it, all their
+    partitions, as JSON that the option endingOffsets takes.
+    """
+    cluster = Cluster(path)
+    if number is not None:
+        click.echo(cluster.find_commit(number).ending_offsets(topic))
+        return
+    if topic is not None:
+        cluster.topic(topic)
+    commits = itertools.islice(cluster.history(topic), limit)
+    if as_json:
+        for commit in commits:
+            _print_json(commit.as_json())
+        return
+    table = Table(title=f"Commits of {cluster.path}", title_justify="left")
+    for heading in ("commit", "time", "mode", "by", "topics", "records", "bytes"):
+        justify: Literal["left", "right"] = (
+            "right" if heading in ("commit", "records", "bytes") else "left"
+        )
+        table.add_column(heading, justify=justify, overflow="fold")
+    for commit in commits:
+        table.add_row(
+            str(commit.number),
+            _time(commit.time_ms),
+            commit.mode,
+            _name(commit),
+            ", ".join(commit.topics),
+            f"{commit.records_count:,}",
+            f"{commit.size_in_bytes:,}",
+        )
+    Console().print(table if table.rows else f"{cluster.path} has no commits yet.")
+
+
+def _name(commit: Commit) -> str:
+    """Of whom to ask about a commit: the user, and the job or transaction."""
+    author = commit.author
+    if commit.sequence >= 0:
+        return f"{author.user}, {commit.transactional_id} {commit.sequence}"
+    return ", ".join(part for part in (author.user, author.application_id) if part)
 
 
 @cli.command()

@@ -8,6 +8,7 @@ for arrow_batch in cluster.read("events"):
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ import pyarrow as pa
 from spark_kbatch.broker import BrokerLogs
 from spark_kbatch.config import (
     INT_MAX,
+    STAGING_RETENTION_MS,
     MiB,
     Topic,
     TopicConfig,
@@ -31,6 +33,7 @@ from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import (
     ConfigError,
     KafkaStorageError,
+    OffsetOutOfRangeError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
@@ -69,20 +72,22 @@ from spark_kbatch.replica.overview import LogDirInfo
 from spark_kbatch.replica.partition import ReplicaInfo
 from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.replica.producing import OnComplete
-from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC
+from spark_kbatch.transaction import (
+    COMMITS_TOPIC,
+    INTERNAL_TOPIC_CONFIG,
+    TRANSACTION_STATE_TOPIC,
+)
 from spark_kbatch.transaction.coordinator import Coordinator
+from spark_kbatch.transaction.history import Commit, History
 from spark_kbatch.transaction.repair import Repair
 from spark_kbatch.transaction.snapshot import Snapshots
 from spark_kbatch.transaction.staging import (
-    STAGING_RETENTION_MS,
     Extent,
     LeftOver,
     Staging,
     left_overs,
+    remove_left_overs,
 )
-
-# One record per commit would pass max.message.bytes with a few thousand partitions.
-_TRANSACTION_STATE_CONFIG = TopicConfig(max_message_bytes=2**31 - 1)
 
 
 def now_ms() -> int:
@@ -125,6 +130,7 @@ class Cluster(TopicReader):
         self.manager = ReplicaManager(files, self.metadata, self.locks, now_ms)
         self._producer_ids = ProducerIds(self.metadata, self.locks)
         self.snapshots = Snapshots(self.manager, now_ms)
+        self._history = History(self.manager)
         if create and not self.metadata.exists():
             self._create([absolute_path(str(folder)) for folder in log_dirs])
         self.metadata.ensure_exists()
@@ -136,12 +142,16 @@ class Cluster(TopicReader):
                 return
             self.metadata.make_dirs(log_dirs)
             with self.manager.writing():
-                self.manager.create_topic_locked(
-                    TRANSACTION_STATE_TOPIC,
-                    partitions=1,
-                    config=_TRANSACTION_STATE_CONFIG,
-                    replication_factor=len(self.metadata.log_dirs()),
-                )
+                for topic, replication_factor in (
+                    (TRANSACTION_STATE_TOPIC, len(self.metadata.log_dirs())),
+                    (COMMITS_TOPIC, 1),  # as all topics that jobs write to
+                ):
+                    self.manager.create_topic_locked(
+                        topic,
+                        partitions=1,
+                        config=INTERNAL_TOPIC_CONFIG,
+                        replication_factor=replication_factor,
+                    )
             self.metadata.create()
 
     # Topics.
@@ -242,6 +252,16 @@ class Cluster(TopicReader):
             for tp, state in states.items()
         ]
 
+    # Commits.
+
+    def history(self, topic: str | None = None) -> Iterator[Commit]:
+        """All commits of Spark jobs, or those that touched a topic, the newest first."""
+        return self._history.read(self.snapshots.states, topic)
+
+    def find_commit(self, number: int) -> Commit:
+        """The commit with a number that `history` shows; raises as `History.find`."""
+        return self._history.find(self.snapshots.states, number)
+
     # Replicas.
 
     def replicas(self, topics: Iterable[str]) -> dict[TopicPartition, list[ReplicaInfo]]:
@@ -290,8 +310,9 @@ class Cluster(TopicReader):
         buffer: bytearray | None = None,
         isolation: IsolationLevel,
     ) -> tuple[LogRead, LogOffsets]:
-        """The `Fetcher` of readers in this process."""
-        return self.manager.fetch(
+        """The `Fetcher` of readers in this process; ranges that were overwritten since are read."""
+        fetch = functools.partial(
+            self.manager.fetch,
             topic_partition,
             offset,
             max_bytes=max_bytes,
@@ -299,6 +320,12 @@ class Cluster(TopicReader):
             buffer=buffer,
             isolation=isolation,
         )
+        try:
+            return fetch()
+        except OffsetOutOfRangeError as error:
+            if offset >= error.log_start_offset:
+                raise
+        return self.manager.fetch_overwritten(*fetch.args, **fetch.keywords)
 
     def fetch_messages(
         self,
@@ -433,7 +460,8 @@ class Cluster(TopicReader):
         """
         names = self.metadata.topic_names() if topics is None else topics
         partitions = [tp for name in names for tp in self.manager.partitions(name)]
-        found = left_overs(
+        look = left_overs if dry_run else remove_left_overs
+        found = look(
             self.files,
             self.metadata.staging_dir,
             retention_ms=staging_retention_ms,
@@ -441,10 +469,9 @@ class Cluster(TopicReader):
         )
         if dry_run:
             return Garbage(self.manager.planned_deletions(partitions, self.snapshots.states), found)
-        deletions = self.manager.delete_old_segments(partitions, self._commits(flush=True))
-        for left_over in found:
-            self.files.remove_dir(self.metadata.staging_dir / left_over.transaction)
-        return Garbage(deletions, found)
+        return Garbage(
+            self.manager.delete_old_segments(partitions, self._commits(flush=True)), found
+        )
 
     def new_producer_id(self) -> int:
         """An id that no producer of this cluster has had, in any process.
@@ -482,7 +509,12 @@ class Cluster(TopicReader):
     def coordinator(self, options: WriteOptions) -> Coordinator:
         """Who publishes what tasks stage."""
         return Coordinator(
-            self.manager, now_ms, adopt_min_bytes=options.adopt_min_bytes, flush=options.flush
+            self.manager,
+            now_ms,
+            adopt_min_bytes=options.adopt_min_bytes,
+            flush=options.flush,
+            staging_retention_ms=options.staging_retention_ms,
+            id_expiration_ms=options.transactional_id_expiration_ms,
         )
 
     def producer(self, **options: Any) -> Producer:

@@ -36,6 +36,7 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _TOPIC_NAME_LENGTH_MAX = 249
 _VERSION = re.compile(r"(\d)\.(\d{1,2})(\.\d{1,2}){0,2}(-IV\d)?")
 _VERSIONS = "a version of Kafka from 0.8 on, such as 0.9.0, 0.10.2 or 3.0"
+STAGING_RETENTION_MS = 7 * 24 * 3600 * 1000
 _TXN_APP_ID_LENGTH_MAX = 1000  # their UTF-8 has a 16-bit length in the log
 _DOTTED_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -195,11 +196,15 @@ class WriteOptions:
     partitioner_class: str | None
     partitioner_ignore_keys: bool
     num_partitions: int | None
+    replication_factor: int
     topic_config: Mapping[str, Any]  # fields of TopicConfig that the options name
     adopt_min_bytes: int
     flush: bool
+    staging_retention_ms: int
     txn_app_id: str | None
     txn_version: int | None
+    overwrite_delete_delay_ms: int
+    transactional_id_expiration_ms: int | None
 
 
 @dataclass(frozen=True)
@@ -283,6 +288,16 @@ def _format_version(key: str, value: str) -> str:
     del key
     message_magic(value)
     return value.strip()
+
+
+def _replication_factor(key: str, value: str) -> int:
+    if parse_number(1)(key, value) > 1:
+        refuse(
+            key, value,
+            "1; a topic with several replicas is made by spark_kbatch.open(PATH).create_topic, and "
+            "written by a producer in plain Python",
+        )  # fmt: skip
+    return 1
 
 
 def ensure_codec_exists(topic: Topic, compression_type: str) -> None:
@@ -370,10 +385,14 @@ WRITE_OPTIONS = (
     Option("partitioner.class", parse_dotted_path, "`package.module.function`", "Kafka's partitioner", "A function of (keys as an Arrow array, partition count) that gives each row's partition, for rows that name none. Workers must be able to import it."),
     Option("partitioner.ignore.keys", parse_boolean, "true, false", "false", "Whether rows with keys are spread as those without."),
     Option("num.partitions", parse_number(1, 100_000), "1 to 100000", "1", "Partitions of a topic that this write creates. An existing topic must have as many."),
+    Option("replication.factor", _replication_factor, "1", "1", "Topics with several replicas are made and written in plain Python."),
     *TOPIC_OPTIONS,
     Option("adopt.min.bytes", parse_number(0, INT_MAX), "0 to 2147483647", "8388608", "From this size on, what a task wrote for a partition becomes a segment by renaming; smaller pieces are copied."),
+    Option("overwrite.delete.delay.ms", parse_number(0, LONG_MAX), "0 or more", "3600000", "How long what `mode(\"overwrite\")` replaces stays on disk, for readers that began before."),
     Option("flush", parse_boolean, "true, false", "true", "Whether a commit is on disk before it is acknowledged. With false a killed process loses nothing, a power loss may lose the last commits."),
+    Option("staging.retention.ms", parse_number(60_000, LONG_MAX), "60000 or more", str(STAGING_RETENTION_MS), "A job is dead when nobody has written to any of its staged files for so long; the next commit removes them. More than the longest time for which all tasks of a job may be silent."),
     Option("txnAppId", _txn_app_id, "1 to 1000 characters", "not set", "With `txnVersion`: names who writes, such as a query and one of its sinks. Of each name a version is written once."),
+    Option("transactional.id.expiration.ms", parse_number(1, LONG_MAX), "1 or more", "not set", "After how long without a commit a stream, or a `txnAppId`, is forgotten, so that one which comes again then is written again. Not set, each is kept, in about 100 bytes."),
     Option("txnVersion", parse_number(0, 2**63 - 1), "0 or more", "not set", "Of this write; grows. A write whose version is not above the last one of its `txnAppId` comes again and is dropped, with a warning. Batch writes only."),
 )
 # fmt: on
@@ -448,11 +467,15 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         partitioner_class=given.get("partitioner.class"),
         partitioner_ignore_keys=given.get("partitioner.ignore.keys", False),
         num_partitions=given.get("num.partitions"),
+        replication_factor=given.get("replication.factor", 1),
         topic_config=_topic_fields(given),
         adopt_min_bytes=given.get("adopt.min.bytes", 8 * MiB),
         flush=given.get("flush", True),
+        staging_retention_ms=given.get("staging.retention.ms", STAGING_RETENTION_MS),
         txn_app_id=given.get("txnAppId"),
         txn_version=given.get("txnVersion"),
+        overwrite_delete_delay_ms=given.get("overwrite.delete.delay.ms", 3_600_000),
+        transactional_id_expiration_ms=given.get("transactional.id.expiration.ms"),
     )
 
 

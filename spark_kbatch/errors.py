@@ -80,7 +80,10 @@ class UnknownTopicOrPartitionError(KBatchError):
 
 
 class OffsetOutOfRangeError(KBatchError):
-    """A requested offset lies outside what the log holds; `option` is what asked for it, if one did."""
+    """A requested offset lies outside what the log holds.
+
+    `option` is what asked for it, if one did; `why` says what became of it, where that is known.
+    """
 
     def __init__(
         self,
@@ -89,9 +92,11 @@ class OffsetOutOfRangeError(KBatchError):
         log_start_offset: int,
         log_end_offset: int,
         option: str = "",
+        why: str = "",
     ) -> None:
-        super().__init__(topic_partition, offset, log_start_offset, log_end_offset, option)
-        self.topic_partition, self.offset, self.option = topic_partition, offset, option
+        super().__init__(topic_partition, offset, log_start_offset, log_end_offset, option, why)
+        self.topic_partition, self.offset = topic_partition, offset
+        self.option, self.why = option, why
         self.log_start_offset, self.log_end_offset = log_start_offset, log_end_offset
 
     def __str__(self) -> str:
@@ -99,6 +104,7 @@ class OffsetOutOfRangeError(KBatchError):
         return (
             f"{asked}offset {self.offset} of {self.topic_partition} is out of range: the log holds offsets "
             f"{self.log_start_offset} to {self.log_end_offset} (exclusive)"
+            f"{self.why and f'; {self.why}'}"
         )
 
 

@@ -7,19 +7,34 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+SPARK_4_1 = pyspark.__version__.startswith("4.1.")
 REPOSITORY = Path(__file__).resolve().parent.parent
 # It ends before the code of the better compiler pays: 22 s of CPU in place of 36 s for six small jobs.
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if SPARK_4_1:
+        # Its client drops sockets to the JVM without closing them.
+        config.addinivalue_line("filterwarnings", "ignore:unclosed <socket.socket:ResourceWarning")
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = spark_builder(tmp_path_factory.mktemp("warehouse")).getOrCreate()
+    yield session
+    session.stop()
+
+
+def spark_builder(warehouse: Path) -> SparkSession.Builder:
+    """Of the session that tests share."""
     # Spark's workers would otherwise run the first python3 on PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
+    return (
         SparkSession.builder.master("local[2]")
         .appName("tests")
         .config("spark.driver.memory", "1g")
@@ -27,13 +42,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.log.level", "ERROR")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .config("spark.sql.warehouse.dir", str(warehouse))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
     )
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="session")

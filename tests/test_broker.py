@@ -342,6 +342,25 @@ def test_unknown_topics_and_partitions_are_told_with_what_there_is(log_dir: Path
         list(logs.read("events", partitions=[3]))
 
 
+def test_a_question_about_one_topic_looks_at_the_files_of_no_other(
+    log_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker has thousands of partitions, and a stream asks for each of its topics."""
+    logs = open_for_reading(str(log_dir))
+    looked_at = []
+    is_dir = Path.is_dir
+
+    def noted(path: Path) -> bool:
+        looked_at.append(path.name)
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", noted)
+    logs.edges(logs.partitions("views"))
+    logs.topic("views")
+
+    assert set(looked_at) == {"views-1"}
+
+
 def test_writing_is_refused_before_anything_is_written(log_dir: Path) -> None:
     before = listing(log_dir)
     logs = spark_kbatch.open(str(log_dir))

@@ -66,6 +66,7 @@ def test_topics_names_internal_topics_when_asked(path: Path) -> None:
     shown = kbatch("topics", path, "--internal", "--json").stdout.splitlines()
 
     assert [json.loads(line)["topic"] for line in shown] == [
+        "__commits",
         "__transaction_state",
         "empty",
         "events",
@@ -186,6 +187,29 @@ def test_records_below_an_offset_are_deleted(old: Path) -> None:
 )  # fmt: skip
 def test_offsets_shows_where_a_time_begins(path: Path, time: str, rows: list[str]) -> None:
     assert kbatch("offsets", path, "events", "--time", time).stdout.splitlines() == rows
+
+
+def test_history_lists_commits_the_newest_first(path: Path) -> None:
+    done = kbatch("history", path)
+
+    rows = [line.replace("│", " ").split() for line in done.stdout.splitlines() if "│" in line]
+    size = f"{2 * len(codec.encode(ROWS)):,}"
+    assert rows == [["0", "2023-11-14T22:13:20.000Z", "append", "events", "6", size]]
+
+
+def test_history_as_json_is_one_object_a_commit(path: Path) -> None:
+    done = kbatch("history", path, "--topic", "events", "--limit", "1", "--json")
+    commit = json.loads(done.stdout)
+
+    assert (commit["commit"], commit["records"], commit["mode"]) == (0, 6, "append")
+    assert commit["offsets"] == {"events": {"0": [0, 3], "1": [0, 3]}}
+    assert kbatch("history", path, "--topic", "empty", "--json").stdout == ""
+
+
+def test_history_of_a_commit_is_what_ending_offsets_takes(path: Path) -> None:
+    done = kbatch("history", path, "0")
+
+    assert json.loads(done.stdout) == {"events": {"0": 3, "1": 3}}
 
 
 def test_offsets_as_json_has_null_where_there_is_none(path: Path) -> None:

@@ -92,7 +92,11 @@ def test_the_clusters_own_topics_cannot_be_made_or_written(tmp_path: Path) -> No
             cluster.create_topic(name)
         with pytest.raises(ConfigError, match="is the cluster's own"):
             cluster.topic_for(name, options)
-    assert cluster.metadata.topic_names(internal=True) == ["__transaction_state", "events"]
+    assert cluster.metadata.topic_names(internal=True) == [
+        "__commits",
+        "__transaction_state",
+        "events",
+    ]
 
 
 def test_a_topic_is_made_once_and_has_partitions(tmp_path: Path) -> None:

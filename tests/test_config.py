@@ -48,11 +48,15 @@ def test_a_write_needs_no_option_but_a_path() -> None:
         partitioner_class=None,
         partitioner_ignore_keys=False,
         num_partitions=None,
+        replication_factor=1,
         topic_config={},
         adopt_min_bytes=8 * 1024 * 1024,
+        staging_retention_ms=7 * 24 * 3600 * 1000,
         txn_app_id=None,
         txn_version=None,
         flush=True,
+        overwrite_delete_delay_ms=3_600_000,
+        transactional_id_expiration_ms=None,
     )
 
 

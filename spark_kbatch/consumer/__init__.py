@@ -10,6 +10,9 @@ Module by module:
     splits          large ranges, divided among tasks
     reading         the records of one range
     data_loss       what becomes of a read whose records are gone
+    stream_offset   where a streaming query stands, as its checkpoint has it
+    stream_limits   how much a micro-batch takes
+    stream_planner  from where to where the next micro-batch goes, while topics come and go
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaOffsetReaderAdmin.scala, KafkaDataConsumer.scala.
 """

@@ -36,7 +36,7 @@ class DataLoss:
     def offsets_gone(self, lost: OffsetRange, error: OffsetOutOfRangeError) -> None:
         """Report offsets that a log does not hold; as `report`."""
         topic_partition, start, end = lost
-        why = (
+        why = error.why or (
             "they were deleted, by retention or on request"
             if start < error.log_start_offset
             else "the log ends before them; a topic that is made anew begins at 0 again"

@@ -163,6 +163,11 @@ class LogAppender:
         """Whether the active segment has no room for this batch."""
         return self._is_full(0, header)
 
+    def begin_segment(self) -> None:
+        """What is appended from now on lies in another segment than what there is."""
+        if self._size:
+            self._roll()
+
     def append_extent(self, source: Path, position: int, size: int) -> None:
         """As `append`, for batches that lie in another file; they are copied in bounded pieces."""
         for piece in self._pieces(source, position, size):
@@ -177,8 +182,7 @@ class LogAppender:
         if not self._is_one_segment(size) or self._stamps or self._magic < MAGIC:
             self.append_extent(source, 0, size)
             return
-        if self._size:
-            self._roll()
+        self.begin_segment()
         with self._files.opened(source, write=True) as descriptor:
             view = memoryview(bytearray(RECORD_BATCH_OVERHEAD))
             position = 0

@@ -101,12 +101,16 @@ class BrokerLogDir:
             return cls(files, path, only=named)
         return None
 
-    def partitions(self) -> list[TopicPartition]:
-        """All that are here, sorted."""
+    def partitions(self, topic: str | None = None) -> list[TopicPartition]:
+        """All that are here, or those of one topic, sorted."""
         if self._only is not None:
-            return [self._only]
+            return [self._only] if topic in (None, self._only.topic) else []
         found = []
-        for name in self.files.list(self._path):
+        names = self.files.list(self._path)
+        if topic is not None:
+            # A broker may have thousands of others, and one read asks for each of its topics.
+            names = [name for name in names if name.rpartition("-")[0] == topic]
+        for name in names:
             topic_partition = topic_partition_of(name)
             if topic_partition is not None and (self._path / name).is_dir():
                 found.append(topic_partition)

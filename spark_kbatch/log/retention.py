@@ -7,13 +7,16 @@ A segment goes, the oldest first and none behind one that stays,
     by time               when its newest record is more than retention.ms old, or its file is, where
                           records have no times; a time in the future keeps it, and all behind it
     never                 when it reaches past the high watermark, or is active and empty
+    not yet               when a commit has overwritten it a short while ago, see `overwritten.py`; nor
+                          any behind it, though the log start may move past them
 
 The active segment may go, too: an empty one then begins at the log's end.
 
-    1. the files of that empty one      past the recorded ends: the next writer removes them
-    2. the state, flushed               log start, and the new active segment
-    3. files are renamed to .deleted    .log last: while it is there the segment is found again
-    4. those are removed                once they are file.delete.delay.ms old, by whoever comes next
+    1. kbatch.overwritten               where the log start moves and commits that failed left entries
+    2. the files of that empty one      past the recorded ends: the next writer removes them
+    3. the state, flushed               log start, and the new active segment
+    4. files are renamed to .deleted    .log last: while it is there the segment is found again
+    5. those are removed                once they are file.delete.delay.ms old, by whoever comes next
 
 The state moves before any file does, so a crash in between leaves segments below the log start,
 which the next run takes first. `.deleted` files carry the time of their renaming as their own, for
@@ -32,6 +35,7 @@ from typing import NamedTuple
 
 from spark_kbatch.config import NO_LIMIT
 from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
+from spark_kbatch.log import overwritten
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import last_indexed_timestamp, segment_paths
 from spark_kbatch.log.state import LogState
@@ -56,7 +60,8 @@ def plan(log: PartitionLog, state: LogState, now_ms: int) -> Deletion:
     going += _by_size(segments[going:], log, state)
     going += _by_time(segments[going:], log, state, now_ms)
     log_start_offset = max([state.log_start_offset, *(s.next_offset for s in segments[:going])])
-    return _deletion(log, state, log_start_offset, segments[:going], now_ms)
+    gone = _without_held(segments[:going], log, state, now_ms)
+    return _deletion(log, state, log_start_offset, gone, now_ms)
 
 
 def delete_old_segments(log: PartitionLog, state: LogState, now_ms: int) -> Deletion:
@@ -77,6 +82,7 @@ def delete_records(log: PartitionLog, state: LogState, offset: int, now_ms: int)
     moved = state._replace(log_start_offset=max(state.log_start_offset, offset))
     segments = _segments(log, moved)
     gone = segments[: _below_log_start(segments, moved)]
+    gone = _without_held(gone, log, state, now_ms)
     planned = _deletion(log, state, moved.log_start_offset, gone, now_ms)
     return _carry_out(log, state, planned, now_ms)
 
@@ -117,6 +123,8 @@ def _carry_out(log: PartitionLog, state: LogState, planned: Deletion, now_ms: in
         log_start_offset=planned.log_start_offset,
         last_stable_offset=max(state.last_stable_offset, planned.log_start_offset),
     )
+    if after.log_start_offset != state.log_start_offset:
+        overwritten.drop_undecided(files, log.directory, state)
     if state.segment_base_offset in planned.segments:
         end = state.log_end_offset
         paths = segment_paths(log.directory, end)
@@ -171,6 +179,16 @@ def _below_log_start(segments: list[_Segment], state: LogState) -> int:
     """How many of these are wholly below the log start. The active one never is."""
     rolled = (s for s in segments if s.base_offset != state.segment_base_offset)
     return sum(segment.next_offset <= state.log_start_offset for segment in rolled)
+
+
+def _without_held(
+    segments: list[_Segment], log: PartitionLog, state: LogState, now_ms: int
+) -> list[_Segment]:
+    """Those of the oldest segments that nobody may still read who resolved them before."""
+    held_from = overwritten.held_from(log.files, log.directory, state, now_ms)
+    if held_from is None:
+        return segments
+    return [segment for segment in segments if segment.next_offset <= held_from]
 
 
 def _may_go(segment: _Segment, state: LogState) -> bool:

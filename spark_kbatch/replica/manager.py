@@ -37,7 +37,7 @@ from spark_kbatch.errors import (
     UnknownLeaderEpochError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.log import retention
+from spark_kbatch.log import overwritten, retention
 from spark_kbatch.log.checkpoints import random_id
 from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.log.leader_epochs import EpochEntry, LeaderEpochCache
@@ -460,6 +460,37 @@ class ReplicaManager:
             if partition.only_log:
                 raise
         return partition.read_any(lambda log, state: (read(log, state), log_offsets(state)))
+
+    def fetch_overwritten(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        states: States,
+        buffer: bytearray | None = None,
+        isolation: IsolationLevel,
+    ) -> tuple[LogRead, LogOffsets]:
+        """As `fetch`, of an offset below the log start, for a range that was resolved before.
+
+        Raises:
+            OffsetOutOfRangeError: nobody has overwritten it, or its files are gone; names the commit.
+        """
+        log, state = self.log(topic_partition), states([topic_partition])[topic_partition]
+        found = overwritten.find(log.files, log.directory, state, offset)
+        why = ""
+        if found is not None:
+            why = f"commit {found.commit} has overwritten it"
+            seen = state._replace(log_start_offset=found.start_offset)
+            try:
+                read = log.read(
+                    seen, offset, max_bytes=max_bytes, buffer=buffer, isolation=isolation
+                )
+                return read, log_offsets(state)
+            except (FileNotFoundError, KafkaStorageError):
+                pass
+        start, end = state.log_start_offset, state.high_watermark
+        raise OffsetOutOfRangeError(str(topic_partition), offset, start, end, why=why)
 
     def fetch_messages(
         self,

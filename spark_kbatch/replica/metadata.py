@@ -355,7 +355,7 @@ class Metadata:
         known[node_id] = log_dir
         self._write_log_dirs(known)
         self._make_log_dir(log_dir, self.cluster_id())
-        self._copy_to_mirrors()
+        self._copy_to_mirror(mirror_of(log_dir.path))
         return log_dir
 
     def _write_log_dirs(self, log_dirs: Sequence[LogDir]) -> None:
@@ -501,14 +501,13 @@ class Metadata:
                 self.files.make_dir(directory)
         return self.exists()
 
-    def _copy_to_mirrors(self) -> None:
-        """All of PATH's files: one of the mirrors is new."""
-        mirrors, own = self._mirrors(), Mirrors(self.files, [self.path])
-        for folder in mirrors.folders:
-            self.files.make_dir(folder)
-        for name in own.names():
-            if name.parts[0] in _MIRRORED:
-                mirrors.write(name, self.files.read(self.path / name))
+    def _copy_to_mirror(self, folder: Path) -> None:
+        """All of PATH's files, to a mirror that is new."""
+        if self.files.exists(folder):  # not where the log dir lies in PATH
+            mirror = Mirrors(self.files, [folder])
+            for name in Mirrors(self.files, [self.path]).names():
+                if name.parts[0] in _MIRRORED:
+                    mirror.write(name, self.files.read(self.path / name))
 
     def _read_json(self, path: Path) -> dict[str, Any]:
         text = self.files.read(path)
@@ -551,6 +550,7 @@ class Probe:
         if not seen:
             raise KafkaStorageError(
                 f"this executor does not see {path}, which the driver made: the folder is not shared "
-                "between driver and executors, or the job has ended; give a path on a file system "
-                "that all of them mount at the same place"
+                "between driver and executors, or the job has ended, or was silent for longer than "
+                "staging.retention.ms; give a path on a file system that all of them mount at the "
+                "same place"
             )

@@ -1,7 +1,7 @@
-"""All of pyspark: the data source `kbatch`, its reader and its writer.
+"""All of pyspark: the data source `kbatch`, its readers and its writers.
 
 Spark pickles these objects between short-lived Python processes: the planner calls `schema`,
 `reader`, `partitions` and `writer`, tasks call `read` and `write`, another process `commit`. What one
 of them sets, the next does not see; so options travel in the objects, and results in partitions and
-commit messages.
+commit messages. Only a streaming query's offsets come from one process that lives as long as its run.
 """

@@ -55,8 +55,23 @@ ROW_SCHEMA = StructType(
 )
 
 
+_TABLE_KEYS = frozenset({"owner", "provider"})
+
+
 class KBatchDataSource(DataSource):
     """The data source. Options: the tables in the README, made from `config.py` and `read_config.py`."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        # A table's own options arrive here when it is made, with keys that only tables have, and not
+        # when it is read or written.
+        if not options or not _TABLE_KEYS.isdisjoint(key.lower() for key in options):
+            raise ConfigError(
+                "no options: name at least the cluster's folder and a topic. A table of the catalog "
+                "cannot have kbatch's data, because Spark does not pass a table's options to sources "
+                "written in Python: use CREATE TEMPORARY VIEW name USING kbatch OPTIONS (path 'PATH', "
+                "subscribe 'TOPIC')"
+            )
 
     @classmethod
     def name(cls) -> str:
@@ -95,11 +110,7 @@ class KBatchDataSource(DataSource):
         """Of one job; makes cluster and topic where they do not exist."""
         options = parse_write_options(self.options)
         ensure_writable(schema, options)
-        if overwrite:
-            raise ConfigError(
-                'save mode "overwrite" is not supported; kbatch appends: use .mode("append")'
-            )
-        return KBatchWriter(Job.begin(options))
+        return KBatchWriter(Job.begin(options, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KBatchStreamWriter:
         """Of one micro-batch. Output mode complete appends, as with Spark's Kafka sink."""
@@ -152,9 +163,13 @@ def _has_never_null(given: DataType) -> bool:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("kbatch")` known to one session.
+    """Make `format("kbatch")` known to one session, and to writes of the calling thread.
 
-    Spark finds the source by itself where spark_kbatch is installed; this is for sessions whose
-    workers get it in another way, such as `--py-files`.
+    Spark finds the source by itself where spark_kbatch is installed, and for writes only in the main
+    thread. This is for other threads that write, and for sessions whose workers get the package in
+    another way, such as `--py-files`.
     """
     spark.dataSource.register(KBatchDataSource)
+    # Spark looks for a write's format in the session that is active in the thread. This call makes
+    # it so; PySpark has none that does nothing else.
+    spark.createDataFrame([], "value string")

@@ -15,6 +15,9 @@ KafkaStreamingWrite.scala.
 
 from __future__ import annotations
 
+import contextlib
+import getpass
+import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +45,8 @@ from spark_kbatch.config import WriteOptions
 from spark_kbatch.errors import ConfigError, KafkaStorageError
 from spark_kbatch.log.files import Files
 from spark_kbatch.replica.metadata import Probe
-from spark_kbatch.transaction.coordinator import Coordinator
+from spark_kbatch.transaction.coordinator import Coordinator, Overwrite
+from spark_kbatch.transaction.history import Author
 from spark_kbatch.transaction.messages import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.transaction.staging import Extent
 
@@ -99,36 +103,51 @@ def _is_headers(given: DataType) -> bool:
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task staged, where, and for which streaming query."""
+    """What one task staged, where, and for whom: on the driver nobody knows."""
 
     extents: list[Extent]
     transaction_dir: Path
+    application_id: str | None
     query_id: str | None
 
 
 class Job:
     """What a writer's tasks and its commit share; `begin` makes it on the driver, others get copies."""
 
-    def __init__(self, options: WriteOptions, transaction: str, probe: Probe) -> None:
+    def __init__(
+        self, options: WriteOptions, transaction: str, probe: Probe, overwrite: Overwrite | None
+    ) -> None:
         self.options = options
         self._transaction = transaction
         self._probe = probe
+        self._overwrite = overwrite
 
     @classmethod
-    def begin(cls, options: WriteOptions) -> Job:
-        """Make cluster and topic where they do not exist, and the job's staging directory."""
+    def begin(cls, options: WriteOptions, *, overwrite: bool = False) -> Job:
+        """Make cluster and topic where they do not exist, and the job's staging directory.
+
+        Raises:
+            ConfigError: what would be overwritten is not named.
+        """
+        if overwrite and options.topic is None:
+            raise ConfigError(
+                "save mode \"overwrite\" needs the option 'topic': it replaces all that the topic holds"
+            )
         cluster = Cluster(options.path, create=True)
         options = replace(options, path=str(cluster.path))
         transaction = uuid.uuid4().hex
+        replaced = None
         try:
             if options.topic is not None:
-                cluster.topic_for(options.topic, options)
+                topic = cluster.topic_for(options.topic, options)
+                if overwrite:
+                    replaced = Overwrite(topic, options.overwrite_delete_delay_ms)
             probe = Probe.leave(cluster.files, cluster.metadata.staging_dir / transaction)
         except OSError as error:
             raise KafkaStorageError(
                 f"the cluster at {cluster.path} cannot be written: {error}"
             ) from error
-        return cls(options, transaction, probe)
+        return cls(options, transaction, probe, replaced)
 
     def stage(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """In a task: stage all rows."""
@@ -137,15 +156,20 @@ class Job:
         done = False
         try:
             for batch in iterator:
-                producer.append(batch)
-            extents = producer.finish()
+                with _explained():
+                    producer.append(batch)
+            with _explained():
+                extents = producer.finish()
             done = True
         finally:
             if not done:
                 producer.abandon()
         context = TaskContext.get()
-        query_id = context.getLocalProperty("sql.streaming.queryId") if context else None
-        return Staged(extents, self._probe.transaction_dir, query_id)
+        application_id, query_id = (
+            context.getLocalProperty(name) if context else None
+            for name in ("spark.app.id", "sql.streaming.queryId")
+        )
+        return Staged(extents, self._probe.transaction_dir, application_id, query_id)
 
     def commit(
         self,
@@ -158,7 +182,11 @@ class Job:
         staged = [message for message in messages if isinstance(message, Staged)]
         extents = [extent for message in staged for extent in message.extents]
         coordinator.commit(
-            extents, transactional_id=transactional_id or self._transaction, sequence=sequence
+            extents,
+            transactional_id=transactional_id or self._transaction,
+            sequence=sequence,
+            author=_author(staged),
+            overwrite=self._overwrite,
         )
         self._discard(coordinator, staged)
 
@@ -173,6 +201,30 @@ class Job:
         for directory in dict.fromkeys([*(message.transaction_dir for message in staged), own]):
             coordinator.discard(extents, directory)
             extents = []
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Say of an error of the disk what it means for the job."""
+    try:
+        yield
+    except OSError as error:
+        raise KafkaStorageError(
+            f"a task cannot stage its rows: {error}; nothing of the job is visible"
+        ) from error
+
+
+def _author(staged: Sequence[Staged]) -> Author:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container's user may have no name
+        user = str(os.getuid())
+    first = staged[0] if staged else None
+    return Author(
+        application_id=(first and first.application_id) or "",
+        query_id=(first and first.query_id) or "",
+        user=user,
+    )
 
 
 class KBatchWriter(DataSourceArrowWriter):

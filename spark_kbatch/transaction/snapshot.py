@@ -5,6 +5,7 @@
     3. read the slot again
     4. each state in a PrepareCommit between the two numbers, one that was pending at 1 included,
        replaces a state of step 2 that has a lower sequence number
+    5. all of it again, where the topic was rewritten meanwhile: its log start shows that
 
 A commit whose PrepareCommit is below the number of step 1, and was complete, has flipped every
 partition before step 2. One decided later is in step 4 as a whole; and none of its states can have
@@ -22,7 +23,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import plain
@@ -47,6 +48,7 @@ class Transaction(NamedTuple):
 
     transactional_id: str
     value: TransactionValue
+    offset: int
 
 
 class Snapshots:
@@ -61,17 +63,31 @@ class Snapshots:
         Raises:
             UnknownTopicOrPartitionError: one of them does not exist.
         """
-        before = self._manager.state(TRANSACTION_STATE)
-        states = {tp: self._manager.state(tp) for tp in topic_partitions}
-        after = self._manager.state(TRANSACTION_STATE)
-        first = before.prepare_offset if before.has_pending_commit else before.high_watermark
-        for transaction in transactions(self._manager, after, first):
+        wanted = list(topic_partitions)
+        while True:
+            before = self._manager.state(TRANSACTION_STATE)
+            states = {tp: self._manager.state(tp) for tp in wanted}
+            after = self._manager.state(TRANSACTION_STATE)
+            first = before.prepare_offset if before.has_pending_commit else before.high_watermark
+            try:
+                if after.log_start_offset <= first:
+                    self._overlay(states, after, first)
+                    return states
+            except (FileNotFoundError, KafkaStorageError):
+                now = self._manager.state(TRANSACTION_STATE)
+                if now.log_start_offset == after.log_start_offset:
+                    raise
+
+    def _overlay(
+        self, states: dict[TopicPartition, LogState], after: LogState, first_offset: int
+    ) -> None:
+        """Replace states by newer ones of the commits from an offset on."""
+        for transaction in transactions(self._manager, after, first_offset):
             if transaction.value.status == PREPARE_COMMIT:
                 for topic_partition, state in transaction.value.states.items():
                     read = states.get(topic_partition)
                     if read is not None and read.sequence < state.sequence:
                         states[topic_partition] = self._manager.log(topic_partition).checked(state)
-        return states
 
     def agree(
         self, name: str, resolve: Callable[[], Mapping[TopicPartition, tuple[int, int]]]
@@ -127,5 +143,6 @@ def transactions(
                 raise error.at(read.path, read.position) from None
             for record in records:
                 if record.offset >= offset and record.key is not None and record.value is not None:
-                    yield Transaction(unpack_key(record.key), unpack_value(record.value))
+                    value = unpack_value(record.value)
+                    yield Transaction(unpack_key(record.key), value, record.offset)
             offset = header.next_offset

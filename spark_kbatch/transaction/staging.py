@@ -12,7 +12,9 @@ renames instead of copying where they are large. ATTEMPT is a random id and its 
 numbers of Spark repeat, and a late attempt may still write when another has been committed.
 
 A job that dies leaves its directory. Whether one is dead cannot be told but by time: nobody has
-written to any file of TRANSACTION for staging.retention.ms.
+written to any file of TRANSACTION for staging.retention.ms. Then the next commit removes it, or `kbatch
+gc`; a job that wakes up later gets an error that names the option. Nothing is lost with it: what was
+decided lies in the logs.
 """
 
 from __future__ import annotations
@@ -24,10 +26,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.config import Topic
+from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.log.files import AppendFile, Buffer, Files
 from spark_kbatch.model import TopicPartition
-
-STAGING_RETENTION_MS = 7 * 24 * 3600 * 1000
 
 
 class Extent(NamedTuple):
@@ -72,9 +73,16 @@ class Staging:
         self._last: dict[TopicPartition, int] = {}  # index of the partition's last extent
 
     def send(self, topic: Topic, partition: int, batch: Buffer, records_count: int) -> None:
-        """Stage one finished batch; the buffer may be used again on return."""
+        """Stage one finished batch; the buffer may be used again on return.
+
+        Raises:
+            KafkaStorageError: the attempt's directory was removed.
+        """
         topic_partition = TopicPartition(topic.name, partition)
-        file = self._file_for(topic, topic_partition, len(batch))
+        try:
+            file = self._file_for(topic, topic_partition, len(batch))
+        except FileNotFoundError:
+            raise gone(self._attempt_dir) from None
         position = file.append(batch)
         name = str(file.path.relative_to(self._staging_dir))
         last = self._last.get(topic_partition)
@@ -101,9 +109,15 @@ class Staging:
         )
 
     def finish(self) -> list[Extent]:
-        """Close every file; nothing may be sent after this."""
+        """Close every file; nothing may be sent after this.
+
+        Raises:
+            KafkaStorageError: the attempt's directory was removed.
+        """
         for file in self._open_files():
             file.close(flush=self._flush)
+        if self._made and not self._files.exists(self._attempt_dir):
+            raise gone(self._attempt_dir)
         if self._flush and self._made:
             self._files.flush([self._attempt_dir, self._attempt_dir.parent])
         self._shared, self._own = None, {}
@@ -140,6 +154,15 @@ class Staging:
         return own
 
 
+def gone(path: Path) -> KafkaStorageError:
+    """The error where something staged is not there any more."""
+    return KafkaStorageError(
+        f"{path}, which a task of this job has staged, is gone: what nobody has written to for "
+        "staging.retention.ms is removed by the next commit of any job, and by `kbatch gc`; give all "
+        "jobs more of it, and run this one again"
+    )
+
+
 class LeftOver(NamedTuple):
     """What a job that is gone has staged."""
 
@@ -155,12 +178,25 @@ def left_overs(
     found = []
     for transaction in files.list(staging_dir):
         size_in_bytes, newest_ms = 0, 0
+        # The directory comes first: of a job that has just begun nothing else is looked at.
         for path in _paths(files, staging_dir / transaction):
             with contextlib.suppress(FileNotFoundError):  # its job is alive, then
                 newest_ms = max(newest_ms, files.modified_ms(path))
                 size_in_bytes += 0 if files.is_dir(path) else files.size(path)
-        if now_ms - newest_ms > retention_ms:
+            if now_ms - newest_ms <= retention_ms:
+                break
+        else:
             found.append(LeftOver(transaction, size_in_bytes, now_ms - newest_ms))
+    return found
+
+
+def remove_left_overs(
+    files: Files, staging_dir: Path, *, retention_ms: int, now_ms: int
+) -> list[LeftOver]:
+    """Remove them; returns what there was."""
+    found = left_overs(files, staging_dir, retention_ms=retention_ms, now_ms=now_ms)
+    for left_over in found:
+        files.remove_dir(staging_dir / left_over.transaction)
     return found
 
 

@@ -339,6 +339,27 @@ def test_recreated_topic_is_data_loss_and_then_read_from_its_start() -> None:
     )
 
 
+def test_limit_of_a_recreated_topic_counts_from_its_log_start() -> None:
+    topics = FakeTopics(a=[log(10)])
+    query = Query(topics, failOnDataLoss="false")
+    query.batch()
+    topics.create("a", log(30))
+    query.restart(maxOffsetsPerTrigger=5)
+
+    assert query.batch() == {"a-0": (0, 5)}
+
+
+def test_topic_recreated_before_its_first_batch_is_read_from_its_start() -> None:
+    topics = FakeTopics(a=[log(5)])
+    query = Query(topics, startingOffsets="latest", failOnDataLoss="false")
+    query.start()
+    topics.create("a", log(7))
+    query.next_end()
+    query.restart()
+
+    assert query.batch() == {"a-0": (0, 7)}
+
+
 def test_topic_recreated_behind_a_logged_batch_is_data_loss() -> None:
     topics = FakeTopics(a=[log(3)])
     query = Query(topics)
@@ -481,16 +502,17 @@ def test_both_limits_go_together() -> None:
 
 
 def test_available_now_reads_in_limited_batches_up_to_what_it_found_and_ends() -> None:
-    topics = FakeTopics(a=[log(15)])
+    """Also where what is left is less than what a batch would wait for."""
+    topics = FakeTopics(a=[log(13)])
     query = Query(topics, maxOffsetsPerTrigger=5, minOffsetsPerTrigger=5, maxTriggerDelay="1h")
     query.planner.prepare_for_available_now()
     found = [query.batch()]
     topics.append("a-0", 100)
     topics.logs["a"].append(log(3))
 
-    assert found + query.batches() == [{"a-0": (0, 5)}, {"a-0": (5, 10)}, {"a-0": (10, 15)}]
+    assert found + query.batches() == [{"a-0": (0, 5)}, {"a-0": (5, 10)}, {"a-0": (10, 13)}]
     query.restart(maxOffsetsPerTrigger=None).planner.prepare_for_available_now()
-    assert query.batches() == [{"a-0": (15, 115), "a-1": (0, 3)}]
+    assert query.batches() == [{"a-0": (13, 113), "a-1": (0, 3)}]
 
 
 def an_available_now_query(*logs: ALog, **options: Any) -> Query:

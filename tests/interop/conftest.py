@@ -1,10 +1,16 @@
-"""Kafka, once per session."""
+"""Kafka, and Spark with its own Kafka connector, once per session."""
 
 from __future__ import annotations
 
-import pytest
+import re
+from collections.abc import Iterator
 
-from tests.interop.kafka import Kafka, MissingToolError, class_path
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.conftest import spark_builder
+from tests.interop.kafka import POM, Broker, Kafka, MissingToolError, class_path
+from tests.interop.sites import InFolder, OnBroker, Site
 
 
 @pytest.fixture(scope="session")
@@ -13,3 +19,40 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Kafka:
         return Kafka(class_path(tmp_path_factory.mktemp("kafka")))
     except MissingToolError as missing:
         pytest.fail(str(missing), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session of the other tests, and it knows `format("kafka")`."""
+    folder = tmp_path_factory.mktemp("spark")
+    try:
+        jars = class_path(folder, pom=POM.with_name("spark-pom.xml")).strip().replace(":", ",")
+    except MissingToolError as missing:
+        pytest.fail(str(missing), pytrace=False)
+    session = spark_builder(folder / "warehouse").config("spark.jars", jars).getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_broker(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that the tests of the connector share; each makes topics of its own."""
+    # What is written below is looked at when it is older than a broker keeps records by default.
+    with Broker(
+        kafka, tmp_path_factory.mktemp("broker"), log_retention_ms=-1, log_initial_task_delay_ms=500
+    ) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session", params=["kafka", "kbatch"])
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """Each test that asks for it is run with `format("kafka")` and with `format("kbatch")`."""
+    if request.param == "kbatch":
+        return InFolder(tmp_path_factory.mktemp("site") / "cluster")
+    return OnBroker(request.getfixturevalue("shared_broker"))
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A name that no other test has."""
+    return re.sub(r"\W+", "-", request.node.name)[:200].strip("-")

@@ -51,8 +51,8 @@ class MissingToolError(Exception):
     """What the tests need is not on this machine; says how to get it."""
 
 
-def class_path(folder: Path) -> str:
-    """Of the server, its tools and the clients; Maven downloads them once, to its own cache.
+def class_path(folder: Path, *, pom: Path = POM) -> str:
+    """Of what `pom` names: the server, its tools and clients. Maven downloads once, to its own cache.
 
     Raises:
         MissingToolError: no Maven, or it cannot get them.
@@ -63,7 +63,7 @@ def class_path(folder: Path) -> str:
     found = folder / "class-path"
     done = subprocess.run(
         [
-            maven, "--batch-mode", "--quiet", "--file", str(POM), "dependency:build-classpath",
+            maven, "--batch-mode", "--quiet", "--file", str(pom), "dependency:build-classpath",
             f"-Dmdep.outputFile={found}", "-Dmdep.includeScope=runtime",
         ],
         capture_output=True, text=True, check=False,

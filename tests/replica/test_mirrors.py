@@ -103,6 +103,15 @@ def test_a_disk_that_is_replaced_gets_copies(cluster: Cluster) -> None:
     assert copy["isr"] == [0, 1]
 
 
+def test_a_disk_that_is_lost_is_not_touched_when_another_is_replaced(cluster: Cluster) -> None:
+    for node in (1, 2):
+        shutil.rmtree(folders(cluster)[node])
+    write(cluster, 0)
+    cluster.replace_log_dir(2)
+
+    assert not folders(cluster)[1].exists()
+
+
 def test_without_the_names_of_the_disks_a_lost_path_is_not_made_again(cluster: Cluster) -> None:
     shutil.rmtree(cluster.path)
 

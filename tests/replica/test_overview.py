@@ -46,8 +46,9 @@ def test_log_dirs_that_are_sound_are_all_online(cluster: Cluster) -> None:
     assert code == 0
     assert rows == [
         LogDirInfo(
-            node, str(cluster.path.parent / f"disk-{node}/broker-{node}"), None, 2,
-            2 if node == 0 else 0, 0, 0,
+            node, str(cluster.path.parent / f"disk-{node}/broker-{node}"), None,
+            3 if node == 0 else 2,  # __commits has one replica
+            3 if node == 0 else 0, 0, 1 if node == 0 else 0,
         )._asdict()
         for node in range(3)
     ]  # fmt: skip

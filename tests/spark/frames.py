@@ -20,6 +20,12 @@ with warnings.catch_warnings():
     from kafka.partitioner import murmur2  # type: ignore[import-untyped]
 
 
+def use_in_this_thread(spark: SparkSession) -> None:
+    """Spark looks for data sources of Python in the thread's active session, which others lack."""
+    active = spark._jvm.org.apache.spark.sql.classic.SparkSession
+    active.setActiveSession(spark._jsparkSession)
+
+
 def frame_of(spark: SparkSession, rows: pa.RecordBatch) -> DataFrame:
     """The rows in their order, in two tasks; `timestamp` is in ms and becomes Spark's timestamp."""
     columns = {

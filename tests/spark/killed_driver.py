@@ -31,7 +31,7 @@ import spark_kbatch
 from spark_kbatch.spark.source import KBatchDataSource
 from spark_kbatch.spark.writer import KBatchWriter, Staged
 from spark_kbatch.transaction.coordinator import Coordinator
-from tests.spark.frames import save
+from tests.spark.frames import save, use_in_this_thread
 
 TASKS, ROWS, PARTITIONS = 2, 60, 2
 
@@ -46,24 +46,24 @@ def frame_of(spark: SparkSession, text: str) -> DataFrame:
 
 
 def before(step: Callable[..., Any], stop: Callable[[], NoReturn]) -> Callable[..., Any]:
-    def stopping(*_args: Any) -> NoReturn:
+    def stopping(*_args: Any, **_named: Any) -> NoReturn:
         stop()
 
     return functools.update_wrapper(stopping, step)
 
 
 def after(step: Callable[..., Any], stop: Callable[[], NoReturn]) -> Callable[..., Any]:
-    def stopping(*args: Any) -> NoReturn:
-        step(*args)
+    def stopping(*args: Any, **named: Any) -> NoReturn:
+        step(*args, **named)
         stop()
 
     return functools.update_wrapper(stopping, step)
 
 
 def after_one_state(step: Callable[..., Any], stop: Callable[[], NoReturn]) -> Callable[..., Any]:
-    def stopping(self: Coordinator, states: dict[Any, Any]) -> NoReturn:
-        assert len(states) == 2 * PARTITIONS
-        step(self, dict([sorted(states.items())[1]]))
+    def stopping(self: Coordinator, states: dict[Any, Any], **named: Any) -> NoReturn:
+        assert len(states) == 2 * PARTITIONS + 1  # __commits, which comes first
+        step(self, dict([sorted(states.items())[1]]), **named)
         stop()
 
     return functools.update_wrapper(stopping, step)
@@ -143,9 +143,7 @@ def main(folder: Path) -> None:
     frame = frame_of(spark, "killed")
 
     def write(step: str) -> None:
-        # Spark finds registered sources through the thread's active session.
-        active = spark._jvm.org.apache.spark.sql.classic.SparkSession
-        active.setActiveSession(spark._jsparkSession)
+        use_in_this_thread(spark)
         save(frame, folder / step)
 
     for step in STEPS:

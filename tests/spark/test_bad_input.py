@@ -389,10 +389,14 @@ def test_save_refuses_topics_of_the_clusters_own(row: DataFrame, flights: Path) 
         save(row, flights, topic="__transaction_state")
 
 
-def test_save_modes_other_than_append_are_refused(row: DataFrame, flights: Path) -> None:
+def test_overwrite_needs_to_be_told_what(row: DataFrame, flights: Path) -> None:
+    rows = row.selectExpr("value", "'flights' AS topic").write.format("kbatch")
+    with refused("save", "ConfigError", "'topic'", "replaces all that the topic holds"):
+        rows.mode("overwrite").save(str(flights))
+
+
+def test_other_save_modes_are_not_open_to_sources_in_python(row: DataFrame, flights: Path) -> None:
     writer = row.write.format("kbatch").option("topic", "flights")
-    with refused("save", "ConfigError", '"overwrite" is not supported', '.mode("append")'):
-        writer.mode("overwrite").save(str(flights))
     for mode in ("errorifexists", "ignore"):
         with pytest.raises(AnalysisException, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
             writer.mode(mode).save(str(flights))

@@ -46,7 +46,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         markers = [folder / f"{step}.reached" for step in STEPS]
         try:
-            deadline = time.monotonic() + 180
+            deadline = time.monotonic() + 600
             while not all(marker.exists() for marker in markers):
                 assert driver.poll() is None, (folder / "output").read_text()
                 assert time.monotonic() < deadline, (folder / "output").read_text()

@@ -16,6 +16,7 @@ from spark_kbatch.errors import CommitError
 from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.transaction import coordinator
+from spark_kbatch.transaction.history import COMMITS
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
 from tests.builders import batch, commit, contents, records_of, staged
@@ -53,6 +54,20 @@ def test_tasks_come_in_the_order_of_their_extents(tmp_path: Path) -> None:
     commit(cluster, [extent for task in tasks for extent in task])
     assert contents(cluster)[EVENTS] == records_of([batch(seed=seed) for seed in range(8)])
     ensure_sound(cluster.manager.log(EVENTS))
+
+
+def test_many_small_commits_leave_few_segments(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    large = [batch(n=1, value_bytes=4000)]
+    for number in range(60):
+        job = {("events", 0): large if number % 20 == 19 else [batch(n=1)]}
+        extents = staged(cluster, job, transaction=f"job-{number}", adopt_min_bytes=0)
+        commit(cluster, extents, transaction=f"job-{number}", adopt_min_bytes=2000)
+    assert len(contents(cluster)[EVENTS]) == 60
+    for tp, segments in ((EVENTS, [0, 19, 39, 59]), (COMMITS, [0]), (TRANSACTION_STATE, [0])):
+        log = cluster.manager.log(tp)
+        assert log.segments(log.state()) == segments, "one for each file that was large enough"
+        ensure_sound(log)
 
 
 def test_a_job_without_rows_commits_nothing(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_a_commit_leaves_a_prepare_and_a_complete_that_kafka_reads(tmp_path: Pat
     values = [transaction_log_value(record.value or b"") for record in records]
     assert keys == ["job-0", "job-0", "job-1", "job-1"]
     assert [value["TransactionStatus"] for value in values] == [2, 4, 2, 4]
-    touched: dict[str, list[int]] = {"clicks": [1], "views": [0]}
+    touched: dict[str, list[int]] = {"__commits": [0], "clicks": [1], "views": [0]}
     assert [value["TransactionPartitions"] for value in values] == [touched, {}, touched, {}]
     for value in values:
         assert value["TransactionLastUpdateTimestampMs"] == builders.FIRST_TIMESTAMP_MS

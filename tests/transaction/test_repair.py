@@ -10,6 +10,7 @@ from spark_kbatch.cluster import Cluster
 from spark_kbatch.errors import CommitError, CorruptRecordError
 from spark_kbatch.log import state as log_state
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.transaction.history import COMMITS
 from tests import builders
 from tests.builders import a_cluster, commit, contents, staged, write
 from tests.faults import DiesAtTheCommitPoint, ReadOnlyFiles, StopsInTheFlip, died
@@ -59,7 +60,7 @@ def stopped_in_the_flip(cluster: Cluster, flips: int) -> Cluster:
 
 def test_a_sound_cluster_is_left_as_it_is(cluster: Cluster) -> None:
     reports = list(cluster.repair())
-    assert [report.topic_partition for report in reports] == [TRANSACTIONS, FIRST, SECOND]
+    assert [report.topic_partition for report in reports] == [COMMITS, TRANSACTIONS, FIRST, SECOND]
     assert all(not report.found and not report.damaged for report in reports)
 
 

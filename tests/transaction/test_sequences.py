@@ -97,27 +97,32 @@ def test_the_last_sequence_is_found_without_going_over_the_log(
     assert len(looked_at) == 1
 
 
+def notes_of(cluster: Cluster) -> list[Path]:
+    return sorted(cluster.metadata.transactions_dir.glob("*.json"))
+
+
 def note_of(cluster: Cluster) -> Path:
-    (path,) = cluster.metadata.transactions_dir.iterdir()
+    (path,) = notes_of(cluster)
     return path
 
 
+def _change(path: Path, **fields: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def _another_boot(path: Path) -> None:
+    _change(path, offset=0, sequence=0)
+    path.with_name("whole").write_text("00")
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
-    "removed": Path.unlink,
+    "all removed": lambda path: shutil.rmtree(path.parent),
     "empty": lambda path: path.write_bytes(b""),
     "no object": lambda path: path.write_text("[1]"),
-    "an older one": lambda path: path.write_text(
-        json.dumps({**json.loads(path.read_text()), "offset": 0, "sequence": 1})
-    ),
-    "past the end": lambda path: path.write_text(
-        json.dumps({**json.loads(path.read_text()), "offset": 999})
-    ),
-    "of a CompleteCommit": lambda path: path.write_text(
-        json.dumps({**json.loads(path.read_text()), "offset": 1})
-    ),
-    "of another boot": lambda path: path.write_text(
-        json.dumps({**json.loads(path.read_text()), "offset": 0, "sequence": 0, "boot_id": "00"})
-    ),
+    "a sequence that its record has not": lambda path: _change(path, offset=0, sequence=1),
+    "past the end": lambda path: _change(path, offset=999),
+    "of a CompleteCommit": lambda path: _change(path, offset=1),
+    "of another boot": _another_boot,
 }
 
 
@@ -142,13 +147,34 @@ def test_a_full_disk_behind_the_commit_point_costs_the_note_alone(cluster: Clust
 
     write(cluster, 1, "query", 0)
     assert write(Cluster(str(cluster.path), files=NoNotes()), 2, "query", 1)
-    assert not note_of_or_none(cluster)
+    assert not (cluster.metadata.transactions_dir / "whole").exists()
     assert not write(cluster, 3, "query", 1)
     assert seeds(cluster) == [1, 2]
 
 
-def note_of_or_none(cluster: Cluster) -> list[Path]:
-    return [path for path in cluster.metadata.transactions_dir.iterdir() if path.suffix == ".json"]
+def test_the_first_commit_of_an_id_does_not_go_over_the_log(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(cluster, 1, "query", 0)
+    monkeypatch.setattr(sequences, "transactions", None)
+    assert write(cluster, 2, "another", 0)
+
+
+def test_notes_that_were_not_flushed_hold_until_the_machine_starts_anew(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(cluster, 1, "query", 0, flush=True)
+    write(cluster, 2, "query", 1, flush=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(sequences, "transactions", None)
+        assert write(cluster, 3, "another", 0, flush=False)
+    # A power loss took the second commit's note, and left the first one's.
+    _change(notes_of(cluster)[1], sequence=0, offset=0)
+    _change(notes_of(cluster)[0], sequence=0, offset=0)
+    monkeypatch.setattr(sequences, "boot_id", lambda: bytes(16))
+    assert not write(cluster, 4, "query", 1, flush=True)
+    assert not write(cluster, 4, "another", 0, flush=True)
+    assert seeds(cluster) == [1, 2, 3]
 
 
 def test_a_transaction_that_is_repeated_after_any_crash_is_there_once(tmp_path: Path) -> None:
@@ -184,10 +210,10 @@ def test_rolling_forward_keeps_the_sequence(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events": 2})
 
     class DiesAtTheNote(Files):
-        def make_dir(self, path: Path, *, exclusive: bool = False) -> None:
-            if path.name == "transactions":
+        def write(self, path: Path, position: int, data: object) -> None:
+            if path.parent.name == "transactions":
                 raise KeyboardInterrupt
-            super().make_dir(path, exclusive=exclusive)
+            super().write(path, position, data)  # type: ignore[arg-type]
 
     with pytest.raises(KeyboardInterrupt):
         write(Cluster(str(cluster.path), files=DiesAtTheNote()), 1, "query", 0)

@@ -48,8 +48,10 @@ def an_undone_flip(path: Path, flips: int) -> None:
     dry_run = FaultyFiles()
     a_commit(path, dry_run)
     states = [n for n, step in enumerate(dry_run.steps) if step.endswith("kbatch.state")]
-    assert len(states) == 1 + len(PLACES) + 1
-    fault = Fault(at=states[1 + flips], error=errno.EIO, lasting=True)
+    decided, *flipped, _completed = states
+    assert decided < flipped[0]
+    assert len(flipped) == 1 + len(PLACES)  # __commits comes first
+    fault = Fault(at=states[2 + flips], error=errno.EIO, lasting=True)
     with pytest.raises(CommitError, match="committed") as error:
         a_commit(path, FaultyFiles(fault))
     assert error.value.outcome == coordinator.COMMITTED

@@ -1,0 +1,214 @@
+"""`__commits`: what was committed, when, by whom, and where topics ended then. For people to look at.
+
+A commit's record is placed and flipped as one more partition of that commit, so it is there exactly
+where the data is. Its offset is the number of the commit. Nothing that decides anything reads it.
+
+    key     transactional id
+    value   JSON: version, time (ms), mode ("append", "overwrite"), transactional_id, sequence (-1 for
+            none), application_id, query_id, user, records, bytes;
+            offsets: of each partition with new records the first and the one behind the last;
+            ends: of all partitions of the topics touched, the high watermark with this commit
+
+    {"version": 1, "time": 1700000000000, "mode": "append", ..., "records": 3, "bytes": 421,
+     "offsets": {"events": {"0": [7, 10]}}, "ends": {"events": {"0": 10, "1": 4}}}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from spark_kbatch.errors import ConfigError, CorruptRecordError, UnknownTopicOrPartitionError
+from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.log.state import LogState
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.record import plain
+from spark_kbatch.replica.manager import ReplicaManager, States
+from spark_kbatch.transaction import COMMITS_TOPIC, INTERNAL_TOPIC_CONFIG
+
+COMMITS = TopicPartition(COMMITS_TOPIC, 0)
+
+_VERSION = 1
+_APPEND, _OVERWRITE = "append", "overwrite"
+_FETCH_BYTES = 1 << 20
+_PAGE = 100  # commits read at a time, from the newest back
+
+_Value = TypeVar("_Value")
+
+
+class Author(NamedTuple):
+    """Who commits, as far as that is known."""
+
+    application_id: str = ""  # of Spark
+    query_id: str = ""  # of a streaming query
+    user: str = ""
+
+
+NOBODY = Author()
+
+
+class Commit(NamedTuple):
+    """One commit."""
+
+    number: int
+    time_ms: int
+    overwrite: bool
+    transactional_id: str
+    sequence: int  # of the transaction within its id; -1 for none
+    author: Author
+    records_count: int
+    size_in_bytes: int
+    offsets: Mapping[TopicPartition, tuple[int, int]]  # of its records: first, and behind the last
+    ends: Mapping[TopicPartition, int]  # high watermarks of all partitions of the topics touched
+
+    @property
+    def mode(self) -> str:
+        """As Spark calls it."""
+        return _OVERWRITE if self.overwrite else _APPEND
+
+    @property
+    def topics(self) -> list[str]:
+        """Those that it touched, by name."""
+        return sorted({tp.topic for tp in self.ends})
+
+    def ending_offsets(self, topic: str | None = None) -> str:
+        """Where the topics, or one of them, ended then: JSON as the option `endingOffsets` takes it.
+
+        Raises:
+            ConfigError: the commit did not touch that topic.
+        """
+        topics = self.topics if topic is None else [topic]
+        if topics and topics[0] not in self.topics:
+            raise ConfigError(
+                f"commit {self.number} did not touch topic {topic!r}; it touched: "
+                f"{', '.join(self.topics)}"
+            )
+        ends = {tp: end for tp, end in self.ends.items() if tp.topic in topics}
+        return json.dumps(_by_topic(ends))
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, by the names that its record has."""
+        return {
+            "commit": self.number,
+            "time": self.time_ms,
+            "mode": self.mode,
+            "transactional_id": self.transactional_id,
+            "sequence": self.sequence,
+            **self.author._asdict(),
+            "records": self.records_count,
+            "bytes": self.size_in_bytes,
+            "offsets": _by_topic(self.offsets),
+            "ends": _by_topic(self.ends),
+        }
+
+
+class History:
+    """The commits of one cluster. Thread-safe."""
+
+    def __init__(self, manager: ReplicaManager) -> None:
+        self._manager = manager
+
+    def log(self) -> PartitionLog:
+        """The log of `__commits`, for a committer. Clusters of earlier releases get it here."""
+        try:
+            return self._manager.log(COMMITS)
+        except UnknownTopicOrPartitionError:
+            self._manager.create_topic(COMMITS_TOPIC, partitions=1, config=INTERNAL_TOPIC_CONFIG)
+            return self._manager.log(COMMITS)
+
+    def read(self, states: States, topic: str | None = None) -> Iterator[Commit]:
+        """All commits, or those that touched a topic, the newest first."""
+        log, state = self._log_and_state(states)
+        if log is None or state is None:
+            return
+        end = state.high_watermark
+        while end > state.log_start_offset:
+            first = max(end - _PAGE, state.log_start_offset)
+            page = list(_commits(log, state, first, end))
+            yield from (c for c in reversed(page) if topic is None or topic in c.topics)
+            end = first
+
+    def find(self, states: States, number: int) -> Commit:
+        """The commit of this number.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        log, state = self._log_and_state(states)
+        start, end = (state.log_start_offset, state.high_watermark) if state else (0, 0)
+        if log is None or state is None or not start <= number < end:
+            there_are = (
+                f"there are commits {start} to {end - 1}" if end > start else "there is none"
+            )
+            raise ConfigError(f"there is no commit {number}; {there_are}")
+        return next(_commits(log, state, number, number + 1))
+
+    def _log_and_state(self, states: States) -> tuple[PartitionLog | None, LogState | None]:
+        """Both None before the first commit."""
+        try:
+            log = self._manager.log(COMMITS)
+        except UnknownTopicOrPartitionError:
+            return None, None
+        return log, states([COMMITS])[COMMITS]
+
+
+def _commits(log: PartitionLog, state: LogState, first: int, end: int) -> Iterator[Commit]:
+    offset = first
+    while offset < end:
+        read = log.read(state, offset, max_bytes=_FETCH_BYTES)
+        for position, header in read.batches:
+            try:
+                for record in plain.decode(read.data, position, header):
+                    if first <= record.offset < end and record.value is not None:
+                        yield _unpack(record.offset, record.value)
+            except CorruptRecordError as error:
+                raise error.at(read.path, read.position) from None
+            offset = header.next_offset
+
+
+def pack(commit: Commit) -> bytearray:
+    """The record, as a batch of its own."""
+    value = commit.as_json()
+    del value["commit"]  # which is its offset
+    value["version"] = _VERSION
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return plain.encode([(commit.transactional_id.encode(), text.encode())], commit.time_ms)
+
+
+def _unpack(number: int, data: bytes) -> Commit:
+    value = json.loads(data)
+    if value["version"] != _VERSION:
+        raise CorruptRecordError(
+            f"version of commit {number} in {COMMITS_TOPIC}", expected=_VERSION,
+            found=value["version"],
+        )  # fmt: skip
+    return Commit(
+        number=number,
+        time_ms=value["time"],
+        overwrite=value["mode"] == _OVERWRITE,
+        transactional_id=value["transactional_id"],
+        sequence=value["sequence"],
+        author=Author(*(value[field] for field in Author._fields)),
+        records_count=value["records"],
+        size_in_bytes=value["bytes"],
+        offsets=_by_partition(value["offsets"], lambda pair: (pair[0], pair[1])),
+        ends=_by_partition(value["ends"], int),
+    )
+
+
+def _by_topic(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for topic, partition in sorted(values):
+        found.setdefault(topic, {})[str(partition)] = values[TopicPartition(topic, partition)]
+    return found
+
+
+def _by_partition(
+    topics: Mapping[str, Mapping[str, Any]], convert: Callable[[Any], _Value]
+) -> dict[TopicPartition, _Value]:
+    return {
+        TopicPartition(topic, int(partition)): convert(value)
+        for topic, partitions in topics.items()
+        for partition, value in partitions.items()
+    }

@@ -1,0 +1,91 @@
+"""Rewriting `__transaction_state`, so that it stays small: an overwrite of its own.
+
+Of each transactional id its last sequence stays, as one CompleteCommit without states. Jobs without a
+sequence are dropped, and ids that have not committed for transactional.id.expiration.ms, where that
+is given. The committer does it once nothing is pending, under the commit lock, which is the lock of
+this partition, and after `ready_locked`:
+
+    1. cut; a segment at the log's end    what stays, and an empty segment behind it: unseen so far
+    2. its files and the directory        flushed
+    3. the slot, flushed                  log start, log end and active segment: from here on it counts
+                                          (of several replicas the leader's, then the copies)
+    4. old segments                       renamed to .deleted, removed when their delay is over
+
+A crash before 3 leaves files past the end, which the next writer cuts; one behind it leaves segments
+below the log start, which the next rewriting deletes. Offsets never restart, so a reader that was
+overtaken sees that by the log start, and begins again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+from spark_kbatch.log import retention
+from spark_kbatch.log.appender import LogAppender
+from spark_kbatch.record import plain
+from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.transaction.messages import (
+    COMPLETE_COMMIT,
+    NO_TRANSACTION_SEQUENCE,
+    TransactionValue,
+    pack_key,
+    pack_value,
+)
+from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, transactions
+
+REWRITE_BYTES = 4 << 20  # of records since the last rewriting
+_BATCH_RECORDS = 1000
+
+
+class _Last(NamedTuple):
+    sequence: int
+    update_ms: int
+
+
+def maybe_rewrite(
+    manager: ReplicaManager, *, now_ms: int, expiration_ms: int | None = None
+) -> list[str]:
+    """Rewrite the log if it has grown by `REWRITE_BYTES`. The caller holds the commit lock.
+
+    Args:
+        expiration_ms: how long an id is kept that commits no more; None for ever.
+
+    Returns:
+        The ids that were dropped though they had a sequence.
+    """
+    state = manager.state(TRANSACTION_STATE)
+    if state.segment_size < REWRITE_BYTES or state.has_pending_commit:
+        return []
+    ids: dict[str, _Last] = {}
+    for transactional_id, value, _ in transactions(manager, state, state.log_start_offset):
+        if value.sequence != NO_TRANSACTION_SEQUENCE:
+            ids[transactional_id] = _Last(value.sequence, value.last_update_ms)
+    oldest_ms = None if expiration_ms is None else now_ms - expiration_ms
+    expired = [
+        name for name, last in ids.items() if oldest_ms is not None and last.update_ms < oldest_ms
+    ]
+    for name in expired:
+        del ids[name]
+
+    partition = manager.partition(TRANSACTION_STATE)
+    with partition.leading_locked() as log:
+        state = log.cut(log.state())
+        appender = LogAppender(log, state, now_ms=now_ms)
+        appender.begin_segment()
+        rest = iter(ids.items())
+        while batch := list(itertools.islice(rest, _BATCH_RECORDS)):
+            appender.append(plain.encode([_record(*one) for one in batch], now_ms))
+        # So that the size of the active segment says how much came since.
+        appender.begin_segment()
+        after = appender.finish(flush=True, prepare_offset=-1)
+    # Flushed whatever the committer does elsewhere: an older state would name segments that are gone.
+    partition.publish_locked(after._replace(log_start_offset=state.log_end_offset), flush=True)
+    with partition.leading_locked() as log:
+        retention.delete_old_segments(log, log.state(), now_ms)
+    return expired
+
+
+def _record(transactional_id: str, last: _Last) -> tuple[bytes, bytes]:
+    value = TransactionValue(COMPLETE_COMMIT, last.sequence, {}, last.update_ms)
+    return pack_key(transactional_id), pack_value(value)

@@ -1,0 +1,163 @@
+"""The same topics in two places: on a broker for `format("kafka")`, in a folder for `format("kbatch")`.
+
+A test takes a `Site`, and so the format's name, as its parameter, and says the same of both. What is
+in a topic comes from a plain producer of that place and not from Spark.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession, functions
+from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
+
+from spark_kbatch.cluster import Cluster
+from tests.interop.kafka import START_TIMEOUT_S, Broker
+
+FIRST_TIMESTAMP_MS = 1_700_000_000_000
+
+
+class Message(NamedTuple):
+    value: str | None
+    key: str | None = None
+    timestamp: int = FIRST_TIMESTAMP_MS
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+class Read(NamedTuple):
+    partition: int
+    offset: int
+    value: str | None
+
+
+class Site(abc.ABC):
+    """Where topics are."""
+
+    format: str
+    servers: str  # what `kafka.bootstrap.servers` is given
+
+    @abc.abstractmethod
+    def create_topic(self, topic: str, *, partitions: int = 1) -> None:
+        """On return it can be written."""
+
+    @abc.abstractmethod
+    def send(self, topic: str, messages: Mapping[int, Sequence[str | Message]]) -> None:
+        """Messages by partition, in order; on return all are there."""
+
+    @abc.abstractmethod
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
+        """All below an offset, by partition."""
+
+    # What a user of Spark writes, with the format's name as the only difference.
+
+    def read(self, spark: SparkSession, **options: Any) -> DataFrame:
+        """A batch; an option's key is written with `__` where it has a dot."""
+        reader = spark.read.format(self.format).option("kafka.bootstrap.servers", self.servers)
+        return reader.options(**_dotted(options)).load()
+
+    def read_stream(self, spark: SparkSession, **options: Any) -> DataStreamReader:
+        """As `read`."""
+        reader = spark.readStream.format(self.format)
+        return reader.option("kafka.bootstrap.servers", self.servers).options(**_dotted(options))
+
+    def write(self, frame: DataFrame, *, mode: str = "append", **options: Any) -> None:
+        """As `read`."""
+        writer: DataFrameWriter = frame.write.format(self.format).mode(mode)
+        writer.option("kafka.bootstrap.servers", self.servers).options(**_dotted(options)).save()
+
+    def write_stream(self, frame: DataFrame, **options: Any) -> DataStreamWriter:
+        """As `read`."""
+        writer = frame.writeStream.format(self.format)
+        return writer.option("kafka.bootstrap.servers", self.servers).options(**_dotted(options))
+
+
+def _dotted(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key.replace("__", "."): value for key, value in options.items()}
+
+
+class OnBroker(Site):
+    """Spark's own connector and a broker."""
+
+    format = "kafka"
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.servers = broker.address
+
+    def create_topic(self, topic: str, *, partitions: int = 1) -> None:
+        self._broker.create_topic(topic, partitions=partitions)
+
+    def send(self, topic: str, messages: Mapping[int, Sequence[str | Message]]) -> None:
+        producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 5})
+        for partition, message in _each(messages):
+            producer.produce(
+                topic, message.value, message.key, partition,
+                timestamp=message.timestamp, headers=list(message.headers),
+            )  # fmt: skip
+        assert producer.flush(60) == 0
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
+        client = self._broker.admin()
+        wanted = [TopicPartition(topic, p, offset) for p, offset in before.items()]
+        for future in client.delete_records(wanted).values():
+            future.result(timeout=START_TIMEOUT_S)
+
+
+class InFolder(Site):
+    """Ours."""
+
+    format = "kbatch"
+
+    def __init__(self, folder: Path) -> None:
+        self._cluster = Cluster(str(folder), create=True)
+        self.servers = str(folder)
+
+    def create_topic(self, topic: str, *, partitions: int = 1) -> None:
+        self._cluster.create_topic(topic, partitions=partitions)
+
+    def send(self, topic: str, messages: Mapping[int, Sequence[str | Message]]) -> None:
+        with self._cluster.producer(flush=False) as producer:
+            for partition, message in _each(messages):
+                producer.send(
+                    topic, value=message.value, key=message.key, partition=partition,
+                    timestamp_ms=message.timestamp, headers=list(message.headers),
+                )  # fmt: skip
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
+        self._cluster.delete_records({(topic, p): offset for p, offset in before.items()})  # type: ignore[misc]
+
+
+def _each(messages: Mapping[int, Sequence[str | Message]]) -> Iterator[tuple[int, Message]]:
+    for partition, those in messages.items():
+        for one in those:
+            yield partition, Message(one) if isinstance(one, str) else one
+
+
+def rows(frame: DataFrame) -> list[Read]:
+    """By partition and offset."""
+    chosen = frame.select("partition", "offset", functions.col("value").cast("string"))
+    return sorted(Read(*row) for row in chosen.collect())
+
+
+def values(frame: DataFrame) -> list[str]:
+    """Sorted."""
+    return sorted(row.value or "" for row in rows(frame))
+
+
+@contextlib.contextmanager
+def refused(*said: str) -> Iterator[None]:
+    """What is within must be refused with all that is `said`, in any case."""
+    # Spark's own connector raises what Java has; a source in Python what Spark makes of its error.
+    with pytest.raises((PySparkException, Py4JJavaError)) as caught:
+        yield
+    for part in said:
+        assert re.search(part, str(caught.value), re.IGNORECASE), (part, str(caught.value))

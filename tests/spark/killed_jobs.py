@@ -1,0 +1,247 @@
+"""Programs that work through a round until it is done, to be killed at any time and started again.
+
+    python -m tests.spark.killed_jobs driver        a Spark driver: a line on its input is a round's folder
+    python -m tests.spark.killed_jobs producer FOLDER
+
+A round is a folder; all that outlives a program is in it.
+
+    FOLDER/work.json       the `Work`
+    FOLDER/cluster         the cluster with the topic that all write to, and one that is copied to it
+    FOLDER/input/*.txt     what the stream reads, a file to a micro-batch; FOLDER/checkpoint is Spark's
+    FOLDER/acknowledged/   a file for each batch write that has returned, and for each of the producer's
+                           partitions one with its last number that was acknowledged
+    FOLDER/driver.started  the process that works on the round
+    FOLDER/driver.done     empty; FOLDER/producer.done lists the producer's last number in each partition
+
+Every row says whose it is: `JOB-TASK-ROW` of a job, `producer-PARTITION-NUMBER` of the producer. A job
+is a batch write, a run of one (it has no name that is repeated), or a micro-batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import sys
+import threading
+import traceback
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
+
+import spark_kbatch
+from tests.conftest import SHORT_LIVED_JVM
+from tests.spark.frames import use_in_this_thread
+
+TOPIC, SOURCE = "t", "source"
+RUNS_MAX = 20  # of one job, in one life of a driver
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What a round has to do."""
+
+    seed: str
+    batches: int  # batch writes with a name, each followed by one without
+    micro_batches: int  # of the stream from files
+    copies: int  # micro-batches of the stream from a topic
+    tasks: int  # of a batch write
+    rows: int  # of a task, and of a micro-batch
+    partitions: int
+    options: dict[str, Any]  # of every write
+
+    def save(self, folder: Path) -> None:
+        (folder / "work.json").write_text(json.dumps(dataclasses.asdict(self)))
+        (folder / "acknowledged").mkdir()
+        (folder / "input").mkdir()
+        for number in range(self.micro_batches):
+            lines = [f"stream{number}-0-{row}\n" for row in range(self.rows)]
+            file = folder / "input" / f"{number}.txt"
+            file.write_text("".join(lines))
+            os.utime(file, (number, number))  # the order in which Spark takes them
+
+    @classmethod
+    def load(cls, folder: Path) -> Work:
+        return cls(**json.loads((folder / "work.json").read_text()))
+
+
+def flaky(seed: str, rows: int) -> Callable[[Column], Column]:
+    """A value as it is; some first and second attempts of tasks fail on the way, as the seed says."""
+
+    @F.udf("string")
+    def value_or_failure(value):
+        context = TaskContext.get()
+        assert context is not None
+        attempt = context.attemptNumber()
+        task, _, row = value.rpartition("-")
+        rng = random.Random(f"{seed}-{task}-{attempt}")
+        if attempt < 2 and int(row) == rng.randrange(4 * rows):
+            if rng.random() < 0.5:
+                raise RuntimeError(f"attempt {attempt} of {task} fails at row {row}")
+            os._exit(1)
+        return value
+
+    return lambda column: value_or_failure(column)
+
+
+class Driver:
+    """Works on one round."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark, self._folder, self._work = spark, folder, Work.load(folder)
+        self._flaky = flaky(self._work.seed, self._work.rows)
+        self._options = {"topic": TOPIC, **self._work.options}
+        self._path = str(folder / "cluster")
+
+    def run(self) -> None:
+        write_whole(self._folder / "driver.started", str(os.getpid()))
+        jobs = {
+            self._write_batches: self._work.batches,
+            self._stream: self._work.micro_batches,
+            self._copy: self._work.copies,
+        }
+        threads = [
+            threading.Thread(target=self._until_it_succeeds, args=[job])
+            for job, count in jobs.items()
+            if count
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        (self._folder / "driver.done").touch()
+
+    def _until_it_succeeds(self, job: Callable[[], None]) -> None:
+        use_in_this_thread(self._spark)
+        for _ in range(RUNS_MAX):
+            try:
+                return job()
+            except Exception:  # noqa: BLE001  Spark raises anything where its workers are killed
+                traceback.print_exc()
+        print("gives up", flush=True)
+        os._exit(1)
+
+    def _write_batches(self) -> None:
+        acknowledged = self._folder / "acknowledged"
+        for number in range(self._work.batches):
+            name = f"batch{number}"
+            # The last one that was acknowledged comes again.
+            if not (acknowledged / f"batch{number + 1}").exists():
+                self._write(name, txnAppId="batches", txnVersion=number)
+                (acknowledged / name).touch()
+                run = f"run{uuid.uuid4().hex}"
+                self._write(run)
+                (acknowledged / run).touch()
+
+    def _write(self, job: str, **options: Any) -> None:
+        tasks, rows = self._work.tasks, self._work.rows
+        frame = self._spark.range(0, tasks * rows, 1, tasks)
+        row = F.col("id") % rows
+        value = F.concat_ws("-", F.lit(job), F.floor(F.col("id") / rows), row)
+        (
+            frame.select(self._flaky(value).alias("value"), self._partition(row))
+            .write.format("kbatch")
+            .options(**self._options, **options)
+            .mode("append")
+            .save(self._path)
+        )
+
+    def _stream(self) -> None:
+        lines = self._spark.readStream.option("maxFilesPerTrigger", 1).text(
+            str(self._folder / "input")
+        )
+        row = F.substring_index("value", "-", -1)
+        self._write_stream(lines, F.col("value"), self._partition(row))
+
+    def _copy(self) -> None:
+        """Every record to the partition of the same number."""
+        records = (
+            self._spark.readStream.format("kbatch")
+            .options(subscribe=SOURCE, startingOffsets="earliest")
+            .option("maxOffsetsPerTrigger", self._work.rows)
+            .load(self._path)
+        )
+        self._write_stream(records, F.col("value").cast("string"), F.col("partition"))
+
+    def _write_stream(self, rows: DataFrame, value: Column, partition: Column) -> None:
+        query = (
+            rows.select(self._flaky(value).alias("value"), partition)
+            .writeStream.format("kbatch")
+            .options(**self._options)
+            .option("checkpointLocation", str(self._folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(self._path)
+        )
+        query.awaitTermination()
+
+    def _partition(self, row: Column) -> Column:
+        return (row % self._work.partitions).cast("int").alias("partition")
+
+
+def driver() -> None:
+    spark = (
+        SparkSession.builder.master("local[2,3]")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraJavaOptions", SHORT_LIVED_JVM)
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", 100)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    # Spark looks for data sources once, and goes on without those that a killed worker was to find.
+    with contextlib.suppress(AnalysisException):
+        spark.read.format("kbatch").load("nowhere")
+    for line in sys.stdin:
+        Driver(spark, Path(line.strip())).run()
+
+
+def producer(folder: Path) -> None:
+    """Send numbers to every partition, beginning behind what the topic holds, until the driver is done."""
+    work = Work.load(folder)
+    with spark_kbatch.open(str(folder / "cluster")) as cluster:
+        nexts = [0] * work.partitions
+        for batch in cluster.read(TOPIC, columns=["value"]):
+            for partition, value in zip(*batch.to_pydict().values(), strict=True):
+                if value.startswith(b"producer-"):
+                    nexts[partition] = int(value.rpartition(b"-")[2]) + 1
+        acknowledged = [folder / "acknowledged" / f"{p}.last" for p in range(work.partitions)]
+        for file, number in zip(acknowledged, nexts, strict=True):
+            assert not file.exists() or int(file.read_text()) < number, f"{file}: lost"
+
+        done = False
+        with cluster.producer(acks="all", linger_ms=20) as sending:
+            while not done:
+                done = (folder / "driver.done").exists()
+                futures = []
+                for partition in range(work.partitions):
+                    for _ in range(5):
+                        value = f"producer-{partition}-{nexts[partition]}"
+                        futures.append(sending.send(TOPIC, value=value, partition=partition))
+                        nexts[partition] += 1
+                for future in futures:
+                    future.result()
+                for file, number in zip(acknowledged, nexts, strict=True):
+                    write_whole(file, str(number - 1))
+    write_whole(folder / "producer.done", json.dumps([number - 1 for number in nexts]))
+
+
+def write_whole(path: Path, text: str) -> None:
+    aside = path.with_suffix(".aside")
+    aside.write_text(text)
+    aside.rename(path)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "driver":
+        driver()
+    else:
+        producer(Path(sys.argv[2]))

@@ -1,0 +1,224 @@
+"""Processes that are killed at random moments, with all or some of what they started.
+
+A Spark driver is a tree: Python, its JVM, and below it daemons of Python whose children plan, run
+tasks and commit. What is left when its root is gone ends at some later time, or does not.
+
+    who                   what is killed                     what may still go on
+    DRIVER                Python and its JVM                 workers, until their daemon notices
+    ALL                   the whole tree                     nothing
+    ALL_BUT_LATE_WORKERS  the whole tree but the workers,    the workers, stopped now and resumed beside
+                          which are stopped                  the next driver: a late task, a late commit
+    SOME_WORKERS          some of the workers                the driver: Spark repeats tasks, jobs fail
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import fcntl
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import psutil
+
+from tests.conftest import REPOSITORY
+
+
+class Victims(enum.Enum):
+    DRIVER = "driver"
+    ALL = "all"
+    ALL_BUT_LATE_WORKERS = "all but late workers"
+    SOME_WORKERS = "some workers"
+
+
+class Program:
+    """`python -m tests.spark.killed_jobs` in a process, with what it prints in a file."""
+
+    def __init__(self, output: Path, *arguments: str) -> None:
+        self._output = output
+        with output.open("wb") as file:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.killed_jobs", *arguments],
+                cwd=output.parent,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(REPOSITORY),
+                    "PYSPARK_PYTHON": sys.executable,
+                    "PYTHONUNBUFFERED": "1",
+                },
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=file,
+            )
+
+    def give(self, line: Path) -> None:
+        assert self._popen.stdin is not None
+        self._popen.stdin.write(f"{line}\n".encode())
+        self._popen.stdin.flush()
+
+    def ensure_alive(self) -> None:
+        assert self._popen.poll() is None, f"ended by itself: {self.tail()}"
+
+    def tail(self) -> str:
+        return self._output.read_text(errors="replace")[-20_000:]
+
+    def kill(self, victims: Victims, rng: random.Random) -> list[psutil.Process]:
+        """Kill them; what is stopped or may still be running is returned."""
+        tree = _tree(self._popen.pid)
+        workers = _workers(tree)
+        match victims:
+            case Victims.SOME_WORKERS:
+                _kill(worker for worker in workers if rng.random() < 0.7)
+                return []
+            case Victims.ALL_BUT_LATE_WORKERS:
+                for worker in workers:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        worker.suspend()
+                left = workers
+            case Victims.DRIVER:
+                left = [one for one in tree if "java" not in _name(one) and one.pid != self.pid]
+            case Victims.ALL:
+                left = []
+        _kill(one for one in tree if one not in left)
+        self._wait()
+        return left
+
+    def end(self) -> None:
+        """Kill everything."""
+        kill_tree(self._popen.pid)
+        self._wait()
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    def _wait(self) -> None:
+        assert self._popen.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._popen.stdin.close()
+        self._popen.wait(timeout=60)
+
+
+def resume_later(left: Iterable[psutil.Process], delay_s: float) -> threading.Timer:
+    """Let stopped processes go on."""
+
+    def resume() -> None:
+        for one in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.resume()
+
+    timer = threading.Timer(delay_s, resume)
+    timer.start()
+    return timer
+
+
+def end_of(left: list[psutil.Process]) -> None:
+    """Wait for processes to end by themselves; kill those that hang in what is no business of ours."""
+    _, alive = psutil.wait_procs(left, timeout=5)
+    _kill(alive)
+    psutil.wait_procs(alive, timeout=60)
+
+
+def kill_tree(pid: int) -> None:
+    """A process with all that it has started, and they again."""
+    _kill(_tree(pid))
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    return []
+
+
+def _workers(tree: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Children of Spark's daemons: those whose parent is no JVM and no driver."""
+    by_pid = {one.pid: one for one in tree}
+    found = []
+    for one in by_pid.values():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            parent = by_pid.get(one.ppid())
+            if parent is not None and "daemon" in " ".join(parent.cmdline()):
+                found.append(one)
+    return found
+
+
+def _name(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return str(process.name())
+    return ""
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    for one in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+
+
+class Moment:
+    """When to kill: by time, or by what is seen of the cluster from outside."""
+
+    KINDS = ("at a time", "while tasks stage", "during a commit", "behind a commit")
+
+    def __init__(self, rng: random.Random, cluster: Path, *, commits: int) -> None:
+        """Within so many commits of the cluster, or seconds."""
+        self.kind = rng.choice(self.KINDS)
+        self._number = rng.randint(1, commits)  # of the transaction or commit, from now on
+        self._delay_s = {
+            "at a time": rng.uniform(0, commits),
+            "while tasks stage": rng.uniform(0, 0.5),
+            "during a commit": rng.choice((0.0, rng.uniform(0, 0.02))),
+            "behind a commit": rng.uniform(0, 0.1),
+        }[self.kind]
+        self._cluster = cluster
+
+    def __str__(self) -> str:
+        return f"{self.kind} number {self._number} + {self._delay_s:.3f} s"
+
+    def wait(self, over: Callable[[], bool]) -> bool:
+        """Until the moment has come; False where everything is over before."""
+        look = {
+            "at a time": lambda: self._number,
+            "while tasks stage": self._staged,
+            "during a commit": self._committing,
+            "behind a commit": self._committed,
+        }[self.kind]
+        seen: object = look()
+        count = self._number if self.kind == "at a time" else 0
+        while count < self._number:
+            if over():
+                return False
+            time.sleep(0.001)
+            now = look()
+            count += bool(now) and now != seen
+            seen = now
+        end = time.monotonic() + self._delay_s
+        while time.monotonic() < end:
+            if over():
+                return False
+            time.sleep(min(0.01, max(0.0, end - time.monotonic())))
+        return not over()
+
+    def _staged(self) -> str:
+        """The newest transaction with an attempt of a task."""
+        attempts = (self._cluster / "staging-0").glob("*/*/")
+        return max((str(path.parent) for path in attempts), default="")
+
+    def _committed(self) -> int:
+        state = self._cluster / "broker-0" / "__transaction_state-0" / "kbatch.state"
+        return state.stat().st_mtime_ns
+
+    def _committing(self) -> bool:
+        """Whether somebody holds the commit lock."""
+        with (self._cluster / "locks" / "commit").open("wb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False

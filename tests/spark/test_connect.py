@@ -1,0 +1,54 @@
+"""A client of Spark Connect, which has no JVM, reads and writes; the package runs on the server."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql.connect.session import SparkSession as RemoteSession
+
+import spark_kbatch
+from tests.spark.frames import load, save
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def remote(spark: SparkSession) -> Iterator[RemoteSession]:
+    """Of a server in the JVM of the session that tests share."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = spark._jsc.sc()
+    context.conf().set("spark.connect.grpc.binding.port", str(port))
+    service = spark._jvm.org.apache.spark.sql.connect.service.SparkConnectService
+    service.start(context)
+    session = RemoteSession.builder.remote(f"sc://127.0.0.1:{port}").create()
+    yield session
+    session.client.close()
+    service.stop(spark._jvm.scala.Option.empty(), spark._jvm.scala.Option.empty())
+
+
+@pytest.mark.parametrize("registered", [False, True], ids=["found-by-spark", "registered"])
+def test_a_connect_client_writes_and_reads(
+    remote: RemoteSession, tmp_path: Path, registered: bool
+) -> None:
+    if registered:
+        spark_kbatch.register(remote)
+    frame = remote.sql("SELECT 'k' AS key, 'a' AS value UNION ALL SELECT NULL, 'b'")
+    save(frame, tmp_path, topic="t")
+
+    log = load(remote, tmp_path, subscribe="t")
+    # Text: functions make columns of the session in this process, which is not a client.
+    found = log.selectExpr("string(key)", "string(value)").collect()
+    assert sorted(found, key=lambda row: row.value) == [("k", "a"), (None, "b")]
+    assert log.where("key IS NULL").count() == 1
+
+
+def test_a_connect_client_sees_our_error(remote: RemoteSession, tmp_path: Path) -> None:
+    with pytest.raises(AnalysisException, match="exactly one of the options"):
+        load(remote, tmp_path).collect()

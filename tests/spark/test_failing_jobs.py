@@ -1,0 +1,325 @@
+"""What a user is told when a job fails, and that the next one works; the writer without a session.
+
+`tests/transaction/test_crash_matrix.py` has every step of a job; here are the errors' words, and what
+happens to a job beside which something is done to its topic or its files.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_kbatch import cluster as cluster_module
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.config import parse_write_options
+from spark_kbatch.errors import CommitError, KafkaStorageError
+from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.spark.writer import Job, Staged
+from spark_kbatch.transaction import coordinator
+from tests import builders
+from tests.log.soundness import ensure_sound
+
+
+def rows(*partitions: int) -> pa.RecordBatch:
+    """One row for each."""
+    numbers = pa.array(partitions, pa.int32())
+    return pa.record_batch({"value": [b"a" * 100] * len(partitions), "partition": numbers})
+
+
+VALUES = rows(0, 1)
+DAY_MS = 24 * 3600 * 1000
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    cluster = Cluster(str(tmp_path), create=True)
+    cluster.create_topic("events", partitions=2)
+    return cluster
+
+
+def begin(cluster: Cluster, **options: str) -> Job:
+    given = {"path": str(cluster.path), "topic": "events", "flush": "false"}
+    return Job.begin(parse_write_options(given | options))
+
+
+def stage(job: Job) -> Staged:
+    return job.stage(iter([VALUES]))
+
+
+def written(cluster: Cluster) -> int:
+    """How many jobs of one task are there, each of them whole."""
+    count = sum(map(len, builders.contents(Cluster(str(cluster.path))).values()))
+    assert count % VALUES.num_rows == 0
+    return count // VALUES.num_rows
+
+
+def ensure_next_job_works(cluster: Cluster) -> None:
+    before = written(cluster)
+    job = begin(cluster)
+    job.commit([stage(job)])
+    assert written(cluster) == before + 1
+    for partition in cluster.partitions("events"):
+        ensure_sound(Cluster(str(cluster.path)).manager.log(partition))
+
+
+def break_files(patch: pytest.MonkeyPatch, where: str, number: int) -> None:
+    """Nothing can be written or made below a folder of this name."""
+    write_at, create = Files.write_at, Files.create
+
+    def refuse(path: Path) -> None:
+        if where in path.parts:
+            raise OSError(number, os.strerror(number), str(path))
+
+    def refusing_write(files: Files, descriptor: int, position: int, data: Buffer) -> None:
+        refuse(Path(f"/proc/self/fd/{descriptor}").readlink())
+        write_at(files, descriptor, position, data)
+
+    def refusing_create(files: Files, path: Path) -> int:
+        refuse(path)
+        return create(files, path)
+
+    patch.setattr(Files, "write_at", refusing_write)
+    patch.setattr(Files, "create", refusing_create)
+
+
+ERRORS = pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        pytest.param(errno.ENOSPC, "No space left on device", id="disk full"),
+        pytest.param(errno.EACCES, "Permission denied", id="permission lost"),
+        pytest.param(errno.EROFS, "Read-only file system", id="remounted read-only"),
+    ],
+)
+
+
+@ERRORS
+def test_a_task_that_cannot_stage_says_why_and_that_nothing_is_visible(
+    cluster: Cluster, number: int, words: str
+) -> None:
+    job = begin(cluster)
+    done = stage(job)
+    with pytest.MonkeyPatch.context() as patch:
+        break_files(patch, "staging-0", number)
+        with pytest.raises(KafkaStorageError, match=f"cannot stage.*{words}.*nothing of the job"):
+            stage(job)
+    job.abort([done, None])
+    assert list((cluster.path / "staging-0").iterdir()) == []
+    assert written(cluster) == 0
+    ensure_next_job_works(cluster)
+
+
+@ERRORS
+def test_a_commit_that_cannot_place_says_why_and_that_nothing_is_visible(
+    cluster: Cluster, number: int, words: str
+) -> None:
+    job = begin(cluster)
+    done = stage(job)
+    with pytest.MonkeyPatch.context() as patch:
+        break_files(patch, "events-0", number)
+        break_files(patch, "events-1", number)
+        with pytest.raises(CommitError, match=f"nothing is visible.*{words}"):
+            job.commit([done])
+    assert written(cluster) == 0
+    # Spark aborts a job whose commit failed; the data could also be committed now.
+    job.commit([done])
+    assert written(cluster) == 1
+    ensure_next_job_works(cluster)
+
+
+def test_a_commit_that_cannot_flip_says_that_the_data_is_committed(cluster: Cluster) -> None:
+    job = begin(cluster)
+    done = stage(job)
+    flips: list[Path] = []
+    write_at = Files.write_at
+
+    def refuse_flips(files: Files, descriptor: int, position: int, data: Buffer) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.name == "kbatch.state" and path.parent.name.startswith("events-"):
+            flips.append(path)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        write_at(files, descriptor, position, data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Files, "write_at", refuse_flips)
+        with pytest.raises(CommitError, match=r"the data is committed.*Input/output error"):
+            job.commit([done])
+    assert flips
+    assert written(cluster) == 1
+    job.abort([done])  # Spark does that; it takes nothing back
+    assert written(cluster) == 1
+    ensure_next_job_works(cluster)
+
+
+def recreate(cluster: Cluster) -> None:
+    topic = cluster.topic("events")
+    with cluster.locks.metadata():
+        cluster.metadata.write_topic(replace(topic, topic_id="another-id-of-22-chars"))
+
+
+def add_partitions(cluster: Cluster) -> None:
+    topic = cluster.topic("events")
+    added = TopicPartition("events", 2)
+    directory = cluster.path / "broker-0" / str(added)
+    PartitionLog(cluster.files, directory, added, topic.config).create(topic.topic_id)
+    with cluster.locks.metadata():
+        cluster.metadata.write_topic(replace(topic, partitions=3, replicas=()))
+
+
+def delete(cluster: Cluster) -> None:
+    (cluster.path / "topics" / "events.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        pytest.param(recreate, "recreated or altered.*run the job again", id="recreated"),
+        pytest.param(add_partitions, "with 3 partitions.*run the job again", id="partitions added"),
+        pytest.param(delete, "topic 'events' does not exist", id="deleted"),
+    ],
+)
+def test_a_topic_that_is_changed_while_a_job_runs_is_an_error_and_nothing_is_visible(
+    cluster: Cluster, change: Callable[[Cluster], object], words: str
+) -> None:
+    topic = cluster.topic("events")
+    job = begin(cluster)
+    done = stage(job)
+    change(cluster)
+    with pytest.raises(CommitError, match=words) as error:
+        job.commit([done])
+    assert error.value.outcome == coordinator.NOTHING_VISIBLE
+    job.abort([done])
+    if change is delete:
+        cluster.metadata.write_topic(topic)
+    assert written(cluster) == 0
+    ensure_next_job_works(cluster)
+
+
+# Staged files that go away.
+
+
+def age(path: Path, days: float) -> None:
+    for found in [path, *path.rglob("*")]:
+        then_s = (cluster_module.now_ms() - days * DAY_MS) / 1000
+        os.utime(found, (then_s, then_s))
+
+
+@pytest.mark.parametrize("flush", ["true", "false"])
+def test_a_job_whose_files_were_removed_names_the_option(cluster: Cluster, flush: str) -> None:
+    job = begin(cluster, flush=flush)
+    done = [stage(job), stage(job)]
+    shutil.rmtree(cluster.path / "staging-0" / Path(done[1].extents[0].file).parent)
+    with pytest.raises(CommitError, match=r"nothing is visible.*staging\.retention\.ms"):
+        job.commit(done)
+    job.abort(done)
+    assert written(cluster) == 0
+    ensure_next_job_works(cluster)
+
+
+@pytest.mark.parametrize("flush", ["true", "false"])
+@pytest.mark.parametrize("adopt_min_bytes", ["0", "8388608"], ids=["makes a file", "makes none"])
+def test_a_task_whose_files_are_removed_while_it_writes_names_the_option(
+    cluster: Cluster, flush: str, adopt_min_bytes: str
+) -> None:
+    options = {"adopt.min.bytes": adopt_min_bytes, "batch.size": "1000", "flush": flush}
+    job = begin(cluster, **options)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield rows(*[0] * 100)
+        (attempt,) = (cluster.path / "staging-0").glob("*/*/")
+        shutil.rmtree(attempt)
+        yield rows(*[1] * 100)
+
+    with pytest.raises(KafkaStorageError, match=r"staging\.retention\.ms"):
+        job.stage(batches())
+    job.abort([None])
+    assert written(cluster) == 0
+    ensure_next_job_works(cluster)
+
+
+def test_a_file_that_goes_while_it_is_placed_names_the_option(cluster: Cluster) -> None:
+    job = begin(cluster)
+    done = stage(job)
+    read_into = Files.read_into
+
+    def removing(files: Files, path: Path, position: int, buffer: memoryview) -> int:
+        if path.name == "shared":
+            path.unlink()
+        return read_into(files, path, position, buffer)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Files, "read_into", removing)
+        with pytest.raises(CommitError, match=r"nothing is visible.*staging\.retention\.ms"):
+            job.commit([done])
+    assert written(cluster) == 0
+    ensure_next_job_works(cluster)
+
+
+def test_a_commit_removes_what_dead_jobs_have_staged(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    dead, silent, alive = (begin(cluster) for _ in range(3))
+    for job, days in ((dead, 7.1), (silent, 6.9), (alive, 8)):
+        done = stage(job)
+        age(done.transaction_dir, days)
+    newest = cluster.path / "staging-0" / stage(alive).extents[0].file
+    age(newest.parent.parent, 8)
+    os.utime(newest)  # a task that is still writing: of its job everything stays
+
+    ensure_next_job_works(cluster)
+    left = {path.name for path in (cluster.path / "staging-0").iterdir()}
+    assert left == {silent._transaction, alive._transaction}
+    assert f"job {dead._transaction} has staged" in caplog.text
+
+    job = begin(cluster, **{"staging.retention.ms": str(6 * DAY_MS)})
+    job.commit([stage(job)])
+    left = {path.name for path in (cluster.path / "staging-0").iterdir()}
+    assert left == {alive._transaction}
+
+
+def test_a_job_that_was_taken_for_dead_says_so_in_its_tasks_and_its_commit(
+    cluster: Cluster,
+) -> None:
+    job = begin(cluster)
+    done = stage(job)
+    age(done.transaction_dir, 8)
+    ensure_next_job_works(cluster)
+    with pytest.raises(KafkaStorageError, match=r"staging\.retention\.ms"):
+        stage(job)
+    with pytest.raises(CommitError, match=r"nothing is visible.*staging\.retention\.ms"):
+        job.commit([done])
+    assert written(cluster) == 1
+
+
+# A clock that goes back.
+
+
+def test_a_clock_that_goes_back_stops_nothing_and_removes_nothing(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = begin(cluster)
+    staged = stage(other)
+    config = {"message.timestamp.type": "LogAppendTime", "retention.ms": str(DAY_MS)}
+    cluster.create_topic("stamped", partitions=2, config=config)
+    now_ms = cluster_module.now_ms()
+    for number, days in enumerate((0, -400, -200)):
+        moment = now_ms + days * DAY_MS
+        monkeypatch.setattr(cluster_module, "now_ms", lambda moment=moment: moment)
+        for topic in ("events", "stamped"):
+            job = begin(cluster, topic=topic)
+            job.commit([stage(job)])
+        records = builders.contents(Cluster(str(cluster.path)))[TopicPartition("stamped", 0)]
+        assert [record.timestamp for record in records[number:]] == [moment]
+    monkeypatch.undo()
+    other.commit([staged])
+    assert written(cluster) == 7
+    ensure_sound(Cluster(str(cluster.path)).manager.log(TopicPartition("stamped", 0)))
+    ensure_next_job_works(cluster)

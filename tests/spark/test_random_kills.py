@@ -1,0 +1,309 @@
+"""kill -9 at random moments loses nothing, doubles nothing and mixes nothing up.
+
+In each round several writers fill one topic of three partitions while drivers, workers and the
+producer are killed and started again, and tasks fail:
+
+    batch writes with a name and version (`txnAppId`), repeated until they were acknowledged
+    batch writes without: each run is in the topic whole or not at all
+    a stream of micro-batches
+    in the second test a producer in plain Python, beside the stream
+
+KBATCH_SOAK_ROUNDS   how many rounds `make soak` has; `make test` has the first one
+KBATCH_SOAK_FIRST    the number of the first one; a failure names its round
+
+KBATCH_SOAK_FIRST=47 KBATCH_SOAK_ROUNDS=1 pytest tests/spark/test_random_kills.py
+
+A round has the same work and the same failing tasks each time, and kills of the same kinds; what they
+meet depends on the machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import spark_kbatch
+from spark_kbatch import kernels
+from spark_kbatch.config import TopicConfig
+from tests.spark.killed_jobs import SOURCE, TOPIC, Work
+from tests.spark.kills import Moment, Program, Victims, end_of, resume_later
+
+pytestmark = pytest.mark.spark
+
+FIRST = int(os.environ.get("KBATCH_SOAK_FIRST", "0"))
+ROUNDS = int(os.environ.get("KBATCH_SOAK_ROUNDS", "100"))
+DEADLINE_S, PARTITIONS = 900, 3
+
+each_round = pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(
+            number, marks=[pytest.mark.slow] if number > FIRST else [], id=f"round-{number}"
+        )
+        for number in range(FIRST, FIRST + ROUNDS)
+    ],
+)
+
+
+class Drivers:
+    """One driver at a time; it serves round after round until it is killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._count = folder, itertools.count()
+        self._driver: Program | None = None
+
+    def current(self) -> Program:
+        if self._driver is None:
+            self._driver = Program(self._folder / f"driver-{next(self._count)}", "driver")
+        return self._driver
+
+    def forget(self) -> None:
+        self._driver = None
+
+    def end(self) -> None:
+        if self._driver is not None:
+            self._driver.end()
+            self._driver = None
+
+
+@pytest.fixture(scope="module")
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
+    # Whoever is killed while it compiles leaves all of it to the next one.
+    kernels.load()
+    drivers = Drivers(tmp_path_factory.mktemp("drivers"))
+    yield drivers
+    drivers.end()
+
+
+class Round:
+    """Work, and those who are killed at it."""
+
+    def __init__(self, folder: Path, rng: random.Random, drivers: Drivers, work: Work) -> None:
+        self._folder, self._rng, self._drivers, self._work = folder, rng, drivers, work
+        self._left: list[psutil.Process] = []
+        self._producers = itertools.count()
+        work.save(folder)
+        config = TopicConfig(segment_bytes=rng.choice((20_000, 1 << 30)))
+        with spark_kbatch.open(str(self.cluster), create=True) as cluster:
+            for topic in (TOPIC, SOURCE):
+                cluster.create_topic(topic, partitions=work.partitions, config=config)
+            with cluster.producer(linger_ms=5) as producer:
+                for number in range(work.copies * work.rows):
+                    partition = number % work.partitions
+                    producer.send(SOURCE, value=f"copy-0-{number}", partition=partition)
+
+    @property
+    def cluster(self) -> Path:
+        return self._folder / "cluster"
+
+    def run(self, *, kills: int, commits: int = 5, with_producer: bool = False) -> None:
+        """Kill so many times, each time within so many commits, then let the rest succeed."""
+        producer = self._start_producer() if with_producer else None
+        self._drivers.current().give(self._folder)
+        timers = []
+        try:
+            for _ in range(kills):
+                self._deadline = time.monotonic() + DEADLINE_S
+                self._wait_for_start()
+                moment = Moment(self._rng, self.cluster, commits=commits)
+                whom = self._rng.choice([*Victims, Victims.SOME_WORKERS])
+                kill_producer = self._rng.random() < 0.5
+                if not moment.wait(self._is_driver_done):
+                    print(f"over before: {moment}")
+                    break
+                print(f"kills {whom.value} {moment}{', and the producer' * bool(producer)}")
+                if producer is not None and kill_producer:
+                    producer.end()
+                left = self._drivers.current().kill(whom, self._rng)
+                if self._work.copies:
+                    check_copies(self.cluster)
+                else:
+                    check_whole(self.cluster, self._work)
+                if whom != Victims.SOME_WORKERS:
+                    self._drivers.forget()
+                    self._drivers.current().give(self._folder)
+                    timers.append(resume_later(left, self._rng.uniform(0, 12)))
+                    self._left += left
+                if producer is not None and kill_producer:
+                    producer = self._start_producer()
+            self._deadline = time.monotonic() + DEADLINE_S
+            while not self._is_driver_done():
+                time.sleep(0.01)
+            while producer is not None and not (self._folder / "producer.done").exists():
+                producer.ensure_alive()
+                assert time.monotonic() < self._deadline, producer.tail()
+                time.sleep(0.01)
+        except BaseException:
+            self._drivers.end()
+            raise
+        finally:
+            for timer in timers:
+                timer.join()
+            end_of(self._left)
+            if producer is not None:
+                producer.end()
+
+    def _wait_for_start(self) -> None:
+        started = self._folder / "driver.started"
+        while not (started.exists() and int(started.read_text()) == self._drivers.current().pid):
+            assert not self._is_driver_done()
+            time.sleep(0.01)
+
+    def _is_driver_done(self) -> bool:
+        driver = self._drivers.current()
+        if (self._folder / "driver.done").exists():
+            return True
+        driver.ensure_alive()
+        assert time.monotonic() < self._deadline, driver.tail()
+        return False
+
+    def _start_producer(self) -> Program:
+        output = self._folder / f"producer-{next(self._producers)}"
+        return Program(output, "producer", str(self._folder))
+
+
+@each_round
+def test_writes_survive_random_kills(tmp_path: Path, drivers: Drivers, number: int) -> None:
+    rng = random.Random(f"kills-{number}")
+    work = some_work(rng, f"kills-{number}", batches=2, micro_batches=3)
+    Round(tmp_path, rng, drivers, work).run(kills=rng.randint(1, 4))
+    check_all(tmp_path, work)
+
+
+@each_round
+def test_a_stream_and_a_producer_survive_random_kills(
+    tmp_path: Path, drivers: Drivers, number: int
+) -> None:
+    rng = random.Random(f"concurrent-{number}")
+    work = some_work(rng, f"concurrent-{number}", micro_batches=5)
+    Round(tmp_path, rng, drivers, work).run(kills=rng.randint(1, 4), with_producer=True)
+    check_all(tmp_path, work)
+    held = all_held(tmp_path / "cluster", TOPIC)
+    for partition, last in enumerate(json.loads((tmp_path / "producer.done").read_text())):
+        sent = [f"producer-{partition}-{number}" for number in range(last + 1)]
+        assert [value for value in held[partition] if is_producers(value)] == sent
+
+
+@pytest.mark.parametrize(
+    ("micro_batches", "kills"), [(6, 2), pytest.param(200, 20, marks=pytest.mark.slow)]
+)
+def test_a_stream_between_topics_copies_all_and_nothing_twice(
+    tmp_path: Path, drivers: Drivers, micro_batches: int, kills: int
+) -> None:
+    seed = f"copies-{FIRST}"
+    rng = random.Random(seed)
+    work = some_work(rng, seed, copies=micro_batches, rows=30)
+    commits = micro_batches // kills
+    Round(tmp_path, rng, drivers, work).run(kills=kills, commits=commits)
+    path = tmp_path / "cluster"
+    assert all_held(path, TOPIC) == all_held(path, SOURCE)
+    assert sum(map(len, all_held(path, TOPIC))) == micro_batches * work.rows
+    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) >= micro_batches
+
+
+def some_work(
+    rng: random.Random,
+    seed: str,
+    *,
+    batches: int = 0,
+    micro_batches: int = 0,
+    copies: int = 0,
+    rows: int | None = None,
+) -> Work:
+    return Work(
+        seed=seed,
+        batches=batches,
+        micro_batches=micro_batches,
+        copies=copies,
+        tasks=rng.choice((1, 2, 3)),
+        rows=rows or rng.choice((90, 900)),
+        partitions=PARTITIONS,
+        options={
+            "batch.size": rng.choice((500, 1 << 20)),
+            # Renamed, where a file has a few hundred rows, or copied.
+            "adopt.min.bytes": rng.choice((4096, 8 << 20)),
+            "flush": rng.choice((True, False)),
+            "compression.type": rng.choice(("none", "lz4")),
+        },
+    )
+
+
+def check_all(folder: Path, work: Work) -> None:
+    """Everything that had to be written is there once, and nothing else but whole runs."""
+    found = check_whole(folder / "cluster", work)
+    runs = {job for job in found if job.startswith("run")}
+    acknowledged = {path.name for path in (folder / "acknowledged").iterdir()}
+    assert {name for name in acknowledged if name.startswith("run")} <= runs
+    named = [f"batch{n}" for n in range(work.batches)]
+    streamed = [f"stream{n}" for n in range(work.micro_batches)]
+    assert found - runs == {*named, *streamed}
+
+    path = folder / "cluster"
+    with spark_kbatch.open(str(path)) as cluster:
+        before = all_held(path, TOPIC)
+        cluster.collect_garbage(staging_retention_ms=-1)
+        assert list((path / "staging-0").iterdir()) == []
+        for report in cluster.repair():
+            assert report.damaged == ()
+            assert report.found == ()
+        assert all_held(path, TOPIC) == before
+    in_order = [[job for job in jobs_of(values) if job not in runs] for values in before]
+    for jobs in in_order:
+        assert [job for job in jobs if job in named] == named
+        assert [job for job in jobs if job in streamed] == streamed
+        assert jobs == in_order[0], "commits come in one order in all partitions"
+
+
+def check_whole(path: Path, work: Work) -> set[str]:
+    """Each job that is seen is there once, with all of its rows in their order; the jobs."""
+    jobs: list[list[str]] = []
+    for partition, values in enumerate(all_held(path, TOPIC)):
+        of_jobs = [value.split("-") for value in values if not is_producers(value)]
+        jobs.append([])
+        for job, rows in itertools.groupby(of_jobs, key=lambda row: row[0]):
+            jobs[-1].append(job)
+            tasks = 1 if job.startswith("stream") else work.tasks
+            assert [(int(task), int(row)) for _, task, row in rows] == [
+                (task, row)
+                for task in range(tasks)
+                for row in range(partition, work.rows, work.partitions)
+            ], f"{job} in partition {partition}"
+        assert max(Counter(jobs[-1]).values(), default=1) == 1, f"twice: {jobs[-1]}"
+    assert all(of_one == jobs[0] for of_one in jobs), "a job is in all partitions or in none"
+    return set(jobs[0])
+
+
+def check_copies(path: Path) -> None:
+    """What was copied so far is what the source has there."""
+    for copied, source in zip(all_held(path, TOPIC), all_held(path, SOURCE), strict=True):
+        assert copied == source[: len(copied)]
+
+
+def all_held(path: Path, topic: str) -> list[list[str]]:
+    """The values of each partition, of one moment; offsets are dense."""
+    with spark_kbatch.open(str(path)) as cluster:
+        values: list[list[str]] = [[] for _ in cluster.partitions(topic)]
+        for batch in cluster.read(topic, columns=["offset", "value"]):
+            for partition, offset, value in zip(*batch.to_pydict().values(), strict=True):
+                assert offset == len(values[partition])
+                values[partition].append(value.decode())
+    return values
+
+
+def jobs_of(values: list[str]) -> list[str]:
+    return [
+        job for job, _ in itertools.groupby(v.split("-")[0] for v in values if not is_producers(v))
+    ]
+
+
+def is_producers(value: str) -> bool:
+    return value.startswith("producer-")

@@ -1,0 +1,109 @@
+"""Where the workers have no installed package: it comes with the job, or the error says what is wrong."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tests.conftest import REPOSITORY
+
+pytestmark = pytest.mark.spark
+
+WRITE_AND_READ = """
+from pyspark.sql import SparkSession
+import spark_kbatch
+
+spark = SparkSession.builder.getOrCreate()
+spark_kbatch.register(spark)
+rows = spark.range(100).selectExpr("CAST(id AS STRING) AS value")
+rows.write.format("kbatch").option("topic", "t").mode("append").save("cluster")
+print("rows:", spark.read.format("kbatch").option("subscribe", "t").load("cluster").count())
+print("package:", spark_kbatch.__file__)
+"""
+
+# The driver has the package and its workers do not.
+FORGOTTEN = """
+from pyspark.sql import SparkSession
+import spark_kbatch
+
+spark = SparkSession.builder.master("local[1]").getOrCreate()
+for prepare in (lambda: None, lambda: spark_kbatch.register(spark)):
+    prepare()
+    try:
+        spark.read.format("kbatch").option("subscribe", "t").load("cluster")
+    except Exception as error:
+        print("error:", str(error).replace("\\n", " "))
+"""
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that has what the package needs, and not the package."""
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder, with_pip=False)
+    (site_packages,) = folder.glob("lib/python*/site-packages")
+    # The .pth files that lie there, such as that of an editable installation, are not looked at.
+    (site_packages / "needed.pth").write_text(str(Path(pyspark.__file__).parent.parent))
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `pip wheel` builds it, named as Spark wants it; built in a copy of the sources."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in ("spark_kbatch", "pyspark_kbatch"):
+        shutil.copytree(
+            REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(REPOSITORY / name, folder)
+    build = "from setuptools import build_meta; build_meta.build_wheel('dist')"
+    subprocess.run([sys.executable, "-c", build], cwd=folder, check=True, capture_output=True)
+    (built,) = (folder / "dist").glob("*.whl")
+    return built.rename(built.with_suffix(".zip"))
+
+
+def run(words: list[object], script: str, folder: Path, worker: Path) -> str:
+    """What the script prints, in an empty folder, with workers of this Python."""
+    (folder / "job.py").write_text(script)
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "SPARK_HOME")}
+    done = subprocess.run(
+        [*map(str, words), "job.py"],
+        cwd=folder,
+        env=kept | {"PYSPARK_PYTHON": str(worker), "PYSPARK_DRIVER_PYTHON": str(worker)},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_wheel_that_is_submitted_with_the_job_is_all_it_needs(
+    tmp_path: Path, bare_python: Path, wheel: Path
+) -> None:
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+
+    printed = run(
+        [submit, "--master", "local[1]", "--py-files", wheel], WRITE_AND_READ, tmp_path, bare_python
+    )
+
+    assert "rows: 100\n" in printed
+    assert f"{wheel.name}/spark_kbatch/__init__.py\n" in printed
+
+
+@pytest.mark.slow
+def test_workers_without_the_package_are_told_by_two_errors(
+    tmp_path: Path, bare_python: Path
+) -> None:
+    """The README explains both."""
+    printed = run([sys.executable], FORGOTTEN, tmp_path, bare_python)
+
+    unregistered, registered = (line for line in printed.splitlines() if line.startswith("error: "))
+    assert "[DATA_SOURCE_NOT_FOUND]" in unregistered
+    assert "No module named 'spark_kbatch'" in registered

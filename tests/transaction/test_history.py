@@ -1,0 +1,164 @@
+"""What `__commits` says of each commit, and that it is there exactly where the data is."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.log.files import Files
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.read_config import parse_read_options
+from spark_kbatch.transaction import history
+from spark_kbatch.transaction.coordinator import Coordinator
+from spark_kbatch.transaction.history import COMMITS, Author, Commit
+from tests import builders
+from tests.faults import Fault, FaultyFiles, ReadOnlyFiles, died
+from tests.log.soundness import ensure_sound
+
+TOPICS = {"clicks": 3, "views": 2}
+BATCH = builders.batch(n=2)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return builders.a_cluster(tmp_path, topics=TOPICS)
+
+
+def write(cluster: Cluster, *places: tuple[str, int], transaction: str = "job", **named: object) -> None:  # fmt: skip
+    """A batch of two records into each of these partitions."""
+    extents = builders.staged(cluster, {place: [BATCH] for place in places})
+    coordinator = Coordinator(
+        cluster.manager, lambda: builders.FIRST_TIMESTAMP_MS, adopt_min_bytes=1 << 20, flush=False
+    )
+    coordinator.commit(extents, transactional_id=transaction, **named)  # type: ignore[arg-type]
+
+
+def test_a_commit_says_who_wrote_what_where_and_how_its_topics_ended(cluster: Cluster) -> None:
+    write(cluster, ("clicks", 0), ("clicks", 1), ("views", 0))
+    author = Author("local-17", "a-query", "jane")
+    write(cluster, ("clicks", 1), ("clicks", 2), transaction="höhe", sequence=7, author=author)
+
+    newest, first = cluster.history()
+    assert newest == Commit(
+        number=1,
+        time_ms=builders.FIRST_TIMESTAMP_MS,
+        overwrite=False,
+        transactional_id="höhe",
+        sequence=7,
+        author=author,
+        records_count=4,
+        size_in_bytes=2 * len(BATCH),
+        offsets={TopicPartition("clicks", 1): (2, 4), TopicPartition("clicks", 2): (0, 2)},
+        ends={TopicPartition("clicks", n): end for n, end in enumerate([2, 4, 2])},
+    )
+    assert (first.number, first.topics, first.sequence) == (0, ["clicks", "views"], -1)
+    assert cluster.find_commit(1) == newest
+    assert cluster.find_commit(0) == first
+
+
+def test_the_history_of_a_topic_leaves_others_out(cluster: Cluster) -> None:
+    for topic in ("clicks", "views", "clicks"):
+        write(cluster, (topic, 0))
+    assert [commit.number for commit in cluster.history("clicks")] == [2, 0]
+    assert [commit.number for commit in cluster.history("views")] == [1]
+
+
+def test_a_long_history_comes_whole_and_in_order(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_PAGE", 3)
+    for _ in range(7):
+        write(cluster, ("clicks", 0))
+    assert [commit.number for commit in cluster.history()] == list(range(6, -1, -1))
+    assert [commit.number for commit in itertools.islice(cluster.history(), 2)] == [6, 5]
+
+
+def test_a_commit_that_is_dropped_leaves_no_second_record(cluster: Cluster) -> None:
+    for _ in range(2):
+        write(cluster, ("clicks", 0), transaction="query", sequence=0)
+    assert len(list(cluster.history())) == 1
+
+
+def test_the_ends_of_a_commit_are_ending_offsets_that_give_what_there_was(cluster: Cluster) -> None:
+    write(cluster, ("clicks", 0), ("clicks", 1))
+    before = builders.contents(cluster)
+    write(cluster, ("clicks", 1), ("clicks", 2))
+    text = cluster.find_commit(0).ending_offsets()
+
+    options = parse_read_options(
+        {"path": str(cluster.path), "subscribe": "clicks", "endingOffsets": text}
+    )
+    found = {one.whole.topic_partition: one.whole.end for one in cluster.plan(options)}
+    assert found == {tp: len(before[tp]) for tp in found}
+    assert sum(found.values()) == 4
+
+
+def test_ending_offsets_of_one_topic_leave_others_out(cluster: Cluster) -> None:
+    write(cluster, ("clicks", 2), ("views", 0))
+    commit = cluster.find_commit(0)
+    assert json.loads(commit.ending_offsets("views")) == {"views": {"0": 2, "1": 0}}
+    assert json.loads(commit.ending_offsets()) == {
+        "clicks": {"0": 0, "1": 0, "2": 2},
+        "views": {"0": 2, "1": 0},
+    }
+    with pytest.raises(ConfigError, match="did not touch topic 'other'; it touched: clicks, views"):
+        commit.ending_offsets("other")
+
+
+def test_a_number_without_a_commit_is_an_error(cluster: Cluster) -> None:
+    with pytest.raises(ConfigError, match="there is no commit 0; there is none"):
+        cluster.find_commit(0)
+    write(cluster, ("clicks", 0))
+    with pytest.raises(ConfigError, match="there is no commit 1; there are commits 0 to 0"):
+        cluster.find_commit(1)
+
+
+def test_a_cluster_of_an_earlier_release_gets_a_history_with_its_first_commit(
+    cluster: Cluster,
+) -> None:
+    (cluster.path / "topics/__commits.json").unlink()
+    shutil.rmtree(cluster.path / "broker-0/__commits-0")
+    old = Cluster(str(cluster.path))
+    assert list(old.history()) == []
+    write(old, ("clicks", 0))
+    assert [commit.number for commit in old.history()] == [0]
+
+
+def test_the_history_of_a_cluster_that_cannot_be_written_is_read(cluster: Cluster) -> None:
+    write(cluster, ("clicks", 0))
+    reader = Cluster(str(cluster.path), files=ReadOnlyFiles())
+    assert [commit.number for commit in reader.history()] == [0]
+
+
+def test_killed_at_any_step_a_commit_is_in_the_history_where_its_data_is(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path / "before", topics=TOPICS)
+    write(cluster, ("clicks", 0))
+    extents = builders.staged(cluster, {("clicks", 0): [BATCH], ("views", 1): [BATCH]})
+
+    def job(path: Path, files: Files) -> None:
+        builders.commit(Cluster(str(path), files=files), extents)
+
+    dry_run = FaultyFiles()
+    shutil.copytree(cluster.path, tmp_path / "dry")
+    job(tmp_path / "dry", dry_run)
+    seen = set()
+    for at in range(len(dry_run.steps)):
+        path = tmp_path / str(at)
+        shutil.copytree(cluster.path, path)
+        assert died(lambda path=path, at=at: job(path, FaultyFiles(Fault(at))))
+        crashed = Cluster(str(path))
+        ends = [len(records) for records in builders.contents(crashed).values()]
+        numbers = [commit.number for commit in crashed.history()]
+        assert (sum(ends), numbers) in ((2, [0]), (6, [1, 0])), dry_run.steps[at]
+        seen.add(len(numbers))
+        write(crashed, ("views", 0))
+        assert len(list(crashed.history())) == len(numbers) + 1
+        ensure_sound(crashed.manager.log(COMMITS))
+        shutil.rmtree(path)
+    assert seen == {1, 2}

@@ -1,0 +1,253 @@
+"""A commit that replaces what a topic holds, and who may still read what it held."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.consumer.data_loss import DataLoss
+from spark_kbatch.consumer.reading import OnLoss, read_range
+from spark_kbatch.errors import CommitError, DataLossError, OffsetOutOfRangeError
+from spark_kbatch.model import OffsetRange, TopicPartition
+from spark_kbatch.transaction import coordinator
+from spark_kbatch.transaction.coordinator import Coordinator, Overwrite
+from tests import builders
+from tests.builders import contents, records_of
+from tests.faults import CAN_BE_TORN, DiesAtTheCommitPoint, Fault, FaultyFiles, died, run_child
+from tests.log.soundness import ensure_sound
+
+FIRST, SECOND = PARTITIONS = [TopicPartition("events", 0), TopicPartition("events", 1)]
+OTHER = TopicPartition("others", 0)
+NOW, DELAY = 1_800_000_000_000, 3_600_000
+
+
+def batch(seed: int, n: int = 3) -> bytes:
+    return builders.batch(n=n, seed=seed)
+
+
+def overwrite(
+    cluster: Cluster,
+    batches: dict[tuple[str, int], list[bytes]],
+    *,
+    now_ms: int = NOW,
+    transaction: str = "job",
+    adopt_min_bytes: int = 1 << 20,
+) -> None:
+    """Replace `events` by these batches."""
+    cluster.manager._now_ms = lambda: now_ms
+    topic = cluster.topic("events")
+    extents = builders.staged(
+        cluster, batches, transaction=transaction, adopt_min_bytes=adopt_min_bytes
+    )
+    committer = Coordinator(
+        cluster.manager, lambda: now_ms, adopt_min_bytes=adopt_min_bytes, flush=False
+    )
+    committer.commit(extents, transactional_id="job", overwrite=Overwrite(topic, DELAY))
+
+
+def collect_garbage(cluster: Cluster, now_ms: int) -> None:
+    """What `kbatch gc` does with the logs, at a time."""
+    cluster.manager._now_ms = lambda: now_ms
+    cluster.manager.delete_old_segments(PARTITIONS, cluster._commits(flush=False))
+
+
+def read(cluster: Cluster, tp: TopicPartition, start: int, end: int, **named: OnLoss) -> list[int]:
+    """The offsets of a range that was resolved before."""
+    pieces = read_range(cluster, OffsetRange(tp, start, end), ["offset"], **named)
+    return [offset for piece in pieces for offset in piece.column("offset").to_pylist()]
+
+
+def bases(cluster: Cluster, tp: TopicPartition) -> list[int]:
+    log = Cluster(str(cluster.path)).manager.log(tp)  # which remembers no list
+    return log.segments(log.state())
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    """`events` has three records in its first partition, and none in the second."""
+    cluster = builders.a_cluster(tmp_path, topics={"events": 2, "others": 1})
+    builders.write(cluster, {("events", 0): [batch(1)], ("others", 0): [batch(9)]})
+    return cluster
+
+
+def after(n: int, *batches: bytes) -> list[object]:
+    """What a partition has whose first `n` records were overwritten."""
+    return [record._replace(offset=record.offset + n) for record in records_of(batches)]
+
+
+@pytest.mark.parametrize("adopt_min_bytes", [1 << 20, 0], ids=["copied", "renamed"])
+def test_a_topic_has_the_new_records_alone_and_offsets_go_on(
+    cluster: Cluster, adopt_min_bytes: int
+) -> None:
+    job = {("events", 0): [batch(2)], ("events", 1): [batch(3)]}
+    overwrite(cluster, job, adopt_min_bytes=adopt_min_bytes)
+    found = contents(cluster)
+    assert found[FIRST] == after(3, batch(2))
+    assert found[SECOND] == after(0, batch(3))
+    assert found[OTHER] == records_of([batch(9)])
+    for tp in found:
+        ensure_sound(cluster.manager.log(tp))
+
+    builders.write(cluster, {("events", 0): [batch(4)]})
+    assert contents(cluster)[FIRST] == after(3, batch(2), batch(4))
+    (newest, before, _) = cluster.history()
+    assert (newest.mode, before.mode) == ("append", "overwrite")
+    assert before.offsets == {FIRST: (3, 6), SECOND: (0, 3)}
+
+
+def test_without_rows_a_topic_is_emptied(cluster: Cluster) -> None:
+    overwrite(cluster, {})
+    found = contents(cluster)
+    assert (found[FIRST], found[SECOND]) == ([], [])
+    assert cluster.edges([FIRST])[FIRST].log_start_offset == 3
+    assert next(cluster.history()).ends == {FIRST: 3, SECOND: 0}
+    overwrite(cluster, {})
+    builders.write(cluster, {("events", 0): [batch(2)]})
+    assert contents(cluster)[FIRST] == after(3, batch(2))
+    ensure_sound(cluster.manager.log(FIRST))
+
+
+def test_a_partition_that_gets_no_rows_is_emptied_too(cluster: Cluster) -> None:
+    overwrite(cluster, {("events", 1): [batch(3)]})
+    assert contents(cluster)[FIRST] == []
+
+
+def test_a_range_that_was_resolved_before_is_read_until_its_files_are_gone(
+    cluster: Cluster,
+) -> None:
+    builders.write(cluster, {("events", 0): [batch(5)]})
+    overwrite(cluster, {("events", 0): [batch(2)]})
+    collect_garbage(cluster, NOW + DELAY - 1)
+    assert read(cluster, FIRST, 1, 9) == list(range(1, 9))
+    assert read(Cluster(str(cluster.path)), FIRST, 0, 6) == list(range(6))
+
+    collect_garbage(cluster, NOW + DELAY)
+    assert bases(cluster, FIRST) == [6]
+    with pytest.raises(
+        OffsetOutOfRangeError,
+        match=r"offset 1 of events-0 .* offsets 6 to 9 \(exclusive\); commit 2 has overwritten it",
+    ):
+        read(cluster, FIRST, 1, 9)
+    with pytest.raises(
+        DataLossError, match=r"offset 1 to 6 cannot be read: commit 2 has overwritten"
+    ):
+        read(cluster, FIRST, 1, 9, on_loss=DataLoss(fail=True).offsets_gone)
+    assert read(cluster, FIRST, 1, 9, on_loss=DataLoss(fail=False).offsets_gone) == [6, 7, 8]
+    assert contents(cluster)[FIRST] == after(6, batch(2))
+
+
+def test_each_overwrite_has_its_own_time(cluster: Cluster) -> None:
+    for number in range(3):
+        overwrite(cluster, {("events", 0): [batch(number)]}, now_ms=NOW + number * DELAY // 2)
+    # The third commit has deleted what the first has overwritten an hour before.
+    assert bases(cluster, FIRST) == [3, 6, 9]
+    with pytest.raises(OffsetOutOfRangeError, match="commit 1 has overwritten it"):
+        read(cluster, FIRST, 0, 12)
+    assert read(cluster, FIRST, 3, 12) == list(range(3, 12))
+
+
+def test_records_that_were_deleted_are_not_read_though_their_files_stay(cluster: Cluster) -> None:
+    overwrite(cluster, {("events", 0): [batch(2)]})
+    cluster.manager._now_ms = lambda: NOW
+    cluster.delete_records({FIRST: 6})
+    builders.write(cluster, {("events", 0): [batch(3)]})
+    assert contents(cluster)[FIRST] == after(6, batch(3))
+    assert read(cluster, FIRST, 0, 3) == [0, 1, 2]
+    with pytest.raises(OffsetOutOfRangeError, match=r"offset 3 .* 6 to 9 \(exclusive\)$"):
+        read(cluster, FIRST, 0, 9)
+
+
+def test_an_overwrite_that_failed_gives_nobody_leave_to_read_what_is_deleted_later(
+    cluster: Cluster,
+) -> None:
+    def dies() -> None:
+        overwrite(Cluster(str(cluster.path), files=DiesAtTheCommitPoint()), {})
+
+    assert died(dies)
+    assert contents(cluster)[FIRST] == records_of([batch(1)])
+    cluster.delete_records({FIRST: 3})
+    with pytest.raises(OffsetOutOfRangeError):
+        read(cluster, FIRST, 0, 3)
+    assert bases(cluster, FIRST) == [0], "the active segment stays until there is another one"
+
+
+def test_a_topic_that_was_recreated_meanwhile_is_left_alone(cluster: Cluster) -> None:
+    stale = Overwrite(cluster.topic("events"), DELAY)
+    path = cluster.path / "topics/events.json"
+    path.write_text(path.read_text().replace(stale.topic.topic_id, "A" * 22))
+    committer = Coordinator(cluster.manager, lambda: NOW, adopt_min_bytes=0, flush=False)
+    with pytest.raises(CommitError, match="recreated or altered") as error:
+        committer.commit([], transactional_id="job", overwrite=stale)
+    assert error.value.outcome == coordinator.NOTHING_VISIBLE
+    assert contents(cluster)[FIRST] == records_of([batch(1)])
+
+
+def _steps(path: Path, batches: dict[tuple[str, int], list[bytes]]) -> list[str]:
+    files = FaultyFiles()
+    overwrite(Cluster(str(path), files=files), batches)
+    return files.steps
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["between steps", "within a step"])
+def test_killed_at_any_step_an_overwrite_has_replaced_all_or_nothing(
+    cluster: Cluster, tmp_path: Path, torn: bool
+) -> None:
+    job = {("events", 0): [batch(2)]}
+    builders.write(cluster, {("events", 1): [batch(5)]})
+    old = [records_of([batch(1)]), records_of([batch(5)])]
+    new: list[Sequence[object]] = [after(3, batch(2)), []]
+    shutil.copytree(cluster.path, tmp_path / "dry")
+    seen = []
+    for at, step in enumerate(_steps(tmp_path / "dry", job)):
+        if torn and step.split()[0] not in CAN_BE_TORN:
+            continue
+        path = tmp_path / str(at)
+        shutil.copytree(cluster.path, path)
+        files = FaultyFiles(Fault(at, torn=torn))
+        assert died(
+            lambda path=path, files=files: overwrite(Cluster(str(path), files=files), job)
+        ), step
+        crashed = Cluster(str(path))
+        found = [contents(crashed)[tp] for tp in PARTITIONS]
+        assert found in (old, new), step
+        seen.append(found == new)
+        builders.write(crashed, {("events", 1): [batch(6)]})
+        found_after = contents(crashed)
+        assert found_after[FIRST] == found[0], step
+        assert found_after[SECOND] == [*found[1], *after(3, batch(6))], step
+        overwrite(crashed, {("events", 1): [batch(7)]}, transaction="next")
+        assert [contents(crashed)[tp] for tp in PARTITIONS] == [[], after(6, batch(7))], step
+        assert read(crashed, SECOND, 0, 9) == list(range(9)), step
+        for tp in PARTITIONS:
+            ensure_sound(crashed.manager.log(tp))
+        shutil.rmtree(path)
+    assert seen == sorted(seen)
+    assert set(seen) == {False, True}
+
+
+def test_readers_beside_overwrites_see_one_whole_topic_each_time(cluster: Cluster) -> None:
+    """Each commit writes one number of records to both partitions, behind all that there were."""
+    overwrite(cluster, {("events", 0): [batch(0)], ("events", 1): [batch(0)]})
+
+    def overwrites() -> None:
+        mine = Cluster(str(cluster.path))
+        for n in range(1, 30):
+            overwrite(mine, {("events", p): [batch(n, n=n)] for p in (0, 1)})
+
+    child = run_child(overwrites)
+    numbers = set()
+    while 29 not in numbers:
+        edges = cluster.edges(PARTITIONS)
+        sizes = [edges[tp].high_watermark - edges[tp].log_start_offset for tp in PARTITIONS]
+        assert sizes[0] == sizes[1], edges
+        numbers.add(sizes[0])
+        for tp in PARTITIONS:
+            start, end = edges[tp].log_start_offset, edges[tp].high_watermark
+            assert read(cluster, tp, start, end) == list(range(start, end))
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0

@@ -1,0 +1,268 @@
+"""`__transaction_state` stays small, and nobody who reads or commits meanwhile notices."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.errors import CommitError
+from spark_kbatch.log.files import Files
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.transaction import rewriting
+from spark_kbatch.transaction.coordinator import Coordinator
+from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, transactions
+from tests import builders
+from tests.faults import CAN_BE_TORN, Fault, FaultyFiles, StopsInTheFlip, died
+from tests.log.soundness import ensure_sound
+
+PARTITIONS = [TopicPartition("events", 0), TopicPartition("events", 1)]
+BATCH = builders.batch(n=1)
+NOW = builders.FIRST_TIMESTAMP_MS
+
+
+def write(
+    cluster: Cluster,
+    transactional_id: str = "job",
+    sequence: int = -1,
+    *,
+    now_ms: int = NOW,
+    expiration_ms: int | None = None,
+) -> bool:
+    """A record into each partition; whether it was not dropped."""
+    extents = builders.staged(cluster, {tp: [BATCH] for tp in PARTITIONS})
+    committer = Coordinator(
+        cluster.manager,
+        lambda: now_ms,
+        adopt_min_bytes=1 << 20,
+        flush=False,
+        id_expiration_ms=expiration_ms,
+    )
+    return committer.commit(extents, transactional_id=transactional_id, sequence=sequence)
+
+
+def ids(cluster: Cluster) -> list[tuple[str, int]]:
+    """The ids that the log has, each with a sequence as often as it has it."""
+    state = cluster.manager.log(TRANSACTION_STATE).state()
+    found = transactions(cluster.manager, state, state.log_start_offset)
+    return [(one.transactional_id, one.value.sequence) for one in found]
+
+
+def ends(cluster: Cluster) -> list[int]:
+    return [edges.high_watermark for edges in cluster.edges(PARTITIONS).values()]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return builders.a_cluster(tmp_path, topics={"events": 2})
+
+
+@pytest.fixture
+def rewrites_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    return lambda size: monkeypatch.setattr(rewriting, "REWRITE_BYTES", size)
+
+
+def test_the_last_sequence_of_each_id_stays_and_jobs_without_one_are_dropped(
+    cluster: Cluster, rewrites_at: Callable[[int], None]
+) -> None:
+    for sequence in range(3):
+        write(cluster, "a", sequence)
+        write(cluster, f"job-{sequence}")
+    write(cluster, "b", 7)
+    rewrites_at(1)
+    write(cluster, "last-job")
+    assert ids(cluster) == [("a", 2), ("b", 7)]
+    log = cluster.manager.log(TRANSACTION_STATE)
+    ensure_sound(log)
+    assert log.state().segment_size == 0
+
+    shutil.rmtree(cluster.metadata.transactions_dir)  # notes are made anew from what is left
+    for transactional_id, last in (("a", 2), ("b", 7)):
+        assert not write(cluster, transactional_id, last)
+        assert write(cluster, transactional_id, last + 1)
+        assert not write(cluster, transactional_id, last + 1)
+    assert ends(cluster) == [10, 10]
+
+
+def test_notes_hold_though_the_log_was_rewritten(
+    cluster: Cluster, rewrites_at: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(cluster, "a", 2)
+    rewrites_at(1)
+    write(cluster)
+    monkeypatch.setattr("spark_kbatch.transaction.sequences.transactions", None)
+    assert not write(cluster, "a", 2)
+    assert write(cluster, "a", 3)
+
+
+def test_the_log_stays_small_over_many_commits(
+    cluster: Cluster, rewrites_at: Callable[[int], None]
+) -> None:
+    rewrites_at(4000)
+    sizes = []
+    for sequence in range(60):
+        write(cluster, "query", sequence)
+        log = cluster.manager.log(TRANSACTION_STATE)
+        sizes.append(log.size_in_bytes(log.state()))
+    assert max(sizes) < 6000
+    assert log.state().log_start_offset > 60
+    assert len(log.segments(log.state())) <= 2
+    ensure_sound(log)
+
+
+def test_ids_that_commit_no_more_expire_where_that_is_asked_for(
+    cluster: Cluster, rewrites_at: Callable[[int], None]
+) -> None:
+    write(cluster, "old", 1, now_ms=NOW)
+    write(cluster, "young", 1, now_ms=NOW + 100)
+    rewrites_at(1)
+    write(cluster, now_ms=NOW + 150, expiration_ms=100)
+    assert ids(cluster) == [("young", 1)]
+    assert write(cluster, "old", 1)
+    assert not write(cluster, "young", 1)
+
+
+def test_a_rewriting_that_fails_does_not_fail_the_commit(
+    cluster: Cluster, rewrites_at: Callable[[int], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    class CannotRewrite(Files):
+        def flush(self, paths: object) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+    write(cluster, "a", 1)
+    rewrites_at(1)
+    with caplog.at_level(logging.WARNING):
+        assert write(Cluster(str(cluster.path), files=CannotRewrite()), "b", 1)
+    assert "__transaction_state-0 stays as it is for now" in caplog.text
+    assert ends(cluster) == [2, 2]
+    assert write(cluster, "c", 1)
+    assert ids(cluster) == [("a", 1), ("b", 1), ("c", 1)]
+    ensure_sound(cluster.manager.log(TRANSACTION_STATE))
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["between steps", "within a step"])
+def test_killed_at_any_step_of_it_everything_counts_that_counted(
+    cluster: Cluster, tmp_path: Path, torn: bool, rewrites_at: Callable[[int], None]
+) -> None:
+    for sequence in range(3):
+        write(cluster, "a", sequence)
+    write(cluster, "b", 5)
+    rewrites_at(1)
+    dry_run = FaultyFiles()
+    shutil.copytree(cluster.path, tmp_path / "dry")
+    write(Cluster(str(tmp_path / "dry"), files=dry_run), "c", 0)
+    slots = [
+        at
+        for at, step in enumerate(dry_run.steps)
+        if step.startswith("write") and step.endswith("__transaction_state-0/kbatch.state")
+    ]
+    assert len(slots) == 3
+    for at, step in enumerate(dry_run.steps):
+        if at <= slots[1] or (torn and step.split()[0] not in CAN_BE_TORN):
+            continue
+        path = tmp_path / str(at)
+        shutil.copytree(cluster.path, path)
+        files = FaultyFiles(Fault(at, torn=torn))
+        assert died(
+            lambda path=path, files=files: write(Cluster(str(path), files=files), "c", 0)
+        ), step
+        crashed = Cluster(str(path))
+        assert ends(crashed) == [5, 5], step
+        assert not write(crashed, "a", 2), step
+        assert not write(crashed, "b", 5), step
+        assert not write(crashed, "c", 0), step
+        assert write(crashed, "b", 6), step
+        assert ends(crashed) == [6, 6], step
+        assert dict(ids(crashed)) == {"a": 2, "b": 6, "c": 0}, step
+        ensure_sound(crashed.manager.log(TRANSACTION_STATE))
+        shutil.rmtree(path)
+
+
+class Overtaken(Files):
+    """Calls `meanwhile` once, before the n-th read of a state or of a segment."""
+
+    def __init__(self, at: int, meanwhile: Callable[[], object]) -> None:
+        self.at, self.meanwhile, self.reads = at, meanwhile, 0
+
+    def read(self, path: Path, position: int = 0, size: int | None = None) -> bytes:
+        self._count()
+        return super().read(path, position, size)
+
+    def opened(self, path: Path, *, write: bool = False):  # type: ignore[no-untyped-def]
+        if path.suffix == ".log":
+            self._count()
+        return super().opened(path, write=write)
+
+    def _count(self) -> None:
+        self.reads += 1
+        if self.reads == self.at + 1:
+            self.meanwhile()
+
+
+@pytest.mark.parametrize("pending", [False, True], ids=["nothing pending", "a commit pending"])
+def test_a_snapshot_that_a_rewriting_overtakes_sees_each_commit_as_a_whole(
+    cluster: Cluster, rewrites_at: Callable[[int], None], pending: bool
+) -> None:
+    def commits() -> None:
+        rewrites_at(1 << 20)
+        write(cluster)
+        rewrites_at(1)
+        write(cluster)
+
+    write(cluster, "a", 1)
+    for at in range(12):
+        before = ends(cluster)[0]
+        if pending:
+            stopped = Cluster(str(cluster.path), files=StopsInTheFlip(2))
+            rewrites_at(1 << 20)
+            with pytest.raises(CommitError, match="committed"):
+                write(stopped)
+            before += 1
+        files = Overtaken(at, commits)
+        found = ends(Cluster(str(cluster.path), files=files))
+        assert found[0] == found[1], at
+        assert before <= found[0] <= before + 2, at
+        if files.reads <= at:
+            break
+        assert ends(cluster) == [before + 2] * 2
+    assert at > 3
+
+
+def test_what_is_pending_is_found_without_going_over_the_log(cluster: Cluster) -> None:
+    def reads_to_look() -> int:
+        stopped = Cluster(str(cluster.path), files=StopsInTheFlip(1))
+        with pytest.raises(CommitError, match="committed"):
+            write(stopped)
+        files = CountingFiles()
+        looking = Cluster(str(cluster.path), files=files)
+        files.read_bytes = 0
+        assert set(looking._commits(flush=False).pending()) > set(PARTITIONS)
+        write(cluster)
+        return files.read_bytes
+
+    first = reads_to_look()
+    for sequence in range(100):
+        write(cluster, "query", sequence)
+    assert (
+        reads_to_look() < first + 3 * 4096
+    )  # an index entry's distance, and the state's two slots
+
+
+class CountingFiles(Files):
+    def __init__(self) -> None:
+        self.read_bytes = 0
+
+    def read(self, path: Path, position: int = 0, size: int | None = None) -> bytes:
+        data = super().read(path, position, size)
+        self.read_bytes += len(data)
+        return data
+
+    def pread_into(self, descriptor: int, position: int, buffer: memoryview) -> int:
+        count = super().pread_into(descriptor, position, buffer)
+        self.read_bytes += count
+        return count
