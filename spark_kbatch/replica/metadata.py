@@ -15,7 +15,7 @@ import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlparse
 
@@ -462,7 +462,7 @@ class Metadata:
     def _write_json(self, path: Path, value: dict[str, Any]) -> None:
         mirrors = self._mirrors()
         if mirrors.folders and path.name == CLUSTER_FILE:
-            value = value | {GENERATION: value.get(GENERATION, 0) + 1}
+            value = value | {GENERATION: value.get(GENERATION, 0) + 1, "path": str(self.path)}
         data = (json.dumps(value, indent=1) + "\n").encode()
         self.files.replace(path, data)
         mirrors.write(path.relative_to(self.path), data)
@@ -491,6 +491,10 @@ class Metadata:
             if name.startswith(_MIRROR)
         )
         mirrors = Mirrors(self.files, found)
+        cluster = mirrors.read(PurePath(CLUSTER_FILE)) or {}
+        home = Path(str(cluster.get("path", "")))
+        if home != self.path and self.files.exists(home / CLUSTER_FILE):
+            return False  # It is there: two would not see each other's locks.
         for name in mirrors.names():
             path, value = self.path / name, mirrors.read(name)
             if value is not None and not self.files.exists(path):

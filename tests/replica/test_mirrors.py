@@ -112,6 +112,15 @@ def test_a_disk_that_is_lost_is_not_touched_when_another_is_replaced(cluster: Cl
     assert not folders(cluster)[1].exists()
 
 
+def test_a_cluster_that_is_lost_may_be_made_again_elsewhere(cluster: Cluster) -> None:
+    write(cluster, 0)
+    shutil.rmtree(cluster.path)
+    elsewhere = str(cluster.path.with_name("elsewhere"))
+    found = Cluster(elsewhere, create=True, log_dirs=folders(cluster), files=cluster.files)
+
+    assert builders.contents(found)[EVENTS] == records_of(BATCHES[:1])
+
+
 def test_without_the_names_of_the_disks_a_lost_path_is_not_made_again(cluster: Cluster) -> None:
     shutil.rmtree(cluster.path)
 
