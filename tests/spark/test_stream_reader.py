@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -20,6 +21,9 @@ import spark_kbatch
 from spark_kbatch import Cluster
 
 pytestmark = pytest.mark.spark
+
+# Whether Spark tells a source where the query is, and what it may take.
+TELLS_WHERE_IT_IS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 
 
 class Reading:
@@ -130,6 +134,7 @@ def test_only_the_columns_that_are_named_come_and_as_many_tasks_as_are_asked_for
 # Triggers.
 
 
+@pytest.mark.skipif(not TELLS_WHERE_IT_IS, reason="Spark before 4.2 knows no limits there")
 def test_available_now_reads_in_limited_batches_and_ends(reading: Reading) -> None:
     reading.send("t", *map(str, range(15)))
     frame = reading.load(maxOffsetsPerTrigger=5, minOffsetsPerTrigger=3)
@@ -145,6 +150,14 @@ def test_available_now_reads_in_limited_batches_and_ends(reading: Reading) -> No
     ]
     latest = [json.loads(one["sources"][0]["latestOffset"])["t"] for one in query.recentProgress]
     assert latest == [{"0": 15, "1": 0}] * 3
+
+
+@pytest.mark.skipif(TELLS_WHERE_IT_IS, reason="Spark 4.2 and later know limits there")
+def test_available_now_reads_everything_in_one_batch_before_4_2(reading: Reading) -> None:
+    reading.send("t", *"abcde")
+    assert reading.run(maxOffsetsPerTrigger=2) == [["a", "b", "c", "d", "e"]]
+    reading.send("t", *"fghij")
+    assert reading.run(maxOffsetsPerTrigger=2) == [["f", "g", "h", "i", "j"]]
 
 
 def test_once_takes_no_notice_of_limits(reading: Reading) -> None:
