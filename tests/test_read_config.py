@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from spark_kbatch.config import Option
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import EARLIEST, LATEST, IsolationLevel, TopicPartition
 from spark_kbatch.read_config import (
@@ -127,6 +129,15 @@ def test_read_option_is_parsed(key: str, value: str, field: str, parsed: object)
 )  # fmt: skip
 def test_stream_option_is_parsed(key: str, value: str, field: str, parsed: object) -> None:
     assert getattr(parse_stream_read_options(READ | {key: value}), field) == parsed
+
+
+@pytest.mark.parametrize(
+    "option",
+    [option for option in READ_OPTIONS if re.fullmatch(r"\w+", option.default)],
+    ids=lambda option: option.key,
+)
+def test_the_default_that_the_table_names_is_the_one_that_counts(option: Option) -> None:
+    assert read(option.key, option.default) == parse_read_options(READ)
 
 
 @pytest.mark.parametrize("parse", BOTH)

@@ -35,7 +35,7 @@ What Spark's own suites assert of batch reads, and where it is asserted here:
       K4, K5, K12, K13                      tests/spark/test_bad_input, test_sink_columns
       K6  a topic that is not there         not here: a write makes its topic
       K7  serializers                       test_config: test_key_that_would_change_the_result_...
-      K8  numOutputRows                     not here: Spark counts no rows of a Python sink
+      K8  numOutputRows                     not here: a Python sink gives Spark no rows to count
       K9  a small buffer                    tests/producer/test_buffer_pool
       K10 headers                           tests/spark/test_round_trip
       K14 to_json as a value                tests/spark/test_round_trip: any frame is written

@@ -1,0 +1,150 @@
+"""Crashes at every step of what is done besides jobs that append: overwriting, and collecting garbage."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.config import TopicConfig
+from spark_kbatch.log.files import Files
+from spark_kbatch.transaction import rewriting
+from spark_kbatch.transaction.coordinator import Coordinator, Overwrite
+from tests import builders
+from tests.crashes import Crash, Recording
+from tests.disk import Disk, DiskFiles
+from tests.transaction.jobs import PATH, Contents, contents
+
+SLOT = "__transaction_state-0/kbatch.state"
+PLACES = [("events", 0), ("events", 1)]
+OLD = {place: [builders.batch(seed=number)] for number, place in enumerate(PLACES)}
+NEW = {PLACES[0]: [builders.batch(seed=7)]}  # the other partition is emptied
+SEEDS = pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(range(1), id="one seed"),
+        pytest.param(range(1, 20), id="many seeds", marks=pytest.mark.slow),
+    ],
+)
+NEXT = {place: [builders.batch(seed=9)] for place in PLACES}
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Each case has its warnings."""
+    caplog.set_level(logging.ERROR)
+
+
+def a_disk(config: TopicConfig | None = None, jobs: int = 1) -> Disk:
+    disk = Disk()
+    cluster = Cluster(PATH, create=True, files=DiskFiles(disk))
+    cluster.create_topic("events", partitions=2, config=config)
+    for _ in range(jobs):
+        builders.commit(cluster, builders.staged(cluster, OLD), flush=True)
+    return disk.settled()
+
+
+def crashes(recording: Recording, seeds: range) -> Iterator[Crash]:
+    losses = (recording.power_losses(seed) for seed in seeds)
+    return itertools.chain(recording.kills(), recording.torn_kills(), *losses)
+
+
+def found_and_written_to(crash: Crash) -> Contents:
+    """What a reader finds, once it is sure that the next job works."""
+    with crash.met():
+        found = contents(crash.files())
+        files = crash.files()
+        builders.write(Cluster(PATH, files=files), NEXT)
+        for topic_partition, records in contents(files).items():
+            # Where there is retention, the next job's commit deletes too.
+            after = [*found[topic_partition], *records[-3:]]
+            assert records == after[-len(records) :], crash
+            assert records[0].offset + len(records) == records[-1].offset + 1, crash
+    return found
+
+
+def overwrite(files: Files) -> None:
+    cluster = Cluster(PATH, files=files)
+    extents = builders.staged(cluster, NEW, flush=True)
+    committer = Coordinator(
+        cluster.manager, lambda: builders.FIRST_TIMESTAMP_MS, adopt_min_bytes=0, flush=True
+    )
+    replaced = Overwrite(cluster.topic("events"), 0)
+    committer.commit(extents, transactional_id="job", overwrite=replaced)
+    committer.discard(extents, cluster.metadata.staging_dir / "job")
+
+
+@SEEDS
+def test_an_overwrite_that_crashes_at_any_step_has_replaced_all_or_nothing(seeds: range) -> None:
+    recording = Recording(a_disk(), overwrite)
+    decided = recording.first("write", SLOT)
+    old, new = contents(DiskFiles(a_disk())), contents(DiskFiles(recording.after))
+    assert [len(records) for records in new.values()] == [3, 0]
+    for crash in crashes(recording, seeds):
+        allowed = [new] if crash.at > decided else [old]
+        if crash.power_lost and crash.at == decided + 1:
+            allowed = [old, new]
+        assert found_and_written_to(crash) in allowed, crash
+
+
+@SEEDS
+def test_collecting_garbage_that_crashes_at_any_step_takes_nothing_else(seeds: range) -> None:
+    size = len(OLD[PLACES[0]][0])
+    config = TopicConfig(segment_bytes=size, retention_bytes=2 * size, file_delete_delay_ms=0)
+    disk = a_disk(config, jobs=2)
+    cluster = Cluster(PATH, files=DiskFiles(disk))
+    builders.commit(cluster, builders.staged(cluster, OLD, transaction="dead"), flush=True)
+    builders.staged(cluster, OLD, transaction="dead", flush=True)
+    kept = contents(DiskFiles(disk))
+
+    def collect(files: Files) -> None:
+        Cluster(PATH, files=files).collect_garbage(staging_retention_ms=-1)
+
+    recording = Recording(disk.settled(), collect)
+    left = contents(DiskFiles(recording.after))
+    for crash in crashes(recording, seeds):
+        for topic_partition, records in found_and_written_to(crash).items():
+            allowed = (kept[topic_partition], left[topic_partition])
+            assert records in allowed, f"{crash}: {topic_partition} has {records}"
+        files = crash.files()
+        with crash.met():
+            collect(files)
+            assert contents(files) == left, crash
+
+
+def commit(files: Files, transactional_id: str, sequence: int) -> bool:
+    """Whether it was not dropped."""
+    cluster = Cluster(PATH, files=files)
+    extents = builders.staged(cluster, NEXT, flush=True)
+    committer = Coordinator(
+        cluster.manager, lambda: builders.FIRST_TIMESTAMP_MS, adopt_min_bytes=1 << 20, flush=True
+    )
+    return committer.commit(extents, transactional_id=transactional_id, sequence=sequence)
+
+
+@SEEDS
+def test_a_commit_that_rewrites_and_crashes_at_any_step_leaves_each_id_its_sequence(
+    seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = a_disk()
+    assert commit(DiskFiles(disk), "a", 2)
+    monkeypatch.setattr(rewriting, "REWRITE_BYTES", 1)
+    old = contents(DiskFiles(disk))
+    recording = Recording(disk.settled(), lambda files: commit(files, "c", 0))
+    new = contents(DiskFiles(recording.after))
+    decided = recording.first("write", SLOT)
+    assert sum(step.startswith("write") and SLOT in step for step in recording.steps) == 3
+    for crash in crashes(recording, seeds):
+        with crash.met():
+            files = crash.files()
+            found = contents(files)
+            allowed = [new] if crash.at > decided else [old]
+            if crash.power_lost and crash.at == decided + 1:
+                allowed = [old, new]
+            assert found in allowed, crash
+            assert not commit(files, "a", 2), crash
+            assert commit(files, "c", 0) == (found == old), crash
+            assert contents(files) == new, crash
