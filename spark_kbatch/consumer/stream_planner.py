@@ -82,6 +82,7 @@ class StreamPlanner:
         self._begins_here = False  # whether Spark asked in this run where the query begins
         self._position: StreamOffset | None = None  # where Spark is, as far as it has said so
         self._latest: StreamOffset | None = None
+        self._was_asked = False  # in this run, by a Spark that does not say where it is
         self._is_available_now = False
         self._available: Seen | None = None  # up to which an AvailableNow run goes
 
@@ -208,9 +209,10 @@ class StreamPlanner:
     def _unsaid_start(self, *, limited: bool) -> tuple[StreamOffset, bool]:
         """Where Spark 4.1 is, which does not say so, and whether limits count.
 
-        A run that goes on from a checkpoint has asked for a plan before. A new query begins with a
-        call of `latest`, and so does every AvailableNow run, which calls it once, for all there is.
+        A run that goes on from a checkpoint has asked for a plan before. The first call of a run has
+        to give all that there is: an AvailableNow run calls no second time.
         """
+        limited, self._was_asked = limited and self._was_asked, True
         if self._position is not None:
             return self._position, limited
         try:

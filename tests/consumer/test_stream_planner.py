@@ -650,7 +650,7 @@ def test_without_a_start_a_restarted_query_goes_on_from_what_spark_has_last_seen
     planner = Query(topics, maxOffsetsPerTrigger=5, startingOffsets="latest").planner
     assert planner.plan(seen, seen) == []
 
-    assert [one.wanted[1:] for one in planner.plan(seen, planner.latest(None))] == [(20, 25)]
+    assert [one.wanted[1:] for one in planner.plan(seen, planner.latest(None))] == [(20, 40)]
 
 
 def test_without_a_start_a_run_to_what_is_available_begins_at_its_checkpoint() -> None:
