@@ -492,7 +492,7 @@ class Metadata:
         )
         mirrors = Mirrors(self.files, found)
         cluster = mirrors.read(PurePath(CLUSTER_FILE)) or {}
-        home = Path(str(cluster.get("path", "")))
+        home = Path(str(cluster.get("path", self.path)))
         if home != self.path and self.files.exists(home / CLUSTER_FILE):
             return False  # It is there: two would not see each other's locks.
         for name in mirrors.names():
