@@ -478,7 +478,7 @@ class PartitionLog:
         The caller holds the partition's lock. `data` is only read.
 
         Args:
-            data: whole batches, the first of which begins where this log ends.
+            data: whole batches, the first of which begins where this log ends; there may be none.
             high_watermark: the leader's. Ours follows it, as far as our log goes, and never back.
             prepare_offset: the leader's, where its state has one.
 
@@ -492,7 +492,7 @@ class PartitionLog:
         """
         first = next((header for _, header in walk(data)), None)
         if first is None:
-            return state
+            return self._follow_high_watermark(state, high_watermark, flush=flush, now_ms=now_ms)
         appender = LogAppender(self, state, now_ms=now_ms, as_follower=True)
         is_one_batch = first.size_in_bytes == len(data) and first.magic == MAGIC
         if (
@@ -527,6 +527,17 @@ class PartitionLog:
         except BaseException:
             self.producers.forget()  # They know of batches that the log may not have.
             raise
+        self.producers.are_as_of(after)
+        return after
+
+    def _follow_high_watermark(
+        self, state: LogState, high_watermark: int, *, flush: bool, now_ms: int
+    ) -> LogState:
+        high_watermark = min(high_watermark, state.log_end_offset)
+        if high_watermark <= state.high_watermark:
+            return state
+        after = self.with_high_watermark(state, high_watermark, now_ms)
+        self.write_state(after, flush=flush)
         self.producers.are_as_of(after)
         return after
 
