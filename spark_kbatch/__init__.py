@@ -17,6 +17,7 @@
     export       a topic, placed in a broker's log dir
     consumer     offset ranges: planned, fetched, decoded
     broker       what a real broker wrote, read the same way
+    transports   where producers' batches go: the logs, or staging
     cluster      wires the above
     spark        the data source `kbatch`
     cli          the `kbatch` command

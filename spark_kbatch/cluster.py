@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
 from spark_kbatch.broker import BrokerLogs
 from spark_kbatch.config import (
-    INT_MAX,
     STAGING_RETENTION_MS,
     MiB,
     Topic,
@@ -34,7 +31,6 @@ from spark_kbatch.errors import (
     ConfigError,
     KafkaStorageError,
     OffsetOutOfRangeError,
-    RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.export import ExportedPartition, export_topic
@@ -45,7 +41,6 @@ from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import (
     AppendOrigin,
-    AppendResult,
     Deletion,
     IsolationLevel,
     LogOffsets,
@@ -54,11 +49,9 @@ from spark_kbatch.model import (
     TopicPartition,
 )
 from spark_kbatch.producer.producer import Producer
-from spark_kbatch.producer.sender import Answer, ProduceBatch, ProduceRequest
-from spark_kbatch.producer_config import ProducerConfig, parse_producer_options
+from spark_kbatch.producer_config import parse_producer_options
 from spark_kbatch.read_config import ReadOptions
-from spark_kbatch.record.header import MAGIC, LogRead
-from spark_kbatch.record.message_set import MessageSet, down_convert
+from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica import overview
 from spark_kbatch.replica.fetching import CONSUMER_REPLICA_ID, FetchInfo, OnFetched
 from spark_kbatch.replica.locks import Locks
@@ -81,13 +74,8 @@ from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.history import Commit, History
 from spark_kbatch.transaction.repair import Repair
 from spark_kbatch.transaction.snapshot import Snapshots
-from spark_kbatch.transaction.staging import (
-    Extent,
-    LeftOver,
-    Staging,
-    left_overs,
-    remove_left_overs,
-)
+from spark_kbatch.transaction.staging import LeftOver, Staging, left_overs, remove_left_overs
+from spark_kbatch.transports import LocalLog, TaskProducer
 
 
 def now_ms() -> int:
@@ -530,7 +518,7 @@ class Cluster(TopicReader):
         config = parse_producer_options(options)
         return Producer(
             config,
-            LocalLog(self, flush=config.flush, level=config.compression_level),
+            LocalLog(self.append_records, flush=config.flush, level=config.compression_level),
             self.topic_to_write,
             now_ms,
             new_producer_id=self.new_producer_id,
@@ -547,7 +535,15 @@ class Cluster(TopicReader):
 
     def task_producer(self, transaction: str, options: WriteOptions) -> TaskProducer:
         """What one task of a job writes through."""
-        return TaskProducer(self, transaction, options)
+        staging = Staging(
+            self.files,
+            self.metadata.staging_dir,
+            transaction,
+            # An eighth, so that little of what could be renamed has to be copied.
+            shared_bytes_max=options.adopt_min_bytes // 8,
+            flush=options.flush,
+        )
+        return TaskProducer(staging, lambda name: self.topic_for(name, options), options, now_ms)
 
 
 def open_for_reading(
@@ -597,121 +593,3 @@ class StateView:
     def cut_offsets(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
         """As `PartitionLog.cut_offsets`."""
         return self._log.cut_offsets(self._state, start_offset, end_offset, piece_bytes=piece_bytes)
-
-
-class LocalLog:
-    """The transport of plain Python: batches are appended to the logs before it answers."""
-
-    def __init__(self, cluster: Cluster, *, flush: bool, level: int | None = None) -> None:
-        """`level` is the codec's, for topics of an older format."""
-        self._cluster, self._flush, self._level = cluster, flush, level
-
-    def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
-        """Append every batch; each partition has an answer of its own."""
-        self._cluster.append_records(
-            timeout_ms=request.timeout_ms,
-            required_acks=request.acks,
-            entries_per_partition={
-                batch.topic_partition: _in_format(batch, self._level).data
-                for batch in request.batches
-            },
-            on_complete=on_answer,
-            flush=self._flush,
-        )
-
-
-class StagedFiles:
-    """The transport of a task: batches are staged before it answers; offsets come with the commit."""
-
-    def __init__(self, staging: Staging, *, level: int | None = None) -> None:
-        """`level` is the codec's, for topics of an older format."""
-        self._staging, self._level = staging, level
-
-    def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
-        """Stage every batch."""
-        answer: dict[TopicPartition, AppendResult] = {}
-        for batch in request.batches:
-            topic, topic_partition, _, records_count = batch
-            data, largest = _in_format(batch, self._level)
-            limit, option = min(
-                (topic.config.max_message_bytes, "max.message.bytes"),
-                (topic.config.segment_bytes, "segment.bytes"),
-            )
-            if largest > limit:
-                # A commit would refuse it; of several records it is split.
-                error = RecordTooLargeError(
-                    f"a record for topic {topic.name!r}, as a batch of its own,", largest, limit,
-                    option,
-                )  # fmt: skip
-                answer[topic_partition] = AppendResult(error=error)
-            else:
-                self._staging.send(topic, topic_partition.partition, data, records_count)
-                answer[topic_partition] = AppendResult()
-        on_answer(answer)
-
-
-def _in_format(batch: ProduceBatch, level: int | None) -> MessageSet:
-    """What a batch is in the format of its topic."""
-    magic = batch.topic.config.message_magic
-    if magic == MAGIC:
-        return MessageSet(batch.data, len(batch.data))
-    return down_convert(batch.data, magic, level=level)
-
-
-class TaskProducer:
-    """What one task writes through: a producer whose transport is staging."""
-
-    def __init__(self, cluster: Cluster, transaction: str, options: WriteOptions) -> None:
-        self._topic = options.topic
-        self._staging = Staging(
-            cluster.files,
-            cluster.metadata.staging_dir,
-            transaction,
-            # An eighth, so that little of what could be renamed has to be copied.
-            shared_bytes_max=options.adopt_min_bytes // 8,
-            flush=options.flush,
-        )
-        self._producer = Producer(
-            ProducerConfig(
-                batch_size=options.batch_size,
-                buffer_memory=options.buffer_memory,
-                compression_type=options.compression_type,
-                compression_level=options.compression_level,
-                linger_ms=options.linger_ms,
-                partitioner_class=options.partitioner_class,
-                partitioner_ignore_keys=options.partitioner_ignore_keys,
-                # A staged batch has an offset once the job is committed. What fails is the task,
-                # and Spark tries that again.
-                enable_idempotence=False,
-                retries=0,
-                max_request_size=INT_MAX,
-                delivery_timeout_ms=INT_MAX,
-                max_in_flight_requests_per_connection=1,
-            ),
-            StagedFiles(self._staging, level=options.compression_level),
-            lambda name: cluster.topic_for(name, options),
-            now_ms,
-            # Where batches wait for no time, a thread would only cost.
-            inline=options.linger_ms is None,
-        )
-
-    def append(self, rows: pa.RecordBatch) -> None:
-        """Stage rows, whose columns the driver has checked.
-
-        Raises:
-            KBatchError, OSError: of a row that cannot be written, or of a batch before it.
-        """
-        self._producer.append(rows, self._topic)
-        self._producer.ensure_delivered()
-
-    def finish(self) -> list[Extent]:
-        """Stage what is left; what was staged."""
-        self._producer.flush()
-        self._producer.ensure_delivered()
-        self._producer.close()
-        return self._staging.finish()
-
-    def abandon(self) -> None:
-        """Remove what was staged: the task failed."""
-        self._producer.close(timeout=0)
-        self._staging.abandon()

@@ -379,7 +379,7 @@ WRITE_OPTIONS = (
     Option("topic", _topic, "a topic name", "the `topic` column", "The topic for all rows. Created when it does not exist."),
     Option("compression.type", parse_compression_type, "none, gzip, snappy, lz4, zstd", "none", "Codec of the record batches."),
     *COMPRESSION_LEVELS,
-    Option("batch.size", parse_number(1, 1 * GiB), "1 to 1073741824", "1048576", "Bytes at which a batch of a partition is full; with a codec, what it is expected to leave. Kafka's 16384 suits single sends; a job that writes whole columns has fewer, better compressed batches. At most a quarter of buffer.memory is used."),
+    Option("batch.size", parse_number(1, 1 * GiB), "1 to 1073741824", "1048576", "Bytes at which a batch of a partition is full; with a codec, what it is expected to leave. Kafka's 16384 suits single sends; a job that writes whole columns has fewer, better compressed batches. At most a quarter of buffer.memory is used, and at most what lets every partition of the option `topic` have two batches open."),
     Option("buffer.memory", parse_number(1 * MiB, 2**40), "1048576 to 2^40", "33554432", "Bytes a task holds in open batches; when they are in use, the fullest batch goes first."),
     Option("linger.ms", parse_number(0), f"0 to {INT_MAX}", "not set", "How long a batch that is not full waits for more rows. Kafka's 0 sends at once; not set, batches close when they are full, when memory is short and at the end of the task, because nobody can read a job's data earlier."),
     Option("partitioner.class", parse_dotted_path, "`package.module.function`", "Kafka's partitioner", "A function of (keys as an Arrow array, partition count) that gives each row's partition, for rows that name none. Workers must be able to import it."),

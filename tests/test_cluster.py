@@ -50,6 +50,17 @@ def test_what_is_written_is_read_back(tmp_path: Path, compression: str) -> None:
     )
 
 
+def test_a_task_with_many_partitions_gives_each_one_batch(tmp_path: Path) -> None:
+    """More than there are batches of batch.size in buffer.memory."""
+    cluster = builders.a_cluster(tmp_path, topics={"events": 100})
+    numbers = pa.array(list(range(100)) * 10, pa.int32())
+    rows = pa.record_batch({"value": [b"v" * 100] * 1000, "partition": numbers})
+    options = parse_write_options({"path": str(cluster.path), "topic": "events", "flush": "false"})
+    producer = cluster.task_producer("job", options)
+    producer.append(rows)
+    assert [extent.records_count for extent in producer.finish()] == [10] * 100
+
+
 def test_a_topic_with_the_longest_name_works(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"t" * 249: 2})
     place = ("t" * 249, 1)

@@ -28,7 +28,7 @@ LAYERS = (
     {"producer", "consumer", "log"},
     {"replica"},
     {"transaction", "export"},
-    {"broker"},
+    {"broker", "transports"},
     {"cluster"},
     {"spark"},
     {ROOT},
@@ -38,7 +38,7 @@ LAYERS = (
 HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 
 # Who may import what: parts of ours that only few may know, and modules with one home.
-PRODUCER_USERS = {"broker", "cluster", "spark"}
+PRODUCER_USERS = {"broker", "cluster", "spark", "transports"}
 HOMES = {
     "pyspark": {
         "spark/reader.py",

@@ -22,7 +22,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import kernels
-from spark_kbatch.cluster import LocalLog, now_ms
+from spark_kbatch.cluster import now_ms
 from spark_kbatch.errors import (
     BufferExhaustedError,
     ConfigError,
@@ -35,6 +35,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.producer.futures import RecordMetadata
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer_config import parse_producer_options
+from spark_kbatch.transports import LocalLog
 from tests import builders
 from tests.producer.faulty_transport import Gate, Silent
 
@@ -194,7 +195,7 @@ def test_flush_sends_what_lingers_and_waits_for_it(cluster: spark_kbatch.Cluster
 
 
 def test_flush_gives_up_in_time(cluster: spark_kbatch.Cluster) -> None:
-    gate = Gate(LocalLog(cluster, flush=False))
+    gate = Gate(LocalLog(cluster.append_records, flush=False))
     with gated(cluster, gate) as producer:
         future = producer.send("events", b"v")
         with pytest.raises(RequestTimedOutError, match=r"flush waited 0\.05 s"):
@@ -236,7 +237,7 @@ def test_a_producer_without_records_takes_no_id(cluster: spark_kbatch.Cluster) -
         return taken[-1]
 
     config = parse_producer_options({})
-    transport = LocalLog(cluster, flush=False)
+    transport = LocalLog(cluster.append_records, flush=False)
     with Producer(
         config, transport, cluster.topic_to_write, now_ms, new_producer_id=new_producer_id
     ) as producer:
@@ -250,7 +251,7 @@ def test_a_producer_without_records_takes_no_id(cluster: spark_kbatch.Cluster) -
 
 
 def test_who_finds_no_memory_is_told_after_max_block_ms(cluster: spark_kbatch.Cluster) -> None:
-    gate = Gate(LocalLog(cluster, flush=False))
+    gate = Gate(LocalLog(cluster.append_records, flush=False))
     options = {"buffer_memory": 64 * 1024, "batch_size": 16 * 1024, "max_block_ms": 100}
     with gated(cluster, gate, **options) as producer:
         futures = [producer.send("events", b"v" * 15_000) for _ in range(6)]
@@ -447,7 +448,7 @@ def test_a_callback_may_close_the_producer(cluster: spark_kbatch.Cluster) -> Non
 def test_who_waits_for_memory_is_told_that_the_producer_is_closed(
     cluster: spark_kbatch.Cluster,
 ) -> None:
-    gate = Gate(LocalLog(cluster, flush=False))
+    gate = Gate(LocalLog(cluster.append_records, flush=False))
     producer = gated(cluster, gate, buffer_memory=32 * 1024, batch_size=16 * 1024)
     with ThreadPoolExecutor(4) as pool:
         sends = [

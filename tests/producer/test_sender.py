@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 import spark_kbatch
-from spark_kbatch.cluster import LocalLog, now_ms
+from spark_kbatch.cluster import now_ms
 from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import (
     InvalidRecordError,
@@ -36,6 +36,7 @@ from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceRequest, Transport
 from spark_kbatch.producer_config import parse_producer_options
 from spark_kbatch.record.compression import CODECS
+from spark_kbatch.transports import LocalLog
 from tests import builders, reference
 from tests.faults import run_child
 from tests.producer.faulty_transport import (
@@ -85,7 +86,7 @@ def a_cluster(tmp_path: Path, **config: Any) -> spark_kbatch.Cluster:
 
 
 def a_log(cluster: spark_kbatch.Cluster) -> LocalLog:
-    return LocalLog(cluster, flush=False)
+    return LocalLog(cluster.append_records, flush=False)
 
 
 @contextmanager
