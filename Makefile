@@ -30,7 +30,7 @@ demo: java ## Write a year of flights into a Kafka log with Spark, read it back,
 	JAVA_HOME="$$(cat $(JAVA))" $(VENV)/bin/spark-submit --properties-file conf/spark-defaults.conf spark_kbatch/demo.py
 
 test: java ## Run every test that is not slow
-	$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow and not interop'
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow and not interop'
 
 test-fast: $(INSTALLED) ## Run the tests that need neither Spark nor patience
 	$(PYTEST) -m 'not spark and not slow and not interop'

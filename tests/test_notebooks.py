@@ -20,7 +20,15 @@ def read(path: Path) -> nbformat.NotebookNode:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(
+            path, marks=[] if path.stem == "quickstart" else [pytest.mark.slow], id=path.stem
+        )
+        for path in NOTEBOOKS
+    ],
+)
 def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))

@@ -207,8 +207,10 @@ class Moment:
 
     def _staged(self) -> str:
         """The newest transaction with an attempt of a task."""
-        attempts = (self._cluster / "staging-0").glob("*/*/")
-        return max((str(path.parent) for path in attempts), default="")
+        while True:
+            attempts = (self._cluster / "staging-0").glob("*/*/")
+            with contextlib.suppress(FileNotFoundError):  # one that is removed meanwhile
+                return max((str(path.parent) for path in attempts), default="")
 
     def _committed(self) -> int:
         state = self._cluster / "broker-0" / "__transaction_state-0" / "kbatch.state"

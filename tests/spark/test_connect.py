@@ -33,7 +33,13 @@ def remote(spark: SparkSession) -> Iterator[RemoteSession]:
     service.stop(spark._jvm.scala.Option.empty(), spark._jvm.scala.Option.empty())
 
 
-@pytest.mark.parametrize("registered", [False, True], ids=["found-by-spark", "registered"])
+@pytest.mark.parametrize(
+    "registered",
+    [
+        pytest.param(False, id="found-by-spark"),
+        pytest.param(True, marks=pytest.mark.slow, id="registered"),
+    ],
+)
 def test_a_connect_client_writes_and_reads(
     remote: RemoteSession, tmp_path: Path, registered: bool
 ) -> None:

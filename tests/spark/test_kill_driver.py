@@ -17,7 +17,7 @@ from tests.conftest import REPOSITORY
 from tests.spark.frames import load, records, save
 from tests.spark.killed_driver import ROWS, STEPS, frame_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]  # `test_random_kills` has a quick round
 
 TOPICS = ("t0", "t1")
 COMMITTED = STEPS[STEPS.index("decided") :]

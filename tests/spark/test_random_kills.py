@@ -8,7 +8,7 @@ producer are killed and started again, and tasks fail:
     a stream of micro-batches
     in the second test a producer in plain Python, beside the stream
 
-KBATCH_SOAK_ROUNDS   how many rounds `make soak` has; `make test` has the first one
+KBATCH_SOAK_ROUNDS   how many rounds `make soak` has; `make test` has the first one beside a producer
 KBATCH_SOAK_FIRST    the number of the first one; a failure names its round
 
 KBATCH_SOAK_FIRST=47 KBATCH_SOAK_ROUNDS=1 pytest tests/spark/test_random_kills.py
@@ -171,6 +171,7 @@ class Round:
         return Program(output, "producer", str(self._folder))
 
 
+@pytest.mark.slow
 @each_round
 def test_writes_survive_random_kills(tmp_path: Path, drivers: Drivers, number: int) -> None:
     rng = random.Random(f"kills-{number}")

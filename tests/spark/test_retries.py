@@ -59,6 +59,7 @@ print("read back:", spark.read.format("kbatch").option("subscribe", "t").load("h
 """
 
 
+@pytest.mark.slow
 def test_a_task_that_fails_twice_leaves_each_row_once_in_order(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -120,7 +120,11 @@ def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pa
         pytest.param({"compression_type": "snappy"}, id="snappy"),
         pytest.param({"compression_type": "lz4"}, id="lz4"),
         pytest.param({"compression_type": "ZSTD"}, id="zstd"),
-        pytest.param({"batch_size": 1, "compression_type": "lz4"}, id="a-batch-per-row"),
+        pytest.param(
+            {"batch_size": 1, "compression_type": "lz4"},
+            marks=pytest.mark.slow,
+            id="a-batch-per-row",
+        ),
         pytest.param({"batch_size": 1500}, id="some-rows-larger-than-a-batch"),
         pytest.param({"buffer_memory": 1 << 20, "flush": False}, id="least-memory-no-flush"),
         pytest.param({"adopt_min_bytes": 0, "batch_size": 5000}, id="staged-files-become-segments"),

@@ -158,6 +158,7 @@ def test_a_new_session_finds_the_format(spark: SparkSession, tmp_path: Path) -> 
     assert values(other, tmp_path) == ["a"]
 
 
+@pytest.mark.slow
 def test_a_thread_can_write_once_it_has_registered_the_format(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -84,6 +84,7 @@ def run(words: list[object], script: str, folder: Path, worker: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_wheel_that_is_submitted_with_the_job_is_all_it_needs(
     tmp_path: Path, bare_python: Path, wheel: Path
 ) -> None:

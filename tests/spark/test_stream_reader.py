@@ -186,6 +186,7 @@ def test_running_query_reads_what_comes_also_in_topics_that_are_new(reading: Rea
 # From a checkpoint.
 
 
+@pytest.mark.slow
 def test_first_batch_that_was_not_committed_begins_where_it_began(reading: Reading) -> None:
     """Spark asks anew where the query begins, and `latest` is past the batch's end by then."""
     reading.send("t", "before")
@@ -201,6 +202,7 @@ def test_first_batch_that_was_not_committed_begins_where_it_began(reading: Readi
     assert batches == [[], ["a"]]
 
 
+@pytest.mark.slow
 def test_starting_offsets_of_a_query_with_a_checkpoint_need_not_fit_any_more(
     reading: Reading,
 ) -> None:
@@ -232,6 +234,7 @@ def test_records_are_counted_in_windows_by_their_time(reading: Reading) -> None:
     assert found == {(0, "a", 2), (300, "b", 1)}
 
 
+@pytest.mark.slow
 def test_one_source_used_twice_and_another_one_idle_go_together(reading: Reading) -> None:
     reading.cluster.create_topic("idle")
     reading.send("t", "a", "b")
