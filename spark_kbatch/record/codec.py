@@ -13,7 +13,6 @@ Source: Kafka clients/.../record/MemoryRecordsBuilder.java, DefaultRecordBatch.j
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -55,7 +54,7 @@ RECORD_SCHEMA = pa.schema(
 
 MAX_SECTION_SIZE = 2**31 - 1  # positions in a records section are int32, as in Kafka
 
-# What is gone over at once between two looks at its CRC, so that it is still in the cache.
+# What is gone over at once, about, between two looks at its CRC, so that it is still in the cache.
 _BYTES_AT_ONCE = 512 * 1024
 
 _WHAT = {
@@ -162,7 +161,8 @@ def decode_batches(
     at most that and one batch.
     """
     offsets_alone = set(columns) <= {"offset"}
-    piece = _Piece(data, columns)
+    schema = pa.schema([RECORD_SCHEMA.field(name) for name in columns])
+    piece = _Piece(data, schema)
     next_offset = 0
     for position, header in batches:
         plain: Buffer | None = None
@@ -191,13 +191,13 @@ def decode_batches(
         reader = (_FoundMessages if is_legacy else _Found) if is_open else None
         if piece.parts and (piece.reader != reader or piece.size + size > MAX_SECTION_SIZE):
             yield piece.to_arrow(start_offset, end_offset)
-            piece = _Piece(data, columns)
+            piece = _Piece(data, schema)
         piece.reader = reader
         piece.size += size
         piece.parts.append((position, header, plain, shift))
         if piece.size >= max_bytes:
             yield piece.to_arrow(start_offset, end_offset)
-            piece = _Piece(data, columns)
+            piece = _Piece(data, schema)
     if piece.parts:
         yield piece.to_arrow(start_offset, end_offset)
 
@@ -230,25 +230,25 @@ _Part = tuple[int, BatchHeader, Buffer | None, int]
 class _Piece:
     """Batches that become one Arrow batch."""
 
-    def __init__(self, data: Buffer, columns: Sequence[str]) -> None:
-        self._data, self._columns = data, columns
+    def __init__(self, data: Buffer, schema: pa.Schema) -> None:
+        self._data, self._schema = data, schema
         self.parts: list[_Part] = []
         self.reader: type[_Found] | None = None  # of their records; None where headers suffice
         self.size = 0
 
     def to_arrow(self, start_offset: int, end_offset: int) -> pa.RecordBatch:
         """The rows of all batches whose offset lies in [start_offset, end_offset)."""
-        schema = pa.schema([RECORD_SCHEMA.field(name) for name in self._columns])
+        columns = self._schema.names
         if self.reader is not None:
-            found = self.reader(self._data, self.parts, self._columns)
+            found = self.reader(self._data, self.parts, columns)
             found.read()
-            arrays, offsets = [found.column(name) for name in self._columns], found.offsets
+            arrays, offsets = [found.column(name) for name in columns], found.offsets
         else:
             ranges = [np.arange(h.base_offset, h.next_offset) for _, h, _, _ in self.parts]
             offsets = np.concatenate(ranges)
-            arrays = [pa.array(offsets)] * len(self._columns)
+            arrays = [pa.array(offsets)] * len(columns)
         if arrays:
-            rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
+            rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         else:
             nothing = pa.array([{}] * len(offsets), pa.struct([]))
             rows = pa.RecordBatch.from_struct_array(nothing)
@@ -297,10 +297,11 @@ class _Found:
         table = self._table(
             *map(self._field, ("base_offset", "last_offset_delta", "base_timestamp"))
         )
-        groups = np.cumsum(self._sizes) // _BYTES_AT_ONCE
-        edges = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
+        count = len(self._parts)
+        count_at_once = max(1, count * _BYTES_AT_ONCE // max(1, int(self._sizes.sum())))
         progress = np.zeros(5, np.int64)
-        for first, end in itertools.pairwise(edges):
+        for first in range(0, count, count_at_once):
+            end = min(first + count_at_once, count)
             answer = kernels.read_records(
                 self._data, table[first:end], self._numbers, self._headers,
                 self._bounds, self._valid, self._bytes[0], self._bytes[1], progress,
@@ -319,12 +320,16 @@ class _Found:
 
     def _table(self, *facts: Array) -> Array:
         """int64[k, 3 + facts]: where each batch's records lie, how many they are, and more."""
-        ends = self._starts + self._sizes
-        table: Array = np.stack([self._starts, ends, self._counts, *facts], axis=1)
+        columns = (self._starts, self._starts + self._sizes, self._counts, *facts)
+        table = np.empty((len(self._starts), len(columns)), np.int64)
+        for index, column in enumerate(columns):
+            table[:, index] = column
         return table
 
     def _set_log_append_times(self, where: Array) -> None:
         """All records of a batch have its largest timestamp, where that says so."""
+        if not where.any():
+            return
         ends, times = np.cumsum(self._counts), self._field("max_timestamp")
         for index in np.flatnonzero(where):
             first = ends[index] - self._counts[index]
