@@ -221,9 +221,7 @@ class Cluster(TopicReader):
     def _ensure_a_job_may_write(self, topic: Topic) -> None:
         """Check that what tasks stage lies on the disk of the topic's only replicas."""
         nodes = {node for nodes in topic.replicas for node in nodes}
-        folders = {
-            self.metadata.log_directory(TopicPartition("", 0), n).parent.parent for n in nodes
-        }
+        folders = {self.metadata.log_dir(node).path.parent for node in nodes}
         if topic.replication_factor > 1 or folders - {self.metadata.staging_dir.parent}:
             raise ConfigError(
                 f"topic {topic.name!r} has its replicas on nodes {', '.join(map(str, sorted(nodes)))}; "
@@ -544,6 +542,11 @@ class Cluster(TopicReader):
             flush=options.flush,
         )
         return TaskProducer(staging, lambda name: self.topic_for(name, options), options, now_ms)
+
+
+def open_topics(options: ReadOptions) -> Cluster | BrokerLogs:
+    """What a read goes to; raises as `open_for_reading`."""
+    return open_for_reading(options.path, foreign_end=options.foreign_end)
 
 
 def open_for_reading(

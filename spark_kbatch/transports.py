@@ -9,6 +9,7 @@ Producers make V2; what a topic of an older format gets is converted here.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -104,6 +105,7 @@ class TaskProducer:
         clock_ms: Callable[[], int],
     ) -> None:
         self._topic, self._staging = options.topic, staging
+        find_topic = functools.cache(find_topic)  # its file is read once
         batch_size = options.batch_size
         if self._topic is not None:
             # So that each partition has a batch that stays open: those that are sent to make room for

@@ -436,14 +436,25 @@ class PartitionLog:
             self.producers.are_as_of(after)
         return self._appended(state, header.base_offset, header.max_timestamp)
 
-    def with_high_watermark(
-        self, state: LogState, high_watermark: int, now_ms: int, *, are_plain: bool = False
+    def move_high_watermark(
+        self,
+        state: LogState,
+        high_watermark: int,
+        *,
+        flush: bool,
+        now_ms: int,
+        are_plain: bool = False,
     ) -> LogState:
-        """The state with another high watermark, and the last stable offset that goes with it.
+        """Write the state with this high watermark, as far as the log goes, and never back.
 
-        With `are_plain` no batch above the old one is of a producer with an id. The caller holds the
-        partition's lock.
+        The last stable offset goes with it. The caller holds the partition's lock.
+
+        Args:
+            are_plain: whether no batch above the old one is of a producer with an id.
         """
+        high_watermark = min(high_watermark, state.log_end_offset)
+        if high_watermark <= state.high_watermark:
+            return state
         is_stable = state.last_stable_offset == state.high_watermark
         if are_plain and is_stable and not self.producers.are_known(state):
             last_stable_offset = high_watermark
@@ -452,11 +463,14 @@ class PartitionLog:
             last_stable_offset = self.producers.states.last_stable_offset(
                 high_watermark, state.log_start_offset
             )
-        return state._replace(
+        after = state._replace(
             sequence=state.sequence + 1,
             high_watermark=high_watermark,
             last_stable_offset=last_stable_offset,
         )
+        self.write_state(after, flush=flush)
+        self.producers.high_watermark_moved(after)
+        return after
 
     def is_as_recorded(self, state: LogState) -> bool:
         """Whether the active segment is as long as its state says, which is of this boot."""
@@ -492,7 +506,7 @@ class PartitionLog:
         """
         first = next((header for _, header in walk(data)), None)
         if first is None:
-            return self._follow_high_watermark(state, high_watermark, flush=flush, now_ms=now_ms)
+            return self.move_high_watermark(state, high_watermark, flush=flush, now_ms=now_ms)
         appender = LogAppender(self, state, now_ms=now_ms, as_follower=True)
         is_one_batch = first.size_in_bytes == len(data) and first.magic == MAGIC
         if (
@@ -527,17 +541,6 @@ class PartitionLog:
         except BaseException:
             self.producers.forget()  # They know of batches that the log may not have.
             raise
-        self.producers.are_as_of(after)
-        return after
-
-    def _follow_high_watermark(
-        self, state: LogState, high_watermark: int, *, flush: bool, now_ms: int
-    ) -> LogState:
-        high_watermark = min(high_watermark, state.log_end_offset)
-        if high_watermark <= state.high_watermark:
-            return state
-        after = self.with_high_watermark(state, high_watermark, now_ms)
-        self.write_state(after, flush=flush)
         self.producers.are_as_of(after)
         return after
 

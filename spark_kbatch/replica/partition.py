@@ -348,11 +348,11 @@ class Partition:
             return self._replicate_locked(self._lead_locked(), flush=flush)
         if tuple(isr) != state.isr:
             state = self._change_isr_locked(state, isr, log_state.high_watermark)
-        end = log_state.log_end_offset
-        if end > log_state.high_watermark and len(state.isr) >= self.min_isr:
-            log_state = log.with_high_watermark(log_state, end, self._now_ms(), are_plain=are_plain)
-            log.write_state(log_state, flush=flush)
-            log.producers.high_watermark_moved(log_state)
+        if len(state.isr) >= self.min_isr:
+            log_state = log.move_high_watermark(
+                log_state, log_state.log_end_offset,
+                flush=flush, now_ms=self._now_ms(), are_plain=are_plain,
+            )  # fmt: skip
         return Leadership(state, log, log_state)
 
     def append_locked(
@@ -426,10 +426,7 @@ class Partition:
         for node_id, log_state in alive.items():
             log = self._log_of(node_id)
             try:
-                if end > log_state.high_watermark:
-                    log.write_state(
-                        log.with_high_watermark(log_state, end, self._now_ms()), flush=True
-                    )
+                log.move_high_watermark(log_state, end, flush=True, now_ms=self._now_ms())
             except (OSError, KBatchError) as error:
                 self._note(node_id, error)
                 continue
@@ -466,12 +463,7 @@ class Partition:
     def _tell_locked(self, node_id: int, high_watermark: int) -> bool:
         log = self._log_of(node_id)
         try:
-            log_state = log.state()
-            known = min(high_watermark, log_state.log_end_offset)
-            if known > log_state.high_watermark:
-                log.write_state(
-                    log.with_high_watermark(log_state, known, self._now_ms()), flush=True
-                )
+            log.move_high_watermark(log.state(), high_watermark, flush=True, now_ms=self._now_ms())
         except (OSError, KBatchError) as error:
             self._note(node_id, error)
             return False
@@ -581,9 +573,9 @@ class Partition:
     def _delete_locked(self, follower: PartitionLog, state: LogState, leader: LogState) -> None:
         """Let a follower begin where its leader does."""
         if state.high_watermark < leader.log_start_offset:
-            end = min(leader.high_watermark, state.log_end_offset)
-            state = follower.with_high_watermark(state, end, self._now_ms())
-            follower.write_state(state, flush=True)
+            state = follower.move_high_watermark(
+                state, leader.high_watermark, flush=True, now_ms=self._now_ms()
+            )
         retention.delete_records(follower, state, leader.log_start_offset, self._now_ms())
 
     # What can be used.

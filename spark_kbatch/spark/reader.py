@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from spark_kbatch.cluster import open_for_reading
+from spark_kbatch.cluster import open_topics
 from spark_kbatch.consumer.splits import Piece
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.read_config import ReadOptions
@@ -54,7 +54,7 @@ class KBatchReader(DataSourceReader):
         yield from self._rows.of(batches, piece.whole.topic_partition)
 
     def _open(self) -> TopicReader:
-        return open_for_reading(self._options.path, foreign_end=self._options.foreign_end)
+        return open_topics(self._options)
 
 
 def _action() -> str:

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_kbatch.cluster import open_for_reading
+from spark_kbatch.cluster import open_topics
 from spark_kbatch.config import parse_write_options
 from spark_kbatch.consumer import planning
 from spark_kbatch.errors import ConfigError, KBatchError
@@ -81,7 +81,7 @@ class KBatchDataSource(DataSource):
     def schema(self) -> StructType:
         """Spark's Kafka row, with headers where they are wanted; checks the options."""
         options, is_batch = parse_batch_or_stream_options(self.options)
-        topics = open_for_reading(options.path, foreign_end=options.foreign_end)
+        topics = open_topics(options)
         if is_batch:
             topics.ranges(options)
         else:
@@ -93,7 +93,7 @@ class KBatchDataSource(DataSource):
         """Of the columns that the user or `schema` named."""
         options = parse_read_options(self.options)
         _ensure_readable(schema)
-        path = open_for_reading(options.path, foreign_end=options.foreign_end).path
+        path = open_topics(options).path
         return KBatchReader(options, path, schema.fieldNames())
 
     def streamReader(self, schema: StructType) -> KBatchStreamReader | FailedStreamReader:
@@ -101,7 +101,7 @@ class KBatchDataSource(DataSource):
         try:
             options = parse_stream_read_options(self.options)
             _ensure_readable(schema)
-            path = open_for_reading(options.path, foreign_end=options.foreign_end).path
+            path = open_topics(options).path
         except KBatchError as error:
             return FailedStreamReader(error)
         return KBatchStreamReader(options, path, schema.fieldNames())

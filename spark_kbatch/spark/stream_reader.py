@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from spark_kbatch.cluster import now_ms, open_for_reading
+from spark_kbatch.cluster import now_ms, open_topics
 from spark_kbatch.consumer.stream_offset import StreamOffset
 from spark_kbatch.consumer.stream_planner import StreamPiece, StreamPlanner, still_there
 from spark_kbatch.consumer.topic_reader import TopicReader
@@ -116,7 +116,7 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from self._rows.of(batches, wanted.topic_partition)
 
     def _open(self) -> TopicReader:
-        return open_for_reading(self._options.path, foreign_end=self._options.foreign_end)
+        return open_topics(self._options)
 
 
 class FailedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

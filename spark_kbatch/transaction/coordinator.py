@@ -124,24 +124,22 @@ class Coordinator:
                 with self._manager.locks.partitions([*by_partition, COMMITS]):
                     self._ensure_unchanged(by_partition, overwrite)
                     before = commits.cut(commits.state())
+                    number, time_ms = before.log_end_offset, self._now_ms()
+                    states = {
+                        tp: self._place(tp, pieces, number, time_ms, overwrite)
+                        for tp, pieces in by_partition.items()
+                    }
                     record = Commit(
-                        number=before.log_end_offset,
-                        time_ms=self._now_ms(),
+                        number=number,
+                        time_ms=time_ms,
                         overwrite=overwrite is not None,
                         transactional_id=transactional_id,
                         sequence=sequence,
                         author=author,
                         records_count=sum(extent.records_count for extent in extents),
                         size_in_bytes=sum(extent.size_in_bytes for extent in extents),
-                        offsets={},
-                        ends={},
-                    )
-                    states = {
-                        tp: self._place(tp, pieces, record, overwrite)
-                        for tp, pieces in by_partition.items()
-                    }
-                    record = record._replace(
-                        offsets=_offsets(by_partition, states), ends=self._ends(states)
+                        offsets=_offsets(by_partition, states),
+                        ends=self._ends(states),
                     )
                     states[COMMITS] = self._place_record(commits, before, record)
                     prepared = self._prepare(transactional_id, sequence, states)
@@ -258,7 +256,8 @@ class Coordinator:
         self,
         topic_partition: TopicPartition,
         extents: Sequence[Extent],
-        commit: Commit,
+        commit_number: int,
+        time_ms: int,
         overwrite: Overwrite | None,
     ) -> LogState:
         """Put the extents behind the partition's recorded end; the state that would show them.
@@ -267,14 +266,14 @@ class Coordinator:
         """
         log = self._manager.log(topic_partition)
         state = log.cut(log.state())
-        appender = LogAppender(log, state, now_ms=commit.time_ms)
+        appender = LogAppender(log, state, now_ms=time_ms)
         if overwrite is not None:
             overwritten.note(
                 log.files,
                 log.directory,
                 state,
-                commit=commit.number,
-                delete_ms=commit.time_ms + overwrite.delete_delay_ms,
+                commit=commit_number,
+                delete_ms=time_ms + overwrite.delete_delay_ms,
             )
             appender.begin_segment()
         for extent in extents:

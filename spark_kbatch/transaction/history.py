@@ -24,14 +24,15 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import plain
+from spark_kbatch.record.plain import PlainRecord
 from spark_kbatch.replica.manager import ReplicaManager, States
 from spark_kbatch.transaction import COMMITS_TOPIC, INTERNAL_TOPIC_CONFIG
+from spark_kbatch.transaction.records import read_records
 
 COMMITS = TopicPartition(COMMITS_TOPIC, 0)
 
 _VERSION = 1
 _APPEND, _OVERWRITE = "append", "overwrite"
-_FETCH_BYTES = 1 << 20
 _PAGE = 100  # commits read at a time, from the newest back
 
 _Value = TypeVar("_Value")
@@ -119,9 +120,10 @@ class History:
 
     def read(self, states: States, topic: str | None = None) -> Iterator[Commit]:
         """All commits, or those that touched a topic, the newest first."""
-        log, state = self._log_and_state(states)
-        if log is None or state is None:
+        found = self._log_and_state(states)
+        if found is None:
             return
+        log, state = found
         end = state.high_watermark
         while end > state.log_start_offset:
             first = max(end - _PAGE, state.log_start_offset)
@@ -135,36 +137,26 @@ class History:
         Raises:
             ConfigError: there is none.
         """
-        log, state = self._log_and_state(states)
-        start, end = (state.log_start_offset, state.high_watermark) if state else (0, 0)
-        if log is None or state is None or not start <= number < end:
+        found = self._log_and_state(states)
+        start, end = (found[1].log_start_offset, found[1].high_watermark) if found else (0, 0)
+        if found is None or not start <= number < end:
             there_are = (
                 f"there are commits {start} to {end - 1}" if end > start else "there is none"
             )
             raise ConfigError(f"there is no commit {number}; {there_are}")
-        return next(_commits(log, state, number, number + 1))
+        return next(_commits(*found, number, number + 1))
 
-    def _log_and_state(self, states: States) -> tuple[PartitionLog | None, LogState | None]:
-        """Both None before the first commit."""
+    def _log_and_state(self, states: States) -> tuple[PartitionLog, LogState] | None:
+        """None where no commit has been made by a release that keeps a history."""
         try:
             log = self._manager.log(COMMITS)
         except UnknownTopicOrPartitionError:
-            return None, None
+            return None
         return log, states([COMMITS])[COMMITS]
 
 
 def _commits(log: PartitionLog, state: LogState, first: int, end: int) -> Iterator[Commit]:
-    offset = first
-    while offset < end:
-        read = log.read(state, offset, max_bytes=_FETCH_BYTES)
-        for position, header in read.batches:
-            try:
-                for record in plain.decode(read.data, position, header):
-                    if first <= record.offset < end and record.value is not None:
-                        yield _unpack(record.offset, record.value)
-            except CorruptRecordError as error:
-                raise error.at(read.path, read.position) from None
-            offset = header.next_offset
+    return read_records(log, state._replace(high_watermark=end), first, _unpack)
 
 
 def pack(commit: Commit) -> bytearray:
@@ -176,8 +168,10 @@ def pack(commit: Commit) -> bytearray:
     return plain.encode([(commit.transactional_id.encode(), text.encode())], commit.time_ms)
 
 
-def _unpack(number: int, data: bytes) -> Commit:
-    value = json.loads(data)
+def _unpack(record: PlainRecord) -> Commit | None:
+    if record.value is None:
+        return None
+    number, value = record.offset, json.loads(record.value)
     if value["version"] != _VERSION:
         raise CorruptRecordError(
             f"version of commit {number} in {COMMITS_TOPIC}", expected=_VERSION,

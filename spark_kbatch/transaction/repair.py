@@ -25,15 +25,12 @@ from spark_kbatch.log.recovery import lowered
 from spark_kbatch.log.repair import LogRepair, RepairReport, is_lost
 from spark_kbatch.log.state import LogState, read_state
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.record import plain
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.transaction.coordinator import Coordinator
-from spark_kbatch.transaction.messages import PREPARE_COMMIT, unpack_value
+from spark_kbatch.transaction.messages import PREPARE_COMMIT
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, transactions
 
 logger = logging.getLogger(__name__)
-
-_FETCH_BYTES = 1 << 20
 
 
 class Repair:
@@ -97,16 +94,10 @@ class Repair:
         return report
 
     def _last_prepare(self, state: LogState) -> int | None:
-        found, offset = None, state.log_start_offset
-        log = self._manager.log(TRANSACTION_STATE)
-        while offset < state.high_watermark:
-            read = log.read(state, offset, max_bytes=_FETCH_BYTES)
-            for position, header in read.batches:
-                for record in plain.decode(read.data, position, header):
-                    if record.value is not None:
-                        if unpack_value(record.value).status == PREPARE_COMMIT:
-                            found = record.offset
-                offset = header.next_offset
+        found = None
+        for transaction in transactions(self._manager, state, state.log_start_offset):
+            if transaction.value.status == PREPARE_COMMIT:
+                found = transaction.offset
         return found
 
     def _recorded_states(self) -> dict[TopicPartition, LogState]:

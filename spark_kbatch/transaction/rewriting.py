@@ -19,7 +19,6 @@ overtaken sees that by the log start, and begins again.
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
 
 from spark_kbatch.log import retention
 from spark_kbatch.log.appender import LogAppender
@@ -27,20 +26,14 @@ from spark_kbatch.record import plain
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.transaction.messages import (
     COMPLETE_COMMIT,
-    NO_TRANSACTION_SEQUENCE,
     TransactionValue,
     pack_key,
     pack_value,
 )
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, transactions
+from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, Transaction, last_of_each_id
 
 REWRITE_BYTES = 4 << 20  # of records since the last rewriting
 _BATCH_RECORDS = 1000
-
-
-class _Last(NamedTuple):
-    sequence: int
-    update_ms: int
 
 
 def maybe_rewrite(
@@ -57,13 +50,11 @@ def maybe_rewrite(
     state = manager.state(TRANSACTION_STATE)
     if state.segment_size < REWRITE_BYTES or state.has_pending_commit:
         return []
-    ids: dict[str, _Last] = {}
-    for transactional_id, value, _ in transactions(manager, state, state.log_start_offset):
-        if value.sequence != NO_TRANSACTION_SEQUENCE:
-            ids[transactional_id] = _Last(value.sequence, value.last_update_ms)
-    oldest_ms = None if expiration_ms is None else now_ms - expiration_ms
+    ids = last_of_each_id(manager, state)
     expired = [
-        name for name, last in ids.items() if oldest_ms is not None and last.update_ms < oldest_ms
+        name
+        for name, last in ids.items()
+        if expiration_ms is not None and last.value.last_update_ms < now_ms - expiration_ms
     ]
     for name in expired:
         del ids[name]
@@ -73,9 +64,9 @@ def maybe_rewrite(
         state = log.cut(log.state())
         appender = LogAppender(log, state, now_ms=now_ms)
         appender.begin_segment()
-        rest = iter(ids.items())
+        rest = iter(ids.values())
         while batch := list(itertools.islice(rest, _BATCH_RECORDS)):
-            appender.append(plain.encode([_record(*one) for one in batch], now_ms))
+            appender.append(plain.encode([_record(last) for last in batch], now_ms))
         # So that the size of the active segment says how much came since.
         appender.begin_segment()
         after = appender.finish(flush=True, prepare_offset=-1)
@@ -86,6 +77,6 @@ def maybe_rewrite(
     return expired
 
 
-def _record(transactional_id: str, last: _Last) -> tuple[bytes, bytes]:
-    value = TransactionValue(COMPLETE_COMMIT, last.sequence, {}, last.update_ms)
-    return pack_key(transactional_id), pack_value(value)
+def _record(last: Transaction) -> tuple[bytes, bytes]:
+    value = TransactionValue(COMPLETE_COMMIT, last.value.sequence, {}, last.value.last_update_ms)
+    return pack_key(last.transactional_id), pack_value(value)

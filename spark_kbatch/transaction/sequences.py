@@ -30,7 +30,7 @@ from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.log.state import LogState, boot_id
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.transaction.messages import NO_TRANSACTION_SEQUENCE
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, transactions
+from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, last_of_each_id, transactions
 
 logger = logging.getLogger(__name__)
 
@@ -104,12 +104,10 @@ class Sequences:
 
     def _from_log(self, transactional_id: str, state: LogState) -> int:
         """What the log says, after all notes are made anew."""
-        notes: dict[str, _Note] = {}
-        offset = state.log_start_offset
-        for found in transactions(self._manager, state, offset):
-            if found.value.sequence != NO_TRANSACTION_SEQUENCE:
-                name, sequence = found.transactional_id, found.value.sequence
-                notes[name] = _Note(name, sequence, found.offset)
+        notes = {
+            name: _Note(name, last.value.sequence, last.offset)
+            for name, last in last_of_each_id(self._manager, state).items()
+        }
         try:
             self._files.remove(self._whole)
             self._files.remove_dir(self._directory)

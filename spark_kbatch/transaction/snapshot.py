@@ -23,23 +23,24 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
+from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.record import plain
+from spark_kbatch.record.plain import PlainRecord
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC
 from spark_kbatch.transaction.messages import (
+    NO_TRANSACTION_SEQUENCE,
     PREPARE_COMMIT,
     TransactionValue,
     unpack_key,
     unpack_value,
 )
+from spark_kbatch.transaction.records import read_records
 
 logger = logging.getLogger(__name__)
 
 TRANSACTION_STATE = TopicPartition(TRANSACTION_STATE_TOPIC, 0)
-_FETCH_BYTES = 1 << 20
 _AGREEMENT_AGE_MAX_MS = 7 * 24 * 3600 * 1000
 
 
@@ -132,17 +133,19 @@ def transactions(
     manager: ReplicaManager, state: LogState, first_offset: int
 ) -> Iterator[Transaction]:
     """The records of __transaction_state from `first_offset` to its high watermark."""
-    log = manager.log(TRANSACTION_STATE)
-    offset = max(first_offset, state.log_start_offset)
-    while offset < state.high_watermark:
-        read = log.read(state, offset, max_bytes=_FETCH_BYTES)
-        for position, header in read.batches:
-            try:
-                records = plain.decode(read.data, position, header)
-            except CorruptRecordError as error:
-                raise error.at(read.path, read.position) from None
-            for record in records:
-                if record.offset >= offset and record.key is not None and record.value is not None:
-                    value = unpack_value(record.value)
-                    yield Transaction(unpack_key(record.key), value, record.offset)
-            offset = header.next_offset
+    return read_records(manager.log(TRANSACTION_STATE), state, first_offset, _unpack)
+
+
+def last_of_each_id(manager: ReplicaManager, state: LogState) -> dict[str, Transaction]:
+    """The last record of each transactional id, of those with sequences."""
+    return {
+        found.transactional_id: found
+        for found in transactions(manager, state, state.log_start_offset)
+        if found.value.sequence != NO_TRANSACTION_SEQUENCE
+    }
+
+
+def _unpack(record: PlainRecord) -> Transaction | None:
+    if record.key is None or record.value is None:
+        return None
+    return Transaction(unpack_key(record.key), unpack_value(record.value), record.offset)
