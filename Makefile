@@ -17,6 +17,8 @@ PYTHON ?= python3.13 python3.12 python3.11 python3
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 unexport SPARK_HOME SPARK_CONF_DIR
+# Each action of Spark starts Python anew several times, which would compile the package each time.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTEST = JAVA_HOME="$$(cat $(JAVA) 2>/dev/null)" $(PY) -m pytest
 

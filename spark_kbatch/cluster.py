@@ -12,7 +12,7 @@ import functools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_kbatch.broker import BrokerLogs
 from spark_kbatch.config import (
@@ -33,11 +33,9 @@ from spark_kbatch.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.export import ExportedPartition, export_topic
 from spark_kbatch.log.broker_log_dir import WHAT_IS_LOOKED_FOR, BrokerLogDir
 from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.repair import RepairReport
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import (
     AppendOrigin,
@@ -48,8 +46,6 @@ from spark_kbatch.model import (
     PartitionInfo,
     TopicPartition,
 )
-from spark_kbatch.producer.producer import Producer
-from spark_kbatch.producer_config import parse_producer_options
 from spark_kbatch.read_config import ReadOptions
 from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica import overview
@@ -72,10 +68,16 @@ from spark_kbatch.transaction import (
 )
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.history import Commit, History
-from spark_kbatch.transaction.repair import Repair
 from spark_kbatch.transaction.snapshot import Snapshots
 from spark_kbatch.transaction.staging import LeftOver, Staging, left_overs, remove_left_overs
-from spark_kbatch.transports import LocalLog, TaskProducer
+
+# Each read of a data source begins with two processes of its own, which only plan: what they do not
+# need is imported by the methods that do.
+if TYPE_CHECKING:
+    from spark_kbatch.export import ExportedPartition
+    from spark_kbatch.log.repair import RepairReport
+    from spark_kbatch.producer.producer import Producer
+    from spark_kbatch.transports import TaskProducer
 
 
 def now_ms() -> int:
@@ -374,6 +376,8 @@ class Cluster(TopicReader):
         Raises:
             As `export_topic`; then nothing was changed, unless it says so.
         """
+        from spark_kbatch.export import export_topic  # noqa: PLC0415  above
+
         ensure_not_internal(topic)
         return export_topic(self.manager, self.snapshots.states, topic, absolute_path(str(to)))
 
@@ -485,6 +489,8 @@ class Cluster(TopicReader):
         Raises:
             KafkaStorageError: a log's directory is not there.
         """
+        from spark_kbatch.transaction.repair import Repair  # noqa: PLC0415  above
+
         if partitions is None:
             names = self.metadata.topic_names(internal=True)
             partitions = [tp for name in names for tp in self.manager.partitions(name)]
@@ -513,6 +519,10 @@ class Cluster(TopicReader):
         Raises:
             ConfigError: an unknown option, one without meaning here, or a bad value.
         """
+        from spark_kbatch.producer.producer import Producer  # noqa: PLC0415  above
+        from spark_kbatch.producer_config import parse_producer_options  # noqa: PLC0415
+        from spark_kbatch.transports import LocalLog  # noqa: PLC0415
+
         config = parse_producer_options(options)
         return Producer(
             config,
@@ -533,6 +543,8 @@ class Cluster(TopicReader):
 
     def task_producer(self, transaction: str, options: WriteOptions) -> TaskProducer:
         """What one task of a job writes through."""
+        from spark_kbatch.transports import TaskProducer  # noqa: PLC0415  above
+
         staging = Staging(
             self.files,
             self.metadata.staging_dir,

@@ -20,8 +20,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 logger = logging.getLogger(__name__)
 
 
@@ -116,6 +114,8 @@ def _put_dispatchers(
 
 def _compile_once(cache_dir: Path, source: Path, warm_up: Callable[[], None]) -> None:
     """Compile, or load what another process has compiled meanwhile."""
+    from filelock import FileLock  # noqa: PLC0415  see the module's docstring
+
     cache_dir.mkdir(parents=True, exist_ok=True)
     ready = cache_dir / f"{source.stem}-{_fingerprint(source)}.ready"
     if ready.exists():

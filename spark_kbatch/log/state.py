@@ -36,10 +36,9 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from awscrt import checksums
-
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.log.files import Files
+from spark_kbatch.record import checksums
 
 STATE_FILE = "kbatch.state"
 

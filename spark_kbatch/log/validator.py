@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pyarrow.compute as pc
+import numpy as np
 
 from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import InvalidRecordError, RecordTooLargeError
 from spark_kbatch.log.files import Buffer
 from spark_kbatch.model import AppendOrigin, TopicPartition
-from spark_kbatch.record import codec
+from spark_kbatch.record import codec, columns
 from spark_kbatch.record.header import (
     LOG_APPEND_TIME_TYPE,
     LOG_OVERHEAD,
@@ -138,13 +138,15 @@ def _validate_messages(
     rows = codec.decode(data, columns=("key", "value", "offset", "timestamp"))
     largest = len(data)
     if not first.is_wrapper:
-        sizes = (pc.max(pc.binary_length(rows.column(name))).as_py() for name in ("key", "value"))
-        largest = MESSAGE_OVERHEADS[first.magic] + sum(size or 0 for size in sizes)
+        bounds = (columns.spans(rows.column(name)).bounds for name in ("key", "value"))
+        largest = MESSAGE_OVERHEADS[first.magic] + sum(
+            int(np.diff(each).max(initial=0)) for each in bounds
+        )
     _ensure_size(largest, topic_partition, config)
     if rows.column("offset").to_pylist() != list(range(rows.num_rows)):
         raise refuse("has offsets with gaps", "0, 1, 2 .., the log assigns offsets")
     if config.limits_times:
-        for timestamp in pc.unique(rows.column("timestamp")).to_pylist():
+        for timestamp in rows.column("timestamp").unique().to_pylist():
             config.ensure_time_accepted(topic_partition.topic, timestamp, now_ms)
     return first._replace(
         base_offset=0,

@@ -24,6 +24,7 @@ from spark_kbatch.record import columns as arrow
 from spark_kbatch.record import compression, legacy
 from spark_kbatch.record import header as batch_header
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX, RecordBatchBuilder
+from spark_kbatch.record.checksums import Buffer
 from spark_kbatch.record.columns import Array
 from spark_kbatch.record.compression import CODECS
 from spark_kbatch.record.header import (
@@ -38,7 +39,6 @@ from spark_kbatch.record.header import (
     NO_TIMESTAMP,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
-    Buffer,
 )
 
 RECORD_SCHEMA = pa.schema(

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_kbatch import kernels
 from spark_kbatch.errors import ConfigError, InvalidTimestampError
@@ -162,9 +161,9 @@ def headers_spans(array: pa.Array) -> Spans:
     first, last = int(bounds[0]), int(bounds[-1])
     if first == last:
         return ABSENT
-    # `values` ignores the list's own offset; a struct's `field` ignores the struct's.
+    # `values` ignores the list's own offset, `flatten` regards the struct's.
     entries = array.values.slice(first, last - first)
-    keys, values = (pc.struct_field(entries, [i]) for i in (0, 1))
+    keys, values = entries.flatten()
     if pa.types.is_null(values.type):
         values = values.cast(pa.binary())
     if keys.null_count:
@@ -204,7 +203,7 @@ def timestamps_ms(array: pa.Array | None, rows_count: int, now_ms: int) -> Array
     divisor, factor = _to_ms(array.type)
     numbers = array.cast(pa.int64()) if not pa.types.is_int64(array.type) else array
     if numbers.null_count:
-        missing = pc.is_null(numbers).to_numpy(zero_copy_only=False)
+        missing = numbers.is_null().to_numpy(zero_copy_only=False)
         numbers = numbers.fill_null(0)
     else:
         missing = None

@@ -23,13 +23,13 @@ from typing import NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.record import plain
+from spark_kbatch.record.checksums import Buffer
 from spark_kbatch.record.header import (
     CONTROL,
     NO_SEQUENCE,
     RECORD_BATCH_OVERHEAD,
     TRANSACTIONAL,
     BatchHeader,
-    Buffer,
     ensure_valid,
     seal,
 )

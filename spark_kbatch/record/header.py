@@ -32,16 +32,15 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
-from awscrt import checksums
 
 from spark_kbatch import message_kernels
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.model import AbortedTransaction
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
+from spark_kbatch.record import checksums
+from spark_kbatch.record.checksums import Buffer
 
 LOG_OVERHEAD = 12
 RECORD_BATCH_OVERHEAD = 61

@@ -53,6 +53,7 @@ from spark_kbatch.message_kernels import (
     SCAN_POSITION,
 )
 from spark_kbatch.record import compression
+from spark_kbatch.record.checksums import Buffer
 from spark_kbatch.record.header import (
     CODEC_MASK,
     LOG_OVERHEAD,
@@ -61,7 +62,6 @@ from spark_kbatch.record.header import (
     NO_TIMESTAMP,
     UNKNOWN_COUNT,
     BatchHeader,
-    Buffer,
     ensure_valid,
 )
 

@@ -22,12 +22,12 @@ from spark_kbatch import message_kernels
 from spark_kbatch.errors import InvalidRecordError
 from spark_kbatch.record import codec, compression, legacy
 from spark_kbatch.record import columns as arrow
+from spark_kbatch.record.checksums import Buffer
 from spark_kbatch.record.header import (
     LOG_APPEND_TIME,
     MESSAGE_OVERHEADS,
     NO_TIMESTAMP,
     BatchHeader,
-    Buffer,
     seal_message,
     unpack,
 )

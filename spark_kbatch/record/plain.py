@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.record.checksums import Buffer
 from spark_kbatch.record.header import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
-    Buffer,
     ensure_valid,
     seal,
 )

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.record import compression
+from spark_kbatch.record.checksums import Buffer
 from spark_kbatch.record.header import (
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
@@ -19,7 +20,6 @@ from spark_kbatch.record.header import (
     NO_TIMESTAMP,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
-    Buffer,
     ensure_valid,
 )
 from spark_kbatch.record.plain import read_varint

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_kbatch.errors import InvalidTimestampError
 from spark_kbatch.model import TopicPartition
@@ -13,6 +12,7 @@ from spark_kbatch.record.codec import RECORD_SCHEMA
 
 _RECORD_COLUMNS = {name: name for name in RECORD_SCHEMA.names} | {"timestampType": "timestamp_type"}
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
+_TIMESTAMP_MS = pa.timestamp("ms", tz="UTC")
 
 
 class Rows:
@@ -47,6 +47,6 @@ class Rows:
 
 def _to_timestamp(times_ms: pa.Array) -> pa.Array:
     try:
-        return pc.multiply_checked(times_ms, 1000).cast(_TIMESTAMP)
+        return times_ms.cast(_TIMESTAMP_MS).cast(_TIMESTAMP)  # checks the multiplication
     except pa.ArrowInvalid:
-        raise InvalidTimestampError(pc.max(times_ms).as_py()) from None
+        raise InvalidTimestampError(int(times_ms.to_numpy().max())) from None
