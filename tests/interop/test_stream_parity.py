@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from tests.interop.sites import Message, Site, refused, values
 from tests.interop.test_batch_parity import LONG_MAX, offsets, timed
@@ -26,6 +26,7 @@ class Stream:
     def __init__(self, spark: SparkSession, site: Site, checkpoint: Path, **options: Any) -> None:
         self._spark, self._site, self._checkpoint = spark, site, checkpoint
         self._options = options
+        self.input_rows = 0  # as the query's progress counts them
 
     def run(self, *, once: bool = False) -> list[Batch]:
         """The micro-batches that had rows, of a run to what there is when it begins."""
@@ -43,6 +44,7 @@ class Stream:
             .start()
         )
         query.awaitTermination()
+        self.input_rows += sum(progress["numInputRows"] for progress in query.recentProgress)
         ends = {progress["batchId"]: end_of(progress) for progress in query.recentProgress}
         return [Batch(rows, ends[batch]) for batch, rows in sorted(found.items()) if rows]
 
@@ -71,6 +73,7 @@ def test_each_row_is_read_once_over_several_runs(
     assert stream.run() == []
     site.send(topic, {1: ["c", "d"]})
     assert stream.run() == [Batch(["c", "d"], {topic: {"0": 1, "1": 3}})]
+    assert stream.input_rows == 4
 
 
 def test_a_limit_is_shared_among_the_partitions_by_what_each_has(
@@ -189,6 +192,36 @@ def test_two_branches_of_one_source_read_each_row_twice(
     assert sorted(found) == ["a", "a", "b", "b"]
 
 
+def test_a_stream_joined_with_itself_has_one_source(
+    spark: SparkSession, site: Site, topic: str, checkpoint: Path
+) -> None:
+    site.create_topic(topic, partitions=2)
+    site.send(topic, {0: ["a", "b"], 1: ["c"]})
+    log = site.read_stream(spark, subscribe=topic, startingOffsets="earliest").load()
+    words = log.selectExpr("string(value) AS word")
+    found: list[str] = []
+    query = (
+        words.join(words, "word")
+        .writeStream.foreachBatch(lambda frame, _: found.extend(row.word for row in frame.collect()))
+        .option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+
+    assert sorted(found) == ["a", "b", "c"]
+    assert end_of(query.recentProgress[0]) == {topic: {"0": 2, "1": 1}}
+
+
+def test_a_query_can_be_stopped_as_soon_as_it_is_started(
+    spark: SparkSession, site: Site, topic: str, checkpoint: Path
+) -> None:
+    site.create_topic(topic)
+    log = site.read_stream(spark, subscribe=topic).load()
+    query = log.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
+    query.stop()
+
+    assert not query.isActive
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -215,22 +248,31 @@ def test_a_stream_is_refused(
         Stream(spark, site, checkpoint, **options).run()
 
 
+@pytest.mark.parametrize(
+    ("column", "option"), [(None, "to"), ("to", None), ("other", "to")],
+    ids=["option", "column", "option-before-column"],
+)  # fmt: skip
 def test_a_sink_takes_each_micro_batch(
-    spark: SparkSession, site: Site, topic: str, checkpoint: Path
-) -> None:
-    for name in (topic, "to-" + topic):
+    spark: SparkSession, site: Site, topic: str, checkpoint: Path, column: str | None,
+    option: str | None,
+) -> None:  # fmt: skip
+    for name in (topic, "to-" + topic, "other-" + topic):
         site.create_topic(name)
     site.send(topic, {0: ["a", "b"]})
     source = site.read_stream(
         spark, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=1
     )
+    frame = source.load().select("value")
+    if column is not None:
+        frame = frame.withColumn("topic", functions.lit(f"{column}-{topic}"))
+    options = {} if option is None else {"topic": f"{option}-{topic}"}
     query = (
-        site.write_stream(source.load().select("value"), topic="to-" + topic)
+        site.write_stream(frame, **options)
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
         .start()
     )
     query.awaitTermination()
 
-    written = site.read(spark, subscribe="to-" + topic)
-    assert values(written) == ["a", "b"]
+    assert values(site.read(spark, subscribe="to-" + topic)) == ["a", "b"]
+    assert values(site.read(spark, subscribe="other-" + topic)) == []
