@@ -1,47 +1,6 @@
 """What a batch read gives, as Spark drives it: planned once, read as often as an action asks.
 
 Spark itself is not needed for that: a plan is made of options, and a task reads one piece of it.
-What Spark's own suites assert of batch reads, and where it is asserted here:
-
-    KafkaRelationSuite
-      R1  explicit earliest to latest       test_a_plan_that_is_used_again_reads_what_was_written_since
-      R2  default bounds                    test_default_bounds_are_earliest_and_latest
-      R3  explicit offsets                  test_a_number_stays_where_it_is_and_latest_moves_on
-      R4  headers                           test_headers_come_in_order_and_are_null_without_any
-      R5  times for both sides              test_times_bound_a_read
-      R6-R10  a time for one side, or all   the same
-      R11 no match at the start             test_planning: ..._a_time_that_no_record_has_is_an_error
-      R12 which option goes before which    test_read_config: test_one_time_goes_before_times_...
-      R13 no match at the end               test_planning: test_an_end_at_a_time_that_no_record_has_...
-      R14 union of a frame with itself      test_pieces_of_a_plan_may_be_read_at_once_and_twice
-      R15 late binding                      test_earliest_is_looked_up_when_it_is_read
-      R16 bad options                       test_read_config
-      R17, R18  transactions                test_transactions_are_read_by_their_isolation_level
-      R19 minPartitions                     test_divided_ranges_cover_what_is_there_when_they_are_read
-      R20-R22 sides that do not fit         test_read_config, test_planning
-      R23 start on an empty topic           test_a_start_behind_the_end_of_an_empty_topic
-    KafkaOffsetRangeCalculatorSuite
-      C1, C4  preferred locations           not here: tasks of a Python source have none
-      C2-C19                                test_splits
-    KafkaOffsetReaderSuite
-      O1-O4   isolation level               test_read_config; the default is read_committed here
-      O5, O6, O8, O9  split and unresolved  test_splits
-      O7, O10 other partitions than assigned test_planning: test_json_must_name_exactly_...
-    KafkaDontFailOnDataLossSuite
-      D4, D5  batch                         test_records_that_are_deleted_while_they_are_read
-      D1-D3, D6                             streams
-    KafkaSinkSuite
-      K1-K3, K11  topic, partition          tests/spark/test_round_trip
-      K4, K5, K12, K13                      tests/spark/test_bad_input, test_sink_columns
-      K6  a topic that is not there         not here: a write makes its topic
-      K7  serializers                       test_config: test_key_that_would_change_the_result_...
-      K8  numOutputRows                     not here: a Python sink gives Spark no rows to count
-      K9  a small buffer                    tests/producer/test_buffer_pool
-      K10 headers                           tests/spark/test_round_trip
-      K14 to_json as a value                tests/spark/test_round_trip: any frame is written
-    JsonUtilsSuite J1, J2, A1-A4            test_read_config, test_planning
-    E1, G1-G4, P1-P3                        errors carry no SQL state of Kafka's, and nothing is cached
-                                            between tasks; keys in any case: test_read_config
 """
 
 from __future__ import annotations

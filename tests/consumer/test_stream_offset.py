@@ -1,8 +1,4 @@
-"""An offset is the same text wherever it comes from, and what is none is refused.
-
-Of Spark's suites: F1 and F5 to F6 (ordering) do not apply, because Spark compares the offsets of a
-Python source as text; F3 (the offset log) is Spark's own; F2, F4, J2 and M76 are here.
-"""
+"""An offset is the same text wherever it comes from, and what is none is refused."""
 
 from __future__ import annotations
 

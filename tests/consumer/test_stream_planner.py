@@ -1,18 +1,4 @@
-"""What a streaming query reads next, of logs that are only numbers.
-
-The behaviours of Spark's streaming suites (KafkaMicroBatchSourceSuite, KafkaSourceOffsetSuite,
-KafkaDontFailOnDataLossSuite) that are rules of planning are here, and those that need Spark in
-tests/spark/test_stream_reader.py. What does not apply:
-
-    asynchronous progress, continuous and real-time modes   Spark has them for its own sources alone
-    metrics of the lag                                      sources in Python have none to report
-    groups of consumers                                     there is no broker that knows them
-    initial offsets in a file of their own, also of older   they are in the first offset that Spark logs
-    and later versions
-    offsets by topic (`{"t": "earliest"}`)                  not in a release of Spark that runs this
-    offsets fetched again where they went back              a state is read from a file, once and right
-    stop of a query that waits for a broker                 nothing here waits
-"""
+"""What a streaming query reads next, of logs that are only numbers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What a stream reads of real logs, batch by batch, while they change; without Spark.
-
-Of KafkaMicroBatchSourceSuite: transactions by isolation level, records without key or value, data that
-comes while a batch is read, tasks by minPartitions. Of KafkaDontFailOnDataLossSuite: all of streams.
-"""
+"""What a stream reads of real logs, batch by batch, while they change; without Spark."""
 
 from __future__ import annotations
 

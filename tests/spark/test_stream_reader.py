@@ -1,6 +1,6 @@
 """Streaming queries read topics as they do Kafka's: what Spark itself has to show, on few queries.
 
-The rules of planning are in tests/consumer/test_stream_planner.py, with what does not apply.
+The rules of planning are in tests/consumer/test_stream_planner.py.
 """
 
 from __future__ import annotations
