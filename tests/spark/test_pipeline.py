@@ -14,6 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.conftest import SPARK_4_1
 from tests.spark.pipeline import WATERMARK
 from tests.spark.standalone import standalone
 
@@ -46,7 +47,12 @@ def test_report_on_made_up_edits_is_right_where_a_worker_is_killed(tmp_path: Pat
 def assert_report_is_right(
     folder: Path, lines: list[str], *, records: int, kill_after: int | None
 ) -> None:
-    """Run the pipeline; with `kill_after`, kill a worker behind the micro-batch of that number."""
+    """Run the pipeline; with `kill_after`, kill a worker behind the micro-batch of that number.
+
+    On Spark 4.1 the first micro-batch has all the records, and in the next one the windows end.
+    """
+    if SPARK_4_1 and kill_after is not None:
+        kill_after = 0
     source = folder / "input"
     source.mkdir()
     size = -(-len(lines) // FILES)
