@@ -39,9 +39,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from spark_kbatch.config import Topic
 from spark_kbatch.errors import (
@@ -64,7 +64,7 @@ from spark_kbatch.replica.metadata import Metadata, PartitionState
 
 logger = logging.getLogger(__name__)
 
-Read = TypeVar("Read")
+NOTHING_NEWER: Mapping[int, LogState] = {}
 
 _COPY_BYTES = 8 << 20
 _CATCH_UP_BYTES = 64 << 20  # for a replica outside of the ISR, in one hold of the lock
@@ -79,6 +79,28 @@ class ReplicaInfo(NamedTuple):
     log_end_offset: int
     lag: int  # offsets behind the leader's log end
     why_offline: str | None
+
+
+class Replica(NamedTuple):
+    """One replica's log, and a state of it."""
+
+    node_id: int
+    log: PartitionLog
+    state: LogState
+
+
+class Look(NamedTuple):
+    """What a reader found of a partition: who leads, and the states of those that can be read.
+
+    That is the leader alone, or without it all other members of the ISR.
+    """
+
+    state: PartitionState
+    found: Mapping[int, LogState]
+
+    def is_before(self, newer: Mapping[int, LogState]) -> bool:
+        """Whether a commit was placed in other replicas than these: then others lead by now."""
+        return bool(newer) and newer.keys().isdisjoint(self.found)
 
 
 class Appended(NamedTuple):
@@ -141,58 +163,59 @@ class Partition:
 
     # Readers.
 
-    def readable(self) -> tuple[PartitionLog, LogState]:
-        """The replica to read, and its state as readers see it.
+    def readable(self) -> Replica:
+        """The replica to read, and its state as readers see it, but for commits not yet flipped.
 
         Raises:
             KafkaStorageError: no in-sync replica can be read; says why.
         """
-        state = self.state()
-        leader = self._log_state(state.leader, to_write=False)
-        if leader is not None:
-            return self._log_of(state.leader), leader
-        return self._stand_in(state, dict(self._alive(state, to_write=False)))
+        return self.shown(self.look())
 
-    def read_any(self, read: Callable[[PartitionLog, LogState], Read]) -> Read:
-        """What `read` gives of the first in-sync replica for which it does not fail, leader first.
+    def look(self, avoid: Container[int] = ()) -> Look:
+        """What can be read of it now, without some nodes.
 
         Raises:
-            As `read` for the last one; KafkaStorageError where none can be read.
+            KafkaStorageError: no in-sync replica can be read; says why.
         """
+        if self.only_log is not None:
+            node_id = self.replicas[0]
+            return Look(PartitionState(node_id, self.replicas), {node_id: self.only_log.state()})
         state = self.state()
-        alive = {
-            node: log_state
-            for node in (state.leader, *state.isr)
-            if (log_state := self._log_state(node, to_write=False)) is not None
-        }
-        error: Exception = self._nobody(state)
-        while alive:
-            if state.leader in alive:
-                node, log, log_state = state.leader, self._log_of(state.leader), alive[state.leader]
-            else:
-                log, log_state = self._stand_in(state, alive)
-                node = next(iter(alive))
-            try:
-                return read(log, log_state)
-            except (OSError, KafkaStorageError, CorruptRecordError) as failed:
-                self._note(node, failed)
-                error = failed
-            del alive[node]
-        raise error
-
-    def _stand_in(
-        self, state: PartitionState, alive: Mapping[int, LogState]
-    ) -> tuple[PartitionLog, LogState]:
-        """The first of these members of the ISR, as the leader that it would be."""
-        if not alive:
+        if state.leader not in avoid:
+            leader = self._log_state(state.leader, to_write=False)
+            if leader is not None:
+                return Look(state, {state.leader: leader})
+        alive = self._alive(state, to_write=False)
+        found = {node_id: log_state for node_id, log_state in alive if node_id not in avoid}
+        if not found:
             raise self._nobody(state)
-        node_id, log_state = next(iter(alive.items()))
-        end = self._common_end(state, list(alive.values()))
-        if end > log_state.high_watermark:
-            is_stable = log_state.last_stable_offset == log_state.high_watermark
-            stable = end if is_stable else log_state.last_stable_offset
-            log_state = log_state._replace(high_watermark=end, last_stable_offset=stable)
-        return self._log_of(node_id), log_state
+        return Look(state, found)
+
+    def shown(self, look: Look, newer: Mapping[int, LogState] = NOTHING_NEWER) -> Replica:
+        """The replica to read, and its state as readers see it.
+
+        Args:
+            newer: states that a commit has decided, by node; not `Look.is_before`.
+        """
+        state, found = look.state, dict(look.found)
+        for node_id, decided in (*state.kept.items(), *newer.items()):
+            if node_id in found and found[node_id].sequence < decided.sequence:
+                found[node_id] = self._log_of(node_id).checked(decided)
+        if newer:
+            # Others have left the ISR since.
+            found = {node_id: found[node_id] for node_id in found if node_id in newer}
+        node_id, log_state = next(iter(found.items()))
+        if node_id != state.leader:  # It stands in, as the leader that it would be.
+            end = self._common_end(state, list(found.values()))
+            if end > log_state.high_watermark:
+                is_stable = log_state.last_stable_offset == log_state.high_watermark
+                stable = end if is_stable else log_state.last_stable_offset
+                log_state = log_state._replace(high_watermark=end, last_stable_offset=stable)
+        return Replica(node_id, self._log_of(node_id), log_state)
+
+    def reading_failed(self, node_id: int, error: Exception) -> None:
+        """Note that a replica could not be read, though its state could."""
+        self._note(node_id, error)
 
     def describe(self) -> list[ReplicaInfo]:
         """All replicas, in order of preference."""
@@ -225,7 +248,7 @@ class Partition:
         """
         try:
             state = self.state()
-            _, log_state = self.readable()
+            log_state = self.readable().state
         except (OSError, KBatchError) as error:
             return True, error
         if state.leader_epoch != leader_epoch:
@@ -248,12 +271,118 @@ class Partition:
 
     # Writers.
 
-    def ready_locked(self, *, flush: bool) -> LogState:
-        """Have a leader, and all that can be in sync; the leader's state."""
+    def ready_locked(self, *, flush: bool) -> Replica:
+        """Have a leader, and all that can be in sync; the leader."""
         if self.only_log is not None:
-            return self.only_log.state()
-        self._led = self._replicate_locked(self._lead_locked(), flush=flush)
-        return self._led.log_state
+            return Replica(self.replicas[0], self.only_log, self.only_log.state())
+        self._led = led = self._replicate_locked(self._lead_locked(), flush=flush)
+        return Replica(led.state.leader, led.log, led.log_state)
+
+    def place_locked(self, place: Callable[[Replica], LogState]) -> dict[int, LogState]:
+        """Have the same batches put behind the recorded end of every in-sync replica, unseen.
+
+        One for which that fails leaves the ISR, on disk on return. Where it is the leader, another
+        one is elected, and it is done again from the beginning.
+
+        Args:
+            place: puts them there, and answers with the state that would show them. Of a state it
+                takes leader epoch and ends. An OSError that it raises is taken for the replica's.
+
+        Returns:
+            Those states, by node; `flip_locked` writes them.
+
+        Raises:
+            As `place`, but for OSError while another replica has all; KafkaStorageError: nobody leads.
+        """
+        if self.only_log is not None:
+            log = self.only_log
+            return {self.replicas[0]: place(Replica(self.replicas[0], log, log.cut(log.state())))}
+        led = self._ready()
+        for _ in self.replicas:
+            placed = self._placed_locked(led, place)
+            if led.state.leader in placed:
+                if tuple(placed) != led.state.isr:
+                    hw = led.log_state.high_watermark
+                    led = led._replace(state=self._change_isr_locked(led.state, [*placed], hw))
+                    self._led = led
+                return placed
+            self._led = led = self._replicate_locked(self._lead_locked(), flush=True)
+        raise self._nobody(led.state)
+
+    def _placed_locked(
+        self, led: Leadership, place: Callable[[Replica], LogState]
+    ) -> dict[int, LogState]:
+        placed: dict[int, LogState] = {}
+        failed: OSError | None = None
+        for node_id in led.state.isr:
+            try:
+                placed[node_id] = place(self._in_step_locked(node_id, led))
+            except OSError as error:
+                if isinstance(error, KBatchError):
+                    raise
+                self._note(node_id, error)
+                failed = error
+        if failed is not None and not placed:
+            raise failed
+        return placed
+
+    def _in_step_locked(self, node_id: int, led: Leadership) -> Replica:
+        """A member of the ISR, cut to its end, in the leader's epoch."""
+        log = self._log_of(node_id)
+        state = log.cut(log.state())
+        if state.leader_epoch < led.state.leader_epoch:
+            epochs = LeaderEpochCache.read(log.files, log.directory)
+            epochs.assign(led.state.leader_epoch, state.log_end_offset)
+            state = state._replace(leader_epoch=led.state.leader_epoch)
+        return Replica(node_id, log, state)
+
+    def ensure_enough_in_sync_locked(self) -> None:
+        """Check that so many replicas are in sync as acks=all asks for; the partition is ready.
+
+        Raises:
+            NotEnoughReplicasError: fewer are.
+        """
+        if self.only_log is None:
+            isr = self._ready().state.isr
+            if len(isr) < self.min_isr:
+                raise NotEnoughReplicasError(str(self.topic_partition), isr, self.min_isr)
+
+    def flip_locked(self, states: Mapping[int, LogState], *, flush: bool) -> None:
+        """Write what a commit has decided, over lower sequence numbers only: to do it again is safe.
+
+        A replica for which that fails leaves the ISR. The last one cannot: its state is kept, and
+        written before it is used again.
+
+        Raises:
+            OSError, KBatchError: of the only replica.
+        """
+        if self.only_log is not None:
+            (state,) = states.values()
+            if self.only_log.state().sequence < state.sequence:
+                self.only_log.write_state(state, flush=flush)
+            return
+        known = self.state()
+        flipped = [node for node in states if self._flipped_locked(node, states[node], flush=flush)]
+        isr = [node for node in known.isr if node in flipped]
+        if not isr:
+            kept = {node: state for node, state in states.items() if node in known.isr}
+            self._metadata.write_partition_state(self.topic_partition, known._replace(kept=kept))
+        elif known.leader not in isr:
+            self._elect_locked(known._replace(isr=(known.leader, *isr)))
+        elif tuple(isr) != known.isr:
+            self._change_isr_locked(known, isr, states[known.leader].high_watermark)
+
+    def _flipped_locked(self, node_id: int, state: LogState, *, flush: bool) -> bool:
+        if not self._dirs.is_online(node_id):
+            return False
+        try:
+            log = self._log_of(node_id)
+            if log.state().sequence < state.sequence:
+                log.write_state(state, flush=flush)
+        except (OSError, KBatchError) as error:
+            self._note(node_id, error)
+            return False
+        return True
 
     @contextlib.contextmanager
     def leading_locked(self) -> Iterator[PartitionLog]:
@@ -312,10 +441,10 @@ class Partition:
         Raises:
             KafkaStorageError: no in-sync replica can be used; says why.
         """
-        state = self.state()
+        state = self._settled_locked(self.state())
         for _ in self.replicas:
             log_state = self._log_state(state.leader)
-            if log_state is not None:
+            if log_state is not None and state.leader not in state.kept:
                 try:
                     log = self._log_of(state.leader)
                     if not log.is_as_recorded(log_state):
@@ -330,6 +459,18 @@ class Partition:
                     self._note(state.leader, error)
             state = self._elect_locked(state)
         raise self._nobody(state)
+
+    def _settled_locked(self, state: PartitionState) -> PartitionState:
+        """Write the states that were kept for replicas whose disks are back."""
+        kept = {
+            node_id: decided
+            for node_id, decided in state.kept.items()
+            if not self._flipped_locked(node_id, decided, flush=True)
+        }
+        if kept.keys() != state.kept.keys():
+            state = state._replace(kept=kept)
+            self._metadata.write_partition_state(self.topic_partition, state)
+        return state
 
     def _replicate_locked(
         self, led: Leadership, *, flush: bool, are_plain: bool = False
@@ -431,9 +572,7 @@ class Partition:
                 self._note(node_id, error)
                 continue
             isr = [other for other in alive if self._dirs.is_online(other)]
-            after = PartitionState(
-                node_id, state.isr, state.leader_epoch + 1, state.partition_epoch
-            )
+            after = state._replace(leader=node_id, leader_epoch=state.leader_epoch + 1)
             return self._change_isr_locked(after, isr, max(end, log_state.high_watermark))
         raise self._nobody(state)
 
@@ -451,6 +590,7 @@ class Partition:
         after = state._replace(
             isr=tuple(node for node in self.replicas if node in isr),
             partition_epoch=state.partition_epoch + 1,
+            kept={node: decided for node, decided in state.kept.items() if node in isr},
         )
         self._metadata.write_partition_state(self.topic_partition, after)
         self._noted -= {*after.isr}
@@ -585,7 +725,8 @@ class Partition:
     ) -> Iterator[tuple[int, LogState]]:
         """The members of the ISR that can be used, but the leader."""
         for node_id in self.replicas:
-            if node_id in state.isr and node_id != state.leader:
+            is_behind = to_write and node_id in state.kept
+            if node_id in state.isr and node_id != state.leader and not is_behind:
                 log_state = self._log_state(node_id, to_write=to_write)
                 if log_state is not None:
                     yield node_id, log_state
