@@ -205,9 +205,15 @@ class Cluster(TopicReader):
             name,
             partitions=options.num_partitions or 1,
             config=TopicConfig(**options.topic_config),
+            replication_factor=options.replication_factor or 1,
         )
         wanted = [
             ("num.partitions", options.num_partitions or topic.partitions, topic.partitions),
+            (
+                "replication.factor",
+                options.replication_factor or topic.replication_factor,
+                topic.replication_factor,
+            ),
             *(
                 (topic_key(field), given, getattr(topic.config, field))
                 for field, given in options.topic_config.items()
@@ -221,6 +227,19 @@ class Cluster(TopicReader):
                 )
         ensure_codec_exists(topic, options.compression_type)
         return topic
+
+    def ensure_log_dirs(self, folders: Sequence[str]) -> None:
+        """Check that the cluster was made with these.
+
+        Raises:
+            ConfigError: with others.
+        """
+        found = [str(one.path.parent) for one in self.metadata.log_dirs()]
+        if [str(absolute_path(folder)) for folder in folders] != found:
+            raise ConfigError(
+                f"option 'log.dirs' is {','.join(folders)!r}, but the cluster at {self.path} exists with "
+                f"{','.join(found)!r}; leave the option out, or write to a new cluster"
+            )
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Edges and sizes of all partitions of these topics, of one moment."""
@@ -499,6 +518,8 @@ class Cluster(TopicReader):
             now_ms,
             adopt_min_bytes=options.adopt_min_bytes,
             flush=options.flush,
+            acks=options.acks,
+            replicas_timeout_ms=options.request_timeout_ms,
             staging_retention_ms=options.staging_retention_ms,
             id_expiration_ms=options.transactional_id_expiration_ms,
         )

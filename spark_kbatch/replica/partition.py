@@ -271,6 +271,11 @@ class Partition:
 
     # Writers.
 
+    @property
+    def leader(self) -> int:
+        """Who leads, to the holder of the partition's lock; the partition is ready."""
+        return self.replicas[0] if self.only_log is not None else self._ready().state.leader
+
     def ready_locked(self, *, flush: bool) -> Replica:
         """Have a leader, and all that can be in sync; the leader."""
         if self.only_log is not None:

@@ -7,13 +7,20 @@ committer that died has left. The partition locks keep other writers away from t
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.config import STAGING_RETENTION_MS, Topic
-from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError, LogDirLockedError
+from spark_kbatch.errors import (
+    CommitError,
+    KafkaStorageError,
+    KBatchError,
+    LogDirLockedError,
+    NotEnoughReplicasError,
+)
 from spark_kbatch.log import overwritten
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.state import LogState
@@ -45,11 +52,21 @@ UNKNOWN = (
 )
 
 
+_PAUSE_S = 0.1  # between looks at disks that may be back
+
+
 class Prepared(NamedTuple):
     """States of __transaction_state: with PrepareCommit, and with CompleteCommit."""
 
     decided: LogState
-    completed: LogState
+    completed: LogState | None  # None where what was written of it is on a leader that is lost
+
+
+class _Progress:
+    """How far a commit has come."""
+
+    def __init__(self) -> None:
+        self.outcome = NOTHING_VISIBLE
 
 
 class Overwrite(NamedTuple):
@@ -79,6 +96,7 @@ class Coordinator:
         adopt_min_bytes: int,
         flush: bool,
         acks: int = ACKS_ALL,
+        replicas_timeout_ms: int = 0,
         staging_retention_ms: int = STAGING_RETENTION_MS,
         id_expiration_ms: int | None = None,
     ) -> None:
@@ -87,9 +105,11 @@ class Coordinator:
         Args:
             acks: with -1 a commit fails where a partition has fewer replicas in sync than its
                 topic's min.insync.replicas; with 0 and 1 those that are in sync are enough.
+            replicas_timeout_ms: how long it waits for them before.
             id_expiration_ms: how long an id that commits no more is kept; None for ever.
         """
-        self._manager, self._now_ms, self._acks = manager, now_ms, acks
+        self._manager, self._now_ms = manager, now_ms
+        self._acks, self._replicas_timeout_ms = acks, replicas_timeout_ms
         self._adopt_min_bytes, self._flush = adopt_min_bytes, flush
         self._id_expiration_ms = id_expiration_ms
         self._staging_retention_ms = staging_retention_ms
@@ -125,8 +145,9 @@ class Coordinator:
         if not extents and overwrite is None:
             return True
         by_partition = _by_partition(extents, overwrite)
-        outcome = NOTHING_VISIBLE
+        progress = _Progress()
         try:
+            self._await_replicas(by_partition)
             with self._manager.locks.commit(), self._manager.writing():
                 self._roll_forward_locked()
                 if self._is_duplicate(transactional_id, sequence):
@@ -161,20 +182,22 @@ class Coordinator:
                     )
                     states[COMMITS] = self._place_record(record)
                     self._ensure_enough_in_sync(states)
-                    prepared = self._prepare(transactional_id, sequence, states)
-                    outcome = UNKNOWN
-                    decided = self._decide(prepared)
-                    outcome = COMMITTED
+                    prepared = self._prepare_and_decide(
+                        transactional_id, sequence, states, progress
+                    )
+                    progress.outcome = COMMITTED
                     self._flip(states, flush=self._flush)
                     if sequence != NO_TRANSACTION_SEQUENCE:
                         offset = prepared.decided.prepare_offset
                         self._sequences.note(transactional_id, sequence, offset)
-                    self._complete(prepared, decided)
+                    is_complete = self._complete(prepared)
+                if not is_complete:
+                    self._roll_forward_locked()
                 self._maybe_rewrite()
         except LogDirLockedError:
             raise
         except (OSError, KBatchError) as error:
-            raise CommitError(outcome, str(error)) from error
+            raise CommitError(progress.outcome, str(error)) from error
         self._delete_old_segments(by_partition, overwrite)
         return True
 
@@ -283,6 +306,21 @@ class Coordinator:
         self._ensure_enough_in_sync(ready)
         return ready
 
+    def _await_replicas(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Have enough replicas in sync before anybody waits for this commit."""
+        deadline_ms = self._now_ms() + self._replicas_timeout_ms
+        for topic_partition in topic_partitions:
+            partition = self._manager.partition(topic_partition)
+            while self._acks == ACKS_ALL and partition.min_isr > 1:
+                with self._manager.writing(), self._manager.locked([topic_partition], self):
+                    try:
+                        partition.ensure_enough_in_sync_locked()
+                        break
+                    except NotEnoughReplicasError:
+                        if self._now_ms() >= deadline_ms:
+                            raise
+                time.sleep(_PAUSE_S)
+
     def _ensure_enough_in_sync(self, topic_partitions: Iterable[TopicPartition]) -> None:
         if self._acks == ACKS_ALL:
             for topic_partition in topic_partitions:
@@ -381,6 +419,32 @@ class Coordinator:
 
         return self._manager.partition(COMMITS).place_locked(place)
 
+    def _prepare_and_decide(
+        self,
+        transactional_id: str,
+        sequence: int,
+        states: Mapping[TopicPartition, Mapping[int, LogState]],
+        progress: _Progress,
+    ) -> Prepared:
+        """Write the commit point; where the leader's disk fails meanwhile, with another leader."""
+        partition = self._manager.partition(TRANSACTION_STATE)
+        while True:
+            leader = partition.leader
+            try:
+                prepared = self._prepare(transactional_id, sequence, states)
+                progress.outcome = UNKNOWN
+                return prepared._replace(decided=self._decide(prepared.decided))
+            except (OSError, KafkaStorageError):
+                if partition.only_log is not None:
+                    raise
+                after = partition.ready_locked(flush=self._flush)
+                if after.state.has_pending_commit:
+                    # It had reached the one that leads now, and with that is decided.
+                    return Prepared(after.state, None)
+                progress.outcome = NOTHING_VISIBLE
+                if after.node_id == leader:
+                    raise
+
     def _prepare(
         self,
         transactional_id: str,
@@ -406,10 +470,10 @@ class Coordinator:
         key = pack_key(transactional_id)
         return plain.encode([(key, pack_value(value))], value.last_update_ms)
 
-    def _decide(self, prepared: Prepared) -> LogState:
+    def _decide(self, decided: LogState) -> LogState:
         """The commit point: from the last write in here on every reader sees the data."""
         partition = self._manager.partition(TRANSACTION_STATE)
-        return partition.publish_locked(prepared.decided, flush=self._flush)
+        return partition.publish_locked(decided, flush=self._flush)
 
     def _flip(
         self, states: Mapping[TopicPartition, Mapping[int, LogState]], *, flush: bool
@@ -418,10 +482,19 @@ class Coordinator:
         for topic_partition, by_node in sorted(states.items()):
             self._manager.partition(topic_partition).flip_locked(by_node, flush=flush)
 
-    def _complete(self, prepared: Prepared, decided: LogState) -> None:
-        completed = prepared.completed._replace(sequence=decided.sequence + 1)
+    def _complete(self, prepared: Prepared) -> bool:
+        """Whether it is done; not where another leads than when CompleteCommit was written."""
+        if prepared.completed is None:
+            return False
+        completed = prepared.completed._replace(sequence=prepared.decided.sequence + 1)
         partition = self._manager.partition(TRANSACTION_STATE)
-        partition.publish_locked(completed, flush=self._flush)
+        try:
+            partition.publish_locked(completed, flush=self._flush)
+        except (OSError, KafkaStorageError):
+            if partition.only_log is not None:
+                raise
+            return False
+        return True
 
     def _maybe_rewrite(self) -> None:
         """Keep __transaction_state small. What goes wrong is not the commit's, and comes up again."""
