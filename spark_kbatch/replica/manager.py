@@ -374,6 +374,7 @@ class ReplicaManager:
                     done[topic_partition] = retention.delete_old_segments(
                         log, state, self._now_ms()
                     )
+                    self.partition(topic_partition).delete_on_followers_locked()
         return done
 
     def _maybe_delete_old_segments(self, log: PartitionLog, now_ms: int) -> None:

@@ -715,6 +715,20 @@ class Partition:
             follower, state, leader.log_start_offset, now_ms=self._now_ms()
         )
 
+    def delete_on_followers_locked(self) -> None:
+        """Have the members of the ISR begin where their leader does; the partition is ready."""
+        if self.only_log is not None:
+            return
+        led = self._ready()
+        leader = led.log.state()
+        for node_id in led.state.isr:
+            if node_id != led.state.leader:
+                follower = self._log_of(node_id)
+                try:
+                    self._delete_locked(follower, follower.state(), leader)
+                except (OSError, KBatchError) as error:
+                    self._note(node_id, error)
+
     def _delete_locked(self, follower: PartitionLog, state: LogState, leader: LogState) -> None:
         """Let a follower begin where its leader does."""
         if state.high_watermark < leader.log_start_offset:

@@ -90,7 +90,9 @@ def test_a_stream_goes_on_while_disks_are_lost_and_come_back(
     source = tmp_path / "source"
     source.mkdir()
     stream = spark.readStream.schema("value STRING").text(str(source))
-    write = stream.selectExpr("value", BY_NUMBER).writeStream.format("kbatch").option("topic", "events")
+    write = (
+        stream.selectExpr("value", BY_NUMBER).writeStream.format("kbatch").option("topic", "events")
+    )
     write = write.option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = write.trigger(processingTime="0 seconds").start(str(cluster.path))
     sent = 20

@@ -13,7 +13,13 @@ from spark_kbatch.config import TopicConfig, parse_write_options
 from spark_kbatch.errors import CommitError, ConfigError, KafkaStorageError, KBatchError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER
-from spark_kbatch.transaction.coordinator import COMMITTED, NOTHING_VISIBLE, UNKNOWN, Coordinator
+from spark_kbatch.transaction.coordinator import (
+    COMMITTED,
+    NOTHING_VISIBLE,
+    UNKNOWN,
+    Coordinator,
+    Overwrite,
+)
 from spark_kbatch.transaction.history import COMMITS
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from spark_kbatch.transaction.staging import Extent
@@ -186,6 +192,24 @@ def test_a_topic_has_as_many_replicas_as_it_was_made_with(cluster: Cluster) -> N
     options = {"path": str(cluster.path), "topic": "events", "replication.factor": "2"}
     with pytest.raises(ConfigError, match=r"'replication.factor' is 2, .* exists with 3"):
         cluster.topic_for("events", parse_write_options(options))
+
+
+def test_what_is_overwritten_goes_from_every_replica(cluster: Cluster, clock: Clock) -> None:
+    write(cluster, OLD, clock)
+    committer = Coordinator(cluster.manager, clock, adopt_min_bytes=1, flush=True)
+    overwrite = Overwrite(cluster.topic("events"), delete_delay_ms=0)
+    committer.commit(job(cluster, NEW), transactional_id="job", overwrite=overwrite)
+    assert values(cluster) == of(NEW)
+
+    clock.now_ms += 60_001
+    write(cluster, LATER, clock)
+    cluster.manager.delete_old_segments(PARTITIONS, committer)
+    assert values(cluster) == of(NEW, LATER)
+    for tp in PARTITIONS:
+        for node in NODES:
+            names = cluster.files.list(cluster.metadata.log_directory(tp, node))
+            assert f"{3:020d}.log" in names
+            assert not [name for name in names if name.startswith(f"{0:020d}")]
 
 
 # What happens at each step. A prototype of the job counts them.
