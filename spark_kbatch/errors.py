@@ -173,9 +173,10 @@ class RecordTooLargeError(KBatchError):
 
 
 class InvalidTimestampError(KBatchError):
-    """A record time that Kafka's format does not hold, or that a topic does not accept.
+    """A record time that Kafka's format does not hold, or a topic does not accept, or Spark cannot show.
 
-    `option` is the topic's limit that it passes, at `now_ms`; empty where there is none.
+    `option` is the topic's limit that it passes, at `now_ms`; empty where there is none. A topic without
+    an option is the one that the record was read from.
     """
 
     def __init__(
@@ -199,6 +200,12 @@ class InvalidTimestampError(KBatchError):
                 f"{abs(distance)} ms {side} now ({self.now_ms}), more than {self.option}="
                 f"{self.limit_ms}; a topic keeps the limit that it was created with: write to a new "
                 f"topic with a larger {self.option}, or write other times"
+            )
+        if self.topic:
+            return (
+                f"a record of topic {self.topic!r} has the time {self.timestamp_ms} ms, which Spark's "
+                "timestamp, microseconds in 64 bits, does not hold; name the other columns to read "
+                'those: .schema("offset bigint, value binary")'
             )
         return (
             f"column 'timestamp' holds {self.timestamp_ms} ms, a time before 1970-01-01T00:00:00Z; "

@@ -26,7 +26,11 @@ class Rows:
     def of(
         self, batches: Iterable[pa.RecordBatch], topic_partition: TopicPartition
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of records of one partition, whose columns are `decoded`."""
+        """The rows of records of one partition, whose columns are `decoded`.
+
+        Raises:
+            InvalidTimestampError: a time that Spark's timestamp does not hold.
+        """
         for batch in batches:
             yield self._of(batch, topic_partition)
 
@@ -39,14 +43,15 @@ class Rows:
                 number = pa.scalar(topic_partition.partition, pa.int32())
                 arrays.append(pa.repeat(number, batch.num_rows))
             elif name == "timestamp":
-                arrays.append(_to_timestamp(batch.column("timestamp")))
+                arrays.append(_to_timestamp(batch.column("timestamp"), topic_partition.topic))
             else:
                 arrays.append(batch.column(_RECORD_COLUMNS[name]))
         return pa.RecordBatch.from_arrays(arrays, names=self._columns)
 
 
-def _to_timestamp(times_ms: pa.Array) -> pa.Array:
+def _to_timestamp(times_ms: pa.Array, topic: str) -> pa.Array:
     try:
         return times_ms.cast(_TIMESTAMP_MS).cast(_TIMESTAMP)  # checks the multiplication
     except pa.ArrowInvalid:
-        raise InvalidTimestampError(int(times_ms.to_numpy().max())) from None
+        farthest = max(times_ms.to_pylist(), key=abs)
+        raise InvalidTimestampError(farthest, topic) from None

@@ -19,7 +19,7 @@ import contextlib
 import getpass
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -54,39 +54,22 @@ def ensure_writable(schema: StructType, options: WriteOptions) -> None:
     """Check the columns that a write has. Names match by case; others are ignored.
 
     Raises:
-        ConfigError: no value, no topic, a column twice, or a type that a column cannot have.
+        ConfigError: no topic, no value, a column twice, or a type that a column cannot have.
     Source: KafkaWriter.validateQuery, topicExpression.
     """
-    types = {field.name: field.dataType for field in schema}
-    if "value" not in types:
-        raise ConfigError(
-            f"required attribute 'value' not found; the columns are: {', '.join(types) or 'none'}"
-        )
-    if "topic" not in types and options.topic is None:
-        raise ConfigError(
-            "topic option required when no 'topic' attribute is present: name the topic in the "
-            "option 'topic', or give each row one in a column 'topic'"
-        )
-    accepted: dict[str, tuple[str, bool]] = {}
-    for name, given in types.items():
-        match name:
-            case "key" | "value":
-                accepted[name] = "string or binary", isinstance(given, (StringType, BinaryType))
-            case "topic" if options.topic is None:  # else the column is not looked at
-                accepted[name] = "string", isinstance(given, StringType)
-            case "partition":
-                accepted[name] = "int", isinstance(given, IntegerType)
-            case "timestamp":
-                accepted[name] = "timestamp", isinstance(given, TimestampType)
-            case "headers":
-                accepted[name] = "array<struct<key:string,value:binary>>", _is_headers(given)
     names = schema.fieldNames()
-    for name, (wanted, fits) in accepted.items():
-        if names.count(name) > 1:
+    types = {field.name: field.dataType for field in schema}
+    for name, (wanted, accepts) in _COLUMNS.items():
+        if name == "topic" and options.topic is not None:
+            continue  # the column is not looked at
+        if name not in types:
+            if name in _REQUIRED:
+                raise ConfigError(_REQUIRED[name].format(columns=", ".join(names) or "none"))
+        elif names.count(name) > 1:
             raise ConfigError(
                 f"column {name!r} is there {names.count(name)} times; rename or drop all but one"
             )
-        if not fits:
+        elif not accepts(types[name]):
             raise ConfigError(
                 f"{name} attribute unsupported type {types[name].simpleString()}. {name} must be "
                 f"a(n) {wanted}; cast the column, or leave it out"
@@ -98,6 +81,23 @@ def _is_headers(given: DataType) -> bool:
         return False
     fields = [(field.name, type(field.dataType)) for field in given.elementType]
     return fields == [("key", StringType), ("value", BinaryType)]
+
+
+# What each column may be, in the order in which Spark's connector looks at them: the first that is
+# wrong is the one that is told.
+_COLUMNS: dict[str, tuple[str, Callable[[DataType], bool]]] = {
+    "topic": ("string", lambda given: isinstance(given, StringType)),
+    "key": ("string or binary", lambda given: isinstance(given, (StringType, BinaryType))),
+    "value": ("string or binary", lambda given: isinstance(given, (StringType, BinaryType))),
+    "headers": ("array<struct<key:string,value:binary>>", _is_headers),
+    "partition": ("int", lambda given: isinstance(given, IntegerType)),
+    "timestamp": ("timestamp", lambda given: isinstance(given, TimestampType)),
+}
+_REQUIRED = {
+    "topic": "topic option required when no 'topic' attribute is present: name the topic in the "
+    "option 'topic', or give each row one in a column 'topic'",
+    "value": "required attribute 'value' not found; the columns are: {columns}",
+}
 
 
 @dataclass

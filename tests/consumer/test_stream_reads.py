@@ -6,7 +6,6 @@ comes while a batch is read, tasks by minPartitions. Of KafkaDontFailOnDataLossS
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from spark_kbatch.errors import DataLossError
 from tests import builders
 from tests.consumer.queries import Query
 from tests.log.histories import History
+from tests.topic_changes import delete_topic
 
 
 class Stream(Query):
@@ -57,9 +57,7 @@ def send(cluster: Cluster, count: int, topic: str = "t") -> None:
 
 
 def recreate(cluster: Cluster, topic: str = "t") -> None:
-    """As the folder looks when a topic was deleted and made again."""
-    (cluster.path / "topics" / f"{topic}.json").unlink()
-    shutil.rmtree(cluster.path / "broker-0" / f"{topic}-0")
+    delete_topic(cluster, topic)
     Cluster(str(cluster.path)).create_topic(topic)
 
 
@@ -229,8 +227,7 @@ def test_a_topic_deleted_before_a_task_reads_it_is_data_loss(cluster: Cluster) -
     send(cluster, 3)
     stream.next_end()
     (piece,) = stream.plan()
-    recreate(cluster)
-    (cluster.path / "topics" / "t.json").unlink()
+    delete_topic(cluster, "t")
     with pytest.raises(DataLossError, match="partition t-0"):
         list(stream.task(piece))
 

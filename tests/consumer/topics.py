@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from spark_kbatch.config import Topic, TopicConfig
 from spark_kbatch.errors import UnknownTopicOrPartitionError
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, TopicPartition
 
@@ -63,3 +64,55 @@ class TopicsInMemory:
         """The logs themselves."""
         self.looks += 1
         return {tp: self.logs[tp] for tp in partitions}
+
+
+def tp(name: str) -> TopicPartition:
+    """`a-0` is partition 0 of topic `a`."""
+    topic, _, number = name.rpartition("-")
+    return TopicPartition(topic, int(number))
+
+
+def log(end: int, start: int = 0, *, undecided: int = 0) -> ALog:
+    """Whose records have their offsets for times; some at its end may be undecided."""
+    return ALog(start, end, stable=end - undecided if undecided else None)
+
+
+class FakeTopics:
+    """Topics by name: an id and partitions, which a test changes as it goes."""
+
+    def __init__(self, **topics: Sequence[ALog]) -> None:
+        self.logs: dict[str, list[ALog]] = {}
+        self.ids: dict[str, str] = {}
+        self.created = 0
+        for name, logs in topics.items():
+            self.create(name, *logs)
+
+    def create(self, topic: str, *logs: ALog) -> None:
+        """Also where it was deleted before."""
+        self.created += 1
+        self.logs[topic], self.ids[topic] = list(logs), f"id-{self.created}"
+
+    def delete(self, topic: str) -> None:
+        del self.logs[topic], self.ids[topic]
+
+    def append(self, partition: str, count: int) -> None:
+        topic, number = tp(partition)
+        found = self.logs[topic][number]
+        self.logs[topic][number] = replace(found, end=found.end + count)
+
+    def topic_names(self, *, internal: bool = False) -> list[str]:
+        return sorted(name for name in self.logs if internal or not name.startswith("__"))
+
+    def topic(self, name: str) -> Topic:
+        return Topic(name, self.ids[self._known(name)], len(self.logs[name]), TopicConfig())
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        return [TopicPartition(topic, n) for n in range(len(self.logs[self._known(topic)]))]
+
+    def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, ALog]:
+        return {one: self.logs[self._known(one.topic)][one.partition] for one in partitions}
+
+    def _known(self, topic: str) -> str:
+        if topic not in self.logs:
+            raise UnknownTopicOrPartitionError(f"topic {topic!r} does not exist")
+        return topic

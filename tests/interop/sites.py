@@ -50,6 +50,10 @@ class Site(abc.ABC):
         """On return it can be written."""
 
     @abc.abstractmethod
+    def has_topic(self, topic: str) -> bool:
+        """Whether it exists."""
+
+    @abc.abstractmethod
     def send(self, topic: str, messages: Mapping[int, Sequence[str | Message]]) -> None:
         """Messages by partition, in order; on return all are there."""
 
@@ -96,6 +100,9 @@ class OnBroker(Site):
     def create_topic(self, topic: str, *, partitions: int = 1) -> None:
         self._broker.create_topic(topic, partitions=partitions)
 
+    def has_topic(self, topic: str) -> bool:
+        return topic in self._broker.admin().list_topics(timeout=START_TIMEOUT_S).topics
+
     def send(self, topic: str, messages: Mapping[int, Sequence[str | Message]]) -> None:
         producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 5})
         for partition, message in _each(messages):
@@ -123,6 +130,9 @@ class InFolder(Site):
 
     def create_topic(self, topic: str, *, partitions: int = 1) -> None:
         self._cluster.create_topic(topic, partitions=partitions)
+
+    def has_topic(self, topic: str) -> bool:
+        return topic in self._cluster.topic_names()
 
     def send(self, topic: str, messages: Mapping[int, Sequence[str | Message]]) -> None:
         with self._cluster.producer(flush=False) as producer:

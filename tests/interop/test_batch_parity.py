@@ -518,6 +518,10 @@ def test_any_expression_of_the_plan_can_be_the_value(
     [
         pytest.param("'v' AS value", ["topic option required"], id="no-topic"),
         pytest.param("'t' AS topic", ["required attribute 'value' not found"], id="no-value"),
+        pytest.param("'k' AS key", ["topic option required"], id="neither"),
+        pytest.param("1 AS value, 1 AS key, 1 AS topic", ["topic must be a"], id="topic-first"),
+        pytest.param("1 AS value, 1 AS key, 't' AS topic", ["key must be a"], id="key-before-value"),
+        pytest.param("1 AS key, 't' AS topic", ["key must be a"], id="key-before-no-value"),
         pytest.param("'v' AS value, 1 AS topic", ["topic must be a"], id="topic"),
         pytest.param("1 AS value, 't' AS topic", ["value must be a"], id="value"),
         pytest.param("'v' AS value, 't' AS topic, 1 AS key", ["key must be a"], id="key"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PythonException
@@ -10,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import spark_kbatch
+from tests.log.histories import History
 from tests.spark.frames import load, save
 
 pytestmark = pytest.mark.spark
@@ -69,3 +71,37 @@ def test_what_is_gone_fails_the_task_or_is_left_out(spark: SparkSession, orders:
     with pytest.raises(PythonException, match="DataLossError: orders-eu-0 from offset 2 to 15"):
         strict.count()
     assert lenient.count() == 5 + 6 + 4
+
+
+@pytest.mark.slow
+def test_rows_of_a_transaction_are_there_when_it_is_committed_or_at_once_where_that_is_wanted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A broker's transactions: three of five records and a marker each, the second one aborted."""
+    history = History()
+    (tmp_path / "t-0").mkdir()
+    log = tmp_path / "t-0" / f"{0:020d}.log"
+
+    def write() -> None:
+        log.write_bytes(b"".join(batch.data for batch in history.written))
+
+    def offsets(**options: Any) -> list[int]:
+        frame = load(spark, tmp_path, subscribe="t", **options)
+        return sorted(row.offset for row in frame.select("offset").collect())
+
+    uncommitted = {"kafka.isolation.level": "read_uncommitted"}
+    history.append(1, transactional=True, n=5)
+    write()
+    committed = load(spark, tmp_path, subscribe="t")
+    assert (committed.count(), offsets(**uncommitted)) == (0, [0, 1, 2, 3, 4])
+    history.end(1, abort=False)
+    write()
+    assert (committed.count(), offsets(**uncommitted)) == (5, [0, 1, 2, 3, 4])
+    for abort in (True, False):
+        history.append(1, transactional=True, n=5)
+        history.end(1, abort=abort)
+    write()
+    first, aborted, last = list(range(5)), list(range(6, 11)), list(range(12, 17))
+    assert offsets() == first + last
+    assert offsets(**uncommitted) == first + aborted + last
+    assert offsets(startingOffsets='{"t":{"0":7}}', minPartitions=4) == last

@@ -21,12 +21,12 @@ from spark_kbatch.cluster import Cluster
 from spark_kbatch.config import parse_write_options
 from spark_kbatch.errors import CommitError, KafkaStorageError
 from spark_kbatch.log.files import Buffer, Files
-from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.spark.writer import Job, Staged
 from spark_kbatch.transaction import coordinator
 from tests import builders
 from tests.log.soundness import ensure_sound
+from tests.topic_changes import add_partition
 
 
 def rows(*partitions: int) -> pa.RecordBatch:
@@ -165,15 +165,6 @@ def recreate(cluster: Cluster) -> None:
         cluster.metadata.write_topic(replace(topic, topic_id="another-id-of-22-chars"))
 
 
-def add_partitions(cluster: Cluster) -> None:
-    topic = cluster.topic("events")
-    added = TopicPartition("events", 2)
-    directory = cluster.path / "broker-0" / str(added)
-    PartitionLog(cluster.files, directory, added, topic.config).create(topic.topic_id)
-    with cluster.locks.metadata():
-        cluster.metadata.write_topic(replace(topic, partitions=3, replicas=()))
-
-
 def delete(cluster: Cluster) -> None:
     (cluster.path / "topics" / "events.json").unlink()
 
@@ -182,7 +173,11 @@ def delete(cluster: Cluster) -> None:
     ("change", "words"),
     [
         pytest.param(recreate, "recreated or altered.*run the job again", id="recreated"),
-        pytest.param(add_partitions, "with 3 partitions.*run the job again", id="partitions added"),
+        pytest.param(
+            lambda cluster: add_partition(cluster, "events"),
+            "with 3 partitions.*run the job again",
+            id="partitions added",
+        ),
         pytest.param(delete, "topic 'events' does not exist", id="deleted"),
     ],
 )

@@ -1,12 +1,14 @@
 """Streaming queries read topics as they do Kafka's: what Spark itself has to show, on few queries.
 
-The rules of planning are in tests/test_stream_planner.py, with what does not apply.
+The rules of planning are in tests/consumer/test_stream_planner.py, with what does not apply.
 """
 
 from __future__ import annotations
 
 import json
+import random
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_kbatch
 from spark_kbatch import Cluster
+from tests.log.histories import History
+from tests.topic_changes import add_partition, delete_topic
 
 pytestmark = pytest.mark.spark
 
 # Whether Spark tells a source where the query is, and what it may take.
 TELLS_WHERE_IT_IS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
+DEADLINE_S = 120
 
 
 class Reading:
@@ -72,6 +77,14 @@ class Reading:
             (self.checkpoint / "offsets").glob("[0-9]*"), key=lambda file: int(file.name)
         )
         return [file.read_text().splitlines()[-1] for file in files]
+
+    def await_batches(self, query: StreamingQuery, count: int) -> None:
+        """Until there were so many."""
+        deadline = time.monotonic() + DEADLINE_S
+        while len(self.batches) < count:
+            assert query.isActive, query.exception()
+            assert time.monotonic() < deadline, self.values()
+            query.awaitTermination(0.1)
 
     def values(self) -> list[list[str]]:
         return [
@@ -168,6 +181,48 @@ def test_once_takes_no_notice_of_limits(reading: Reading) -> None:
     assert reading.values() == [["a", "b", "c", "d", "e"]]
 
 
+@pytest.mark.slow
+def test_a_batch_waits_for_enough_offsets_or_for_long_enough(reading: Reading) -> None:
+    reading.send("t", "a")
+    frame = reading.load(minOffsetsPerTrigger=5, maxTriggerDelay="10h")
+    query = reading.start(frame, processingTime="0 seconds")
+    query.processAllAvailable()
+    reading.send("t", "b", "c")
+    query.processAllAvailable()
+    assert reading.values() == [["a"]]
+    reading.send("t", "d", "e", partition=1)
+    reading.send("t", "f")
+    query.processAllAvailable()
+    query.stop()
+    assert reading.values() == [["a"], ["b", "c", "d", "e", "f"]]
+
+    reading.send("t", "g")
+    frame = reading.load(minOffsetsPerTrigger=5, maxTriggerDelay="100ms")
+    query = reading.start(frame, processingTime="0 seconds")
+    query.processAllAvailable()
+    reading.send("t", "h")
+    reading.await_batches(query, 4)
+    query.stop()
+    assert reading.values()[2:] == [["g"], ["h"]]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TELLS_WHERE_IT_IS, reason="Spark before 4.2 gives the first batch no limit")
+def test_a_batch_waits_for_enough_offsets_and_takes_no_more_than_the_most(reading: Reading) -> None:
+    reading.send("t", *"abcdefg")
+    frame = reading.load(minOffsetsPerTrigger=3, maxOffsetsPerTrigger=4, maxTriggerDelay="10h")
+    query = reading.start(frame, processingTime="0 seconds")
+    query.processAllAvailable()
+    reading.send("t", "h")
+    query.processAllAvailable()
+    query.stop()
+
+    assert reading.values() == [["a", "b", "c", "d"], ["e", "f", "g"]]
+    reading.batches = []
+    reading.start(frame, once=True).awaitTermination()
+    assert reading.values() == [["h"]]
+
+
 def test_running_query_reads_what_comes_also_in_topics_that_are_new(reading: Reading) -> None:
     reading.send("t", "before")
     frame = reading.load(subscribe=None, subscribePattern="t", startingOffsets="latest")
@@ -181,6 +236,130 @@ def test_running_query_reads_what_comes_also_in_topics_that_are_new(reading: Rea
     query.stop()
 
     assert [batch for batch in reading.values() if batch] == [["a"], ["b"]]
+
+
+# Topics that change.
+
+
+@pytest.mark.slow
+def test_topics_of_a_pattern_come_and_go_while_the_query_runs(reading: Reading) -> None:
+    frame = reading.load(subscribe=None, subscribePattern="t.*", failOnDataLoss=False)
+    reading.send("t", "a")
+    query = reading.start(frame, processingTime="0 seconds")
+    query.processAllAvailable()
+    delete_topic(reading.cluster, "t")
+    query.processAllAvailable()  # nothing is left
+    reading.cluster.create_topic("t2", partitions=1)
+    reading.send("t2", "b")
+    query.processAllAvailable()
+    add_partition(reading.cluster, "t2")
+    reading.send("t2", "c", partition=1)
+    reading.cluster.create_topic("t", partitions=1)
+    reading.send("t", "d")
+    query.processAllAvailable()
+    query.stop()
+
+    assert [batch for batch in reading.values() if batch] == [["a"], ["b"], ["c", "d"]]
+    topics = [sorted(json.loads(end).keys() - {"@kbatch"}) for end in reading.logged()]
+    assert (topics[0], topics[-1]) == (["t"], ["t", "t2"])
+    assert [] not in topics
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "recreated"])
+def test_a_topic_that_was_deleted_fails_the_query_where_loss_is_not_accepted(
+    reading: Reading, again: bool
+) -> None:
+    options = {"subscribe": None, "subscribePattern": "t.*"}
+    reading.cluster.create_topic("t2")
+    reading.send("t", "a", "b")
+    assert reading.run(**options) == [["a", "b"]]
+    delete_topic(reading.cluster, "t")
+    if again:
+        reading.cluster.create_topic("t", partitions=2)
+        reading.send("t", "c")
+    reading.send("t2", "d")
+    why = "t-0 from offset 2 .*deleted and created again" if again else "t-0, t-1.* they are gone"
+    with pytest.raises(
+        StreamingQueryException, match=f"(?s)DataLossError: .*{why}.*failOnDataLoss"
+    ):
+        reading.run(**options)
+
+    assert reading.run(**options, failOnDataLoss=False) == [["c", "d"] if again else ["d"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fail", [False, True], ids=["loss-is-accepted", "nothing-is-deleted"])
+def test_a_query_reads_everything_once_while_topics_come_grow_and_go(
+    reading: Reading, fail: bool
+) -> None:
+    """By chance; what was deleted may have been read or not."""
+    rng, values = random.Random(1), iter(range(10**6))
+    sent: dict[str, set[str]] = {"t": set()}
+    deleted: set[str] = set()
+
+    def send() -> None:
+        name, count = rng.choice(sorted(sent)), rng.randrange(1, 20)
+        some = [str(next(values)) for _ in range(count)]
+        partition = rng.randrange(reading.cluster.topic(name).partitions)
+        reading.send(name, *some, partition=partition)
+        sent[name] |= set(some)
+
+    def create() -> None:
+        name = f"t{rng.randrange(5)}"
+        if name not in sent:
+            reading.cluster.create_topic(name)
+            sent[name] = set()
+
+    def grow() -> None:
+        add_partition(reading.cluster, rng.choice(sorted(sent)))
+
+    def delete() -> None:
+        if len(sent) > 1:
+            name = rng.choice(sorted(sent))
+            deleted.update(sent.pop(name))
+            delete_topic(reading.cluster, name)
+
+    steps = [send, send, create, grow] if fail else [send, send, create, grow, delete]
+    frame = reading.load(
+        subscribe=None, subscribePattern="t", failOnDataLoss=fail, maxOffsetsPerTrigger=30
+    )
+    query = reading.start(frame, processingTime="0 seconds")
+    for _ in range(60):
+        rng.choice(steps)()
+        if rng.random() < 0.2:
+            query.processAllAvailable()
+    query.processAllAvailable()
+    query.stop()
+
+    found = [value for batch in reading.values() for value in batch]
+    assert len(set(found)) == len(found) > 0
+    kept = set().union(*sent.values())
+    assert kept <= set(found) <= kept | deleted
+    assert bool(deleted) != fail
+
+
+@pytest.mark.slow
+def test_micro_batches_without_a_row_to_show_go_on(reading: Reading, tmp_path: Path) -> None:
+    """A broker's transactions: a committed one, an aborted one, and one that is open at first."""
+    reading.path = tmp_path / "broker"
+    (reading.path / "t-0").mkdir(parents=True)
+    log = reading.path / "t-0" / f"{0:020d}.log"
+    history = History()
+    for producer, abort in ((1, False), (2, True)):
+        history.append(producer, transactional=True, n=3)
+        history.end(producer, abort=abort)
+    history.append(3, transactional=True, n=2)
+    log.write_bytes(b"".join(batch.data for batch in history.written))
+    uncommitted = {"kafka.isolation.level": "read_uncommitted"}
+
+    assert reading.run() == [["0", "1", "2"]]
+    assert reading.run() == []
+    history.end(3, abort=False)
+    log.write_bytes(b"".join(batch.data for batch in history.written))
+    assert reading.run() == [["8", "9"]]
+    reading.checkpoint = tmp_path / "another"
+    assert reading.run(**uncommitted) == [["0", "1", "2", "4", "5", "6", "8", "9"]]
 
 
 # From a checkpoint.

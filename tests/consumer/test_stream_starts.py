@@ -1,0 +1,66 @@
+"""Wherever a query begins, whatever it reads: nothing twice, nothing left out, over restarts and growth.
+
+As Spark's suite has it: each choice of topics with each kind of start, with and without failOnDataLoss.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.consumer.queries import Query
+from tests.consumer.topics import FakeTopics, log
+
+PARTITIONS, RECORDS = 5, 3
+
+
+def by_partition(*numbers: int) -> str:
+    return json.dumps({"a": {str(n): number for n, number in enumerate(numbers)}})
+
+
+@pytest.mark.parametrize("fail", ["true", "false"], ids=["loss-fails", "loss-is-accepted"])
+@pytest.mark.parametrize(
+    "topics_wanted",
+    [
+        pytest.param({"assign": '{"a":[0,1,2,3,4]}'}, id="assign"),
+        pytest.param({"subscribe": "a"}, id="subscribe"),
+        pytest.param({"subscribePattern": "^a"}, id="pattern"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("start", "begins"),
+    [
+        pytest.param({"startingOffsets": "latest"}, [3, 3, 3, 3, 3], id="latest"),
+        pytest.param({"startingOffsets": "earliest"}, [0, 0, 0, 0, 0], id="earliest"),
+        pytest.param(
+            {"startingOffsets": by_partition(-2, -1, 0, 1, 2)}, [0, 3, 0, 1, 2], id="offsets"
+        ),
+        pytest.param(
+            {"startingOffsetsByTimestamp": by_partition(0, 2, 1, 0, 2)}, [0, 2, 1, 0, 2], id="times"
+        ),
+        pytest.param({"startingTimestamp": 1}, [1, 1, 1, 1, 1], id="one-time"),
+    ],
+)
+def test_a_query_reads_each_record_from_its_start_on_once(
+    start: dict[str, Any], begins: list[int], topics_wanted: dict[str, str], fail: str
+) -> None:
+    topics = FakeTopics(a=[log(RECORDS) for _ in range(PARTITIONS)])
+    given = {"subscribe": None, "startingOffsets": None, "failOnDataLoss": fail}
+    query = Query(topics, **(given | topics_wanted | start))
+    first = query.batch()
+    assert first == {f"a-{n}": (b, RECORDS) for n, b in enumerate(begins) if b < RECORDS}
+    query.restart()
+    assert query.batch() is None
+    for n in range(PARTITIONS):
+        topics.append(f"a-{n}", n)  # while the query is stopped
+    query.restart()
+    assert query.batch() == {f"a-{n}": (RECORDS, RECORDS + n) for n in range(1, PARTITIONS)}
+
+    topics.logs["a"] += [log(n) for n in range(PARTITIONS)]
+    topics.append("a-0", 1)
+    new = {f"a-{PARTITIONS + n}": (0, n) for n in range(1, PARTITIONS)}
+    assert query.batch() == {"a-0": (3, 4)} | ({} if "assign" in topics_wanted else new)
+    query.restart()
+    assert query.batch() is None

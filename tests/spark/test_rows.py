@@ -1,0 +1,36 @@
+"""Rows of Spark's Kafka source are made of records; without Spark."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_kbatch.errors import InvalidTimestampError
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.spark.rows import Rows
+
+MAX_MS = (2**63 - 1) // 1000
+
+
+def timestamps(*times_ms: int) -> pa.Array:
+    rows = Rows(["timestamp"])
+    records = pa.record_batch({"timestamp": pa.array(times_ms, pa.int64())})
+    (batch,) = rows.of([records], TopicPartition("t", 0))
+    return batch.column("timestamp")
+
+
+def test_times_are_microseconds_in_utc() -> None:
+    found = timestamps(0, -1, 1_700_000_000_123, MAX_MS, -MAX_MS)
+    assert found.type == pa.timestamp("us", tz="UTC")
+    assert found.cast(pa.int64()).to_pylist() == [
+        0, -1000, 1_700_000_000_123_000, MAX_MS * 1000, -MAX_MS * 1000,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("time_ms", [MAX_MS + 1, 2**63 - 1, -MAX_MS - 1, -(2**63)])
+def test_a_time_that_spark_cannot_hold_is_an_error_that_names_it_and_its_topic(
+    time_ms: int,
+) -> None:
+    """It may be nanoseconds that somebody wrote for milliseconds."""
+    with pytest.raises(InvalidTimestampError, match=rf"topic 't' has the time {time_ms} ms"):
+        timestamps(5, time_ms, -5)
