@@ -690,6 +690,12 @@ class Partition:
         while True:
             state = follower.cut(state)
             ours = LeaderEpochCache.read(follower.files, follower.directory)
+            if ours.latest_epoch < 0:
+                # It has had no batch with one: what was committed is the same in all logs.
+                end = min(state.high_watermark, leader.log_end_offset)
+                if end < state.log_end_offset:
+                    state = truncation.truncate_to(follower, state, end, now_ms=self._now_ms())
+                return state
             epoch, end = theirs.end_offset_for(ours.latest_epoch, leader.log_end_offset)
             if epoch < 0:
                 raise KafkaStorageError(
