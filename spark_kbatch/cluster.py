@@ -58,7 +58,7 @@ from spark_kbatch.replica.manager import (
 )
 from spark_kbatch.replica.metadata import Metadata, absolute_path
 from spark_kbatch.replica.overview import LogDirInfo
-from spark_kbatch.replica.partition import ReplicaInfo
+from spark_kbatch.replica.partition_view import ReplicaInfo
 from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.replica.producing import OnComplete
 from spark_kbatch.transaction import (

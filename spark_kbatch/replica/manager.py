@@ -69,7 +69,8 @@ from spark_kbatch.replica.fetching import (
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.metadata import Metadata
-from spark_kbatch.replica.partition import Appended, Partition, Replica
+from spark_kbatch.replica.partition import Appended, Partition
+from spark_kbatch.replica.partition_view import Replica
 from spark_kbatch.replica.producing import DelayedProduce, OnComplete
 from spark_kbatch.replica.purgatory import Purgatory
 

@@ -28,7 +28,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import plain
 from spark_kbatch.replica.manager import ACKS_ALL, ReplicaManager
 from spark_kbatch.replica.metadata import Probe
-from spark_kbatch.replica.partition import Replica
+from spark_kbatch.replica.partition_view import Replica
 from spark_kbatch.transaction import rewriting
 from spark_kbatch.transaction.history import COMMITS, NOBODY, Author, Commit, History, pack
 from spark_kbatch.transaction.messages import (

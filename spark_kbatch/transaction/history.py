@@ -26,7 +26,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import plain
 from spark_kbatch.record.plain import PlainRecord
 from spark_kbatch.replica.manager import ReplicaManager, Replicas
-from spark_kbatch.replica.partition import Replica
+from spark_kbatch.replica.partition_view import Replica
 from spark_kbatch.transaction import COMMITS_TOPIC, INTERNAL_TOPIC_CONFIG, TRANSACTION_STATE_TOPIC
 from spark_kbatch.transaction.records import read_records
 
