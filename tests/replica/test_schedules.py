@@ -195,22 +195,22 @@ class Schedule:
     # What must hold.
 
     def look(self) -> None:
-        for process in self.processes:
-            try:
-                edges, found = self.read(process)
-            except KafkaStorageError:
-                # What has failed is not tried again for a while.
-                self.clock.now_ms += RETRY_MS
-                if not any(self.is_readable(node) for node in isr(process)):
-                    continue
-                edges, found = self.read(process)
-            assert edges.high_watermark >= self.high_watermark, "the high watermark moved back"
-            assert edges.high_watermark <= len(found) <= edges.log_end_offset
-            assert [record.offset for record in found] == list(range(len(found)))
-            for offset, key in self.seen.items():
-                assert found[offset].key == key, f"offset {offset} has changed"
-            self.high_watermark = edges.high_watermark
-            self.seen |= {r.offset: r.key for r in found[: edges.high_watermark]}
+        process = self.rng.choice(self.processes)
+        try:
+            edges, found = self.read(process)
+        except KafkaStorageError:
+            # What has failed is not tried again for a while.
+            self.clock.now_ms += RETRY_MS
+            if not any(self.is_readable(node) for node in isr(process)):
+                return
+            edges, found = self.read(process)
+        assert edges.high_watermark >= self.high_watermark, "the high watermark moved back"
+        assert edges.high_watermark <= len(found) <= edges.log_end_offset
+        assert [record.offset for record in found] == list(range(len(found)))
+        for offset, key in self.seen.items():
+            assert found[offset].key == key, f"offset {offset} has changed"
+        self.high_watermark = edges.high_watermark
+        self.seen |= {r.offset: r.key for r in found[: edges.high_watermark]}
 
     def read(self, process: Cluster) -> tuple[LogOffsets, list[Record]]:
         edges, found = process.edges([EVENTS])[EVENTS], builders.contents(process)
