@@ -32,6 +32,7 @@ from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError
 from spark_kbatch.model import AppendResult, LogOffsets, TopicPartition
 from spark_kbatch.replica.log_dirs import RETRY_MS
 from spark_kbatch.transaction.coordinator import COMMITTED, NOTHING_VISIBLE, UNKNOWN, Coordinator
+from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
 from tests.reference import Record, encode_batch
 from tests.replica.disks import (
@@ -179,9 +180,7 @@ class Schedule:
         in_sync = [n for n in isr(self.processes[0]) if self.is_readable(n)]
         if set(in_sync) - {node} and self.is_readable(node):
             # One topic decides about commits; it is in sync wherever it is not behind.
-            transactions = self.processes[0].manager.partition(
-                TopicPartition("__transaction_state", 0)
-            )
+            transactions = partition(self.processes[0], TRANSACTION_STATE)
             others = [n for n in transactions.state().isr if n != node and self.is_readable(n)]
             if others:
                 self.log[-1] += f" {node}"
@@ -201,7 +200,7 @@ class Schedule:
         except KafkaStorageError:
             # What has failed is not tried again for a while.
             self.clock.now_ms += RETRY_MS
-            if not any(self.is_readable(node) for node in isr(process)):
+            if not all(self.has_readable(tp) for tp in [*PARTITIONS, TRANSACTION_STATE]):
                 return
             edges, found = self.read(process)
         assert edges.high_watermark >= self.high_watermark, "the high watermark moved back"
@@ -259,6 +258,10 @@ class Schedule:
 
     def disk(self, node: int) -> Path:
         return self.folder / f"disk-{node}"
+
+    def has_readable(self, topic_partition: TopicPartition) -> bool:
+        in_sync = partition(self.processes[0], topic_partition).state().isr
+        return any(self.is_readable(node) for node in in_sync)
 
     def is_readable(self, node: int) -> bool:
         folder = self.disk(node)

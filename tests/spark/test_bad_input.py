@@ -522,9 +522,9 @@ def test_a_record_that_fits_when_compressed_is_not_too_large(
     ("position_in_batch", "said"),
     [
         pytest.param(7, "base offset: expected 7, found 3", id="base-offset"),
-        pytest.param(11, "CRC-32C", id="length"),
-        pytest.param(15, "leader epoch: expected 0, found 4", id="leader-epoch"),
-        pytest.param(26, "CRC-32C", id="last-offset-delta"),
+        pytest.param(11, "CRC-32C", id="length", marks=pytest.mark.slow),
+        pytest.param(15, "leader epoch: expected 0, found 4", id="epoch", marks=pytest.mark.slow),
+        pytest.param(26, "CRC-32C", id="last-offset-delta", marks=pytest.mark.slow),
         pytest.param(200, "CRC-32C", id="records"),
     ],
 )
