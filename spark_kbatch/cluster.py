@@ -58,7 +58,7 @@ from spark_kbatch.replica.manager import (
 )
 from spark_kbatch.replica.metadata import Metadata, absolute_path
 from spark_kbatch.replica.overview import LogDirInfo
-from spark_kbatch.replica.partition import ReplicaInfo
+from spark_kbatch.replica.partition_view import ReplicaInfo
 from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.replica.producing import OnComplete
 from spark_kbatch.transaction import (
@@ -69,7 +69,13 @@ from spark_kbatch.transaction import (
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.history import Commit, History
 from spark_kbatch.transaction.snapshot import Snapshots
-from spark_kbatch.transaction.staging import LeftOver, Staging, left_overs, remove_left_overs
+from spark_kbatch.transaction.staging import (
+    LeftOver,
+    ReplicatedStaging,
+    Staging,
+    left_overs,
+    remove_left_overs,
+)
 
 # Each read of a data source begins with two processes of its own, which only plan: what they do not
 # need is imported by the methods that do.
@@ -132,15 +138,12 @@ class Cluster(TopicReader):
                 return
             self.metadata.make_dirs(log_dirs)
             with self.manager.writing():
-                for topic, replication_factor in (
-                    (TRANSACTION_STATE_TOPIC, len(self.metadata.log_dirs())),
-                    (COMMITS_TOPIC, 1),  # as all topics that jobs write to
-                ):
+                for topic in (TRANSACTION_STATE_TOPIC, COMMITS_TOPIC):
                     self.manager.create_topic_locked(
                         topic,
                         partitions=1,
                         config=INTERNAL_TOPIC_CONFIG,
-                        replication_factor=replication_factor,
+                        replication_factor=len(self.metadata.log_dirs()),
                     )
             self.metadata.create()
 
@@ -202,9 +205,15 @@ class Cluster(TopicReader):
             name,
             partitions=options.num_partitions or 1,
             config=TopicConfig(**options.topic_config),
+            replication_factor=options.replication_factor or 1,
         )
         wanted = [
             ("num.partitions", options.num_partitions or topic.partitions, topic.partitions),
+            (
+                "replication.factor",
+                options.replication_factor or topic.replication_factor,
+                topic.replication_factor,
+            ),
             *(
                 (topic_key(field), given, getattr(topic.config, field))
                 for field, given in options.topic_config.items()
@@ -217,38 +226,39 @@ class Cluster(TopicReader):
                     "option out, or write to a new topic"
                 )
         ensure_codec_exists(topic, options.compression_type)
-        self._ensure_a_job_may_write(topic)
         return topic
 
-    def _ensure_a_job_may_write(self, topic: Topic) -> None:
-        """Check that what tasks stage lies on the disk of the topic's only replicas."""
-        nodes = {node for nodes in topic.replicas for node in nodes}
-        folders = {self.metadata.log_dir(node).path.parent for node in nodes}
-        if topic.replication_factor > 1 or folders - {self.metadata.staging_dir.parent}:
+    def ensure_log_dirs(self, folders: Sequence[str]) -> None:
+        """Check that the cluster was made with these.
+
+        Raises:
+            ConfigError: with others.
+        """
+        found = [str(one.path.parent) for one in self.metadata.log_dirs()]
+        if [str(absolute_path(folder)) for folder in folders] != found:
             raise ConfigError(
-                f"topic {topic.name!r} has its replicas on nodes {', '.join(map(str, sorted(nodes)))}; "
-                "a Spark job writes to topics whose only replica lies beside its staging-0: write to "
-                "this one with spark_kbatch.open(PATH).producer(), or to another topic"
+                f"option 'log.dirs' is {','.join(folders)!r}, but the cluster at {self.path} exists with "
+                f"{','.join(found)!r}; leave the option out, or write to a new cluster"
             )
 
     def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
         """Edges and sizes of all partitions of these topics, of one moment."""
         partitions = [tp for topic in topics for tp in self.manager.partitions(topic)]
-        states = self.snapshots.states(partitions)
+        found = self.snapshots.replicas(partitions)
         return [
-            PartitionInfo(tp, log_offsets(state), self.manager.log(tp).size_in_bytes(state))
-            for tp, state in states.items()
+            PartitionInfo(tp, log_offsets(state), log.size_in_bytes(state))
+            for tp, (_, log, state) in found.items()
         ]
 
     # Commits.
 
     def history(self, topic: str | None = None) -> Iterator[Commit]:
         """All commits of Spark jobs, or those that touched a topic, the newest first."""
-        return self._history.read(self.snapshots.states, topic)
+        return self._history.read(self.snapshots.replicas, topic)
 
     def find_commit(self, number: int) -> Commit:
         """The commit with a number that `history` shows; raises as `History.find`."""
-        return self._history.find(self.snapshots.states, number)
+        return self._history.find(self.snapshots.replicas, number)
 
     # Replicas.
 
@@ -286,8 +296,8 @@ class Cluster(TopicReader):
 
     def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, StateView]:
         """Of one moment."""
-        states = self.snapshots.states(partitions)
-        return {tp: StateView(self.manager.log(tp), state) for tp, state in states.items()}
+        found = self.snapshots.replicas(partitions)
+        return {tp: StateView(log, state) for tp, (_, log, state) in found.items()}
 
     def fetch(
         self,
@@ -304,7 +314,7 @@ class Cluster(TopicReader):
             topic_partition,
             offset,
             max_bytes=max_bytes,
-            states=self.snapshots.states,
+            replicas=self.snapshots.replicas,
             buffer=buffer,
             isolation=isolation,
         )
@@ -337,7 +347,7 @@ class Cluster(TopicReader):
             fetch_infos=fetch_infos,
             isolation=isolation,
             on_complete=on_complete,
-            states=self.snapshots.states,
+            replicas=self.snapshots.replicas,
         )
 
     def agreed_edges(
@@ -379,7 +389,7 @@ class Cluster(TopicReader):
         from spark_kbatch.export import export_topic  # noqa: PLC0415  above
 
         ensure_not_internal(topic)
-        return export_topic(self.manager, self.snapshots.states, topic, absolute_path(str(to)))
+        return export_topic(self.manager, self.snapshots.replicas, topic, absolute_path(str(to)))
 
     # Writing.
 
@@ -451,14 +461,17 @@ class Cluster(TopicReader):
         names = self.metadata.topic_names() if topics is None else topics
         partitions = [tp for name in names for tp in self.manager.partitions(name)]
         look = left_overs if dry_run else remove_left_overs
-        found = look(
-            self.files,
-            self.metadata.staging_dir,
-            retention_ms=staging_retention_ms,
-            now_ms=now_ms(),
-        )
+        found = [
+            left_over
+            for staging_dir in self.manager.dirs.staging().values()
+            for left_over in look(
+                self.files, staging_dir, retention_ms=staging_retention_ms, now_ms=now_ms()
+            )
+        ]
         if dry_run:
-            return Garbage(self.manager.planned_deletions(partitions, self.snapshots.states), found)
+            return Garbage(
+                self.manager.planned_deletions(partitions, self.snapshots.replicas), found
+            )
         return Garbage(
             self.manager.delete_old_segments(partitions, self._commits(flush=True)), found
         )
@@ -505,6 +518,8 @@ class Cluster(TopicReader):
             now_ms,
             adopt_min_bytes=options.adopt_min_bytes,
             flush=options.flush,
+            acks=options.acks,
+            replicas_timeout_ms=options.request_timeout_ms,
             staging_retention_ms=options.staging_retention_ms,
             id_expiration_ms=options.transactional_id_expiration_ms,
         )
@@ -541,13 +556,37 @@ class Cluster(TopicReader):
         ensure_not_internal(name)
         return self.metadata.topic(name)
 
+    def staging_dir(self) -> Path:
+        """Where a job can leave what its tasks shall see.
+
+        Raises:
+            KafkaStorageError: all log dirs are offline.
+        """
+        for staging_dir in self.manager.dirs.staging().values():
+            return staging_dir
+        return self.manager.dirs.staging_of(0)
+
+    def staging(self, transaction: str, *, shared_bytes_max: int, flush: bool) -> ReplicatedStaging:
+        """What one task of a job stages; arguments as those of `Staging`."""
+
+        def on_node(node_id: int, attempt: str) -> Staging:
+            return Staging(
+                self.files,
+                self.manager.dirs.staging_of(node_id),
+                transaction,
+                shared_bytes_max=shared_bytes_max,
+                flush=flush,
+                node_id=node_id,
+                attempt=attempt,
+            )
+
+        return ReplicatedStaging(on_node)
+
     def task_producer(self, transaction: str, options: WriteOptions) -> TaskProducer:
         """What one task of a job writes through."""
         from spark_kbatch.transports import TaskProducer  # noqa: PLC0415  above
 
-        staging = Staging(
-            self.files,
-            self.metadata.staging_dir,
+        staging = self.staging(
             transaction,
             # An eighth, so that little of what could be renamed has to be copied.
             shared_bytes_max=options.adopt_min_bytes // 8,

@@ -196,7 +196,10 @@ class WriteOptions:
     partitioner_class: str | None
     partitioner_ignore_keys: bool
     num_partitions: int | None
-    replication_factor: int
+    replication_factor: int | None
+    log_dirs: tuple[str, ...]
+    acks: int
+    request_timeout_ms: int
     topic_config: Mapping[str, Any]  # fields of TopicConfig that the options name
     adopt_min_bytes: int
     flush: bool
@@ -290,14 +293,19 @@ def _format_version(key: str, value: str) -> str:
     return value.strip()
 
 
-def _replication_factor(key: str, value: str) -> int:
-    if parse_number(1)(key, value) > 1:
-        refuse(
-            key, value,
-            "1; a topic with several replicas is made by spark_kbatch.open(PATH).create_topic, and "
-            "written by a producer in plain Python",
-        )  # fmt: skip
-    return 1
+def parse_acks(key: str, value: str) -> int:
+    """The parser of acks."""
+    acks = {"all": -1, "-1": -1, "1": 1, "0": 0}.get(value.strip().lower())
+    if acks is None:
+        refuse(key, value, "all, -1, 1, 0")
+    return acks
+
+
+def _folders(key: str, value: str) -> tuple[str, ...]:
+    folders = tuple(folder.strip() for folder in value.split(","))
+    if not all(folders) or len(set(folders)) < len(folders):
+        refuse(key, value, "different folders, with commas between them")
+    return folders
 
 
 def ensure_codec_exists(topic: Topic, compression_type: str) -> None:
@@ -385,7 +393,10 @@ WRITE_OPTIONS = (
     Option("partitioner.class", parse_dotted_path, "`package.module.function`", "Kafka's partitioner", "A function of (keys as an Arrow array, partition count) that gives each row's partition, for rows that name none. Workers must be able to import it."),
     Option("partitioner.ignore.keys", parse_boolean, "true, false", "false", "Whether rows with keys are spread as those without."),
     Option("num.partitions", parse_number(1, 100_000), "1 to 100000", "1", "Partitions of a topic that this write creates. An existing topic must have as many."),
-    Option("replication.factor", _replication_factor, "1", "1", "Topics with several replicas are made and written in plain Python."),
+    Option("replication.factor", parse_number(1, 32767), "1 to 32767", "1", "In how many log dirs each record of a topic lies that this write creates. An existing topic must have as many."),
+    Option("log.dirs", _folders, "folders, with commas between them", "in PATH", "Where a cluster that this write creates keeps its logs: folders, on disks of their own, so many as a record may have replicas. An existing cluster must have the same."),
+    Option("acks", parse_acks, "all, -1, 1, 0", "all", "With all, a job is committed where every partition it writes to has `min.insync.replicas` in sync, and fails otherwise; with 1 and 0 those that are in sync are enough. What is in sync gets the data before the commit in any case."),
+    Option("request.timeout.ms", parse_number(0), f"0 to {INT_MAX}", "30000", "How long a commit waits for that, before it fails."),
     *TOPIC_OPTIONS,
     Option("adopt.min.bytes", parse_number(0, INT_MAX), "0 to 2147483647", "8388608", "From this size on, what a task wrote for a partition becomes a segment by renaming; smaller pieces are copied."),
     Option("overwrite.delete.delay.ms", parse_number(0, LONG_MAX), "0 or more", "3600000", "How long what `mode(\"overwrite\")` replaces stays on disk, for readers that began before."),
@@ -404,7 +415,7 @@ IGNORED_KAFKA_KEYS_BY_REASON = {
         "connections.max.idle.ms default.api.timeout.ms metadata.max.age.ms metadata.max.idle.ms "
         "metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy "
         "partitioner.availability.timeout.ms receive.buffer.bytes reconnect.backoff.max.ms "
-        "reconnect.backoff.ms request.timeout.ms security.protocol security.providers "
+        "reconnect.backoff.ms security.protocol security.providers "
         "send.buffer.bytes socket.connection.setup.timeout.max.ms "
         "socket.connection.setup.timeout.ms"
     ),
@@ -418,7 +429,7 @@ IGNORED_KAFKA_KEYS_BY_REASON = {
         "max.partition.fetch.bytes max.poll.records"
     ),
     "a job is acknowledged and repeated as a whole, and a task waits for no memory but its own": (
-        "acks delivery.timeout.ms enable.idempotence max.block.ms "
+        "delivery.timeout.ms enable.idempotence max.block.ms "
         "max.in.flight.requests.per.connection max.request.size "
         "partitioner.adaptive.partitioning.enable retries retry.backoff.max.ms retry.backoff.ms "
         "transaction.timeout.ms"
@@ -432,8 +443,9 @@ IGNORED_KAFKA_KEYS = frozenset(" ".join(IGNORED_KAFKA_KEYS_BY_REASON.values()).s
 IGNORED_KAFKA_PREFIXES = ("sasl.", "ssl.")
 # With their prefix they are ignored on the side that does not know them, as both often share options.
 _KAFKA_KEYS_OF_ONE_SIDE = frozenset(
-    "batch.size buffer.memory compression.gzip.level compression.lz4.level compression.type "
-    "compression.zstd.level isolation.level linger.ms partitioner.class partitioner.ignore.keys".split()
+    "acks batch.size buffer.memory compression.gzip.level compression.lz4.level compression.type "
+    "compression.zstd.level isolation.level linger.ms partitioner.class partitioner.ignore.keys "
+    "request.timeout.ms".split()
 )
 FORBIDDEN_KAFKA_KEYS = {
     "auto.offset.reset": "give startingOffsets instead",
@@ -467,7 +479,10 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         partitioner_class=given.get("partitioner.class"),
         partitioner_ignore_keys=given.get("partitioner.ignore.keys", False),
         num_partitions=given.get("num.partitions"),
-        replication_factor=given.get("replication.factor", 1),
+        replication_factor=given.get("replication.factor"),
+        log_dirs=given.get("log.dirs", ()),
+        acks=given.get("acks", -1),
+        request_timeout_ms=given.get("request.timeout.ms", 30_000),
         topic_config=_topic_fields(given),
         adopt_min_bytes=given.get("adopt.min.bytes", 8 * MiB),
         flush=given.get("flush", True),
@@ -519,7 +534,8 @@ class Given:
         for given_key, text in options.items():
             key = given_key.lower()
             bare = key.removeprefix("kafka.")
-            option = by_key.get(key) or (by_key.get(bare) if "." in bare and bare != key else None)
+            is_kafkas = bare != key and ("." in bare or bare == "acks")
+            option = by_key.get(key) or (by_key.get(bare) if is_kafkas else None)
             if option is not None:
                 if self._texts.get(option.key, text) != text:
                     raise ConfigError(

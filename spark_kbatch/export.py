@@ -1,6 +1,6 @@
 """A topic's committed records, placed in the log dir of a Kafka broker that is stopped.
 
-    export_topic(manager, snapshots.states, "events", Path("/var/lib/kafka/data"))
+    export_topic(manager, snapshots.replicas, "events", Path("/var/lib/kafka/data"))
 
 The topic must exist there, with as many partitions and no records. For each partition the broker
 finds, when it starts:
@@ -70,7 +70,7 @@ from spark_kbatch.record.header import (
     rewrite,
 )
 from spark_kbatch.record.legacy import unwrap
-from spark_kbatch.replica.manager import ReplicaManager, States
+from spark_kbatch.replica.manager import ReplicaManager, Replicas
 from spark_kbatch.replica.metadata import CLUSTER_FILE
 
 LEADER_EPOCH = 0
@@ -89,12 +89,12 @@ class ExportedPartition(NamedTuple):
 
 
 def export_topic(
-    manager: ReplicaManager, states: States, topic: str, log_dir: Path
+    manager: ReplicaManager, replicas: Replicas, topic: str, log_dir: Path
 ) -> list[ExportedPartition]:
     """Place all partitions of a topic, as they are at one moment, in a broker's log dir.
 
     Args:
-        states: answers with the states that count, commits not yet flipped included.
+        replicas: how readers see partitions.
         log_dir: one of `log.dirs` of a broker that is stopped.
 
     Returns:
@@ -114,8 +114,8 @@ def export_topic(
         target.ensure_empty()
         try:
             exported = [
-                _stage(manager.log(tp), state, target.new(tp.partition))
-                for tp, state in sorted(states(partitions).items())
+                _stage(log, state, target.new(tp.partition))
+                for tp, (_, log, state) in sorted(replicas(partitions).items())
             ]
             target.note(exported)
         except BaseException:

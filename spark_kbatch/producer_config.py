@@ -22,11 +22,11 @@ from spark_kbatch.config import (
     INT_MAX,
     Option,
     compression_level,
+    parse_acks,
     parse_boolean,
     parse_compression_type,
     parse_dotted_path,
     parse_number,
-    refuse,
     refuse_unknown,
 )
 from spark_kbatch.errors import ConfigError
@@ -62,16 +62,9 @@ class ProducerConfig:
     retry_backoff_max_ms: int = 1000
 
 
-def _acks(key: str, value: str) -> int:
-    text = value.strip().lower()
-    if text not in ("all", "-1", "0", "1"):
-        refuse(key, value, "all, -1, 1, 0")
-    return -1 if text == "all" else int(text)
-
-
 # fmt: off
 PRODUCER_OPTIONS = (
-    Option("acks", _acks, "all, -1, 1, 0", "all", "What a record's future waits for: that all in-sync replicas have it, the leader, or nothing. With 0 offsets stay unknown and errors are not told."),
+    Option("acks", parse_acks, "all, -1, 1, 0", "all", "What a record's future waits for: that all in-sync replicas have it, the leader, or nothing. With 0 offsets stay unknown and errors are not told."),
     Option("batch.size", parse_number(0), f"0 to {INT_MAX}", "16384", "Bytes at which a batch of a partition is full; at most a quarter of buffer.memory. 0 is as 1: each record is a batch."),
     Option("linger.ms", parse_number(0, LONG_MAX), "0 or more", "0", "How long a batch that is not full waits for more records."),
     Option("buffer.memory", parse_number(0, LONG_MAX), "0 or more", "33554432", "Bytes that the producer holds in batches, at most. A record that is larger is refused."),

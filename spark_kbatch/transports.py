@@ -22,7 +22,7 @@ from spark_kbatch.producer.sender import Answer, ProduceBatch, ProduceRequest
 from spark_kbatch.producer_config import ProducerConfig
 from spark_kbatch.record.header import MAGIC
 from spark_kbatch.record.message_set import MessageSet, down_convert
-from spark_kbatch.transaction.staging import Extent, Staging
+from spark_kbatch.transaction.staging import Extent, ReplicatedStaging
 
 # Smaller ones hold too few records to be worth a header.
 _BATCH_SIZE_MIN = 16 * 1024
@@ -59,7 +59,7 @@ class LocalLog:
 class StagedFiles:
     """The transport of a task: batches are staged before it answers; offsets come with the commit."""
 
-    def __init__(self, staging: Staging, *, level: int | None = None) -> None:
+    def __init__(self, staging: ReplicatedStaging, *, level: int | None = None) -> None:
         """`level` is the codec's, for topics of an older format."""
         self._staging, self._level = staging, level
 
@@ -99,7 +99,7 @@ class TaskProducer:
 
     def __init__(
         self,
-        staging: Staging,
+        staging: ReplicatedStaging,
         find_topic: Callable[[str], Topic],
         options: WriteOptions,
         clock_ms: Callable[[], int],

@@ -19,7 +19,7 @@ from spark_kbatch.log.state import LogState
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.record import codec
 from spark_kbatch.transaction.coordinator import Coordinator
-from spark_kbatch.transaction.staging import Extent, Staging
+from spark_kbatch.transaction.staging import Extent
 from tests.reference import Record, decode_batches, encode_batch, read_header
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -222,13 +222,7 @@ def staged(
     flush: bool = False,
 ) -> list[Extent]:
     """What one task stages when it writes these batches, one partition after the other."""
-    staging = Staging(
-        cluster.files,
-        cluster.metadata.staging_dir,
-        transaction,
-        shared_bytes_max=adopt_min_bytes,
-        flush=flush,
-    )
+    staging = cluster.staging(transaction, shared_bytes_max=adopt_min_bytes, flush=flush)
     try:
         for (topic, partition), parts in batches.items():
             for data in parts:
@@ -253,7 +247,7 @@ def commit(
         cluster.manager, lambda: FIRST_TIMESTAMP_MS, adopt_min_bytes=adopt_min_bytes, flush=flush
     )
     coordinator.commit(extents, transactional_id=transaction)
-    coordinator.discard(extents, cluster.metadata.staging_dir / transaction)
+    coordinator.discard(extents, transaction)
 
 
 def write(cluster: Cluster, batches: Mapping[tuple[str, int], Sequence[bytes]]) -> None:

@@ -15,6 +15,10 @@ SPARK_4_1 = pyspark.__version__.startswith("4.1.")
 REPOSITORY = Path(__file__).resolve().parent.parent
 # It ends before the code of the better compiler pays: 22 s of CPU in place of 36 s for six small jobs.
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# The same, for a session that somebody else's code makes.
+SHORT_LIVED_SPARK = {
+    "PYSPARK_SUBMIT_ARGS": f"--conf 'spark.driver.extraJavaOptions={SHORT_LIVED_JVM}' pyspark-shell"
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:

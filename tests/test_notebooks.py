@@ -10,6 +10,8 @@ import pytest
 from jupyter_client.kernelspec import KernelSpecManager
 from nbclient import NotebookClient
 
+from tests.conftest import SHORT_LIVED_SPARK
+
 NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
 
 
@@ -31,6 +33,8 @@ def read(path: Path) -> nbformat.NotebookNode:
 )
 def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPLBACKEND", "agg")
+    for name, value in SHORT_LIVED_SPARK.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     folder = {"metadata": {"path": str(tmp_path)}}
     client = NotebookClient(read(path), kernel_name="python3", resources=folder, timeout=300)

@@ -14,6 +14,7 @@ import pytest
 from spark_kbatch import config
 from spark_kbatch.producer_config import PRODUCER_OPTIONS
 from spark_kbatch.read_config import READ_OPTIONS
+from tests.conftest import SHORT_LIVED_SPARK
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 _FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -50,6 +51,7 @@ def test_python_blocks_run_as_pasted_and_print_what_the_readme_shows(tmp_path: P
     # As after `source .venv/bin/activate`: nothing but PATH says which Python Spark's workers run.
     environment = {name: value for name, value in os.environ.items() if "PYSPARK" not in name}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    environment |= SHORT_LIVED_SPARK
     run = subprocess.run(
         [sys.executable, "-c", script],
         cwd=tmp_path,

@@ -21,6 +21,7 @@ import errno
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.errors import KafkaStorageError
@@ -105,6 +106,28 @@ class LogDirs:
             return None
         with self._mutex:
             return self._offline[node_id].why if node_id in self._offline else "it is gone"
+
+    def staging(self) -> dict[int, Path]:
+        """Where tasks stage, by node, on disks that can be used."""
+        dirs = self.all
+        return {one.node_id: one.staging for one in dirs if self._is_used(one.node_id)}
+
+    def staging_of(self, node_id: int) -> Path:
+        """Where tasks stage for a node.
+
+        Raises:
+            KafkaStorageError: its log dir is offline.
+        """
+        log_dir = self._metadata.log_dir(node_id)
+        if not self._is_used(node_id):
+            raise KafkaStorageError(
+                f"the log dir {log_dir.path} is offline: {self.why_offline(node_id)}"
+            )
+        return log_dir.staging
+
+    def _is_used(self, node_id: int) -> bool:
+        # Nobody can stand in for the only one, so whoever uses it finds out what is wrong.
+        return len(self.all) == 1 or self.is_online(node_id)
 
     def look_again(self) -> None:
         """Look at every log dir when it is asked for next, whatever was found before."""

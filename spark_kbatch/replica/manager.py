@@ -4,12 +4,13 @@ Lock order (see `locks.py`): commit, metadata, partitions by (topic, partition).
 
 Easily broken:
 - A state that is read may be behind a commit that is decided and not yet flipped. Every reader
-  goes through the function given as `states`, which looks for one; only writers, who hold the
+  goes through the function given as `replicas`, which looks for one; only writers, who hold the
   partition's lock and have rolled forward, read a log's own state.
-- Who has taken a partition's lock to write first looks for a commit that was decided and not
-  flipped there: its committer is dead, its data lies where new data would go, and its state has the
-  sequence number that the next state would take. Rolling forward takes the commit lock, so the
-  partition's is let go before. `locked` does that, for all writers but committers.
+- Who has taken a partition's lock to write first looks for a commit that was decided there and is
+  not complete: its committer is dead, or has flipped this partition. Its data lies where new data
+  would go, or where a replica that is out of step is cut, and its state has the sequence number that
+  the next state would take. Rolling forward takes the commit lock, so the partition's is let go
+  before. `locked` does that, for all writers but committers.
 - `__transaction_state` is written under the commit lock, never by `append_records`.
 - A topic exists once its JSON file does: the logs are made before it.
 - Whoever writes into the log dir holds its `.lock` shared, so no broker starts on it meanwhile.
@@ -22,8 +23,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from typing import Protocol
 
 from spark_kbatch.config import INTERNAL_PREFIX, Topic, TopicConfig, ensure_valid_topic
 from spark_kbatch.errors import (
@@ -69,10 +70,26 @@ from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.partition import Appended, Partition
+from spark_kbatch.replica.partition_view import Replica
 from spark_kbatch.replica.producing import DelayedProduce, OnComplete
 from spark_kbatch.replica.purgatory import Purgatory
 
-States: TypeAlias = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, LogState]]
+
+class Replicas(Protocol):
+    """How readers see partitions: with commits that are decided and not yet flipped."""
+
+    def __call__(
+        self, topic_partitions: Iterable[TopicPartition], avoid: Container[int] = (), /
+    ) -> Mapping[TopicPartition, Replica]:
+        """The replicas to read, of one moment, with the states that count.
+
+        Args:
+            avoid: nodes that could not be read.
+
+        Raises:
+            KafkaStorageError: of one of them none can be read.
+        """
+
 
 logger = logging.getLogger(__name__)
 
@@ -84,8 +101,8 @@ ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
 class Commits(Protocol):
     """What an append has to know of commits."""
 
-    def pending(self) -> Mapping[TopicPartition, LogState]:
-        """The states of the commit that is decided and not complete; none where there is no such."""
+    def pending(self) -> Collection[TopicPartition]:
+        """What the commit that is decided and not complete has written to; none without such one."""
 
     def roll_forward(self) -> None:
         """Finish it. Takes the commit lock, then partition locks."""
@@ -154,24 +171,19 @@ class ReplicaManager:
                 found = self._partitions.setdefault(topic_partition, made)
         return found
 
-    def log(self, topic_partition: TopicPartition) -> PartitionLog:
-        """The log of a partition: its leader's, or of who stands in for it where that is gone.
+    def replica(self, topic_partition: TopicPartition) -> Replica:
+        """The leader of a partition, or who stands in for it; a commit may have overtaken its state.
 
         Raises:
             UnknownTopicOrPartitionError: no such topic, or fewer partitions.
-            KafkaStorageError: of several replicas none can be read.
+            KafkaStorageError: no replica can be read.
         """
-        partition = self.partition(topic_partition)
-        return partition.only_log if partition.only_log else partition.readable()[0]
+        return self.partition(topic_partition).readable()
 
-    def state(self, topic_partition: TopicPartition) -> LogState:
-        """The recorded state of that log, which a commit may have overtaken.
-
-        Raises:
-            As `log`.
-        """
-        partition = self.partition(topic_partition)
-        return partition.only_log.state() if partition.only_log else partition.readable()[1]
+    def log(self, topic_partition: TopicPartition) -> PartitionLog:
+        """The log of that replica; raises as `replica`."""
+        only_log = self.partition(topic_partition).only_log
+        return only_log or self.replica(topic_partition).log
 
     def _open(
         self, topic_partition: TopicPartition, config: TopicConfig, node_id: int
@@ -303,19 +315,18 @@ class ReplicaManager:
         except (OSError, KBatchError) as error:
             return Appended(_answer(error))
         try:
-            with self.locked([topic_partition], commits, flush=flush) as states:
-                log = partition.only_log
-                if log is None:
+            with self.locked([topic_partition], commits, flush=flush) as leaders:
+                if partition.only_log is None:
                     appended, log = partition.append_locked(
                         data, header, origin=origin, required_acks=required_acks, flush=flush
                     )
                 else:
+                    _, log, state = leaders[topic_partition]
                     appended = Appended(
                         log.append_as_leader(
-                            states[topic_partition], data, header,
-                            origin=origin, flush=flush, now_ms=self._now_ms(),
+                            state, data, header, origin=origin, flush=flush, now_ms=self._now_ms()
                         )
-                    )  # fmt: skip
+                    )
                 self._maybe_delete_old_segments(log, self._now_ms())
                 return appended
         except CorruptRecordError as error:  # in the log; the batch given is sound
@@ -332,8 +343,8 @@ class ReplicaManager:
         commits: Commits,
         *,
         flush: bool = True,
-    ) -> Iterator[dict[TopicPartition, LogState]]:
-        """Hold the locks of partitions to write to them; yields the states that are to be followed.
+    ) -> Iterator[dict[TopicPartition, Replica]]:
+        """Hold the locks of partitions to write to them; yields their leaders.
 
         A commit that was decided and not flipped in one of them is finished before. Of several
         replicas one leads then, and the others are equal to it or not in sync. The caller keeps
@@ -341,15 +352,11 @@ class ReplicaManager:
         """
         while True:
             with self.locks.partitions(topic_partitions):
-                states = {
-                    tp: self.partition(tp).ready_locked(flush=flush) for tp in topic_partitions
-                }
-                decided = commits.pending()
-                if all(
-                    decided.get(tp, state).sequence <= state.sequence
-                    for tp, state in states.items()
-                ):
-                    yield states
+                pending = commits.pending()
+                if not any(tp in pending for tp in topic_partitions):
+                    yield {
+                        tp: self.partition(tp).ready_locked(flush=flush) for tp in topic_partitions
+                    }
                     return
             commits.roll_forward()
 
@@ -363,10 +370,12 @@ class ReplicaManager:
         done = {}
         with self.writing():
             for topic_partition in sorted(topic_partitions):
-                with self.locked([topic_partition], commits) as states:
+                with self.locked([topic_partition], commits) as leaders:
+                    _, log, state = leaders[topic_partition]
                     done[topic_partition] = retention.delete_old_segments(
-                        self.log(topic_partition), states[topic_partition], self._now_ms()
+                        log, state, self._now_ms()
                     )
+                    self.partition(topic_partition).delete_on_followers_locked()
         return done
 
     def _maybe_delete_old_segments(self, log: PartitionLog, now_ms: int) -> None:
@@ -383,12 +392,12 @@ class ReplicaManager:
             logger.warning("old segments of %s stay for now: %s", topic_partition, error)
 
     def planned_deletions(
-        self, topic_partitions: Iterable[TopicPartition], states: States
+        self, topic_partitions: Iterable[TopicPartition], replicas: Replicas
     ) -> dict[TopicPartition, Deletion]:
         """What `delete_old_segments` would do; changes nothing."""
         now_ms = self._now_ms()
-        found = states(topic_partitions)
-        return {tp: retention.plan(self.log(tp), state, now_ms) for tp, state in found.items()}
+        found = replicas(topic_partitions)
+        return {tp: retention.plan(log, state, now_ms) for tp, (_, log, state) in found.items()}
 
     def delete_records(
         self, offsets: Mapping[TopicPartition, int], commits: Commits
@@ -399,17 +408,17 @@ class ReplicaManager:
             OffsetOutOfRangeError: above a high watermark.
         Source: ReplicaManager.deleteRecords.
         """
-        with self.writing(), self.locked(sorted(offsets), commits) as states:
+        with self.writing(), self.locked(sorted(offsets), commits) as leaders:
             wanted = {
-                tp: states[tp].high_watermark if offset == LATEST else offset
+                tp: leaders[tp].state.high_watermark if offset == LATEST else offset
                 for tp, offset in offsets.items()
             }
-            for tp, offset in wanted.items():
-                retention.ensure_deletable(self.log(tp), states[tp], offset)
+            for tp, (_, log, state) in leaders.items():
+                retention.ensure_deletable(log, state, wanted[tp])
             now_ms = self._now_ms()
             return {
-                tp: retention.delete_records(self.log(tp), states[tp], wanted[tp], now_ms)
-                for tp in sorted(wanted)
+                tp: retention.delete_records(log, state, wanted[tp], now_ms)
+                for tp, (_, log, state) in leaders.items()
             }
 
     def fetch(
@@ -418,7 +427,7 @@ class ReplicaManager:
         offset: int,
         *,
         max_bytes: int,
-        states: States,
+        replicas: Replicas,
         buffer: bytearray | None = None,
         isolation: IsolationLevel,
         to_log_end: bool = False,
@@ -428,7 +437,7 @@ class ReplicaManager:
 
         Args:
             max_bytes: the first batch is returned even when it is larger, if `first_batch_whole`.
-            states: answers with the states that count, commits not yet flipped included.
+            replicas: how the caller sees partitions.
             buffer: used for the result where it is large enough.
             isolation: what of transactions is wanted.
             to_log_end: whether what is above the high watermark is wanted, too.
@@ -437,29 +446,34 @@ class ReplicaManager:
             As `PartitionLog.read`.
         """
         partition = self.partition(topic_partition)
-        log = partition.only_log or partition.readable()[0]
-        state = states([topic_partition])[topic_partition]
-
-        def read(log: PartitionLog, state: LogState) -> LogRead:
-            if to_log_end:
-                state = state._replace(high_watermark=state.log_end_offset)
-            wanted = IsolationLevel.READ_UNCOMMITTED if to_log_end else isolation
-            return log.read(
-                state, offset, max_bytes=max_bytes, buffer=buffer, isolation=wanted,
-                first_batch_whole=first_batch_whole,
-            )  # fmt: skip
-
-        try:
-            return read(log, state), log_offsets(state)
-        except (OSError, KafkaStorageError, CorruptRecordError):
-            # 1. We read the state. 2. The log start was moved, and segments below it renamed. 3. We
-            # look for the one that held `offset`.
-            start, end = states([topic_partition])[topic_partition][1:3]
-            if start > offset:
-                raise OffsetOutOfRangeError(str(topic_partition), offset, start, end) from None
-            if partition.only_log:
+        failed: dict[int, Exception] = {}
+        while True:
+            try:
+                node_id, log, state = replicas([topic_partition], failed)[topic_partition]
+            except KafkaStorageError:
+                for error in reversed(failed.values()):
+                    raise error from None
                 raise
-        return partition.read_any(lambda log, state: (read(log, state), log_offsets(state)))
+            seen, wanted = state, isolation
+            if to_log_end:
+                seen = state._replace(high_watermark=state.log_end_offset)
+                wanted = IsolationLevel.READ_UNCOMMITTED
+            try:
+                read = log.read(
+                    seen, offset, max_bytes=max_bytes, buffer=buffer, isolation=wanted,
+                    first_batch_whole=first_batch_whole,
+                )  # fmt: skip
+                return read, log_offsets(state)
+            except (OSError, KafkaStorageError, CorruptRecordError) as error:
+                # 1. We read the state. 2. The log start was moved, and segments below it renamed. 3. We
+                # look for the one that held `offset`.
+                start, end = replicas([topic_partition])[topic_partition].state[1:3]
+                if start > offset:
+                    raise OffsetOutOfRangeError(str(topic_partition), offset, start, end) from None
+                if partition.only_log is not None:
+                    raise
+                partition.reading_failed(node_id, error)
+                failed[node_id] = error
 
     def fetch_overwritten(
         self,
@@ -467,7 +481,7 @@ class ReplicaManager:
         offset: int,
         *,
         max_bytes: int,
-        states: States,
+        replicas: Replicas,
         buffer: bytearray | None = None,
         isolation: IsolationLevel,
     ) -> tuple[LogRead, LogOffsets]:
@@ -476,7 +490,7 @@ class ReplicaManager:
         Raises:
             OffsetOutOfRangeError: nobody has overwritten it, or its files are gone; names the commit.
         """
-        log, state = self.log(topic_partition), states([topic_partition])[topic_partition]
+        _, log, state = replicas([topic_partition])[topic_partition]
         found = overwritten.find(log.files, log.directory, state, offset)
         why = ""
         if found is not None:
@@ -503,7 +517,7 @@ class ReplicaManager:
         fetch_infos: Mapping[TopicPartition, FetchInfo],
         isolation: IsolationLevel,
         on_complete: OnFetched,
-        states: States,
+        replicas: Replicas,
     ) -> None:
         """Whole batches of several partitions, at once or when there are enough.
 
@@ -517,13 +531,13 @@ class ReplicaManager:
             isolation: what of transactions a consumer is given.
             on_complete: called once, with no lock held, with a result for each partition; before
                 this returns, or later by another thread.
-            states: answers with the states that count, commits not yet flipped included.
+            replicas: how the caller sees partitions.
         Source: ReplicaManager.fetchMessages.
         """
         params = FetchParams(
             max_wait_ms, replica_id, min_bytes, max_bytes, hard_max_bytes_limit, isolation
         )
-        reading = _Reading(self, states)
+        reading = _Reading(self, replicas)
         results = read_partitions(reading, params, fetch_infos)
         if may_answer(params, results):
             on_complete(results)
@@ -613,12 +627,12 @@ class ReplicaManager:
 class _Reading:
     """How a fetch sees partitions, with commits that are decided and not flipped."""
 
-    def __init__(self, manager: ReplicaManager, states: States) -> None:
-        self._manager, self._states = manager, states
+    def __init__(self, manager: ReplicaManager, replicas: Replicas) -> None:
+        self._manager, self._replicas = manager, replicas
 
     def state_for_fetch(self, topic_partition: TopicPartition, info: FetchInfo) -> LogState:
         """As `fetching.Reading`."""
-        state = self._states([topic_partition])[topic_partition]
+        state = self._replicas([topic_partition])[topic_partition].state
         known, current = info.current_leader_epoch, state.leader_epoch
         if known != NO_EPOCH and known < current:
             raise FencedLeaderEpochError(str(topic_partition), current, known)
@@ -645,7 +659,7 @@ class _Reading:
             topic_partition,
             info.fetch_offset,
             max_bytes=max_bytes,
-            states=self._states,
+            replicas=self._replicas,
             isolation=params.isolation,
             to_log_end=params.to_log_end,
             first_batch_whole=first_batch_whole,

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
@@ -28,9 +28,11 @@ from spark_kbatch.config import (
     topic_key,
 )
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
+from spark_kbatch.log import state as log_state
 from spark_kbatch.log.broker_log_dir import BrokerLogDir
 from spark_kbatch.log.checkpoints import META_PROPERTIES, random_id, write_meta_properties
 from spark_kbatch.log.files import Files
+from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.mirrors import GENERATION, Mirrors, mirror_of
 
@@ -90,6 +92,9 @@ class PartitionState(NamedTuple):
     isr: tuple[int, ...]  # node ids in order of preference; never empty
     leader_epoch: int = 0  # one higher with each new leader
     partition_epoch: int = 0  # one higher with each change
+    # What a commit has decided for members of the ISR whose disks failed before it was written there,
+    # by node, where no other member has it.
+    kept: Mapping[int, LogState] = {}
 
 
 class Metadata:
@@ -433,11 +438,12 @@ class Metadata:
             isr = tuple(int(node) for node in found["isr"])
             numbers = (found["leader"], found["leader_epoch"], found["partition_epoch"])
             leader, leader_epoch, partition_epoch = map(int, numbers)
-        except (KeyError, TypeError, ValueError) as error:
+            kept = {int(node): _unpack(slot) for node, slot in found.get("kept", {}).items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise KafkaStorageError(
                 f"{path} is damaged: it does not say who leads: {error}"
             ) from error
-        return PartitionState(leader, isr, leader_epoch, partition_epoch)
+        return PartitionState(leader, isr, leader_epoch, partition_epoch, kept)
 
     def write_partition_state(self, topic_partition: TopicPartition, state: PartitionState) -> None:
         """On disk on return. The caller holds the partition's lock."""
@@ -445,7 +451,8 @@ class Metadata:
         if not self.files.exists(path.parent):
             self.files.make_dir(path.parent)
             self.files.flush([path.parent.parent, self.path])
-        self._write_json(path, state._asdict())
+        kept = {str(node): log_state.pack(decided).hex() for node, decided in state.kept.items()}
+        self._write_json(path, state._asdict() | {"kept": kept})
 
     def _partition_file(self, topic_partition: TopicPartition) -> Path:
         topic, partition = topic_partition
@@ -558,3 +565,10 @@ class Probe:
                 "staging.retention.ms; give a path on a file system that all of them mount at the "
                 "same place"
             )
+
+
+def _unpack(slot: str) -> LogState:
+    found = log_state.unpack(bytes.fromhex(slot))
+    if found is None:
+        raise ValueError("a state that was kept does not match its checksum")
+    return found

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.manager import Commits, ReplicaManager
-from spark_kbatch.replica.partition import ReplicaInfo
+from spark_kbatch.replica.partition_view import ReplicaInfo
 
 
 class LogDirInfo(NamedTuple):

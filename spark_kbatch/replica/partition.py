@@ -28,8 +28,8 @@ The rules:
   need not wait long, and joins when it has everything. One that is lost or damaged is made anew,
   though only in a log dir that is ours.
 
-Readers take no lock. They see the leader's state, or, where its log dir is gone and nobody has elected
-another, what the one that would be elected would show.
+A Spark job's data is placed behind the recorded ends of all members of the ISR, unseen; the commit then
+flips their states. `partition_view` tells what readers see, who take no lock.
 
 Source: Kafka core/.../cluster/Partition.scala, AbstractFetcherThread.scala, metadata/...
 /PartitionChangeBuilder.java.
@@ -41,16 +41,14 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from spark_kbatch.config import Topic
 from spark_kbatch.errors import (
     CorruptRecordError,
     KafkaStorageError,
     KBatchError,
-    NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
-    NotLeaderOrFollowerError,
 )
 from spark_kbatch.log import retention, truncation
 from spark_kbatch.log.files import Buffer
@@ -61,24 +59,12 @@ from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.record.header import NO_PRODUCER_ID, BatchHeader
 from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.metadata import Metadata, PartitionState
+from spark_kbatch.replica.partition_view import PartitionView, Replica
 
 logger = logging.getLogger(__name__)
 
-Read = TypeVar("Read")
-
 _COPY_BYTES = 8 << 20
 _CATCH_UP_BYTES = 64 << 20  # for a replica outside of the ISR, in one hold of the lock
-
-
-class ReplicaInfo(NamedTuple):
-    """One replica, as it stood at one moment; -1 and a reason where it cannot be read."""
-
-    node_id: int
-    is_leader: bool
-    in_sync: bool
-    log_end_offset: int
-    lag: int  # offsets behind the leader's log end
-    why_offline: str | None
 
 
 class Appended(NamedTuple):
@@ -106,7 +92,7 @@ class _LeaderError(Exception):
         self.cause = cause
 
 
-class Partition:
+class Partition(PartitionView):
     """One partition of a topic with several replicas.
 
     Methods whose name ends in `_locked` are for the holder of the partition's lock; the others take
@@ -124,136 +110,127 @@ class Partition:
         *,
         uses_threads: bool = True,
     ) -> None:
-        self.topic_partition, self._uses_threads = topic_partition, uses_threads
-        self._topic_id, self.config = topic.topic_id, topic.config
-        self.replicas = topic.replicas_of(topic_partition.partition)
-        # Where there is one replica nothing has to be agreed on.
-        self.only_log = log_of(self.replicas[0]) if len(self.replicas) == 1 else None
-        self._noted: set[int] = set()  # nodes of which it was said that something is wrong
+        super().__init__(topic_partition, topic, metadata, dirs, log_of)
+        self._topic_id, self._now_ms, self._uses_threads = topic.topic_id, now_ms, uses_threads
         self._led: Leadership | None = None  # of who holds the partition's lock; guarded by it
-        self._metadata, self._dirs, self._log_of, self._now_ms = metadata, dirs, log_of, now_ms
-        self.min_isr = min(topic.config.min_insync_replicas, len(self.replicas))
 
-    def state(self) -> PartitionState:
-        """Who leads and who is in sync, as the disk has it."""
-        known = self._metadata.partition_state(self.topic_partition)
-        return known or PartitionState(self.replicas[0], self.replicas)
+    @property
+    def leader(self) -> int:
+        """Who leads, to the holder of the partition's lock; the partition is ready."""
+        return self.replicas[0] if self.only_log is not None else self._ready().state.leader
 
-    # Readers.
+    def ready_locked(self, *, flush: bool) -> Replica:
+        """Have a leader, and all that can be in sync; the leader."""
+        if self.only_log is not None:
+            return Replica(self.replicas[0], self.only_log, self.only_log.state())
+        self._led = led = self._replicate_locked(self._lead_locked(), flush=flush)
+        return Replica(led.state.leader, led.log, led.log_state)
 
-    def readable(self) -> tuple[PartitionLog, LogState]:
-        """The replica to read, and its state as readers see it.
+    def place_locked(self, place: Callable[[Replica], LogState]) -> dict[int, LogState]:
+        """Have the same batches put behind the recorded end of every in-sync replica, unseen.
 
-        Raises:
-            KafkaStorageError: no in-sync replica can be read; says why.
-        """
-        state = self.state()
-        leader = self._log_state(state.leader, to_write=False)
-        if leader is not None:
-            return self._log_of(state.leader), leader
-        return self._stand_in(state, dict(self._alive(state, to_write=False)))
-
-    def read_any(self, read: Callable[[PartitionLog, LogState], Read]) -> Read:
-        """What `read` gives of the first in-sync replica for which it does not fail, leader first.
-
-        Raises:
-            As `read` for the last one; KafkaStorageError where none can be read.
-        """
-        state = self.state()
-        alive = {
-            node: log_state
-            for node in (state.leader, *state.isr)
-            if (log_state := self._log_state(node, to_write=False)) is not None
-        }
-        error: Exception = self._nobody(state)
-        while alive:
-            if state.leader in alive:
-                node, log, log_state = state.leader, self._log_of(state.leader), alive[state.leader]
-            else:
-                log, log_state = self._stand_in(state, alive)
-                node = next(iter(alive))
-            try:
-                return read(log, log_state)
-            except (OSError, KafkaStorageError, CorruptRecordError) as failed:
-                self._note(node, failed)
-                error = failed
-            del alive[node]
-        raise error
-
-    def _stand_in(
-        self, state: PartitionState, alive: Mapping[int, LogState]
-    ) -> tuple[PartitionLog, LogState]:
-        """The first of these members of the ISR, as the leader that it would be."""
-        if not alive:
-            raise self._nobody(state)
-        node_id, log_state = next(iter(alive.items()))
-        end = self._common_end(state, list(alive.values()))
-        if end > log_state.high_watermark:
-            is_stable = log_state.last_stable_offset == log_state.high_watermark
-            stable = end if is_stable else log_state.last_stable_offset
-            log_state = log_state._replace(high_watermark=end, last_stable_offset=stable)
-        return self._log_of(node_id), log_state
-
-    def describe(self) -> list[ReplicaInfo]:
-        """All replicas, in order of preference."""
-        state = self.state()
-        found = {node_id: self._log_state(node_id, to_write=False) for node_id in self.replicas}
-        leader = found[state.leader]
-        end = -1 if leader is None else leader.log_end_offset
-        rows = []
-        for node_id, log_state in found.items():
-            own_end = -1 if log_state is None else log_state.log_end_offset
-            why = self._dirs.why_offline(node_id)
-            if why is None and log_state is None:
-                why = "its log cannot be read"
-            rows.append(
-                ReplicaInfo(
-                    node_id, node_id == state.leader, node_id in state.isr, own_end,
-                    max(end - own_end, 0) if own_end >= 0 and end >= 0 else -1, why,
-                )
-            )  # fmt: skip
-        return rows
-
-    def reaches(
-        self, required_offset: int, leader_epoch: int
-    ) -> tuple[bool, KBatchError | OSError | None]:
-        """Whether an append is decided, and what is wrong with it then.
+        One for which that fails leaves the ISR, on disk on return. Where it is the leader, another
+        one is elected, and it is done again from the beginning.
 
         Args:
-            required_offset: behind its last record.
-            leader_epoch: under which it was appended.
+            place: puts them there, and answers with the state that would show them. Of a state it
+                takes leader epoch and ends. An OSError that it raises is taken for the replica's.
+
+        Returns:
+            Those states, by node; `flip_locked` writes them.
+
+        Raises:
+            As `place`, but for OSError while another replica has all; KafkaStorageError: nobody leads.
         """
-        try:
-            state = self.state()
-            _, log_state = self.readable()
-        except (OSError, KBatchError) as error:
-            return True, error
-        if state.leader_epoch != leader_epoch:
-            return True, NotLeaderOrFollowerError(
-                f"{self.topic_partition} got another leader, node {state.leader}, before its replicas "
-                "had these records; whether they are kept is not known: send them again"
-            )
-        if log_state.high_watermark < required_offset:
-            return False, None
-        if len(state.isr) < self.min_isr:
-            return True, NotEnoughReplicasAfterAppendError(
-                str(self.topic_partition), state.isr, self.min_isr
-            )
-        return True, None
-
-    def may_join(self) -> bool:
-        """Whether a replica outside of the ISR could be used by now."""
-        isr = self.state().isr
-        return any(self._dirs.is_online(node) for node in self.replicas if node not in isr)
-
-    # Writers.
-
-    def ready_locked(self, *, flush: bool) -> LogState:
-        """Have a leader, and all that can be in sync; the leader's state."""
         if self.only_log is not None:
-            return self.only_log.state()
-        self._led = self._replicate_locked(self._lead_locked(), flush=flush)
-        return self._led.log_state
+            log = self.only_log
+            return {self.replicas[0]: place(Replica(self.replicas[0], log, log.cut(log.state())))}
+        led = self._ready()
+        for _ in self.replicas:
+            placed = self._placed_locked(led, place)
+            if led.state.leader in placed:
+                if tuple(placed) != led.state.isr:
+                    hw = led.log_state.high_watermark
+                    led = led._replace(state=self._change_isr_locked(led.state, [*placed], hw))
+                    self._led = led
+                return placed
+            self._led = led = self._replicate_locked(self._lead_locked(), flush=True)
+        raise self._nobody(led.state)
+
+    def _placed_locked(
+        self, led: Leadership, place: Callable[[Replica], LogState]
+    ) -> dict[int, LogState]:
+        placed: dict[int, LogState] = {}
+        failed: OSError | None = None
+        for node_id in led.state.isr:
+            try:
+                placed[node_id] = place(self._in_step_locked(node_id, led))
+            except OSError as error:
+                if isinstance(error, KBatchError):
+                    raise
+                self._note(node_id, error)
+                failed = error
+        if failed is not None and not placed:
+            raise failed
+        return placed
+
+    def _in_step_locked(self, node_id: int, led: Leadership) -> Replica:
+        """A member of the ISR, cut to its end, in the leader's epoch."""
+        log = self._log_of(node_id)
+        state = log.cut(log.state())
+        if state.leader_epoch < led.state.leader_epoch:
+            epochs = LeaderEpochCache.read(log.files, log.directory)
+            epochs.assign(led.state.leader_epoch, state.log_end_offset)
+            state = state._replace(leader_epoch=led.state.leader_epoch)
+        return Replica(node_id, log, state)
+
+    def ensure_enough_in_sync_locked(self) -> None:
+        """Check that so many replicas are in sync as acks=all asks for; the partition is ready.
+
+        Raises:
+            NotEnoughReplicasError: fewer are.
+        """
+        if self.only_log is None:
+            isr = self._ready().state.isr
+            if len(isr) < self.min_isr:
+                raise NotEnoughReplicasError(str(self.topic_partition), isr, self.min_isr)
+
+    def flip_locked(self, states: Mapping[int, LogState], *, flush: bool) -> None:
+        """Write what a commit has decided, over lower sequence numbers only: to do it again is safe.
+
+        A replica for which that fails leaves the ISR. The last one cannot: its state is kept, and
+        written before it is used again.
+
+        Raises:
+            OSError, KBatchError: of the only replica.
+        """
+        if self.only_log is not None:
+            (state,) = states.values()
+            if self.only_log.state().sequence < state.sequence:
+                self.only_log.write_state(state, flush=flush)
+            return
+        known = self.state()
+        flipped = [node for node in states if self._flipped_locked(node, states[node], flush=flush)]
+        isr = [node for node in known.isr if node in flipped]
+        if not isr:
+            kept = {node: state for node, state in states.items() if node in known.isr}
+            self._metadata.write_partition_state(self.topic_partition, known._replace(kept=kept))
+        elif known.leader not in isr:
+            self._elect_locked(known._replace(isr=(known.leader, *isr)))
+        elif tuple(isr) != known.isr:
+            self._change_isr_locked(known, isr, states[known.leader].high_watermark)
+
+    def _flipped_locked(self, node_id: int, state: LogState, *, flush: bool) -> bool:
+        if not self._dirs.is_online(node_id):
+            return False
+        try:
+            log = self._log_of(node_id)
+            if log.state().sequence < state.sequence:
+                log.write_state(state, flush=flush)
+        except (OSError, KBatchError) as error:
+            self._note(node_id, error)
+            return False
+        return True
 
     @contextlib.contextmanager
     def leading_locked(self) -> Iterator[PartitionLog]:
@@ -312,10 +289,10 @@ class Partition:
         Raises:
             KafkaStorageError: no in-sync replica can be used; says why.
         """
-        state = self.state()
+        state = self._settled_locked(self.state())
         for _ in self.replicas:
             log_state = self._log_state(state.leader)
-            if log_state is not None:
+            if log_state is not None and state.leader not in state.kept:
                 try:
                     log = self._log_of(state.leader)
                     if not log.is_as_recorded(log_state):
@@ -330,6 +307,18 @@ class Partition:
                     self._note(state.leader, error)
             state = self._elect_locked(state)
         raise self._nobody(state)
+
+    def _settled_locked(self, state: PartitionState) -> PartitionState:
+        """Write the states that were kept for replicas whose disks are back."""
+        kept = {
+            node_id: decided
+            for node_id, decided in state.kept.items()
+            if not self._flipped_locked(node_id, decided, flush=True)
+        }
+        if kept.keys() != state.kept.keys():
+            state = state._replace(kept=kept)
+            self._metadata.write_partition_state(self.topic_partition, state)
+        return state
 
     def _replicate_locked(
         self, led: Leadership, *, flush: bool, are_plain: bool = False
@@ -431,9 +420,7 @@ class Partition:
                 self._note(node_id, error)
                 continue
             isr = [other for other in alive if self._dirs.is_online(other)]
-            after = PartitionState(
-                node_id, state.isr, state.leader_epoch + 1, state.partition_epoch
-            )
+            after = state._replace(leader=node_id, leader_epoch=state.leader_epoch + 1)
             return self._change_isr_locked(after, isr, max(end, log_state.high_watermark))
         raise self._nobody(state)
 
@@ -451,6 +438,7 @@ class Partition:
         after = state._replace(
             isr=tuple(node for node in self.replicas if node in isr),
             partition_epoch=state.partition_epoch + 1,
+            kept={node: decided for node, decided in state.kept.items() if node in isr},
         )
         self._metadata.write_partition_state(self.topic_partition, after)
         self._noted -= {*after.isr}
@@ -545,6 +533,12 @@ class Partition:
         while True:
             state = follower.cut(state)
             ours = LeaderEpochCache.read(follower.files, follower.directory)
+            if ours.latest_epoch < 0:
+                # It has had no batch with one: what was committed is the same in all logs.
+                end = min(state.high_watermark, leader.log_end_offset)
+                if end < state.log_end_offset:
+                    state = truncation.truncate_to(follower, state, end, now_ms=self._now_ms())
+                return state
             epoch, end = theirs.end_offset_for(ours.latest_epoch, leader.log_end_offset)
             if epoch < 0:
                 raise KafkaStorageError(
@@ -570,6 +564,20 @@ class Partition:
             follower, state, leader.log_start_offset, now_ms=self._now_ms()
         )
 
+    def delete_on_followers_locked(self) -> None:
+        """Have the members of the ISR begin where their leader does; the partition is ready."""
+        if self.only_log is not None:
+            return
+        led = self._ready()
+        leader = led.log.state()
+        for node_id in led.state.isr:
+            if node_id != led.state.leader:
+                follower = self._log_of(node_id)
+                try:
+                    self._delete_locked(follower, follower.state(), leader)
+                except (OSError, KBatchError) as error:
+                    self._note(node_id, error)
+
     def _delete_locked(self, follower: PartitionLog, state: LogState, leader: LogState) -> None:
         """Let a follower begin where its leader does."""
         if state.high_watermark < leader.log_start_offset:
@@ -577,48 +585,3 @@ class Partition:
                 state, leader.high_watermark, flush=True, now_ms=self._now_ms()
             )
         retention.delete_records(follower, state, leader.log_start_offset, self._now_ms())
-
-    # What can be used.
-
-    def _alive(
-        self, state: PartitionState, *, to_write: bool = True
-    ) -> Iterator[tuple[int, LogState]]:
-        """The members of the ISR that can be used, but the leader."""
-        for node_id in self.replicas:
-            if node_id in state.isr and node_id != state.leader:
-                log_state = self._log_state(node_id, to_write=to_write)
-                if log_state is not None:
-                    yield node_id, log_state
-
-    def _log_state(self, node_id: int, *, to_write: bool = True) -> LogState | None:
-        if not (self._dirs.is_online if to_write else self._dirs.is_readable)(node_id):
-            return None
-        try:
-            return self._log_of(node_id).state()
-        except (OSError, KBatchError) as error:
-            self._note(node_id, error)
-            return None
-
-    def _common_end(self, state: PartitionState, alive: Sequence[LogState]) -> int:
-        """The high watermark that the members which are alive can show."""
-        known = max(log_state.high_watermark for log_state in alive)
-        if len(state.isr) < self.min_isr:
-            return known
-        return max(known, min(log_state.log_end_offset for log_state in alive))
-
-    def _note(self, node_id: int, error: Exception) -> None:
-        """A replica failed: with its log dir, or alone where only its own files are not right."""
-        if isinstance(error, OSError) and not isinstance(error, KBatchError):
-            self._dirs.failed(node_id, error)
-        elif node_id not in self._noted:
-            self._noted.add(node_id)
-            logger.warning("%s on node %d: %s", self.topic_partition, node_id, error)
-
-    def _nobody(self, state: PartitionState) -> KafkaStorageError:
-        reasons = "; ".join(
-            f"node {node}: {self._dirs.why_offline(node) or 'its log cannot be read'}"
-            for node in state.isr
-        )
-        return KafkaStorageError(
-            f"{self.topic_partition} has no in-sync replica that can be used: {reasons}"
-        )

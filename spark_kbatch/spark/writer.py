@@ -21,7 +21,6 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -106,7 +105,7 @@ class Staged(WriterCommitMessage):
     """What one task staged, where, and for whom: on the driver nobody knows."""
 
     extents: list[Extent]
-    transaction_dir: Path
+    transaction: str
     application_id: str | None
     query_id: str | None
 
@@ -133,7 +132,9 @@ class Job:
             raise ConfigError(
                 "save mode \"overwrite\" needs the option 'topic': it replaces all that the topic holds"
             )
-        cluster = Cluster(options.path, create=True)
+        cluster = Cluster(options.path, create=True, log_dirs=options.log_dirs)
+        if options.log_dirs:
+            cluster.ensure_log_dirs(options.log_dirs)
         options = replace(options, path=str(cluster.path))
         transaction = uuid.uuid4().hex
         replaced = None
@@ -142,7 +143,7 @@ class Job:
                 topic = cluster.topic_for(options.topic, options)
                 if overwrite:
                     replaced = Overwrite(topic, options.overwrite_delete_delay_ms)
-            probe = Probe.leave(cluster.files, cluster.metadata.staging_dir / transaction)
+            probe = Probe.leave(cluster.files, cluster.staging_dir() / transaction)
         except OSError as error:
             raise KafkaStorageError(
                 f"the cluster at {cluster.path} cannot be written: {error}"
@@ -169,7 +170,7 @@ class Job:
             context.getLocalProperty(name) if context else None
             for name in ("spark.app.id", "sql.streaming.queryId")
         )
-        return Staged(extents, self._probe.transaction_dir, application_id, query_id)
+        return Staged(extents, self._transaction, application_id, query_id)
 
     def commit(
         self,
@@ -197,9 +198,9 @@ class Job:
 
     def _discard(self, coordinator: Coordinator, staged: Sequence[Staged]) -> None:
         extents = [extent for message in staged for extent in message.extents]
-        own = self._probe.transaction_dir
-        for directory in dict.fromkeys([*(message.transaction_dir for message in staged), own]):
-            coordinator.discard(extents, directory)
+        own = self._transaction
+        for transaction in dict.fromkeys([*(message.transaction for message in staged), own]):
+            coordinator.discard(extents, transaction)
             extents = []
 
 

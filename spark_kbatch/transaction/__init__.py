@@ -3,7 +3,7 @@
 Tasks prepare finished batches where nobody sees them; the driver's commit publishes all of them, in
 every partition and topic, with one write.
 
-    1 stage     task    batches -> staging-0/TRANSACTION/ATTEMPT/, extents -> commit message
+    1 stage     task    batches -> staging-N/TRANSACTION/ATTEMPT/, extents -> commit message
     2 place     driver  base offsets and leader epochs are set; batches go behind the recorded end of
                         their logs, by copying, or by renaming a large file to be a segment; so does
                         the commit's record of itself, in __commits, a partition like the others
@@ -38,6 +38,11 @@ every partition and topic, with one write.
     abort         nothing             some of the staged files             as of stage
     roll forward  all                 as flip and complete                 the same
     gc            what was there      files that nobody names              the next run
+
+Of a topic with several replicas all of it is done once for each: 1 in the staging-N beside each log dir,
+2 to 4 in each replica that is in sync. One whose disk fails in 1 is given what another one has staged;
+in 2 it leaves the in-sync replicas before the commit point, in 4 behind it. The last one that is in sync
+cannot leave: its state is kept in PATH/partitions/ until its disk is back.
 
 What follows is what every reader then sees of the job's data, for good: a crash is a process that is
 killed, or a loss of power with `flush` on. With `flush` off a loss of power may take whole batches

@@ -7,20 +7,28 @@ committer that died has left. The partition locks keep other writers away from t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.config import STAGING_RETENTION_MS, Topic
-from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError, LogDirLockedError
+from spark_kbatch.errors import (
+    CommitError,
+    KafkaStorageError,
+    KBatchError,
+    LogDirLockedError,
+    NotEnoughReplicasError,
+)
 from spark_kbatch.log import overwritten
 from spark_kbatch.log.appender import LogAppender
-from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import plain
-from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.replica.manager import ACKS_ALL, ReplicaManager
 from spark_kbatch.replica.metadata import Probe
+from spark_kbatch.replica.partition_view import Replica
 from spark_kbatch.transaction import rewriting
 from spark_kbatch.transaction.history import COMMITS, NOBODY, Author, Commit, History, pack
 from spark_kbatch.transaction.messages import (
@@ -44,11 +52,21 @@ UNKNOWN = (
 )
 
 
+_PAUSE_S = 0.1  # between looks at disks that may be back
+
+
 class Prepared(NamedTuple):
     """States of __transaction_state: with PrepareCommit, and with CompleteCommit."""
 
     decided: LogState
-    completed: LogState
+    completed: LogState | None  # None where what was written of it is on a leader that is lost
+
+
+class _Progress:
+    """How far a commit has come."""
+
+    def __init__(self) -> None:
+        self.outcome = NOTHING_VISIBLE
 
 
 class Overwrite(NamedTuple):
@@ -56,6 +74,15 @@ class Overwrite(NamedTuple):
 
     topic: Topic  # as it was when the job began
     delete_delay_ms: int  # how long files stay, for ranges that were resolved before
+
+
+# What one task has staged for a partition: the same batches for each of these nodes.
+Copies: TypeAlias = Mapping[int, Sequence[Extent]]
+
+
+class _Total(NamedTuple):
+    records_count: int
+    size_in_bytes: int
 
 
 class Coordinator:
@@ -68,14 +95,23 @@ class Coordinator:
         *,
         adopt_min_bytes: int,
         flush: bool,
+        acks: int = ACKS_ALL,
+        replicas_timeout_ms: int = 0,
         staging_retention_ms: int = STAGING_RETENTION_MS,
         id_expiration_ms: int | None = None,
     ) -> None:
-        """`id_expiration_ms`: how long an id that commits no more is kept; None for ever."""
+        """Set up.
+
+        Args:
+            acks: with -1 a commit fails where a partition has fewer replicas in sync than its
+                topic's min.insync.replicas; with 0 and 1 those that are in sync are enough.
+            replicas_timeout_ms: how long it waits for them before.
+            id_expiration_ms: how long an id that commits no more is kept; None for ever.
+        """
         self._manager, self._now_ms = manager, now_ms
+        self._acks, self._replicas_timeout_ms = acks, replicas_timeout_ms
         self._adopt_min_bytes, self._flush = adopt_min_bytes, flush
         self._id_expiration_ms = id_expiration_ms
-        self._staging_dir = manager.metadata.staging_dir
         self._staging_retention_ms = staging_retention_ms
         self._sequences = Sequences(manager, flush=flush)
         self._history = History(manager)
@@ -108,27 +144,30 @@ class Coordinator:
         """
         if not extents and overwrite is None:
             return True
-        by_partition: dict[TopicPartition, list[Extent]] = {}
-        if overwrite is not None:
-            name, partitions = overwrite.topic.name, overwrite.topic.partitions
-            by_partition = {TopicPartition(name, number): [] for number in range(partitions)}
-        for extent in extents:
-            by_partition.setdefault(extent.topic_partition, []).append(extent)
-        outcome = NOTHING_VISIBLE
+        by_partition = _by_partition(extents, overwrite)
+        progress = _Progress()
         try:
+            self._await_replicas(by_partition)
             with self._manager.locks.commit(), self._manager.writing():
                 self._roll_forward_locked()
                 if self._is_duplicate(transactional_id, sequence):
                     return False
-                commits = self._history.log()
+                self._history.ensure_kept()
                 with self._manager.locks.partitions([*by_partition, COMMITS]):
                     self._ensure_unchanged(by_partition, overwrite)
-                    before = commits.cut(commits.state())
-                    number, time_ms = before.log_end_offset, self._now_ms()
+                    leaders = self._ready([*by_partition, COMMITS])
+                    number, time_ms = leaders[COMMITS].state.log_end_offset, self._now_ms()
                     states = {
-                        tp: self._place(tp, pieces, number, time_ms, overwrite)
-                        for tp, pieces in by_partition.items()
+                        tp: self._place(tp, staged, number, time_ms, overwrite)
+                        for tp, staged in by_partition.items()
                     }
+                    ends = {tp: _log_end(by_node) for tp, by_node in states.items()}
+                    offsets = {
+                        tp: (end - _total(by_partition[tp]).records_count, end)
+                        for tp, end in ends.items()
+                        if by_partition[tp]
+                    }
+                    total = _total(chain.from_iterable(by_partition.values()))
                     record = Commit(
                         number=number,
                         time_ms=time_ms,
@@ -136,76 +175,81 @@ class Coordinator:
                         transactional_id=transactional_id,
                         sequence=sequence,
                         author=author,
-                        records_count=sum(extent.records_count for extent in extents),
-                        size_in_bytes=sum(extent.size_in_bytes for extent in extents),
-                        offsets=_offsets(by_partition, states),
-                        ends=self._ends(states),
+                        records_count=total.records_count,
+                        size_in_bytes=total.size_in_bytes,
+                        offsets=offsets,
+                        ends=self._ends(ends),
                     )
-                    states[COMMITS] = self._place_record(commits, before, record)
-                    prepared = self._prepare(transactional_id, sequence, states)
-                    outcome = UNKNOWN
-                    decided = self._decide(prepared)
-                    outcome = COMMITTED
+                    states[COMMITS] = self._place_record(record)
+                    self._ensure_enough_in_sync(states)
+                    prepared = self._prepare_and_decide(
+                        transactional_id, sequence, states, progress
+                    )
+                    progress.outcome = COMMITTED
                     self._flip(states, flush=self._flush)
                     if sequence != NO_TRANSACTION_SEQUENCE:
                         offset = prepared.decided.prepare_offset
                         self._sequences.note(transactional_id, sequence, offset)
-                    self._complete(prepared, decided)
+                    is_complete = self._complete(prepared)
+                if not is_complete:
+                    self._roll_forward_locked()
                 self._maybe_rewrite()
         except LogDirLockedError:
             raise
         except (OSError, KBatchError) as error:
-            raise CommitError(outcome, str(error)) from error
+            raise CommitError(progress.outcome, str(error)) from error
         self._delete_old_segments(by_partition, overwrite)
         return True
 
-    def pending(self) -> Mapping[TopicPartition, LogState]:
-        """What a commit that is decided and not complete will have written, by partition.
+    def pending(self) -> Collection[TopicPartition]:
+        """The partitions of a commit that is decided and not complete.
 
-        To one who holds a partition's lock and finds a higher sequence number here than in the log,
-        it says that the committer is dead.
+        To one who holds the lock of one of them it says that the committer is dead, or has flipped
+        it: locks are held until then.
         """
-        while (state := self._manager.state(TRANSACTION_STATE)).has_pending_commit:
+        while (replica := self._manager.replica(TRANSACTION_STATE)).state.has_pending_commit:
             try:
-                return self._pending(state).value.states
+                return _pending(replica).value.states.keys()
             except (FileNotFoundError, KafkaStorageError):
                 # It was completed meanwhile, and the topic rewritten.
-                if self._manager.state(TRANSACTION_STATE) == state:
+                if self._manager.replica(TRANSACTION_STATE).state == replica.state:
                     raise
-        return {}
+        return ()
 
     def roll_forward(self) -> None:
         """Finish the commit that a dead committer decided, if there is one."""
         with self._manager.locks.commit(), self._manager.writing():
             self._roll_forward_locked()
 
-    def discard(self, extents: Sequence[Extent], transaction_dir: Path) -> None:
-        """Remove the attempts that staged these extents; the directory too, where nothing is left.
+    def discard(self, extents: Sequence[Extent], transaction: str) -> None:
+        """Remove the attempts that staged these extents; all of the job, where nothing else is left.
 
         After a commit what they hold is placed; after an abort nobody wants it. Attempts that are
         not named may still be writing, so they stay. What cannot be removed stays as well: the
         commit has succeeded or failed before, whatever happens here. What jobs have left that are
         long dead is removed too.
         """
-        files = self._manager.files
-        try:
-            for attempt in sorted({str(Path(extent.file).parent) for extent in extents}):
-                files.remove_dir(self._staging_dir / attempt)
-            if files.exists(transaction_dir) and {*files.list(transaction_dir)} <= {Probe.NAME}:
-                files.remove_dir(transaction_dir)
-            for left_over in remove_left_overs(
-                files,
-                self._staging_dir,
-                retention_ms=self._staging_retention_ms,
-                now_ms=self._now_ms(),
-            ):
-                logger.warning(
-                    "%d bytes are removed that job %s has staged, which nobody has written to for "
-                    "%.1f days",
-                    left_over.size_in_bytes, left_over.transaction, left_over.age_ms / 86_400_000,
-                )  # fmt: skip
-        except OSError as error:
-            logger.warning("staged files in %s are left behind: %s", self._staging_dir, error)
+        for node_id, staging_dir in self._manager.dirs.staging().items():
+            attempts = sorted({one.attempt for one in extents if one.node_id == node_id})
+            try:
+                self._discard(staging_dir, attempts, transaction)
+            except OSError as error:
+                logger.warning("staged files in %s are left behind: %s", staging_dir, error)
+
+    def _discard(self, staging_dir: Path, attempts: Sequence[str], transaction: str) -> None:
+        files, transaction_dir = self._manager.files, staging_dir / transaction
+        for attempt in attempts:
+            files.remove_dir(staging_dir / attempt)
+        if files.exists(transaction_dir) and {*files.list(transaction_dir)} <= {Probe.NAME}:
+            files.remove_dir(transaction_dir)
+        for left_over in remove_left_overs(
+            files, staging_dir, retention_ms=self._staging_retention_ms, now_ms=self._now_ms()
+        ):
+            logger.warning(
+                "%d bytes are removed that job %s has staged, which nobody has written to for "
+                "%.1f days",
+                left_over.size_in_bytes, left_over.transaction, left_over.age_ms / 86_400_000,
+            )  # fmt: skip
 
     def _delete_old_segments(
         self, topic_partitions: Iterable[TopicPartition], overwrite: Overwrite | None
@@ -234,12 +278,13 @@ class Coordinator:
         return sequence <= last
 
     def _ensure_unchanged(
-        self, by_partition: Mapping[TopicPartition, list[Extent]], overwrite: Overwrite | None
+        self, by_partition: Mapping[TopicPartition, Sequence[Copies]], overwrite: Overwrite | None
     ) -> None:
         topics: dict[str, set[tuple[str, int]]] = {}  # as the job knew them
-        for topic_partition, extents in by_partition.items():
+        for topic_partition, staged in by_partition.items():
             known = topics.setdefault(topic_partition.topic, set())
-            known.update((extent.topic_id, extent.partition_count) for extent in extents)
+            for extent in chain.from_iterable(_one_of(copies) for copies in staged):
+                known.add((extent.topic_id, extent.partition_count))
         if overwrite is not None:
             topic = overwrite.topic
             topics[topic.name].add((topic.topic_id, topic.partitions))
@@ -252,75 +297,159 @@ class Coordinator:
                     f"{topic_id} with {partitions}; run the job again"
                 )
 
+    def _ready(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Replica]:
+        """Have leaders, and all replicas in sync that can be; the leaders."""
+        ready = {
+            tp: self._manager.partition(tp).ready_locked(flush=self._flush)
+            for tp in topic_partitions
+        }
+        self._ensure_enough_in_sync(ready)
+        return ready
+
+    def _await_replicas(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Have enough replicas in sync before anybody waits for this commit."""
+        deadline_ms = self._now_ms() + self._replicas_timeout_ms
+        for topic_partition in topic_partitions:
+            partition = self._manager.partition(topic_partition)
+            while self._acks == ACKS_ALL and partition.min_isr > 1:
+                with self._manager.writing(), self._manager.locked([topic_partition], self):
+                    try:
+                        partition.ensure_enough_in_sync_locked()
+                        break
+                    except NotEnoughReplicasError:
+                        if self._now_ms() >= deadline_ms:
+                            raise
+                time.sleep(_PAUSE_S)
+
+    def _ensure_enough_in_sync(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        if self._acks == ACKS_ALL:
+            for topic_partition in topic_partitions:
+                self._manager.partition(topic_partition).ensure_enough_in_sync_locked()
+
     def _place(
         self,
         topic_partition: TopicPartition,
-        extents: Sequence[Extent],
+        staged: Sequence[Copies],
         commit_number: int,
         time_ms: int,
         overwrite: Overwrite | None,
-    ) -> LogState:
-        """Put the extents behind the partition's recorded end; the state that would show them.
+    ) -> dict[int, LogState]:
+        """Put what is staged behind the partition's recorded end; the states that would show it.
 
-        Where it overwrites, that state begins with them, in a segment of their own.
+        Where it overwrites, those begin with it, in a segment of its own.
         """
-        log = self._manager.log(topic_partition)
-        state = log.cut(log.state())
-        appender = LogAppender(log, state, now_ms=time_ms)
-        if overwrite is not None:
-            overwritten.note(
-                log.files,
-                log.directory,
-                state,
-                commit=commit_number,
-                delete_ms=time_ms + overwrite.delete_delay_ms,
-            )
-            appender.begin_segment()
-        for extent in extents:
-            path = self._staging_dir / extent.file
-            first_offset = appender.next_offset
-            own_file = extent.position == 0 and path.name != "shared"
-            try:
-                if own_file and extent.size_in_bytes >= self._adopt_min_bytes:
-                    appender.adopt(path, extent.size_in_bytes)
-                else:
-                    appender.append_extent(path, extent.position, extent.size_in_bytes)
-            except FileNotFoundError:
-                if self._manager.files.exists(path):
-                    raise
-                raise gone(path) from None
-            placed = appender.next_offset - first_offset
-            if placed != extent.records_count:
-                raise KafkaStorageError(
-                    f"{path} holds {placed} records where the task wrote {extent.records_count}"
+
+        def place(replica: Replica) -> LogState:
+            _, log, state = replica
+            appender = LogAppender(log, state, now_ms=time_ms)
+            if overwrite is not None:
+                overwritten.note(
+                    log.files,
+                    log.directory,
+                    state,
+                    commit=commit_number,
+                    delete_ms=time_ms + overwrite.delete_delay_ms,
                 )
-        after = appender.finish(flush=self._flush)
-        if overwrite is None:
-            return after
-        return after._replace(
-            log_start_offset=state.log_end_offset,
-            last_stable_offset=max(after.last_stable_offset, state.log_end_offset),
-        )
+                appender.begin_segment()
+            for extent in self._extents_for(replica.node_id, staged):
+                self._append(appender, extent, may_adopt=partition.only_log is not None)
+            after = appender.finish(flush=self._flush)
+            if overwrite is None:
+                return after
+            return after._replace(
+                log_start_offset=state.log_end_offset,
+                last_stable_offset=max(after.last_stable_offset, state.log_end_offset),
+            )
 
-    def _ends(self, states: Mapping[TopicPartition, LogState]) -> dict[TopicPartition, int]:
-        """High watermarks with these states, of all partitions of their topics."""
-        topics = sorted({topic_partition.topic for topic_partition in states})
-        every = (tp for topic in topics for tp in self._manager.partitions(topic))
-        return {
-            tp: (states.get(tp) or self._manager.log(tp).state()).high_watermark for tp in every
-        }
+        partition = self._manager.partition(topic_partition)
+        return partition.place_locked(place)
 
-    def _place_record(self, log: PartitionLog, state: LogState, commit: Commit) -> LogState:
+    def _extents_for(self, node_id: int, staged: Iterable[Copies]) -> Iterator[Extent]:
+        """What is to be placed on a node: what was staged there, or for another replica."""
+        files, dirs = self._manager.files, self._manager.dirs.staging()
+        for copies in staged:
+            nodes = [node_id, *copies] if node_id in copies else [*copies]
+            there = (
+                node
+                for node in nodes
+                if node in dirs and files.exists(dirs[node] / copies[node][0].file)
+            )
+            yield from copies[nodes[0] if len(copies) == 1 else next(there, nodes[0])]
+
+    def _append(self, appender: LogAppender, extent: Extent, *, may_adopt: bool) -> None:
+        path = self._manager.metadata.log_dir(extent.node_id).staging / extent.file
+        first_offset = appender.next_offset
+        own_file = extent.position == 0 and path.name != "shared"
+        try:
+            if may_adopt and own_file and extent.size_in_bytes >= self._adopt_min_bytes:
+                appender.adopt(path, extent.size_in_bytes)
+            else:
+                appender.append_extent(path, extent.position, extent.size_in_bytes)
+        except FileNotFoundError:
+            if self._manager.files.exists(path):
+                raise
+            raise gone(path) from None
+        placed = appender.next_offset - first_offset
+        if placed != extent.records_count:
+            raise KafkaStorageError(
+                f"{path} holds {placed} records where the task wrote {extent.records_count}"
+            )
+
+    def _ends(self, placed: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """High watermarks of all partitions of their topics, those of others where they can be had."""
+        topics = sorted({topic_partition.topic for topic_partition in placed})
+        ends = {}
+        for topic_partition in (tp for topic in topics for tp in self._manager.partitions(topic)):
+            if topic_partition in placed:
+                ends[topic_partition] = placed[topic_partition]
+                continue
+            try:
+                ends[topic_partition] = self._manager.replica(topic_partition).state.high_watermark
+            except KafkaStorageError as error:
+                logger.warning("the end of %s is not known: %s", topic_partition, error)
+        return ends
+
+    def _place_record(self, commit: Commit) -> dict[int, LogState]:
         """Put the commit's record of itself behind the end of `__commits`."""
-        appender = LogAppender(log, state, now_ms=commit.time_ms)
-        appender.append(pack(commit))
-        return appender.finish(flush=self._flush)
+
+        def place(replica: Replica) -> LogState:
+            appender = LogAppender(replica.log, replica.state, now_ms=commit.time_ms)
+            appender.append(pack(commit))
+            return appender.finish(flush=self._flush)
+
+        return self._manager.partition(COMMITS).place_locked(place)
+
+    def _prepare_and_decide(
+        self,
+        transactional_id: str,
+        sequence: int,
+        states: Mapping[TopicPartition, Mapping[int, LogState]],
+        progress: _Progress,
+    ) -> Prepared:
+        """Write the commit point; where the leader's disk fails meanwhile, with another leader."""
+        partition = self._manager.partition(TRANSACTION_STATE)
+        while True:
+            leader = partition.leader
+            try:
+                prepared = self._prepare(transactional_id, sequence, states)
+                progress.outcome = UNKNOWN
+                return prepared._replace(decided=self._decide(prepared.decided))
+            except (OSError, KafkaStorageError):
+                if partition.only_log is not None:
+                    raise
+                after = partition.ready_locked(flush=self._flush)
+                if after.state.has_pending_commit:
+                    # It had reached the one that leads now, and with that is decided.
+                    return Prepared(after.state, None)
+                progress.outcome = NOTHING_VISIBLE
+                if after.node_id == leader:
+                    raise
 
     def _prepare(
         self,
         transactional_id: str,
         sequence: int,
-        states: Mapping[TopicPartition, LogState],
+        states: Mapping[TopicPartition, Mapping[int, LogState]],
     ) -> Prepared:
         """Put PrepareCommit and CompleteCommit behind the end of __transaction_state."""
         with self._manager.partition(TRANSACTION_STATE).leading_locked() as log:
@@ -341,22 +470,31 @@ class Coordinator:
         key = pack_key(transactional_id)
         return plain.encode([(key, pack_value(value))], value.last_update_ms)
 
-    def _decide(self, prepared: Prepared) -> LogState:
+    def _decide(self, decided: LogState) -> LogState:
         """The commit point: from the last write in here on every reader sees the data."""
         partition = self._manager.partition(TRANSACTION_STATE)
-        return partition.publish_locked(prepared.decided, flush=self._flush)
+        return partition.publish_locked(decided, flush=self._flush)
 
-    def _flip(self, states: Mapping[TopicPartition, LogState], *, flush: bool) -> None:
-        """Write each state over a lower sequence number only, so that doing it again changes nothing."""
-        for topic_partition, state in sorted(states.items()):
-            log = self._manager.log(topic_partition)
-            if log.state().sequence < state.sequence:
-                log.write_state(state, flush=flush)
+    def _flip(
+        self, states: Mapping[TopicPartition, Mapping[int, LogState]], *, flush: bool
+    ) -> None:
+        """Write the states, so that doing it again changes nothing."""
+        for topic_partition, by_node in sorted(states.items()):
+            self._manager.partition(topic_partition).flip_locked(by_node, flush=flush)
 
-    def _complete(self, prepared: Prepared, decided: LogState) -> None:
-        completed = prepared.completed._replace(sequence=decided.sequence + 1)
+    def _complete(self, prepared: Prepared) -> bool:
+        """Whether it is done; not where another leads than when CompleteCommit was written."""
+        if prepared.completed is None:
+            return False
+        completed = prepared.completed._replace(sequence=prepared.decided.sequence + 1)
         partition = self._manager.partition(TRANSACTION_STATE)
-        partition.publish_locked(completed, flush=self._flush)
+        try:
+            partition.publish_locked(completed, flush=self._flush)
+        except (OSError, KafkaStorageError):
+            if partition.only_log is not None:
+                raise
+            return False
+        return True
 
     def _maybe_rewrite(self) -> None:
         """Keep __transaction_state small. What goes wrong is not the commit's, and comes up again."""
@@ -368,17 +506,12 @@ class Coordinator:
         except (OSError, KBatchError) as error:
             logger.warning("%s stays as it is for now: %s", TRANSACTION_STATE, error)
 
-    def _pending(self, state: LogState) -> Transaction:
-        # It may lie above the high watermark: placed, and not copied to all replicas.
-        written = state._replace(high_watermark=state.log_end_offset)
-        return next(transactions(self._manager, written, state.prepare_offset))
-
     def _roll_forward_locked(self) -> None:
         partition = self._manager.partition(TRANSACTION_STATE)
-        state = partition.ready_locked(flush=self._flush)
-        if not state.has_pending_commit:
+        leader = partition.ready_locked(flush=self._flush)
+        if not leader.state.has_pending_commit:
             return
-        pending = self._pending(state)
+        pending = _pending(leader)
         states = pending.value.states
         logger.warning(
             "finishing the commit of %s, whose committer died", ", ".join(map(str, sorted(states)))
@@ -391,26 +524,51 @@ class Coordinator:
             self._flip(states, flush=True)
         sequence = pending.value.sequence
         if sequence != NO_TRANSACTION_SEQUENCE:
-            self._sequences.note(pending.transactional_id, sequence, state.prepare_offset)
+            self._sequences.note(pending.transactional_id, sequence, pending.offset)
         # CompleteCommit's bytes lie behind the end since before the commit point. They are written
         # over in place, not cut first, so that a full disk cannot stop this.
         now_ms = self._now_ms()
         with partition.leading_locked() as log:
-            appender = LogAppender(log, state, now_ms=now_ms)
+            appender = LogAppender(log, leader.state, now_ms=now_ms)
             complete = TransactionValue(COMPLETE_COMMIT, sequence, {}, now_ms)
             appender.append(self._message(pending.transactional_id, complete))
             completed = appender.finish(flush=self._flush)
         partition.publish_locked(completed, flush=self._flush)
 
 
-def _offsets(
-    by_partition: Mapping[TopicPartition, Sequence[Extent]],
-    states: Mapping[TopicPartition, LogState],
-) -> dict[TopicPartition, tuple[int, int]]:
-    """Which offsets the extents have in these states."""
-    ends = {tp: states[tp].log_end_offset for tp in by_partition}
-    return {
-        tp: (ends[tp] - sum(extent.records_count for extent in extents), ends[tp])
-        for tp, extents in by_partition.items()
-        if extents
-    }
+def _by_partition(
+    extents: Iterable[Extent], overwrite: Overwrite | None
+) -> dict[TopicPartition, list[Copies]]:
+    """What is to be placed in each partition, in the order of tasks."""
+    found: dict[TopicPartition, dict[str, dict[int, list[Extent]]]] = {}
+    if overwrite is not None:
+        name, partitions = overwrite.topic.name, overwrite.topic.partitions
+        found = {TopicPartition(name, number): {} for number in range(partitions)}
+    for extent in extents:
+        copies = found.setdefault(extent.topic_partition, {}).setdefault(extent.attempt, {})
+        copies.setdefault(extent.node_id, []).append(extent)
+    return {tp: [*by_attempt.values()] for tp, by_attempt in found.items()}
+
+
+def _one_of(copies: Copies) -> Sequence[Extent]:
+    return next(iter(copies.values()))
+
+
+def _total(staged: Iterable[Copies]) -> _Total:
+    """Of what is staged, each copy counted once."""
+    records_count = size_in_bytes = 0
+    for extent in chain.from_iterable(map(_one_of, staged)):
+        records_count += extent.records_count
+        size_in_bytes += extent.size_in_bytes
+    return _Total(records_count, size_in_bytes)
+
+
+def _log_end(states: Mapping[int, LogState]) -> int:
+    return next(iter(states.values())).log_end_offset
+
+
+def _pending(replica: Replica) -> Transaction:
+    # It may lie above the high watermark: placed, and not copied to all replicas.
+    state = replica.state
+    written = replica._replace(state=state._replace(high_watermark=state.log_end_offset))
+    return next(transactions(written, state.prepare_offset))

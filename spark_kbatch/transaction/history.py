@@ -25,8 +25,9 @@ from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import plain
 from spark_kbatch.record.plain import PlainRecord
-from spark_kbatch.replica.manager import ReplicaManager, States
-from spark_kbatch.transaction import COMMITS_TOPIC, INTERNAL_TOPIC_CONFIG
+from spark_kbatch.replica.manager import ReplicaManager, Replicas
+from spark_kbatch.replica.partition_view import Replica
+from spark_kbatch.transaction import COMMITS_TOPIC, INTERNAL_TOPIC_CONFIG, TRANSACTION_STATE_TOPIC
 from spark_kbatch.transaction.records import read_records
 
 COMMITS = TopicPartition(COMMITS_TOPIC, 0)
@@ -110,20 +111,25 @@ class History:
     def __init__(self, manager: ReplicaManager) -> None:
         self._manager = manager
 
-    def log(self) -> PartitionLog:
-        """The log of `__commits`, for a committer. Clusters of earlier releases get it here."""
+    def ensure_kept(self) -> None:
+        """Make `__commits`, which clusters of earlier releases do not have."""
         try:
-            return self._manager.log(COMMITS)
+            self._manager.partition(COMMITS)
         except UnknownTopicOrPartitionError:
-            self._manager.create_topic(COMMITS_TOPIC, partitions=1, config=INTERNAL_TOPIC_CONFIG)
-            return self._manager.log(COMMITS)
+            transactions = self._manager.partition(TopicPartition(TRANSACTION_STATE_TOPIC, 0))
+            self._manager.create_topic(
+                COMMITS_TOPIC,
+                partitions=1,
+                config=INTERNAL_TOPIC_CONFIG,
+                replication_factor=len(transactions.replicas),
+            )
 
-    def read(self, states: States, topic: str | None = None) -> Iterator[Commit]:
+    def read(self, replicas: Replicas, topic: str | None = None) -> Iterator[Commit]:
         """All commits, or those that touched a topic, the newest first."""
-        found = self._log_and_state(states)
+        found = self._replica(replicas)
         if found is None:
             return
-        log, state = found
+        _, log, state = found
         end = state.high_watermark
         while end > state.log_start_offset:
             first = max(end - _PAGE, state.log_start_offset)
@@ -131,28 +137,27 @@ class History:
             yield from (c for c in reversed(page) if topic is None or topic in c.topics)
             end = first
 
-    def find(self, states: States, number: int) -> Commit:
+    def find(self, replicas: Replicas, number: int) -> Commit:
         """The commit of this number.
 
         Raises:
             ConfigError: there is none.
         """
-        found = self._log_and_state(states)
-        start, end = (found[1].log_start_offset, found[1].high_watermark) if found else (0, 0)
+        found = self._replica(replicas)
+        start, end = (found.state.log_start_offset, found.state.high_watermark) if found else (0, 0)
         if found is None or not start <= number < end:
             there_are = (
                 f"there are commits {start} to {end - 1}" if end > start else "there is none"
             )
             raise ConfigError(f"there is no commit {number}; {there_are}")
-        return next(_commits(*found, number, number + 1))
+        return next(_commits(*found[1:], number, number + 1))
 
-    def _log_and_state(self, states: States) -> tuple[PartitionLog, LogState] | None:
+    def _replica(self, replicas: Replicas) -> Replica | None:
         """None where no commit has been made by a release that keeps a history."""
         try:
-            log = self._manager.log(COMMITS)
+            return replicas([COMMITS])[COMMITS]
         except UnknownTopicOrPartitionError:
             return None
-        return log, states([COMMITS])[COMMITS]
 
 
 def _commits(log: PartitionLog, state: LogState, first: int, end: int) -> Iterator[Commit]:

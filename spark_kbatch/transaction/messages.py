@@ -7,7 +7,7 @@
 
     tag 1000   sequence of the transaction within its id, i64; -1 for none
     tag 1001   compact array of: topic (compact string), partition i32, node i32, the slot of
-               kbatch.state that the partition shall have
+               kbatch.state that the replica shall have
 
 Compact lengths are unsigned varints, one higher than what they count. A reader skips tags that it
 does not know, so Kafka's own tools read these records.
@@ -46,7 +46,7 @@ class TransactionValue(NamedTuple):
 
     status: int
     sequence: int
-    states: Mapping[TopicPartition, LogState]
+    states: Mapping[TopicPartition, Mapping[int, LogState]]  # by node
     last_update_ms: int
 
 
@@ -73,9 +73,10 @@ def pack_value(value: TransactionValue) -> bytes:
         out += b"".join(_I32.pack(partition) for partition in partitions) + b"\0"
     out += _TIMES.pack(value.last_update_ms, value.last_update_ms)
 
-    states = bytearray(unsigned_varint(len(value.states) + 1))
-    for (topic, partition), state in sorted(value.states.items()):
-        states += _compact(topic) + _PLACE.pack(partition, 0) + log_state.pack(state)
+    states = bytearray(unsigned_varint(sum(map(len, value.states.values())) + 1))
+    for topic, partition in sorted(value.states):
+        for node_id, state in value.states[TopicPartition(topic, partition)].items():
+            states += _compact(topic) + _PLACE.pack(partition, node_id) + log_state.pack(state)
     tags = {_SEQUENCE_TAG: _I64.pack(value.sequence), _STATES_TAG: bytes(states)}
     out += unsigned_varint(len(tags))
     for tag, content in tags.items():
@@ -99,7 +100,8 @@ def unpack_value(data: bytes) -> TransactionValue:
         at += _I32.size * (count - 1) + 1
     last_update_ms, _ = _TIMES.unpack_from(data, at)
     tags, at = read_unsigned_varint(data, at + _TIMES.size)
-    sequence, states = NO_TRANSACTION_SEQUENCE, {}
+    sequence: int = NO_TRANSACTION_SEQUENCE
+    states: dict[TopicPartition, dict[int, LogState]] = {}
     for _ in range(tags):
         tag, at = read_unsigned_varint(data, at)
         size, at = read_unsigned_varint(data, at)
@@ -111,18 +113,18 @@ def unpack_value(data: bytes) -> TransactionValue:
     return TransactionValue(status, sequence, states, last_update_ms)
 
 
-def _unpack_states(data: bytes) -> dict[TopicPartition, LogState]:
-    states = {}
+def _unpack_states(data: bytes) -> dict[TopicPartition, dict[int, LogState]]:
+    states: dict[TopicPartition, dict[int, LogState]] = {}
     count, at = read_unsigned_varint(data, 0)
     for _ in range(count - 1):
         topic, at = _read_compact(data, at)
-        partition, _ = _PLACE.unpack_from(data, at)
+        partition, node_id = _PLACE.unpack_from(data, at)
         at += _PLACE.size
         state = log_state.unpack(data[at : at + SLOT_SIZE])
         at += SLOT_SIZE
         if state is None:
             raise CorruptRecordError(f"state of {topic}-{partition} in a transaction record")
-        states[TopicPartition(topic, partition)] = state
+        states.setdefault(TopicPartition(topic, partition), {})[node_id] = state
     return states
 
 

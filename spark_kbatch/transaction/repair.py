@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from spark_kbatch.errors import KBatchError
@@ -26,6 +26,7 @@ from spark_kbatch.log.repair import LogRepair, RepairReport, is_lost
 from spark_kbatch.log.state import LogState, read_state
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.replica.partition_view import Replica
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.messages import PREPARE_COMMIT
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, transactions
@@ -53,18 +54,20 @@ class Repair:
         known = self._recorded_states()
         for tp in lost:
             if tp != TRANSACTION_STATE:
-                yield self._repair(tp, known.get(tp))
+                yield self._repair(tp, known.get(tp, {}))
         if not self._dry_run:
             self._coordinator.roll_forward()
         for tp in wanted:
             if tp not in lost:
-                yield self._repair(tp, known.get(tp))
+                yield self._repair(tp, known.get(tp, {}))
 
-    def _repair(self, tp: TopicPartition, known: LogState | None) -> RepairReport:
+    def _repair(self, tp: TopicPartition, known: Mapping[int, LogState]) -> RepairReport:
         topic_id = self._manager.metadata.topic(tp.topic).topic_id
+        partition = self._manager.partition(tp)
+        node_id = partition.replicas[0] if partition.only_log else partition.readable().node_id
         repair = LogRepair(self._manager.log(tp), dry_run=self._dry_run)
         with self._locked(tp):
-            return repair.run(topic_id, known)
+            return repair.run(topic_id, known.get(node_id))
 
     @contextlib.contextmanager
     def _locked(self, tp: TopicPartition) -> Iterator[None]:
@@ -77,13 +80,13 @@ class Repair:
             yield
 
     def _repair_transactions(self) -> RepairReport:
-        report = self._repair(TRANSACTION_STATE, None)
+        report = self._repair(TRANSACTION_STATE, {})
         if self._dry_run:
             return report
         log = self._manager.log(TRANSACTION_STATE)
         with self._locked(TRANSACTION_STATE):
             state = read_state(log.files, log.directory)
-            offset = self._last_prepare(state)
+            offset = _last_prepare(Replica(0, log, state))
             if offset is not None:
                 if offset + 1 < state.log_end_offset:
                     behind = log.read(state, offset + 1, max_bytes=1)
@@ -93,23 +96,22 @@ class Repair:
                 log.write_state(state, flush=True)
         return report
 
-    def _last_prepare(self, state: LogState) -> int | None:
-        found = None
-        for transaction in transactions(self._manager, state, state.log_start_offset):
-            if transaction.value.status == PREPARE_COMMIT:
-                found = transaction.offset
-        return found
-
-    def _recorded_states(self) -> dict[TopicPartition, LogState]:
-        """The newest state of each partition that a commit recorded, as far as that can be read."""
-        newest: dict[TopicPartition, LogState] = {}
+    def _recorded_states(self) -> dict[TopicPartition, dict[int, LogState]]:
+        """The newest states that commits recorded, by node, as far as those can be read."""
+        newest: dict[TopicPartition, dict[int, LogState]] = {}
         try:
-            log = self._manager.log(TRANSACTION_STATE)
-            state = log.state()
-            for transaction in transactions(self._manager, state, state.log_start_offset):
-                for tp, recorded in transaction.value.states.items():
-                    if tp not in newest or newest[tp].sequence < recorded.sequence:
-                        newest[tp] = recorded
+            replica = self._manager.replica(TRANSACTION_STATE)
+            for transaction in transactions(replica, replica.state.log_start_offset):
+                for tp, by_node in transaction.value.states.items():
+                    newest.setdefault(tp, {}).update(by_node)
         except KBatchError as error:
             logger.warning("what commits recorded cannot be read to its end: %s", error)
         return newest
+
+
+def _last_prepare(replica: Replica) -> int | None:
+    found = None
+    for transaction in transactions(replica, replica.state.log_start_offset):
+        if transaction.value.status == PREPARE_COMMIT:
+            found = transaction.offset
+    return found

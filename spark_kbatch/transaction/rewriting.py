@@ -47,10 +47,10 @@ def maybe_rewrite(
     Returns:
         The ids that were dropped though they had a sequence.
     """
-    state = manager.state(TRANSACTION_STATE)
-    if state.segment_size < REWRITE_BYTES or state.has_pending_commit:
+    replica = manager.replica(TRANSACTION_STATE)
+    if replica.state.segment_size < REWRITE_BYTES or replica.state.has_pending_commit:
         return []
-    ids = last_of_each_id(manager, state)
+    ids = last_of_each_id(replica)
     expired = [
         name
         for name, last in ids.items()

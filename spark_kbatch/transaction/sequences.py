@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError
-from spark_kbatch.log.state import LogState, boot_id
+from spark_kbatch.log.state import boot_id
 from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.replica.partition_view import Replica
 from spark_kbatch.transaction.messages import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, last_of_each_id, transactions
 
@@ -54,11 +55,11 @@ class Sequences:
 
     def last(self, transactional_id: str) -> int:
         """Of its last decided commit; NO_TRANSACTION_SEQUENCE where there is none."""
-        state = self._manager.state(TRANSACTION_STATE)
+        replica = self._manager.replica(TRANSACTION_STATE)
         noted = None
         if self._boot() in (_ALL_FLUSHED, boot_id().hex()):
-            noted = self._noted(transactional_id, state)
-        return self._from_log(transactional_id, state) if noted is None else noted
+            noted = self._noted(transactional_id, replica)
+        return self._from_log(transactional_id, replica) if noted is None else noted
 
     def note(self, transactional_id: str, sequence: int, prepare_offset: int) -> None:
         """Keep what a commit that is decided has for its id; a full disk does not stop it."""
@@ -85,15 +86,16 @@ class Sequences:
         except (OSError, UnicodeDecodeError):
             return None
 
-    def _noted(self, transactional_id: str, state: LogState) -> int | None:
+    def _noted(self, transactional_id: str, replica: Replica) -> int | None:
         """What is noted; None where that cannot be."""
+        state = replica.state
         try:
             content = json.loads(self._files.read(self._path(transactional_id)))
             note = _Note(*(content[field] for field in _Note._fields))
             if note.offset >= state.high_watermark or note.transactional_id != transactional_id:
                 return None
             if note.offset >= state.log_start_offset:
-                found = next(transactions(self._manager, state, note.offset))
+                found = next(transactions(replica, note.offset))
                 if (found.transactional_id, found.value.sequence) != note[:2]:
                     return None
         except FileNotFoundError:
@@ -102,11 +104,11 @@ class Sequences:
             return None
         return note.sequence
 
-    def _from_log(self, transactional_id: str, state: LogState) -> int:
+    def _from_log(self, transactional_id: str, replica: Replica) -> int:
         """What the log says, after all notes are made anew."""
         notes = {
             name: _Note(name, last.value.sequence, last.offset)
-            for name, last in last_of_each_id(self._manager, state).items()
+            for name, last in last_of_each_id(replica).items()
         }
         try:
             self._files.remove(self._whole)

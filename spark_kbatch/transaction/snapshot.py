@@ -5,7 +5,8 @@
     3. read the slot again
     4. each state in a PrepareCommit between the two numbers, one that was pending at 1 included,
        replaces a state of step 2 that has a lower sequence number
-    5. all of it again, where the topic was rewritten meanwhile: its log start shows that
+    5. all of it again, where the topic was rewritten meanwhile: its log start shows that; or where
+       such a commit was placed in other replicas than those whose states were read
 
 A commit whose PrepareCommit is below the number of step 1, and was complete, has flipped every
 partition before step 2. One decided later is in step 4 as a whole; and none of its states can have
@@ -20,7 +21,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from spark_kbatch.errors import KafkaStorageError
@@ -28,6 +29,7 @@ from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record.plain import PlainRecord
 from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.replica.partition_view import NOTHING_NEWER, Replica
 from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC
 from spark_kbatch.transaction.messages import (
     NO_TRANSACTION_SEQUENCE,
@@ -58,37 +60,54 @@ class Snapshots:
     def __init__(self, manager: ReplicaManager, now_ms: Callable[[], int]) -> None:
         self._manager, self._now_ms = manager, now_ms
 
-    def states(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogState]:
-        """The states that count, of one moment.
+    def replicas(
+        self, topic_partitions: Iterable[TopicPartition], avoid: Container[int] = ()
+    ) -> dict[TopicPartition, Replica]:
+        """The replicas to read, of one moment, with the states that count.
+
+        Args:
+            avoid: nodes that could not be read.
 
         Raises:
             UnknownTopicOrPartitionError: one of them does not exist.
+            KafkaStorageError: of one of them no replica can be read.
         """
-        wanted = list(topic_partitions)
+        wanted = {tp: self._manager.partition(tp) for tp in topic_partitions}
         while True:
-            before = self._manager.state(TRANSACTION_STATE)
-            states = {tp: self._manager.state(tp) for tp in wanted}
-            after = self._manager.state(TRANSACTION_STATE)
-            first = before.prepare_offset if before.has_pending_commit else before.high_watermark
+            before = self._transactions()
+            looks = {tp: partition.look(avoid) for tp, partition in wanted.items()}
+            after = self._transactions()
+            known = before.state
+            first = known.prepare_offset if known.has_pending_commit else known.high_watermark
+            if after.state.log_start_offset > first:
+                continue
             try:
-                if after.log_start_offset <= first:
-                    self._overlay(states, after, first)
-                    return states
+                newer = self._decided(looks, after, first)
             except (FileNotFoundError, KafkaStorageError):
-                now = self._manager.state(TRANSACTION_STATE)
-                if now.log_start_offset == after.log_start_offset:
+                now = self._transactions().state
+                if now.log_start_offset == after.state.log_start_offset:
                     raise
+                continue
+            if not any(looks[tp].is_before(states) for tp, states in newer.items()):
+                return {
+                    tp: partition.shown(looks[tp], newer.get(tp, NOTHING_NEWER))
+                    for tp, partition in wanted.items()
+                }
 
-    def _overlay(
-        self, states: dict[TopicPartition, LogState], after: LogState, first_offset: int
-    ) -> None:
-        """Replace states by newer ones of the commits from an offset on."""
-        for transaction in transactions(self._manager, after, first_offset):
+    def _transactions(self) -> Replica:
+        return self._manager.replica(TRANSACTION_STATE)
+
+    def _decided(
+        self, of: Container[TopicPartition], after: Replica, first_offset: int
+    ) -> dict[TopicPartition, dict[int, LogState]]:
+        """The last states that the commits from an offset on have decided, by node."""
+        found: dict[TopicPartition, dict[int, LogState]] = {}
+        for transaction in transactions(after, first_offset):
             if transaction.value.status == PREPARE_COMMIT:
-                for topic_partition, state in transaction.value.states.items():
-                    read = states.get(topic_partition)
-                    if read is not None and read.sequence < state.sequence:
-                        states[topic_partition] = self._manager.log(topic_partition).checked(state)
+                for topic_partition, states in transaction.value.states.items():
+                    if topic_partition in of:
+                        found[topic_partition] = dict(states)
+        return found
 
     def agree(
         self, name: str, resolve: Callable[[], Mapping[TopicPartition, tuple[int, int]]]
@@ -129,18 +148,16 @@ class Snapshots:
                 continue
 
 
-def transactions(
-    manager: ReplicaManager, state: LogState, first_offset: int
-) -> Iterator[Transaction]:
-    """The records of __transaction_state from `first_offset` to its high watermark."""
-    return read_records(manager.log(TRANSACTION_STATE), state, first_offset, _unpack)
+def transactions(replica: Replica, first_offset: int) -> Iterator[Transaction]:
+    """The records of this replica of __transaction_state, to its high watermark."""
+    return read_records(replica.log, replica.state, first_offset, _unpack)
 
 
-def last_of_each_id(manager: ReplicaManager, state: LogState) -> dict[str, Transaction]:
+def last_of_each_id(replica: Replica) -> dict[str, Transaction]:
     """The last record of each transactional id, of those with sequences."""
     return {
         found.transactional_id: found
-        for found in transactions(manager, state, state.log_start_offset)
+        for found in transactions(replica, replica.state.log_start_offset)
         if found.value.sequence != NO_TRANSACTION_SEQUENCE
     }
 

@@ -6,6 +6,9 @@
                                           segment; ID is the topic's, since its name may be as
                                           long as a file's name can be
 
+Each batch is staged once for each replica of its partition, in the staging-N beside that replica's
+broker-N. A disk that fails meanwhile is left out: the replica gets what another one's has.
+
 A partition's batches go to the shared file until they pass `shared_bytes_max`, so that many tasks times
 many partitions do not make as many files; what comes then lies in files of its own, which the commit
 renames instead of copying where they are large. ATTEMPT is a random id and its directory is made exclusively: attempt
@@ -20,15 +23,18 @@ decided lies in the logs.
 from __future__ import annotations
 
 import contextlib
+import logging
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from spark_kbatch.config import Topic
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.log.files import AppendFile, Buffer, Files
 from spark_kbatch.model import TopicPartition
+
+logger = logging.getLogger(__name__)
 
 
 class Extent(NamedTuple):
@@ -38,7 +44,8 @@ class Extent(NamedTuple):
     topic_id: str
     partition_count: int
     partition: int
-    file: str  # relative to staging-0
+    node_id: int
+    file: str  # relative to staging-N of the node
     position: int
     size_in_bytes: int
     records_count: int
@@ -48,9 +55,83 @@ class Extent(NamedTuple):
         """Where they belong."""
         return TopicPartition(self.topic, self.partition)
 
+    @property
+    def attempt(self) -> str:
+        """Who staged them: TRANSACTION/ATTEMPT, the same in the staging-N of all nodes."""
+        return str(PurePath(self.file).parent)
+
+
+class ReplicatedStaging:
+    """One task attempt's staged files, once for each replica. Not thread-safe."""
+
+    def __init__(self, new_staging: Callable[[int, str], Staging]) -> None:
+        """`new_staging` makes that of a node, for an attempt; raises where its disk is offline."""
+        self._new_staging, self._attempt = new_staging, uuid.uuid4().hex
+        self._by_node: dict[int, Staging] = {}
+        self._failed: dict[int, Exception] = {}
+        self._replicas: dict[TopicPartition, tuple[int, ...]] = {}  # of what was staged
+
+    def send(self, topic: Topic, partition: int, batch: Buffer, records_count: int) -> None:
+        """Stage one finished batch; the buffer may be used again on return.
+
+        Raises:
+            KafkaStorageError, OSError: of something that was staged nothing is left.
+        """
+        replicas = topic.replicas_of(partition)
+        self._replicas[TopicPartition(topic.name, partition)] = replicas
+        for node_id in replicas:
+            if node_id not in self._failed:
+                try:
+                    if node_id not in self._by_node:
+                        self._by_node[node_id] = self._new_staging(node_id, self._attempt)
+                    self._by_node[node_id].send(topic, partition, batch, records_count)
+                except (OSError, KafkaStorageError) as error:
+                    self._leave_out(node_id, error)
+        # Also where the disk had failed before.
+        self._ensure_staged(replicas)
+
+    def finish(self) -> list[Extent]:
+        """Close every file; nothing may be sent after this.
+
+        Returns:
+            What was staged: of each partition the same extents for each of its replicas, but for
+            those that failed.
+
+        Raises:
+            KafkaStorageError, OSError: of something that was staged nothing is left.
+        """
+        extents = []
+        for node_id, staging in list(self._by_node.items()):
+            try:
+                extents += staging.finish()
+            except (OSError, KafkaStorageError) as error:
+                self._leave_out(node_id, error)
+        return extents
+
+    def abandon(self) -> None:
+        """Remove what was staged: the task failed."""
+        for staging in self._by_node.values():
+            with contextlib.suppress(OSError):
+                staging.abandon()
+
+    def _leave_out(self, node_id: int, error: Exception) -> None:
+        self._failed[node_id] = error
+        staging = self._by_node.pop(node_id, None)
+        if staging is not None:
+            with contextlib.suppress(OSError):
+                staging.abandon()
+        for replicas in self._replicas.values():
+            if node_id in replicas:
+                self._ensure_staged(replicas)
+        logger.warning("nothing is staged on node %d: %s", node_id, error)
+
+    def _ensure_staged(self, replicas: Sequence[int]) -> None:
+        if all(node_id in self._failed for node_id in replicas):
+            raise self._failed[replicas[-1]]
+
 
 class Staging:
-    """One task attempt's staged files. Not thread-safe."""
+    """What one task attempt stages on one disk. Not thread-safe."""
 
     def __init__(
         self,
@@ -60,9 +141,19 @@ class Staging:
         *,
         shared_bytes_max: int,
         flush: bool,
+        node_id: int = 0,
+        attempt: str = "",
     ) -> None:
-        self._files, self._staging_dir = files, staging_dir
-        self._attempt_dir = staging_dir / transaction / uuid.uuid4().hex
+        """Set up.
+
+        Args:
+            staging_dir: staging-N of the node.
+            shared_bytes_max: what of each partition goes to the shared file.
+            flush: whether all is on disk when it is finished.
+            attempt: a random id, made up where none is given.
+        """
+        self._files, self._staging_dir, self._node_id = files, staging_dir, node_id
+        self._attempt_dir = staging_dir / transaction / (attempt or uuid.uuid4().hex)
         self._shared_bytes_max, self._flush = shared_bytes_max, flush
         self._made = False
         self._shared: AppendFile | None = None
@@ -101,6 +192,7 @@ class Staging:
                 topic_id=topic.topic_id,
                 partition_count=topic.partitions,
                 partition=partition,
+                node_id=self._node_id,
                 file=name,
                 position=position,
                 size_in_bytes=len(batch),

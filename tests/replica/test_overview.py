@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import spark_kbatch
 from spark_kbatch.cli import cli
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import TopicConfig, parse_write_options
+from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.overview import LogDirInfo
@@ -47,8 +47,7 @@ def test_log_dirs_that_are_sound_are_all_online(cluster: Cluster) -> None:
     assert rows == [
         LogDirInfo(
             node, str(cluster.path.parent / f"disk-{node}/broker-{node}"), None,
-            3 if node == 0 else 2,  # __commits has one replica
-            3 if node == 0 else 0, 0, 1 if node == 0 else 0,
+            3, 3 if node == 0 else 0, 0, 0,
         )._asdict()
         for node in range(3)
     ]  # fmt: skip
@@ -98,12 +97,6 @@ def test_replicate_names_what_cannot_be_in_sync(cluster: Cluster) -> None:
     lose(cluster, 2)
 
     assert cluster.replicate(["events"]) == [EVENTS]
-
-
-def test_a_spark_job_is_refused_where_it_could_not_write_all_replicas(cluster: Cluster) -> None:
-    options = parse_write_options({"path": str(cluster.path), "topic": "events"})
-    with pytest.raises(ConfigError, match="has its replicas on nodes 0, 1, 2; a Spark job writes"):
-        cluster.topic_for("events", options)
 
 
 def test_min_insync_replicas_is_a_setting_of_the_topic(tmp_path: Path) -> None:

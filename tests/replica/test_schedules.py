@@ -1,13 +1,16 @@
-"""Any schedule of appends, fetches, disks that fail and come back, and processes that are killed.
+"""Any schedule of appends, commits, disks that fail and come back, and processes that are killed.
 
-Two processes share a partition of two or three replicas, under a clock that is turned. After each step:
+Two processes share a topic of two or three replicas, under a clock that is turned. Appends go to one of
+its partitions, each commit to both. After each step:
 
+- a commit is seen in both partitions or in none;
 - what was below a high watermark that anybody saw is still there, the same, at the same offset;
 - no high watermark that is shown is lower than one before;
 - whoever reads is answered, as long as the disk of an in-sync replica can be read.
 
 In the end all disks are back: every record that was acknowledged is there, all replicas are in sync
-and hold the same bytes, each append was answered once, and no lock is left behind.
+and hold the same bytes, each append was answered once, each commit is what its committer was told, and
+no lock is left behind.
 
 KBATCH_SCHEDULES        how many; a few by default, 10,000 with `make soak`
 KBATCH_SCHEDULES_FIRST  the seed of the first one; a failure names its seed
@@ -25,9 +28,11 @@ import pytest
 
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.config import TopicConfig
-from spark_kbatch.errors import KafkaStorageError, KBatchError
+from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError
 from spark_kbatch.model import AppendResult, LogOffsets, TopicPartition
 from spark_kbatch.replica.log_dirs import RETRY_MS
+from spark_kbatch.transaction.coordinator import COMMITTED, NOTHING_VISIBLE, UNKNOWN, Coordinator
+from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
 from tests.reference import Record, encode_batch
 from tests.replica.disks import (
@@ -47,6 +52,7 @@ from tests.replica.disks import (
 
 FIRST = int(os.environ.get("KBATCH_SCHEDULES_FIRST", "0"))
 QUICK, MANY = 30, 10_000
+PARTITIONS = [EVENTS, TopicPartition("events", 1)]
 STEPS = 14
 TIMEOUT_MS = 500
 
@@ -78,17 +84,20 @@ class Schedule:
             min_insync_replicas=self.rng.choice([1, 1, 2]),
             segment_bytes=self.rng.choice([300, 1 << 20]),
         )
-        made = a_replicated_cluster(folder, self.disks, replicas=self.nodes, config=config)
+        made = a_replicated_cluster(
+            folder, self.disks, partitions=2, replicas=self.nodes, config=config
+        )
         self.folder = folder
         self.processes = [with_clock(made, self.clock) for _ in range(2)]
         self.appends: list[tuple[int, int, Append]] = []  # process, acks, append
+        self.jobs: dict[bytes, str] = {}  # outcomes by key
         self.seen: dict[int, bytes | None] = {}  # keys by offset, below a high watermark
         self.high_watermark = 0
         self.log: list[str] = []
 
     def run(self) -> None:
-        weighted = [self.append] * 6 + [self.fail] * 3 + [self.mend] * 2 + [self.kill] * 3
-        weighted += [self.turn] * 2 + [self.lose, self.sync]
+        weighted = [self.append] * 5 + [self.commit] * 3 + [self.fail] * 3 + [self.mend] * 2
+        weighted += [self.kill] * 4 + [self.turn] * 2 + [self.lose, self.sync]
         for _ in range(STEPS):
             step = self.rng.choice(weighted)
             self.log.append(step.__name__)
@@ -114,12 +123,36 @@ class Schedule:
             flush=self.rng.random() < 0.5,
         )
 
-    def kill(self) -> None:
-        """Somewhere within an append."""
-        number = self.rng.randrange(2)
-        self.disks.kill_at = self.rng.randrange(30)
+    def commit(self, process: int | None = None) -> None:
+        number = self.rng.randrange(2) if process is None else process
+        cluster, key = self.processes[number], f"job-{len(self.jobs)}".encode()
+        acks, flush = self.rng.choice([-1, -1, 1]), self.rng.random() < 0.5
+        self.log[-1] += f" {key!r} by {number}, acks {acks}"
+        self.jobs[key] = UNKNOWN  # until somebody is told
+        data = bytes(encode_batch([Record(n, 1000 + n, key, b"value") for n in range(2)]))
         try:
-            self.append(number)
+            extents = builders.staged(
+                cluster, {tuple(tp): [data] for tp in PARTITIONS}, transaction=key.decode()
+            )
+            committer = Coordinator(
+                cluster.manager, self.clock, adopt_min_bytes=0, flush=flush, acks=acks
+            )
+            committer.commit(extents, transactional_id=key.decode())
+            self.jobs[key] = COMMITTED
+            committer.discard(extents, key.decode())
+        except CommitError as error:
+            self.jobs[key] = error.outcome
+        except (OSError, KafkaStorageError):
+            self.jobs[key] = NOTHING_VISIBLE  # nothing could be staged
+        self.log[-1] += f": {self.jobs[key]}"
+
+    def kill(self) -> None:
+        """Somewhere within an append or a commit."""
+        number, step = self.rng.randrange(2), self.rng.choice([self.append, self.commit])
+        self.disks.kill_at = self.rng.randrange(30 if step == self.append else 120)
+        self.log[-1] += f" {step.__name__}"
+        try:
+            step(number)
         except Killed:
             self.log[-1] += ", killed"
             self.processes[number] = with_clock(self.processes[number], self.clock)
@@ -147,9 +180,7 @@ class Schedule:
         in_sync = [n for n in isr(self.processes[0]) if self.is_readable(n)]
         if set(in_sync) - {node} and self.is_readable(node):
             # One topic decides about commits; it is in sync wherever it is not behind.
-            transactions = self.processes[0].manager.partition(
-                TopicPartition("__transaction_state", 0)
-            )
+            transactions = partition(self.processes[0], TRANSACTION_STATE)
             others = [n for n in transactions.state().isr if n != node and self.is_readable(n)]
             if others:
                 self.log[-1] += f" {node}"
@@ -157,31 +188,40 @@ class Schedule:
 
     def sync(self) -> None:
         self.processes[self.rng.randrange(2)].manager.replicate(
-            [EVENTS], self.processes[0]._commits(flush=False), flush=False
+            PARTITIONS, self.processes[0]._commits(flush=False), flush=False
         )
 
     # What must hold.
 
     def look(self) -> None:
-        for process in self.processes:
-            try:
-                edges, found = self.read(process)
-            except KafkaStorageError:
-                # What has failed is not tried again for a while.
-                self.clock.now_ms += RETRY_MS
-                if not any(self.is_readable(node) for node in isr(process)):
-                    continue
-                edges, found = self.read(process)
-            assert edges.high_watermark >= self.high_watermark, "the high watermark moved back"
-            assert edges.high_watermark <= len(found) <= edges.log_end_offset
-            assert [record.offset for record in found] == list(range(len(found)))
-            for offset, key in self.seen.items():
-                assert found[offset].key == key, f"offset {offset} has changed"
-            self.high_watermark = edges.high_watermark
-            self.seen |= {r.offset: r.key for r in found[: edges.high_watermark]}
+        process = self.rng.choice(self.processes)
+        try:
+            edges, found = self.read(process)
+        except KafkaStorageError:
+            # What has failed is not tried again for a while.
+            self.clock.now_ms += RETRY_MS
+            if not all(self.has_readable(tp) for tp in [*PARTITIONS, TRANSACTION_STATE]):
+                return
+            edges, found = self.read(process)
+        assert edges.high_watermark >= self.high_watermark, "the high watermark moved back"
+        assert edges.high_watermark <= len(found) <= edges.log_end_offset
+        assert [record.offset for record in found] == list(range(len(found)))
+        for offset, key in self.seen.items():
+            assert found[offset].key == key, f"offset {offset} has changed"
+        self.high_watermark = edges.high_watermark
+        self.seen |= {r.offset: r.key for r in found[: edges.high_watermark]}
 
     def read(self, process: Cluster) -> tuple[LogOffsets, list[Record]]:
-        return process.edges([EVENTS])[EVENTS], builders.contents(process)[EVENTS]
+        edges, found = process.edges([EVENTS])[EVENTS], builders.contents(process)
+        self.ensure_whole(found)
+        return edges, found[EVENTS]
+
+    def ensure_whole(self, found: Mapping[TopicPartition, list[Record]]) -> None:
+        for key, outcome in self.jobs.items():
+            counts = {sum(one.key == key for one in records) for records in found.values()}
+            allowed: set[int] = {COMMITTED: {2}, NOTHING_VISIBLE: {0}}.get(outcome, {0, 2})
+            assert len(counts) == 1, f"{key!r} is there in a part"
+            assert counts <= allowed, f"{key!r}: {outcome}; each partition has {counts} records"
 
     def finish(self) -> None:
         self.log.append("all disks are back")
@@ -194,6 +234,8 @@ class Schedule:
         self.sync()  # a replica that is lost leaves first, and is made anew then
         self.sync()
         self.append(0)
+        self.commit(0)  # cuts what a commit has left that was never decided
+        assert self.jobs.popitem()[1] == COMMITTED
         self.look()
         for process in self.processes:
             process.manager.delayed_produces.look()
@@ -202,8 +244,9 @@ class Schedule:
             assert len(process.manager.delayed_produces) == 0
 
         cluster = self.processes[0]
-        assert isr(cluster) == tuple(range(self.nodes))
-        assert len({bytes_of(cluster, node) for node in range(self.nodes)}) == 1
+        for tp in PARTITIONS:
+            assert sorted(partition(cluster, tp).state().isr) == list(range(self.nodes))
+            assert len({bytes_of(cluster, node, tp) for node in range(self.nodes)}) == 1
         found = builders.contents(cluster)[EVENTS]
         for _, acks, one in self.appends:
             assert one.answers <= 1
@@ -215,6 +258,10 @@ class Schedule:
 
     def disk(self, node: int) -> Path:
         return self.folder / f"disk-{node}"
+
+    def has_readable(self, topic_partition: TopicPartition) -> bool:
+        in_sync = partition(self.processes[0], topic_partition).state().isr
+        return any(self.is_readable(node) for node in in_sync)
 
     def is_readable(self, node: int) -> bool:
         folder = self.disk(node)

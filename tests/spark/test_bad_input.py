@@ -7,9 +7,7 @@ schema of the user's Spark asks us first in the action. What only the rows show 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -24,6 +22,7 @@ from spark_kbatch.errors import KafkaStorageError, KBatchError
 from spark_kbatch.spark.source import KBatchDataSource
 from spark_kbatch.spark.writer import Job
 from tests import builders
+from tests.mounts import read_only
 from tests.spark.frames import frame_of, load, save, values
 
 pytestmark = pytest.mark.spark
@@ -421,27 +420,6 @@ def test_save_refuses_a_path_where_no_cluster_can_be_made(row: DataFrame, tmp_pa
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["part-0.parquet"]
 
 
-@contextlib.contextmanager
-def read_only(folder: Path) -> Iterator[None]:
-    """For root, whom modes do not stop, a mount; skips where there cannot be one."""
-    if os.geteuid() != 0:
-        folder.chmod(0o555)
-        try:
-            yield
-        finally:
-            folder.chmod(0o755)
-        return
-    for options in (["--bind", str(folder), str(folder)], ["-o", "remount,bind,ro", str(folder)]):
-        done = subprocess.run(["mount", *options], capture_output=True, text=True, check=False)
-        if done.returncode:
-            subprocess.run(["umount", str(folder)], capture_output=True, check=False)
-            pytest.skip(f"root may write everywhere, and may not mount here: {done.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 def test_save_refuses_a_path_that_cannot_be_written(row: DataFrame, tmp_path: Path) -> None:
     new, existing = tmp_path / "new", tmp_path / "existing"
     new.mkdir()
@@ -452,7 +430,7 @@ def test_save_refuses_a_path_that_cannot_be_written(row: DataFrame, tmp_path: Pa
     ):
         save(row, new, topic="t")
     with (
-        read_only(existing if os.geteuid() == 0 else existing / "staging-0"),
+        read_only(existing),
         refused("save", "KafkaStorageError", str(existing), "cannot be written"),
     ):
         save(row, existing, topic="t")
@@ -544,9 +522,9 @@ def test_a_record_that_fits_when_compressed_is_not_too_large(
     ("position_in_batch", "said"),
     [
         pytest.param(7, "base offset: expected 7, found 3", id="base-offset"),
-        pytest.param(11, "CRC-32C", id="length"),
-        pytest.param(15, "leader epoch: expected 0, found 4", id="leader-epoch"),
-        pytest.param(26, "CRC-32C", id="last-offset-delta"),
+        pytest.param(11, "CRC-32C", id="length", marks=pytest.mark.slow),
+        pytest.param(15, "leader epoch: expected 0, found 4", id="epoch", marks=pytest.mark.slow),
+        pytest.param(26, "CRC-32C", id="last-offset-delta", marks=pytest.mark.slow),
         pytest.param(200, "CRC-32C", id="records"),
     ],
 )

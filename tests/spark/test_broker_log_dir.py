@@ -17,6 +17,7 @@ from tests.spark.frames import frame_of, load, records, save
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.slow
 def test_every_topic_of_every_real_log_dir_is_read_as_plain_python_reads_it(
     spark: SparkSession, shared_data: Path
 ) -> None:

@@ -81,7 +81,7 @@ def by_partition(rows: pa.RecordBatch) -> dict[int, list[tuple[Any, ...]]]:
 @pytest.mark.parametrize(
     ("read_rows", "compression", "count"),
     [
-        pytest.param(log_lines, "zstd", 124_776, id="log-lines"),
+        pytest.param(log_lines, "zstd", 124_776, id="log-lines", marks=pytest.mark.slow),
         pytest.param(edits, "lz4", 39_244, id="edits"),
     ],
 )
@@ -106,6 +106,7 @@ def test_real_data_comes_back_equal_and_in_order(
     assert found == by_partition(rows)
 
 
+@pytest.mark.slow
 def test_edits_equal_those_that_spark_reads_from_the_file(
     spark: SparkSession, shared_data: Path, tmp_path: Path
 ) -> None:

@@ -219,7 +219,7 @@ def test_rolling_forward_never_goes_back(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics=TWO_TOPICS)
     an_undone_flip(cluster)
     log = cluster.manager.log(EVENTS)
-    newer = cluster.snapshots.states([EVENTS])[EVENTS]
+    newer = cluster.snapshots.replicas([EVENTS])[EVENTS].state
     newer = newer._replace(sequence=newer.sequence + 1, log_start_offset=2)
     log.write_state(newer, flush=False)
 

@@ -42,7 +42,11 @@ _values = st.builds(
     TransactionValue,
     st.sampled_from([PREPARE_COMMIT, COMPLETE_COMMIT]),
     _i64,
-    st.dictionaries(_places, _states, max_size=5),
+    st.dictionaries(
+        _places,
+        st.dictionaries(st.integers(0, 2**31 - 1), _states, min_size=1, max_size=3),
+        max_size=5,
+    ),
     _i64,
 )
 
@@ -149,11 +153,14 @@ def test_kafka_reads_the_same(value: TransactionValue) -> None:
     assert tags[1000] == struct.pack(">q", value.sequence)
     reader, states = Kafka(tags[1001]), {}
     for _ in range(reader.unsigned_varint() - 1):
-        topic, partition = reader.compact_string(), reader.number("i")
-        assert reader.number("i") == 0, "node"
-        states[topic, partition] = reader.take(log_state.SLOT_SIZE)
+        topic, partition, node_id = reader.compact_string(), reader.number("i"), reader.number("i")
+        states[topic, partition, node_id] = reader.take(log_state.SLOT_SIZE)
     assert reader.position == len(tags[1001])
-    assert states == {place: log_state.pack(state) for place, state in value.states.items()}
+    assert states == {
+        (*place, node_id): log_state.pack(state)
+        for place, by_node in value.states.items()
+        for node_id, state in by_node.items()
+    }
 
 
 def test_a_commit_leaves_a_prepare_and_a_complete_that_kafka_reads(tmp_path: Path) -> None:
@@ -182,7 +189,7 @@ def test_a_value_of_another_version_is_refused() -> None:
 
 
 def test_a_state_that_is_damaged_is_refused() -> None:
-    states = {TopicPartition("clicks", 1): log_state.empty_state()}
+    states = {TopicPartition("clicks", 1): {0: log_state.empty_state()}}
     data = bytearray(pack_value(TransactionValue(PREPARE_COMMIT, -1, states, 0)))
     data[-20] ^= 1
     with pytest.raises(CorruptRecordError, match="state of clicks-1"):

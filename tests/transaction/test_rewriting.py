@@ -48,8 +48,8 @@ def write(
 
 def ids(cluster: Cluster) -> list[tuple[str, int]]:
     """The ids that the log has, each with a sequence as often as it has it."""
-    state = cluster.manager.log(TRANSACTION_STATE).state()
-    found = transactions(cluster.manager, state, state.log_start_offset)
+    replica = cluster.manager.replica(TRANSACTION_STATE)
+    found = transactions(replica, replica.state.log_start_offset)
     return [(one.transactional_id, one.value.sequence) for one in found]
 
 

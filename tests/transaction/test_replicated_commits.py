@@ -1,0 +1,355 @@
+"""Commits to topics with several replicas: a disk may fail, or the process die, at any step."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.config import TopicConfig, parse_write_options
+from spark_kbatch.errors import CommitError, ConfigError, KafkaStorageError, KBatchError
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER
+from spark_kbatch.transaction.coordinator import (
+    COMMITTED,
+    NOTHING_VISIBLE,
+    UNKNOWN,
+    Coordinator,
+    Overwrite,
+)
+from spark_kbatch.transaction.history import COMMITS
+from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
+from spark_kbatch.transaction.staging import Extent
+from tests.builders import append_records, batch, records_of, staged
+from tests.replica.disks import (
+    BROKEN,
+    READ_ONLY,
+    Clock,
+    Disks,
+    Killed,
+    a_replicated_cluster,
+    bytes_of,
+    with_clock,
+)
+
+PARTITIONS = [TopicPartition("events", 0), TopicPartition("events", 1)]
+OLD, NEW, LATER = batch(n=3, seed=1), batch(n=4, seed=2), batch(n=2, seed=3)
+NODES = [0, 1, 2]
+
+
+@pytest.fixture
+def disks() -> Disks:
+    return Disks()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, disks: Disks, clock: Clock) -> Cluster:
+    return with_clock(a_replicated_cluster(tmp_path, disks, partitions=2), clock)
+
+
+def job(cluster: Cluster, data: bytes) -> list[Extent]:
+    return staged(cluster, {tuple(tp): [data] for tp in PARTITIONS})
+
+
+def commit(
+    cluster: Cluster, extents: Sequence[Extent], clock: Clock, *, acks: int = ACKS_ALL
+) -> None:
+    committer = Coordinator(cluster.manager, clock, adopt_min_bytes=1, flush=True, acks=acks)
+    committer.commit(extents, transactional_id="job")
+    committer.discard(extents, "job")
+
+
+def write(cluster: Cluster, data: bytes, clock: Clock) -> None:
+    commit(cluster, job(cluster, data), clock)
+
+
+def values(cluster: Cluster) -> list[list[bytes | None]]:
+    """Of each partition, as a process sees them that has opened the cluster just now."""
+    found: list[list[bytes | None]] = [[] for _ in PARTITIONS]
+    for rows in Cluster(str(cluster.path), files=cluster.files).read("events"):
+        for number, value in zip(
+            rows["partition"].to_pylist(), rows["value"].to_pylist(), strict=True
+        ):
+            found[number].append(value)
+    return found
+
+
+def of(*batches: bytes) -> list[list[bytes | None]]:
+    return [[record.value for data in batches for record in records_of([data])]] * 2
+
+
+def isr(cluster: Cluster, topic_partition: TopicPartition) -> list[int]:
+    return sorted(cluster.manager.partition(topic_partition).state().isr)
+
+
+def ensure_equal_replicas(cluster: Cluster) -> None:
+    for tp in [*PARTITIONS, COMMITS, TRANSACTION_STATE]:
+        assert isr(cluster, tp) == NODES, tp
+        assert len({bytes_of(cluster, node, tp) for node in NODES}) == 1, tp
+
+
+def test_every_replica_gets_the_same_bytes(cluster: Cluster, clock: Clock) -> None:
+    write(cluster, OLD, clock)
+    extents = job(cluster, NEW)
+    assert {extent.node_id for extent in extents} == {0, 1, 2}
+    commit(cluster, extents, clock)
+
+    assert values(cluster) == of(OLD, NEW)
+    assert [c.records_count for c in cluster.history()] == [8, 6]
+    ensure_equal_replicas(cluster)
+    for node in NODES:
+        assert cluster.files.list(cluster.metadata.log_dir(node).staging) == []
+
+
+def test_jobs_and_producers_take_turns(cluster: Cluster, clock: Clock) -> None:
+    append_records(cluster, {tuple(tp): OLD for tp in PARTITIONS}, flush=True)
+    write(cluster, NEW, clock)
+    append_records(cluster, {tuple(tp): LATER for tp in PARTITIONS}, flush=True)
+
+    assert values(cluster) == of(OLD, NEW, LATER)
+    for tp in PARTITIONS:
+        assert len({bytes_of(cluster, node, tp) for node in NODES}) == 1
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_a_disk_that_is_lost_after_staging_is_left_out(
+    cluster: Cluster, clock: Clock, node: int
+) -> None:
+    write(cluster, OLD, clock)
+    extents = job(cluster, NEW)
+    shutil.rmtree(cluster.path.parent / f"disk-{node}")
+    commit(cluster, extents, clock)
+
+    assert values(cluster) == of(OLD, NEW)
+    others = [n for n in NODES if n != node]
+    assert [isr(cluster, tp) for tp in (*PARTITIONS, COMMITS)] == [others] * 3
+
+
+def test_what_a_disk_does_not_have_staged_comes_from_another(
+    cluster: Cluster, disks: Disks, clock: Clock
+) -> None:
+    folder = cluster.path.parent / "disk-1"
+    disks.fail(folder / "staging-1", BROKEN)
+    extents = job(cluster, NEW)
+    disks.mend(folder / "staging-1")
+
+    assert {extent.node_id for extent in extents} == {0, 2}
+    commit(cluster, extents, clock)
+    assert values(cluster) == of(NEW)
+    ensure_equal_replicas(cluster)
+
+
+def test_a_task_fails_where_nothing_is_left_of_what_it_staged(
+    cluster: Cluster, disks: Disks
+) -> None:
+    for node in NODES:
+        disks.fail(cluster.path.parent / f"disk-{node}", BROKEN)
+    with pytest.raises((OSError, KafkaStorageError)):
+        job(cluster, NEW)
+
+
+def test_with_too_few_in_sync_acks_all_commits_nothing_and_acks_one_does(
+    tmp_path: Path, disks: Disks, clock: Clock
+) -> None:
+    config = TopicConfig(min_insync_replicas=2)
+    cluster = with_clock(a_replicated_cluster(tmp_path, disks, partitions=2, config=config), clock)
+    write(cluster, OLD, clock)
+    for node in (1, 2):
+        disks.fail(tmp_path / f"disk-{node}", READ_ONLY)
+    extents = job(cluster, NEW)
+    with pytest.raises(
+        CommitError, match=r"nothing is visible: events-0 has the in-sync replicas 0, and"
+    ):
+        commit(cluster, extents, clock)
+    assert values(cluster) == of(OLD)
+
+    commit(cluster, extents, clock, acks=ACKS_LEADER)
+    assert values(cluster) == of(OLD, NEW)
+    for node in (1, 2):
+        disks.mend(tmp_path / f"disk-{node}")
+    clock.now_ms += 5_000
+    write(cluster, LATER, clock)
+    assert values(cluster) == of(OLD, NEW, LATER)
+    ensure_equal_replicas(cluster)
+
+
+def test_log_dirs_are_those_that_the_cluster_was_made_with(cluster: Cluster) -> None:
+    folders = [str(cluster.path.parent / f"disk-{node}") for node in NODES]
+    cluster.ensure_log_dirs(folders)
+    with pytest.raises(ConfigError, match=r"'log\.dirs' is .*disk-0.*exists with .*disk-2"):
+        cluster.ensure_log_dirs(folders[:1])
+
+
+def test_a_topic_has_as_many_replicas_as_it_was_made_with(cluster: Cluster) -> None:
+    options = {"path": str(cluster.path), "topic": "events", "replication.factor": "2"}
+    with pytest.raises(ConfigError, match=r"'replication.factor' is 2, .* exists with 3"):
+        cluster.topic_for("events", parse_write_options(options))
+
+
+def test_what_is_overwritten_goes_from_every_replica(cluster: Cluster, clock: Clock) -> None:
+    write(cluster, OLD, clock)
+    committer = Coordinator(cluster.manager, clock, adopt_min_bytes=1, flush=True)
+    overwrite = Overwrite(cluster.topic("events"), delete_delay_ms=0)
+    committer.commit(job(cluster, NEW), transactional_id="job", overwrite=overwrite)
+    assert values(cluster) == of(NEW)
+
+    clock.now_ms += 60_001
+    write(cluster, LATER, clock)
+    cluster.manager.delete_old_segments(PARTITIONS, committer)
+    assert values(cluster) == of(NEW, LATER)
+    for tp in PARTITIONS:
+        for node in NODES:
+            names = cluster.files.list(cluster.metadata.log_directory(tp, node))
+            assert f"{3:020d}.log" in names
+            assert not [name for name in names if name.startswith(f"{0:020d}")]
+
+
+# What happens at each step. A prototype of the job counts them.
+
+
+def steps_of(tmp_path: Path, run: Callable[[Cluster, list[Extent], Clock], None]) -> int:
+    disks, clock = Disks(), Clock()
+    cluster = with_clock(a_replicated_cluster(tmp_path / "steps", disks, partitions=2), clock)
+    write(cluster, OLD, clock)
+    extents = job(cluster, NEW)
+    before = len(disks.steps)
+    run(cluster, extents, clock)
+    return len(disks.steps) - before
+
+
+def cases(tmp_path: Path, every: int = 1) -> Iterator[tuple[Path, int]]:
+    """A folder for each step of a commit, and its number."""
+    for step in range(0, steps_of(tmp_path, commit), every):
+        yield tmp_path / str(step), step
+        shutil.rmtree(tmp_path / str(step))
+
+
+class FailsLater(Disks):
+    """A folder fails for good at a step."""
+
+    at: int | None = None
+    folder = Path()
+
+    def _check(self, path: Path, *, changes: bool) -> None:
+        if self.at is not None and len(self.steps) > self.at:
+            self.fail(self.folder, BROKEN)
+        super()._check(path, changes=changes)
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_a_disk_may_fail_at_any_step_of_a_commit_and_come_back(tmp_path: Path, node: int) -> None:
+    for folder, step in cases(tmp_path):
+        disks, clock = FailsLater(), Clock()
+        cluster = with_clock(a_replicated_cluster(folder, disks, partitions=2), clock)
+        write(cluster, OLD, clock)
+        extents = job(cluster, NEW)
+        disks.folder, disks.at = folder / f"disk-{node}", len(disks.steps) + step
+        commit(cluster, extents, clock)
+        assert values(cluster) == of(OLD, NEW), step
+
+        write(cluster, LATER, clock)
+        disks.at = None
+        disks.mend(disks.folder)
+        clock.now_ms += 5_000
+        write(cluster, OLD, clock)
+        assert values(cluster) == of(OLD, NEW, LATER, OLD), step
+        ensure_equal_replicas(cluster)
+
+
+@pytest.mark.parametrize("lost", [None, 0, 1])
+def test_a_committer_may_die_at_any_step_and_a_disk_with_it(
+    tmp_path: Path, lost: int | None
+) -> None:
+    for folder, step in cases(tmp_path):
+        disks, clock = Disks(), Clock()
+        cluster = with_clock(a_replicated_cluster(folder, disks, partitions=2), clock)
+        write(cluster, OLD, clock)
+        extents = job(cluster, NEW)
+        disks.kill_at = step
+        with pytest.raises(Killed):
+            commit(cluster, extents, clock)
+        disks.kill_at = None
+        if lost is not None:
+            disks.fail(folder / f"disk-{lost}", BROKEN)
+
+        survivor = with_clock(cluster, clock)
+        seen = values(survivor)
+        assert seen in (of(OLD), of(OLD, NEW)), step
+        write(survivor, LATER, clock)
+        # Where it was not decided yet, who comes next has decided it.
+        before, seen = seen, values(survivor)
+        assert seen == of(OLD, NEW, LATER) or (seen == of(OLD, LATER) and before == of(OLD)), step
+        if lost is not None:
+            disks.mend(folder / f"disk-{lost}")
+            clock.now_ms += 5_000
+        append_records(survivor, {tuple(tp): OLD for tp in PARTITIONS}, flush=True)
+        assert values(survivor) == [[*rows, *of(OLD)[0]] for rows in seen], step
+        write(survivor, OLD, clock)
+        ensure_equal_replicas(survivor)
+
+
+def test_the_last_replica_may_fail_behind_the_commit_point(tmp_path: Path) -> None:
+    """Nobody else has what was decided, so its state is kept until its disk is back."""
+    outcomes = set()
+    for folder, step in cases(tmp_path):
+        disks, clock = FailsLater(), Clock()
+        cluster = with_clock(a_replicated_cluster(folder, disks, partitions=2), clock)
+        write(cluster, OLD, clock)
+        for node in (1, 2):
+            disks.fail(folder / f"disk-{node}/broker-{node}/events-0", BROKEN)
+            disks.fail(folder / f"disk-{node}/broker-{node}/events-1", BROKEN)
+        write(cluster, LATER, clock)  # node 0 is the last of the ISR there
+        for node in (1, 2):
+            disks.mend(folder / f"disk-{node}/broker-{node}/events-0")
+            disks.mend(folder / f"disk-{node}/broker-{node}/events-1")
+        extents = job(cluster, NEW)
+        disks.folder, disks.at = folder / "disk-0/broker-0", len(disks.steps) + step
+        try:
+            commit(cluster, extents, clock)
+            outcome = COMMITTED
+        except CommitError as error:
+            outcome = error.outcome
+        disks.at = None
+        disks.mend(disks.folder)
+        clock.now_ms += 5_000
+        outcomes.add(outcome)
+        seen = values(cluster)
+        possible = {COMMITTED: [of(OLD, LATER, NEW)], NOTHING_VISIBLE: [of(OLD, LATER)]}
+        assert seen in possible.get(outcome, [of(OLD, LATER), of(OLD, LATER, NEW)]), (step, outcome)
+        write(cluster, OLD, clock)
+        before, seen = seen, values(cluster)
+        if seen != [[*rows, *of(OLD)[0]] for rows in before]:  # who came next has decided it
+            assert (outcome, seen) == (UNKNOWN, of(OLD, LATER, NEW, OLD)), step
+        ensure_equal_replicas(cluster)
+    assert outcomes >= {COMMITTED, NOTHING_VISIBLE}
+
+
+def test_a_reader_sees_a_commit_that_is_decided_in_all_replicas(tmp_path: Path) -> None:
+    """Also where it reads one that stands in for a leader, and where nobody has rolled it forward."""
+    disks, clock = Disks(), Clock()
+    cluster = with_clock(a_replicated_cluster(tmp_path, disks, partitions=2), clock)
+    write(cluster, OLD, clock)
+    extents = job(cluster, NEW)
+    committer = Coordinator(cluster.manager, clock, adopt_min_bytes=1, flush=True)
+
+    def die(*_: object, **__: object) -> None:
+        raise Killed
+
+    committer._flip = die  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        committer.commit(extents, transactional_id="job")
+    for node in NODES:
+        assert values(cluster) == of(OLD, NEW), node
+        disks.fail(tmp_path / f"disk-{node}", BROKEN)
+        if node < 2:
+            continue
+        with pytest.raises((KBatchError, OSError)):
+            values(cluster)
