@@ -34,6 +34,7 @@ import pytest
 import spark_kbatch
 from spark_kbatch import kernels
 from spark_kbatch.config import TopicConfig
+from tests.conftest import SPARK_4_1
 from tests.spark.killed_jobs import SOURCE, TOPIC, Work
 from tests.spark.kills import Moment, Program, Victims, end_of, resume_later
 
@@ -208,7 +209,9 @@ def test_a_stream_between_topics_copies_all_and_nothing_twice(
     path = tmp_path / "cluster"
     assert all_held(path, TOPIC) == all_held(path, SOURCE)
     assert sum(map(len, all_held(path, TOPIC))) == micro_batches * work.rows
-    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) >= micro_batches
+    # Spark 4.1 knows no limits there and takes everything in one.
+    least = 1 if SPARK_4_1 else micro_batches
+    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) >= least
 
 
 def some_work(
