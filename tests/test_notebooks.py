@@ -10,7 +10,7 @@ import pytest
 from jupyter_client.kernelspec import KernelSpecManager
 from nbclient import NotebookClient
 
-from tests.conftest import SHORT_LIVED_SPARK
+from tests.conftest import SHORT_LIVED_SPARK, SPARK_4_1
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
 
@@ -32,6 +32,10 @@ def read(path: Path) -> nbformat.NotebookNode:
     ],
 )
 def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if SPARK_4_1 and path.stem == "streaming":
+        pytest.skip(
+            "what is available is one micro-batch on Spark 4.1, behind which no window ends"
+        )
     monkeypatch.setenv("MPLBACKEND", "agg")
     for name, value in SHORT_LIVED_SPARK.items():
         monkeypatch.setenv(name, value)
