@@ -107,7 +107,7 @@ def empty_state(*, leader_epoch: int = 0) -> LogState:
 def pack(state: LogState) -> bytes:
     """One slot's bytes."""
     body = _SLOT.pack(_MAGIC, _VERSION, *state)
-    return body + _CRC.pack(checksums.crc32c(body))
+    return body + _CRC.pack(checksums.crc32c_of_few(body))
 
 
 def unpack(data: bytes) -> LogState | None:
@@ -116,7 +116,7 @@ def unpack(data: bytes) -> LogState | None:
         return None
     body, (crc,) = data[: _SLOT.size], _CRC.unpack_from(data, _SLOT.size)
     magic, version, *fields = _SLOT.unpack(body)
-    if magic != _MAGIC or version != _VERSION or crc != checksums.crc32c(body):
+    if magic != _MAGIC or version != _VERSION or crc != checksums.crc32c_of_few(body):
         return None
     return LogState(*fields)
 

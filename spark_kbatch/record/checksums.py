@@ -1,7 +1,8 @@
 """CRC-32C of batches and states, CRC-32 of old messages; the only module that imports awscrt.
 
 That is the fastest there is, and takes 50 ms to load: as long as all else that a process needs which
-only plans. So until somebody has more than a state to check, a table does.
+only plans. So it is loaded when one of its functions is first asked for, and before that the checksum
+of a state is taken from a table.
 
 Source: RFC 3720, appendix B.4.
 """
@@ -9,40 +10,36 @@ Source: RFC 3720, appendix B.4.
 from __future__ import annotations
 
 import functools
-import sys
-from types import ModuleType
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli's, reflected
-_SHORT = 256  # bytes
+
+if TYPE_CHECKING:
+
+    def crc32c(data: Buffer, previous: int = 0) -> int:
+        """CRC-32C of `data`, or of what `previous` is that of and `data` behind it."""
+
+    def crc32(data: Buffer, previous: int = 0) -> int:
+        """CRC-32, likewise."""
 
 
-def crc32c(data: Buffer, crc: int = 0) -> int:
-    """CRC-32C of `data`, or of what `crc` is that of and `data` behind it."""
-    if len(data) <= _SHORT and "awscrt.checksums" not in sys.modules:
-        return _by_table(data, crc)
-    found: int = _library().crc32c(data, crc)
-    return found
-
-
-def crc32(data: Buffer) -> int:
-    """CRC-32 of `data`."""
-    found: int = _library().crc32(data)
-    return found
-
-
-@functools.cache
-def _library() -> ModuleType:
+def __getattr__(name: str) -> Any:
+    if name not in ("crc32c", "crc32"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from awscrt import checksums  # noqa: PLC0415  see the module's docstring
 
-    return checksums  # type: ignore[no-any-return]
+    # Who asks again finds them without coming here.
+    globals().update(crc32c=checksums.crc32c, crc32=checksums.crc32)
+    return globals()[name]
 
 
-def _by_table(data: Buffer, crc: int) -> int:
-    table = _table()
-    crc ^= 0xFFFFFFFF
+def crc32c_of_few(data: Buffer) -> int:
+    """CRC-32C of a hundred bytes or so: 0.1 us for each until the library is loaded."""
+    if "crc32c" in globals():
+        return crc32c(data)
+    table, crc = _table(), 0xFFFFFFFF
     for byte in memoryview(data):
         crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
     return crc ^ 0xFFFFFFFF

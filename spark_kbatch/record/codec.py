@@ -306,9 +306,10 @@ class _Found:
                 self._data, table[first:end], self._numbers, self._headers,
                 self._bounds, self._valid, self._bytes[0], self._bytes[1], progress,
             )  # fmt: skip
-            for position, header, plain, _ in self._parts[first:end]:
-                if plain is None:
-                    batch_header.ensure_valid(self._source, position, header)
+            batch_header.ensure_all_valid(
+                self._source,
+                [(at, header) for at, header, plain, _ in self._parts[first:end] if plain is None],
+            )
             if answer < 0:
                 raise self._corrupt(int(answer), first + int(progress[3]), int(progress[4]))
         self._set_log_append_times(self._field("attributes") & LOG_APPEND_TIME)

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -487,6 +487,15 @@ def ensure_valid(data: Buffer, position: int, header: BatchHeader) -> None:
         if found != expected:
             raise _wrong_crc("CRC-32", position, expected, found)
         position += LOG_OVERHEAD + _LENGTH.unpack_from(data, position + 8)[0]
+
+
+def ensure_all_valid(data: Buffer, batches: Iterable[tuple[int, BatchHeader]]) -> None:
+    """As `ensure_valid`, for many batches of V2."""
+    view, crc32c = memoryview(data), checksums.crc32c
+    for position, header in batches:
+        end = position + LOG_OVERHEAD + header[1]
+        if crc32c(view[position + CRC_COVERS_FROM : end]) != header[4]:
+            ensure_valid(data, position, header)  # says what is wrong
 
 
 def message_crcs(data: Buffer, position: int) -> tuple[int, int]:

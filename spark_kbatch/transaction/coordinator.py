@@ -76,6 +76,13 @@ class Overwrite(NamedTuple):
     delete_delay_ms: int  # how long files stay, for ranges that were resolved before
 
 
+class _Job(NamedTuple):
+    transactional_id: str
+    sequence: int
+    author: Author
+    overwrite: Overwrite | None
+
+
 # What one task has staged for a partition: the same batches for each of these nodes.
 Copies: TypeAlias = Mapping[int, Sequence[Extent]]
 
@@ -145,6 +152,7 @@ class Coordinator:
         if not extents and overwrite is None:
             return True
         by_partition = _by_partition(extents, overwrite)
+        job = _Job(transactional_id, sequence, author, overwrite)
         progress = _Progress()
         try:
             self._await_replicas(by_partition)
@@ -154,43 +162,7 @@ class Coordinator:
                     return False
                 self._history.ensure_kept()
                 with self._manager.locks.partitions([*by_partition, COMMITS]):
-                    self._ensure_unchanged(by_partition, overwrite)
-                    leaders = self._ready([*by_partition, COMMITS])
-                    number, time_ms = leaders[COMMITS].state.log_end_offset, self._now_ms()
-                    states = {
-                        tp: self._place(tp, staged, number, time_ms, overwrite)
-                        for tp, staged in by_partition.items()
-                    }
-                    ends = {tp: _log_end(by_node) for tp, by_node in states.items()}
-                    offsets = {
-                        tp: (end - _total(by_partition[tp]).records_count, end)
-                        for tp, end in ends.items()
-                        if by_partition[tp]
-                    }
-                    total = _total(chain.from_iterable(by_partition.values()))
-                    record = Commit(
-                        number=number,
-                        time_ms=time_ms,
-                        overwrite=overwrite is not None,
-                        transactional_id=transactional_id,
-                        sequence=sequence,
-                        author=author,
-                        records_count=total.records_count,
-                        size_in_bytes=total.size_in_bytes,
-                        offsets=offsets,
-                        ends=self._ends(ends),
-                    )
-                    states[COMMITS] = self._place_record(record)
-                    self._ensure_enough_in_sync(states)
-                    prepared = self._prepare_and_decide(
-                        transactional_id, sequence, states, progress
-                    )
-                    progress.outcome = COMMITTED
-                    self._flip(states, flush=self._flush)
-                    if sequence != NO_TRANSACTION_SEQUENCE:
-                        offset = prepared.decided.prepare_offset
-                        self._sequences.note(transactional_id, sequence, offset)
-                    is_complete = self._complete(prepared)
+                    is_complete = self._publish_locked(by_partition, job, progress)
                 if not is_complete:
                     self._roll_forward_locked()
                 self._maybe_rewrite()
@@ -200,6 +172,48 @@ class Coordinator:
             raise CommitError(progress.outcome, str(error)) from error
         self._delete_old_segments(by_partition, overwrite)
         return True
+
+    def _publish_locked(
+        self,
+        by_partition: Mapping[TopicPartition, Sequence[Copies]],
+        job: _Job,
+        progress: _Progress,
+    ) -> bool:
+        """Place, prepare, flip, complete; whether it is complete. No commit is pending."""
+        self._ensure_unchanged(by_partition, job.overwrite)
+        leaders = self._ready([*by_partition, COMMITS])
+        number, time_ms = leaders[COMMITS].state.log_end_offset, self._now_ms()
+        states = {
+            tp: self._place(tp, staged, number, time_ms, job.overwrite)
+            for tp, staged in by_partition.items()
+        }
+        ends = {tp: _log_end(by_node) for tp, by_node in states.items()}
+        counts = {tp: _total(staged) for tp, staged in by_partition.items()}
+        record = Commit(
+            number=number,
+            time_ms=time_ms,
+            overwrite=job.overwrite is not None,
+            transactional_id=job.transactional_id,
+            sequence=job.sequence,
+            author=job.author,
+            records_count=sum(count.records_count for count in counts.values()),
+            size_in_bytes=sum(count.size_in_bytes for count in counts.values()),
+            offsets={
+                tp: (ends[tp] - count.records_count, ends[tp])
+                for tp, count in counts.items()
+                if by_partition[tp]
+            },
+            ends=self._ends(ends),
+        )
+        states[COMMITS] = self._place_record(record)
+        self._ensure_enough_in_sync(states)
+        prepared = self._prepare_and_decide(job, states, progress)
+        progress.outcome = COMMITTED
+        self._flip(states, flush=self._flush)
+        if job.sequence != NO_TRANSACTION_SEQUENCE:
+            offset = prepared.decided.prepare_offset
+            self._sequences.note(job.transactional_id, job.sequence, offset)
+        return self._complete(prepared)
 
     def pending(self) -> Collection[TopicPartition]:
         """The partitions of a commit that is decided and not complete.
@@ -421,8 +435,7 @@ class Coordinator:
 
     def _prepare_and_decide(
         self,
-        transactional_id: str,
-        sequence: int,
+        job: _Job,
         states: Mapping[TopicPartition, Mapping[int, LogState]],
         progress: _Progress,
     ) -> Prepared:
@@ -431,7 +444,7 @@ class Coordinator:
         while True:
             leader = partition.leader
             try:
-                prepared = self._prepare(transactional_id, sequence, states)
+                prepared = self._prepare(job, states)
                 progress.outcome = UNKNOWN
                 return prepared._replace(decided=self._decide(prepared.decided))
             except (OSError, KafkaStorageError):
@@ -446,21 +459,18 @@ class Coordinator:
                     raise
 
     def _prepare(
-        self,
-        transactional_id: str,
-        sequence: int,
-        states: Mapping[TopicPartition, Mapping[int, LogState]],
+        self, job: _Job, states: Mapping[TopicPartition, Mapping[int, LogState]]
     ) -> Prepared:
         """Put PrepareCommit and CompleteCommit behind the end of __transaction_state."""
         with self._manager.partition(TRANSACTION_STATE).leading_locked() as log:
             state = log.cut(log.state())
             now_ms = self._now_ms()
             appender = LogAppender(log, state, now_ms=now_ms)
-            prepare = TransactionValue(PREPARE_COMMIT, sequence, states, now_ms)
-            appender.append(self._message(transactional_id, prepare))
+            prepare = TransactionValue(PREPARE_COMMIT, job.sequence, states, now_ms)
+            appender.append(self._message(job.transactional_id, prepare))
             decided = appender.finish(flush=False, prepare_offset=state.log_end_offset)
-            complete = TransactionValue(COMPLETE_COMMIT, sequence, {}, now_ms)
-            appender.append(self._message(transactional_id, complete))
+            complete = TransactionValue(COMPLETE_COMMIT, job.sequence, {}, now_ms)
+            appender.append(self._message(job.transactional_id, complete))
             completed = appender.finish(flush=self._flush)
         if self._flush:
             decided = decided._replace(recovery_point=decided.log_end_offset)

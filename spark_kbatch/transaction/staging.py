@@ -7,7 +7,7 @@
                                           long as a file's name can be
 
 Each batch is staged once for each replica of its partition, in the staging-N beside that replica's
-broker-N. A disk that fails meanwhile is left out: the replica gets what another one's has.
+broker-N. A disk that fails meanwhile is left out: its replica gets what is staged for another one.
 
 A partition's batches go to the shared file until they pass `shared_bytes_max`, so that many tasks times
 many partitions do not make as many files; what comes then lies in files of its own, which the commit

@@ -32,6 +32,7 @@ from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError
 from spark_kbatch.model import AppendResult, LogOffsets, TopicPartition
 from spark_kbatch.replica.log_dirs import RETRY_MS
 from spark_kbatch.transaction.coordinator import COMMITTED, NOTHING_VISIBLE, UNKNOWN, Coordinator
+from spark_kbatch.transaction.history import COMMITS
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
 from tests.reference import Record, encode_batch
@@ -45,7 +46,6 @@ from tests.replica.disks import (
     Killed,
     a_replicated_cluster,
     bytes_of,
-    isr,
     partition,
     with_clock,
 )
@@ -177,14 +177,13 @@ class Schedule:
     def lose(self) -> None:
         """All that a disk holds, where another one has everything that counts, too."""
         node = self.rng.randrange(self.nodes)
-        in_sync = [n for n in isr(self.processes[0]) if self.is_readable(n)]
-        if set(in_sync) - {node} and self.is_readable(node):
-            # One topic decides about commits; it is in sync wherever it is not behind.
-            transactions = partition(self.processes[0], TRANSACTION_STATE)
-            others = [n for n in transactions.state().isr if n != node and self.is_readable(n)]
-            if others:
-                self.log[-1] += f" {node}"
-                shutil.rmtree(self.disk(node))
+        in_sync = [
+            {n for n in self.in_sync(tp) if self.is_readable(n)}
+            for tp in [*PARTITIONS, COMMITS, TRANSACTION_STATE]
+        ]
+        if self.is_readable(node) and all(nodes - {node} for nodes in in_sync):
+            self.log[-1] += f" {node}"
+            shutil.rmtree(self.disk(node))
 
     def sync(self) -> None:
         self.processes[self.rng.randrange(2)].manager.replicate(
@@ -260,8 +259,10 @@ class Schedule:
         return self.folder / f"disk-{node}"
 
     def has_readable(self, topic_partition: TopicPartition) -> bool:
-        in_sync = partition(self.processes[0], topic_partition).state().isr
-        return any(self.is_readable(node) for node in in_sync)
+        return any(self.is_readable(node) for node in self.in_sync(topic_partition))
+
+    def in_sync(self, topic_partition: TopicPartition) -> tuple[int, ...]:
+        return partition(self.processes[0], topic_partition).state().isr
 
     def is_readable(self, node: int) -> bool:
         folder = self.disk(node)

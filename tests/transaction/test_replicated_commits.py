@@ -225,7 +225,12 @@ def steps_of(tmp_path: Path, run: Callable[[Cluster, list[Extent], Clock], None]
     return len(disks.steps) - before
 
 
-def cases(tmp_path: Path, every: int = 1) -> Iterator[tuple[Path, int]]:
+each_step = pytest.mark.parametrize(
+    "every", [pytest.param(5, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+)
+
+
+def cases(tmp_path: Path, every: int) -> Iterator[tuple[Path, int]]:
     """A folder for each step of a commit, and its number."""
     for step in range(0, steps_of(tmp_path, commit), every):
         yield tmp_path / str(step), step
@@ -244,9 +249,12 @@ class FailsLater(Disks):
         super()._check(path, changes=changes)
 
 
+@each_step
 @pytest.mark.parametrize("node", NODES)
-def test_a_disk_may_fail_at_any_step_of_a_commit_and_come_back(tmp_path: Path, node: int) -> None:
-    for folder, step in cases(tmp_path):
+def test_a_disk_may_fail_at_any_step_of_a_commit_and_come_back(
+    tmp_path: Path, node: int, every: int
+) -> None:
+    for folder, step in cases(tmp_path, every):
         disks, clock = FailsLater(), Clock()
         cluster = with_clock(a_replicated_cluster(folder, disks, partitions=2), clock)
         write(cluster, OLD, clock)
@@ -264,11 +272,12 @@ def test_a_disk_may_fail_at_any_step_of_a_commit_and_come_back(tmp_path: Path, n
         ensure_equal_replicas(cluster)
 
 
+@each_step
 @pytest.mark.parametrize("lost", [None, 0, 1])
 def test_a_committer_may_die_at_any_step_and_a_disk_with_it(
-    tmp_path: Path, lost: int | None
+    tmp_path: Path, lost: int | None, every: int
 ) -> None:
-    for folder, step in cases(tmp_path):
+    for folder, step in cases(tmp_path, every):
         disks, clock = Disks(), Clock()
         cluster = with_clock(a_replicated_cluster(folder, disks, partitions=2), clock)
         write(cluster, OLD, clock)
@@ -299,7 +308,7 @@ def test_a_committer_may_die_at_any_step_and_a_disk_with_it(
 def test_the_last_replica_may_fail_behind_the_commit_point(tmp_path: Path) -> None:
     """Nobody else has what was decided, so its state is kept until its disk is back."""
     outcomes = set()
-    for folder, step in cases(tmp_path):
+    for folder, step in cases(tmp_path, every=1):
         disks, clock = FailsLater(), Clock()
         cluster = with_clock(a_replicated_cluster(folder, disks, partitions=2), clock)
         write(cluster, OLD, clock)
