@@ -101,8 +101,8 @@ ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
 class Commits(Protocol):
     """What an append has to know of commits."""
 
-    def pending(self) -> Collection[TopicPartition]:
-        """What the commit that is decided and not complete has written to; none without such one."""
+    def is_pending(self, topic_partitions: Collection[TopicPartition]) -> bool:
+        """Whether a commit that is not complete has written to one of these, or may have."""
 
     def roll_forward(self) -> None:
         """Finish it. Takes the commit lock, then partition locks."""
@@ -352,8 +352,7 @@ class ReplicaManager:
         """
         while True:
             with self.locks.partitions(topic_partitions):
-                pending = commits.pending()
-                if not any(tp in pending for tp in topic_partitions):
+                if not commits.is_pending(topic_partitions):
                     yield {
                         tp: self.partition(tp).ready_locked(flush=flush) for tp in topic_partitions
                     }

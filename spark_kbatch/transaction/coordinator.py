@@ -215,20 +215,29 @@ class Coordinator:
             self._sequences.note(job.transactional_id, job.sequence, offset)
         return self._complete(prepared)
 
-    def pending(self) -> Collection[TopicPartition]:
-        """The partitions of a commit that is decided and not complete.
+    def is_pending(self, topic_partitions: Collection[TopicPartition]) -> bool:
+        """Whether a commit that is not complete has written to one of these.
 
-        To one who holds the lock of one of them it says that the committer is dead, or has flipped
-        it: locks are held until then.
+        To one who holds their locks it says that the committer is dead, or has flipped them: it holds
+        the locks until then. Also where the leader of __transaction_state cannot be read: it may have
+        a commit that nobody else knows of, and would have it decided once it is back. With
+        `roll_forward` another one leads.
         """
-        while (replica := self._manager.replica(TRANSACTION_STATE)).state.has_pending_commit:
+        partition = self._manager.partition(TRANSACTION_STATE)
+        while True:
+            look = partition.look()
+            if look.state.leader not in look.found:
+                return True
+            replica = partition.shown(look)
+            if not replica.state.has_pending_commit:
+                return False
             try:
-                return _pending(replica).value.states.keys()
+                states = _pending(replica).value.states
+                return any(topic_partition in states for topic_partition in topic_partitions)
             except (FileNotFoundError, KafkaStorageError):
                 # It was completed meanwhile, and the topic rewritten.
                 if self._manager.replica(TRANSACTION_STATE).state == replica.state:
                     raise
-        return ()
 
     def roll_forward(self) -> None:
         """Finish the commit that a dead committer decided, if there is one."""
