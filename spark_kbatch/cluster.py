@@ -9,8 +9,9 @@ for arrow_batch in cluster.read("events"):
 from __future__ import annotations
 
 import functools
+import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +31,7 @@ from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import (
     ConfigError,
     KafkaStorageError,
+    KBatchError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
@@ -68,7 +70,7 @@ from spark_kbatch.transaction import (
 )
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.history import Commit, History
-from spark_kbatch.transaction.snapshot import Snapshots
+from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, Snapshots
 from spark_kbatch.transaction.staging import (
     LeftOver,
     ReplicatedStaging,
@@ -84,6 +86,9 @@ if TYPE_CHECKING:
     from spark_kbatch.log.repair import RepairReport
     from spark_kbatch.producer.producer import Producer
     from spark_kbatch.transports import TaskProducer
+
+
+logger = logging.getLogger(__name__)
 
 
 def now_ms() -> int:
@@ -125,7 +130,7 @@ class Cluster(TopicReader):
         self.locks = Locks(files, self.metadata.locks_dir)
         self.manager = ReplicaManager(files, self.metadata, self.locks, now_ms)
         self._producer_ids = ProducerIds(self.metadata, self.locks)
-        self.snapshots = Snapshots(self.manager, now_ms)
+        self.snapshots = Snapshots(self.manager, now_ms, self._elect)
         self._history = History(self.manager)
         if create and not self.metadata.exists():
             self._create([absolute_path(str(folder)) for folder in log_dirs])
@@ -281,6 +286,17 @@ class Cluster(TopicReader):
         """
         names = self.metadata.topic_names(internal=True) if topics is None else list(topics)
         return overview.replicate_all(self.manager, names, self._commits(flush=True))
+
+    def _elect(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Have other replicas lead, where those that do cannot be read. What goes wrong comes up again."""
+        commits = self._commits(flush=True)
+        others = [tp for tp in topic_partitions if tp != TRANSACTION_STATE]
+        try:
+            if len(others) < len(topic_partitions):
+                commits.roll_forward()
+        except (OSError, KBatchError) as error:
+            logger.warning("nobody is elected for now: %s", error)
+        self.manager.replicate(others, commits, flush=True)
 
     def replace_log_dir(self, node_id: int) -> None:
         """Take the empty directory at its path for the lost log dir of a node.

@@ -59,6 +59,11 @@ class Look(NamedTuple):
     state: PartitionState
     found: Mapping[int, LogState]
 
+    @property
+    def has_leader(self) -> bool:
+        """Whether it is the leader who was read."""
+        return self.state.leader in self.found
+
     def is_before(self, newer: Mapping[int, LogState]) -> bool:
         """Whether a commit was placed in other replicas than these: then others lead by now."""
         return bool(newer) and newer.keys().isdisjoint(self.found)

@@ -226,7 +226,7 @@ class Coordinator:
         partition = self._manager.partition(TRANSACTION_STATE)
         while True:
             look = partition.look()
-            if look.state.leader not in look.found:
+            if not look.has_leader:
                 return True
             replica = partition.shown(look)
             if not replica.state.has_pending_commit:

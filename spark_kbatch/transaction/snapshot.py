@@ -13,7 +13,11 @@ partition before step 2. One decided later is in step 4 as a whole; and none of 
 been read in step 2 without its PrepareCommit being below the number of step 3. So a reader sees
 each commit in all partitions and topics or in none, also after a crash between two flips.
 
-Takes no lock and writes nothing, so it works on a read-only mount.
+Takes no lock and writes nothing, so it works on a read-only mount. But where the leader of one of
+several replicas cannot be read, another is elected first: by what its followers have nobody can tell what
+it had shown, and when it is back it could not tell what they have shown. Who may not write, or finds no
+disk to write to, reads what the followers have; should the leader come back without them, and nobody has
+written meanwhile, then what is shown may end earlier again.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from spark_kbatch.errors import KafkaStorageError
@@ -57,8 +61,14 @@ class Transaction(NamedTuple):
 class Snapshots:
     """Answers for the partitions of one cluster. Thread-safe."""
 
-    def __init__(self, manager: ReplicaManager, now_ms: Callable[[], int]) -> None:
-        self._manager, self._now_ms = manager, now_ms
+    def __init__(
+        self,
+        manager: ReplicaManager,
+        now_ms: Callable[[], int],
+        elect: Callable[[Collection[TopicPartition]], None],
+    ) -> None:
+        """`elect` has other replicas lead partitions, if it can; it takes locks."""
+        self._manager, self._now_ms, self._elect = manager, now_ms, elect
 
     def replicas(
         self, topic_partitions: Iterable[TopicPartition], avoid: Container[int] = ()
@@ -73,6 +83,7 @@ class Snapshots:
             KafkaStorageError: of one of them no replica can be read.
         """
         wanted = {tp: self._manager.partition(tp) for tp in topic_partitions}
+        self._have_leaders([TRANSACTION_STATE, *wanted], avoid)
         while True:
             before = self._transactions()
             looks = {tp: partition.look(avoid) for tp, partition in wanted.items()}
@@ -93,6 +104,19 @@ class Snapshots:
                     tp: partition.shown(looks[tp], newer.get(tp, NOTHING_NEWER))
                     for tp, partition in wanted.items()
                 }
+
+    def _have_leaders(
+        self, topic_partitions: Iterable[TopicPartition], avoid: Container[int]
+    ) -> None:
+        lost = []
+        for topic_partition in topic_partitions:
+            partition = self._manager.partition(topic_partition)
+            if partition.only_log is None:
+                look = partition.look()
+                if not look.has_leader or look.state.leader in avoid:
+                    lost.append(topic_partition)
+        if lost:
+            self._elect(lost)
 
     def _transactions(self) -> Replica:
         return self._manager.replica(TRANSACTION_STATE)

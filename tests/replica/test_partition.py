@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -263,7 +264,33 @@ def test_a_reader_goes_on_with_another_replica(cluster: Cluster, disks: Disks) -
     disks.fail(disk(cluster, 0), BROKEN)
 
     assert builders.contents(cluster)[EVENTS] == records_of(BATCHES[:2])
-    assert partition(cluster).state().leader == 0  # a reader elects nobody
+    assert partition(cluster).state().leader == 1
+
+
+def test_what_a_reader_was_shown_by_a_follower_stays(tmp_path: Path) -> None:
+    """A writer died at any step, and its leader's disk with it, which then comes back alone."""
+    shown = set()
+    for step in range(20):
+        disks = Disks()
+        cluster = a_replicated_cluster(tmp_path / f"{step}", disks)
+        write(cluster, 0)
+        disks.kill_at = step
+        with contextlib.suppress(Killed):
+            write(cluster, 1)
+        disks.kill_at = None
+        disks.fail(disk(cluster, 0), BROKEN)
+        found = builders.contents(Cluster(str(cluster.path), files=disks))[EVENTS]
+        shown.add(len(found))
+
+        disks.mend(disk(cluster, 0))
+        for node in (1, 2):
+            disks.fail(disk(cluster, node), BROKEN)
+        with pytest.raises(KafkaStorageError, match="no in-sync replica"):
+            builders.contents(Cluster(str(cluster.path), files=disks))
+        for node in (1, 2):
+            disks.mend(disk(cluster, node))
+        assert builders.contents(Cluster(str(cluster.path), files=disks))[EVENTS] == found, step
+    assert shown == {1, 3}
 
 
 # What was not acknowledged.
