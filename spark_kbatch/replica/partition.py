@@ -29,7 +29,7 @@ The rules:
   though only in a log dir that is ours.
 
 A Spark job's data is placed behind the recorded ends of all members of the ISR, unseen; the commit then
-flips their states. `partition_view` tells what readers see, who take no lock.
+flips their states. `partition_view` tells what readers see, who take no lock but to have a leader elected.
 
 Source: Kafka core/.../cluster/Partition.scala, AbstractFetcherThread.scala, metadata/...
 /PartitionChangeBuilder.java.
