@@ -41,7 +41,7 @@ test-spark: java ## Run the tests that need Spark, the slow ones too
 	$(PYTEST) -m 'spark and not interop'
 
 soak: java ## Run every test but those of `interop`, the slow ones too; what needs Spark also on Spark 4.1
-	$(PYTEST) -m 'not interop'
+	HYPOTHESIS_PROFILE=soak $(PYTEST) -m 'not interop'
 	KBATCH_SOAK_ROUNDS=10 $(MAKE) $(OLDEST) test-spark
 
 interop: java ## Test against a real Kafka broker and its tools, which Maven brings

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
+from _pytest.mark import ParameterSet
+from hypothesis import settings
 from pyspark.sql import SparkSession
 
 SPARK_4_1 = pyspark.__version__.startswith("4.1.")
@@ -19,6 +22,21 @@ SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SHORT_LIVED_SPARK = {
     "PYSPARK_SUBMIT_ARGS": f"--conf 'spark.driver.extraJavaOptions={SHORT_LIVED_JVM}' pyspark-shell"
 }
+
+
+# Of each property so many examples; `make soak` has more.
+settings.register_profile("tests", max_examples=25)
+settings.register_profile("soak", max_examples=200)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
+
+
+def few(cases: Sequence[Any], count: int) -> list[Any]:
+    """The cases of a test that needs Spark: the first ones, and in the soak all of them."""
+    rest = [
+        case if isinstance(case, ParameterSet) else pytest.param(case) for case in cases[count:]
+    ]
+    marked = [pytest.param(*c.values, id=c.id, marks=[*c.marks, pytest.mark.slow]) for c in rest]
+    return [*cases[:count], *marked]
 
 
 def pytest_configure(config: pytest.Config) -> None:

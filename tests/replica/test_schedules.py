@@ -51,7 +51,7 @@ from tests.replica.disks import (
 )
 
 FIRST = int(os.environ.get("KBATCH_SCHEDULES_FIRST", "0"))
-QUICK, MANY = 30, 10_000
+QUICK, MANY = 15, 10_000
 PARTITIONS = [EVENTS, TopicPartition("events", 1)]
 STEPS = 14
 TIMEOUT_MS = 500

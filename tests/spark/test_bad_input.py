@@ -22,6 +22,7 @@ from spark_kbatch.errors import KafkaStorageError, KBatchError
 from spark_kbatch.spark.source import KBatchDataSource
 from spark_kbatch.spark.writer import Job
 from tests import builders
+from tests.conftest import few
 from tests.mounts import read_only
 from tests.spark.frames import frame_of, load, save, values
 
@@ -196,7 +197,7 @@ READS_THAT_COULD_BE_STREAMS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("options", "kind", "said"), READS)
+@pytest.mark.parametrize(("options", "kind", "said"), few(READS, 4))
 def test_load_refuses(
     spark: SparkSession, flights: Path, options: dict[str, str], kind: str, said: list[str]
 ) -> None:
@@ -261,6 +262,7 @@ def test_load_refuses_what_is_no_folder(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize(
     ("schema", "options", "said"),
+    few(
     [
         pytest.param(
             "value binary, ofset long", {}, ["'ofset'", "offset", "timestampType"], id="unknown-column"
@@ -277,7 +279,7 @@ def test_load_refuses_what_is_no_folder(spark: SparkSession) -> None:
             "value binary", {"startingOffset": "earliest"}, ["nearest known one is 'startingOffsets'"],
             id="unknown-option",
         ),
-    ],
+    ], 2),
 )  # fmt: skip
 def test_the_first_action_refuses_a_schema_and_options_given_with_one(
     spark: SparkSession, flights: Path, schema: str, options: dict[str, str], said: list[str]
@@ -292,6 +294,7 @@ def test_the_first_action_refuses_a_schema_and_options_given_with_one(
 
 @pytest.mark.parametrize(
     ("options", "kind", "said"),
+    few(
     [
         pytest.param(
             {"topc": "t"}, "ConfigError", ["'topc'", "nearest known one is 'topic'"],
@@ -324,7 +327,7 @@ def test_the_first_action_refuses_a_schema_and_options_given_with_one(
             {"topic": "t", "kafka.value.serializer": "x"}, "ConfigError",
             ["'kafka.value.serializer'", "string or binary"], id="forbidden-kafka-option",
         ),
-    ],
+    ], 3),
 )  # fmt: skip
 def test_save_refuses_options_and_makes_nothing(
     row: DataFrame, tmp_path: Path, options: dict[str, str], kind: str, said: list[str]
@@ -336,6 +339,7 @@ def test_save_refuses_options_and_makes_nothing(
 
 @pytest.mark.parametrize(
     ("columns", "said"),
+    few(
     [
         pytest.param("'k' AS key, 't' AS topic", ["'value' not found", "key, topic"], id="no-value"),
         pytest.param("'v' AS VALUE, 't' AS topic", ["'value' not found"], id="value-in-capitals"),
@@ -364,7 +368,7 @@ def test_save_refuses_options_and_makes_nothing(
             ["headers", "value:string", "array<struct<key:string,value:binary>>"],
             id="header-values",
         ),
-    ],
+    ], 4),
 )  # fmt: skip
 def test_save_refuses_columns_and_makes_nothing(
     spark: SparkSession, tmp_path: Path, columns: str, said: list[str]
@@ -454,6 +458,7 @@ def test_a_task_that_does_not_see_the_drivers_folder_fails(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("columns", "options", "kind", "said"),
+    few(
     [
         pytest.param(
             "CAST(IF(id = 7, NULL, 't') AS string) AS topic, 'v' AS value", {}, "ConfigError",
@@ -487,7 +492,7 @@ def test_a_task_that_does_not_see_the_drivers_folder_fails(tmp_path: Path) -> No
             "CAST('b' AS binary) AS value)) AS headers", {"topic": "t"}, "ConfigError",
             ["column 'headers'", "key is null"], id="header-without-a-key",
         ),
-    ],
+    ], 2),
 )  # fmt: skip
 def test_rows_fail_the_task_and_nothing_of_the_job_is_seen_or_left(
     spark: SparkSession,

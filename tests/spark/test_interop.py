@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests import builders
+from tests.conftest import few
 from tests.reference import CODECS, Record, decode_batches
 from tests.spark.frames import frame_of, save
 
@@ -45,7 +46,7 @@ READERS: list[Callable[[bytes], Iterator[Any]]] = [by_kafka_python, by_aiokafka,
 
 
 @pytest.mark.parametrize("adopt_min_bytes", [0, 8 << 20], ids=["renamed", "copied"])
-@pytest.mark.parametrize("compression", CODECS)
+@pytest.mark.parametrize("compression", few([*CODECS], 2))
 def test_clients_read_the_rows_from_the_log_files(
     spark: SparkSession, tmp_path: Path, compression: str, adopt_min_bytes: int
 ) -> None:

@@ -30,6 +30,7 @@ import spark_kbatch
 from spark_kbatch.config import parse_write_options
 from spark_kbatch.spark.writer import Job, KBatchWriter
 from tests import builders
+from tests.conftest import few
 from tests.reference import Record
 from tests.spark.frames import frame_of, kafkas_partition, load, records, save, values
 
@@ -114,21 +115,26 @@ def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.mark.parametrize(
     "options",
-    [
-        pytest.param({}, id="defaults"),
-        pytest.param({"compression_type": "gzip"}, id="gzip"),
-        pytest.param({"compression_type": "snappy"}, id="snappy"),
-        pytest.param({"compression_type": "lz4"}, id="lz4"),
-        pytest.param({"compression_type": "ZSTD"}, id="zstd"),
-        pytest.param(
-            {"batch_size": 1, "compression_type": "lz4"},
-            marks=pytest.mark.slow,
-            id="a-batch-per-row",
-        ),
-        pytest.param({"batch_size": 1500}, id="some-rows-larger-than-a-batch"),
-        pytest.param({"buffer_memory": 1 << 20, "flush": False}, id="least-memory-no-flush"),
-        pytest.param({"adopt_min_bytes": 0, "batch_size": 5000}, id="staged-files-become-segments"),
-    ],
+    few(
+        [
+            pytest.param({}, id="defaults"),
+            pytest.param({"compression_type": "gzip"}, id="gzip"),
+            pytest.param({"compression_type": "snappy"}, id="snappy"),
+            pytest.param({"compression_type": "lz4"}, id="lz4"),
+            pytest.param({"compression_type": "ZSTD"}, id="zstd"),
+            pytest.param(
+                {"batch_size": 1, "compression_type": "lz4"},
+                marks=pytest.mark.slow,
+                id="a-batch-per-row",
+            ),
+            pytest.param({"batch_size": 1500}, id="some-rows-larger-than-a-batch"),
+            pytest.param({"buffer_memory": 1 << 20, "flush": False}, id="least-memory-no-flush"),
+            pytest.param(
+                {"adopt_min_bytes": 0, "batch_size": 5000}, id="staged-files-become-segments"
+            ),
+        ],
+        3,
+    ),
 )
 def test_all_columns_and_their_order_come_back_whatever_the_layout(
     spark: SparkSession, tmp_path: Path, options: dict[str, Any]
@@ -336,17 +342,20 @@ def test_rows_of_many_small_tasks_lie_in_the_order_of_the_frame(
 
 @pytest.mark.parametrize(
     "schema",
-    [
-        pytest.param("offset long", id="offsets-alone"),
-        pytest.param("value binary, offset bigint", id="two"),
-        pytest.param("timestampType int, timestamp timestamp", id="times"),
-        pytest.param("topic string, partition int", id="none-of-the-record"),
-        pytest.param(
-            "headers array<struct<key:string,value:binary>>, timestampType int, timestamp timestamp, "
-            "offset long, partition int, topic string, value binary, key binary",
-            id="all-backwards",
-        ),
-    ],
+    few(
+        [
+            pytest.param("offset long", id="offsets-alone"),
+            pytest.param("value binary, offset bigint", id="two"),
+            pytest.param("timestampType int, timestamp timestamp", id="times"),
+            pytest.param("topic string, partition int", id="none-of-the-record"),
+            pytest.param(
+                "headers array<struct<key:string,value:binary>>, timestampType int, timestamp timestamp, "
+                "offset long, partition int, topic string, value binary, key binary",
+                id="all-backwards",
+            ),
+        ],
+        2,
+    ),
 )
 def test_a_schema_with_fewer_columns_in_any_order_reads_just_those(
     spark: SparkSession, written: Path, schema: StructType | str
