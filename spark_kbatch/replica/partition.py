@@ -206,8 +206,7 @@ class Partition(PartitionView):
         """
         if self.only_log is not None:
             (state,) = states.values()
-            if self.only_log.state().sequence < state.sequence:
-                self.only_log.write_state(state, flush=flush)
+            _write_if_newer(self.only_log, state, flush=flush)
             return
         known = self.state()
         flipped = [node for node in states if self._flipped_locked(node, states[node], flush=flush)]
@@ -224,9 +223,7 @@ class Partition(PartitionView):
         if not self._dirs.is_online(node_id):
             return False
         try:
-            log = self._log_of(node_id)
-            if log.state().sequence < state.sequence:
-                log.write_state(state, flush=flush)
+            _write_if_newer(self._log_of(node_id), state, flush=flush)
         except (OSError, KBatchError) as error:
             self._note(node_id, error)
             return False
@@ -363,8 +360,8 @@ class Partition(PartitionView):
         """
         led = self._ready()
         for _ in self.replicas:
-            if required_acks == -1 and len(led.state.isr) < self.min_isr:
-                raise NotEnoughReplicasError(str(self.topic_partition), led.state.isr, self.min_isr)
+            if required_acks == -1:
+                self.ensure_enough_in_sync_locked()
             try:
                 result = led.log.append_as_leader(
                     led.log_state, data, header,
@@ -585,3 +582,8 @@ class Partition(PartitionView):
                 state, leader.high_watermark, flush=True, now_ms=self._now_ms()
             )
         retention.delete_records(follower, state, leader.log_start_offset, self._now_ms())
+
+
+def _write_if_newer(log: PartitionLog, state: LogState, *, flush: bool) -> None:
+    if log.state().sequence < state.sequence:
+        log.write_state(state, flush=flush)

@@ -181,8 +181,8 @@ class Coordinator:
     ) -> bool:
         """Place, prepare, flip, complete; whether it is complete. No commit is pending."""
         self._ensure_unchanged(by_partition, job.overwrite)
-        leaders = self._ready([*by_partition, COMMITS])
-        number, time_ms = leaders[COMMITS].state.log_end_offset, self._now_ms()
+        _, log, state = self._ready([*by_partition, COMMITS])[COMMITS]
+        number, time_ms = log.cut(state).log_end_offset, self._now_ms()
         states = {
             tp: self._place(tp, staged, number, time_ms, job.overwrite)
             for tp, staged in by_partition.items()

@@ -64,8 +64,11 @@ class Repair:
     def _repair(self, tp: TopicPartition, known: Mapping[int, LogState]) -> RepairReport:
         topic_id = self._manager.metadata.topic(tp.topic).topic_id
         partition = self._manager.partition(tp)
-        node_id = partition.replicas[0] if partition.only_log else partition.readable().node_id
-        repair = LogRepair(self._manager.log(tp), dry_run=self._dry_run)
+        if partition.only_log is not None:  # whose state may be what is to be repaired
+            node_id, log = partition.replicas[0], partition.only_log
+        else:
+            node_id, log, _ = partition.readable()
+        repair = LogRepair(log, dry_run=self._dry_run)
         with self._locked(tp):
             return repair.run(topic_id, known.get(node_id))
 

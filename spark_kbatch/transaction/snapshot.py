@@ -83,11 +83,20 @@ class Snapshots:
             KafkaStorageError: of one of them no replica can be read.
         """
         wanted = {tp: self._manager.partition(tp) for tp in topic_partitions}
-        self._have_leaders([TRANSACTION_STATE, *wanted], avoid)
+        transaction_state = self._manager.partition(TRANSACTION_STATE)
+        may_elect = True
         while True:
-            before = self._transactions()
+            seen = [transaction_state.look()]
             looks = {tp: partition.look(avoid) for tp, partition in wanted.items()}
-            after = self._transactions()
+            seen.append(transaction_state.look())
+            lost = [tp for tp, look in looks.items() if not look.has_leader]
+            if not all(look.has_leader for look in seen):
+                lost.append(TRANSACTION_STATE)
+            if lost and may_elect:
+                may_elect = False
+                self._elect(lost)
+                continue
+            before, after = (transaction_state.shown(look) for look in seen)
             known = before.state
             first = known.prepare_offset if known.has_pending_commit else known.high_watermark
             if after.state.log_start_offset > first:
@@ -95,7 +104,7 @@ class Snapshots:
             try:
                 newer = self._decided(looks, after, first)
             except (FileNotFoundError, KafkaStorageError):
-                now = self._transactions().state
+                now = transaction_state.readable().state
                 if now.log_start_offset == after.state.log_start_offset:
                     raise
                 continue
@@ -104,22 +113,6 @@ class Snapshots:
                     tp: partition.shown(looks[tp], newer.get(tp, NOTHING_NEWER))
                     for tp, partition in wanted.items()
                 }
-
-    def _have_leaders(
-        self, topic_partitions: Iterable[TopicPartition], avoid: Container[int]
-    ) -> None:
-        lost = []
-        for topic_partition in topic_partitions:
-            partition = self._manager.partition(topic_partition)
-            if partition.only_log is None:
-                look = partition.look()
-                if not look.has_leader or look.state.leader in avoid:
-                    lost.append(topic_partition)
-        if lost:
-            self._elect(lost)
-
-    def _transactions(self) -> Replica:
-        return self._manager.replica(TRANSACTION_STATE)
 
     def _decided(
         self, of: Container[TopicPartition], after: Replica, first_offset: int

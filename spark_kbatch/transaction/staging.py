@@ -26,7 +26,7 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.config import Topic
@@ -58,7 +58,7 @@ class Extent(NamedTuple):
     @property
     def attempt(self) -> str:
         """Who staged them: TRANSACTION/ATTEMPT, the same in the staging-N of all nodes."""
-        return str(PurePath(self.file).parent)
+        return self.file.rpartition("/")[0]
 
 
 class ReplicatedStaging:

@@ -212,14 +212,20 @@ def test_what_is_overwritten_goes_from_every_replica(cluster: Cluster, clock: Cl
             assert not [name for name in names if name.startswith(f"{0:020d}")]
 
 
+def begun(folder: Path, disks: Disks) -> tuple[Cluster, list[Extent], Clock]:
+    """A cluster that holds OLD, and what a job has staged that writes NEW."""
+    clock = Clock()
+    cluster = with_clock(a_replicated_cluster(folder, disks, partitions=2), clock)
+    write(cluster, OLD, clock)
+    return cluster, job(cluster, NEW), clock
+
+
 # What happens at each step. A prototype of the job counts them.
 
 
 def steps_of(tmp_path: Path, run: Callable[[Cluster, list[Extent], Clock], None]) -> int:
-    disks, clock = Disks(), Clock()
-    cluster = with_clock(a_replicated_cluster(tmp_path / "steps", disks, partitions=2), clock)
-    write(cluster, OLD, clock)
-    extents = job(cluster, NEW)
+    disks = Disks()
+    cluster, extents, clock = begun(tmp_path / "steps", disks)
     before = len(disks.steps)
     run(cluster, extents, clock)
     return len(disks.steps) - before
@@ -255,10 +261,8 @@ def test_a_disk_may_fail_at_any_step_of_a_commit_and_come_back(
     tmp_path: Path, node: int, every: int
 ) -> None:
     for folder, step in cases(tmp_path, every):
-        disks, clock = FailsLater(), Clock()
-        cluster = with_clock(a_replicated_cluster(folder, disks, partitions=2), clock)
-        write(cluster, OLD, clock)
-        extents = job(cluster, NEW)
+        disks = FailsLater()
+        cluster, extents, clock = begun(folder, disks)
         disks.folder, disks.at = folder / f"disk-{node}", len(disks.steps) + step
         commit(cluster, extents, clock)
         assert values(cluster) == of(OLD, NEW), step
@@ -278,10 +282,8 @@ def test_a_committer_may_die_at_any_step_and_a_disk_with_it(
     tmp_path: Path, lost: int | None, every: int
 ) -> None:
     for folder, step in cases(tmp_path, every):
-        disks, clock = Disks(), Clock()
-        cluster = with_clock(a_replicated_cluster(folder, disks, partitions=2), clock)
-        write(cluster, OLD, clock)
-        extents = job(cluster, NEW)
+        disks = Disks()
+        cluster, extents, clock = begun(folder, disks)
         disks.kill_at = step
         with pytest.raises(Killed):
             commit(cluster, extents, clock)
@@ -343,10 +345,8 @@ def test_the_last_replica_may_fail_behind_the_commit_point(tmp_path: Path) -> No
 
 def test_a_reader_sees_a_commit_that_is_decided_in_all_replicas(tmp_path: Path) -> None:
     """Also where it reads one that stands in for a leader, and where nobody has rolled it forward."""
-    disks, clock = Disks(), Clock()
-    cluster = with_clock(a_replicated_cluster(tmp_path, disks, partitions=2), clock)
-    write(cluster, OLD, clock)
-    extents = job(cluster, NEW)
+    disks = Disks()
+    cluster, extents, clock = begun(tmp_path, disks)
     committer = Coordinator(cluster.manager, clock, adopt_min_bytes=1, flush=True)
 
     def die(*_: object, **__: object) -> None:
