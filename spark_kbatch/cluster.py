@@ -132,6 +132,7 @@ class Cluster(TopicReader):
         self._producer_ids = ProducerIds(self.metadata, self.locks)
         self.snapshots = Snapshots(self.manager, now_ms, self._elect)
         self._history = History(self.manager)
+        self._committers: dict[bool, Coordinator] = {}  # by whether they flush
         if create and not self.metadata.exists():
             self._create([absolute_path(str(folder)) for folder in log_dirs])
         self.metadata.ensure_exists()
@@ -434,7 +435,11 @@ class Cluster(TopicReader):
 
     def _commits(self, *, flush: bool) -> Coordinator:
         """Who finishes the commit that a dead committer left."""
-        return Coordinator(self.manager, now_ms, adopt_min_bytes=0, flush=flush)
+        known = self._committers.get(flush)
+        if known is None:
+            known = Coordinator(self.manager, now_ms, adopt_min_bytes=0, flush=flush)
+            self._committers[flush] = known
+        return known
 
     # Deleting.
 
@@ -524,8 +529,7 @@ class Cluster(TopicReader):
             names = self.metadata.topic_names(internal=True)
             partitions = [tp for name in names for tp in self.manager.partitions(name)]
         partitions = [TopicPartition(*tp) for tp in partitions]
-        coordinator = Coordinator(self.manager, now_ms, adopt_min_bytes=0, flush=True)
-        return Repair(self.manager, coordinator, dry_run=dry_run).run(partitions)
+        return Repair(self.manager, self._commits(flush=True), dry_run=dry_run).run(partitions)
 
     def coordinator(self, options: WriteOptions) -> Coordinator:
         """Who publishes what tasks stage."""

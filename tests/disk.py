@@ -332,7 +332,10 @@ class DiskFiles(Files):
 
     def close(self, descriptor: int) -> None:
         with self.disk.changed:
-            del self.disk.descriptors[descriptor]
+            holders = self.disk.descriptors.pop(descriptor)[0].byte_holders
+            for position in [one for one, holder in holders.items() if holder is self]:
+                del holders[position]
+            self.disk.changed.notify_all()
 
     # Writing.
 
@@ -465,7 +468,9 @@ class DiskFiles(Files):
 
     def unlock_byte(self, descriptor: int, position: int) -> None:
         with self.disk.changed:
-            self.disk.descriptors[descriptor][0].byte_holders.pop(position, None)
+            holders = self.disk.descriptors[descriptor][0].byte_holders
+            if holders.get(position) is self:
+                del holders[position]
             self.disk.changed.notify_all()
 
     def share_lock(self, descriptor: int) -> bool:

@@ -86,6 +86,8 @@ class LogAppender:
         )
         self._touched: dict[Path, None] = {}
         self._made_files = False
+        # Where earlier appends were not flushed, the state with them.
+        self._unflushed = state if state.recovery_point < state.log_end_offset else None
 
     def append(self, data: bytearray | memoryview) -> None:
         """Copy batches behind the active segment, rolling where it is full. Writes to `data`.
@@ -256,6 +258,12 @@ class LogAppender:
         )
         return self._state
 
+    def flush(self) -> LogState:
+        """The state that `finish` returned last, of the same number, with all it shows on disk."""
+        self._flush()
+        self._state = self._state._replace(recovery_point=self.next_offset)
+        return self._state
+
     def _assign(
         self, head: bytearray | memoryview, records: Buffer, header: BatchHeader
     ) -> BatchHeader:
@@ -391,17 +399,17 @@ class LogAppender:
 
     def _flush(self) -> None:
         paths: dict[Path, None] = {}
-        if self._state.recovery_point < self._state.log_end_offset:
-            # Earlier commits were not flushed: this one covers them too.
-            bases = self._log.segments(self._state)
-            first = max(bisect.bisect_right(bases, self._state.recovery_point) - 1, 0)
+        earlier = self._unflushed
+        if earlier is not None:
+            bases = self._log.segments(earlier)
+            first = max(bisect.bisect_right(bases, earlier.recovery_point) - 1, 0)
             for base in bases[first:]:
                 paths.update(dict.fromkeys(segment_paths(self._log.directory, base)))
         paths.update(self._touched)
         self._files.flush(path for path in paths if self._files.exists(path))
-        if self._made_files or self._state.recovery_point < self._state.log_end_offset:
+        if self._made_files or earlier is not None:
             self._files.flush([self._log.directory])
-        self._touched, self._made_files = {}, False
+        self._touched, self._made_files, self._unflushed = {}, False, None
 
     def _pieces(self, source: Path, position: int, size: int) -> Iterator[memoryview]:
         """Whole batches of source[position : position + size], about 8 MiB at a time."""

@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import (
@@ -92,6 +93,28 @@ from spark_kbatch.record.header import (
     whole_size,
 )
 from spark_kbatch.record.legacy import unwrap
+
+
+class Ahead(NamedTuple):
+    """What a leader has, and shows once its followers have it."""
+
+    result: AppendResult
+    state: LogState  # as it was written; `flush` gives the one that says what is on disk
+    log: PartitionLog
+    appender: LogAppender
+
+    def flush(self) -> LogState:
+        """On return the batch, and the state with it, are on disk."""
+        state = self.appender.flush()
+        self.log.flush_state()
+        return state
+
+
+class Copied(NamedTuple):
+    """What a follower has, and does not show yet."""
+
+    log_end_offset: int
+    show: Callable[[], LogState]
 
 
 class PartitionLog:
@@ -367,11 +390,8 @@ class PartitionLog:
         origin: AppendOrigin,
         flush: bool,
         now_ms: int,
-        is_replicated: bool = False,
     ) -> AppendResult:
         """Append one batch that `validate` has accepted, and make it visible.
-
-        With `is_replicated` it is for followers alone: the high watermark stays where it is.
 
         A duplicate is not written again: the answer has its first offsets. The caller holds the
         partition's lock, and no decided commit waits for its flip here. `data` is only read, and not
@@ -384,13 +404,40 @@ class PartitionLog:
                 be. Repeating it is safe for an idempotent producer: the log is looked at then.
         Source: UnifiedLog.append.
         """
+        return self._append(state, data, header, origin, flush=flush, now_ms=now_ms).result
+
+    def append_ahead(
+        self,
+        state: LogState,
+        data: Buffer,
+        header: BatchHeader,
+        *,
+        origin: AppendOrigin,
+        now_ms: int,
+    ) -> Ahead:
+        """As `append_as_leader`, for followers alone: the high watermark stays, nothing is flushed."""
+        return self._append(
+            state, data, header, origin,
+            flush=False, now_ms=now_ms, high_watermark=state.high_watermark,
+        )  # fmt: skip
+
+    def _append(
+        self,
+        state: LogState,
+        data: Buffer,
+        header: BatchHeader,
+        origin: AppendOrigin,
+        *,
+        flush: bool,
+        now_ms: int,
+        high_watermark: int | None = None,
+    ) -> Ahead:
         appender = LogAppender(self, state, now_ms=now_ms)
         # What a dead writer left behind the active segment shows in its size. Other left-overs,
         # index entries and segments, come to light only when the segment is rolled.
         if appender.is_full_for(header) or not self.is_as_recorded(state):
             state = self.cut(state)
             appender = LogAppender(self, state, now_ms=now_ms)
-        high_watermark = state.high_watermark if is_replicated else None
         idempotent = header.producer_id > NO_PRODUCER_ID
         marker = None
         if idempotent:
@@ -403,9 +450,10 @@ class PartitionLog:
                 duplicate = self.producers.states.find_duplicate(header)
                 if duplicate is not None:
                     if flush:  # It was perhaps not flushed, or the flush of its state failed.
-                        again = appender.finish(flush=True, high_watermark=high_watermark)
-                        self.write_state(again, flush=True)
-                    return self._appended(state, duplicate.base_offset, duplicate.timestamp)
+                        state = appender.finish(flush=True, high_watermark=high_watermark)
+                        self.write_state(state, flush=True)
+                    result = self._result(state, duplicate.base_offset, duplicate.timestamp)
+                    return Ahead(result, state, self, appender)
                 self.producers.states.ensure_follows(header)
         are_known = self.producers.are_known(state)
         if appender.is_full_for(header) and are_known:
@@ -424,7 +472,7 @@ class PartitionLog:
                 appender.touch(
                     transaction_index.append(self.files, self.directory, base, [aborted])
                 )
-        if is_replicated:
+        if high_watermark is not None:
             last_stable_offset = state.last_stable_offset
         after = appender.finish(
             flush=flush, high_watermark=high_watermark, last_stable_offset=last_stable_offset
@@ -434,7 +482,8 @@ class PartitionLog:
             if idempotent:
                 replay(self.producers.states, header, marker, now_ms)
             self.producers.are_as_of(after)
-        return self._appended(state, header.base_offset, header.max_timestamp)
+        result = self._result(state, header.base_offset, header.max_timestamp)
+        return Ahead(result, after, self, appender)
 
     def move_high_watermark(
         self,
@@ -504,9 +553,25 @@ class PartitionLog:
             In all of these cases nothing is written.
         Source: UnifiedLog.appendAsFollower, LeaderEpochFileCache.assign.
         """
-        first = next((header for _, header in walk(data)), None)
-        if first is None:
+        if not len(data):
             return self.move_high_watermark(state, high_watermark, flush=flush, now_ms=now_ms)
+        return self.copy(
+            state, data,
+            high_watermark=high_watermark, flush=flush, now_ms=now_ms, prepare_offset=prepare_offset,
+        ).show()  # fmt: skip
+
+    def copy(
+        self,
+        state: LogState,
+        data: Buffer,
+        *,
+        high_watermark: int,
+        flush: bool,
+        now_ms: int,
+        prepare_offset: int | None,
+    ) -> Copied:
+        """The first half of `append_as_follower`; nothing is flushed before the second."""
+        first = next(header for _, header in walk(data))
         appender = LogAppender(self, state, now_ms=now_ms, as_follower=True)
         is_one_batch = first.size_in_bytes == len(data) and first.magic == MAGIC
         if (
@@ -525,24 +590,33 @@ class PartitionLog:
             state = state._replace(leader_epoch=max(state.leader_epoch, epochs_after[-1][0]))
         appender = LogAppender(self, state, now_ms=now_ms, as_follower=True)
         self.producers.read(state, now_ms)
-        try:
+        with self._producers_with_batches():
             self._append_and_replay(appender, memoryview(data), now_ms)
-            high_watermark = max(state.high_watermark, min(high_watermark, appender.next_offset))
-            last_stable_offset = self.producers.states.last_stable_offset(
-                high_watermark, state.log_start_offset
-            )
-            after = appender.finish(
-                flush=flush,
-                prepare_offset=prepare_offset,
-                high_watermark=high_watermark,
-                last_stable_offset=last_stable_offset,
-            )
-            self.write_state(after, flush=flush)
+
+        def show() -> LogState:
+            shown_end = max(state.high_watermark, min(high_watermark, appender.next_offset))
+            with self._producers_with_batches():
+                after = appender.finish(
+                    flush=flush,
+                    prepare_offset=prepare_offset,
+                    high_watermark=shown_end,
+                    last_stable_offset=self.producers.states.last_stable_offset(
+                        shown_end, state.log_start_offset
+                    ),
+                )
+                self.write_state(after, flush=flush)
+            self.producers.are_as_of(after)
+            return after
+
+        return Copied(appender.next_offset, show)
+
+    @contextlib.contextmanager
+    def _producers_with_batches(self) -> Iterator[None]:
+        try:
+            yield
         except BaseException:
             self.producers.forget()  # They know of batches that the log may not have.
             raise
-        self.producers.are_as_of(after)
-        return after
 
     def _append_and_replay(self, appender: LogAppender, data: memoryview, now_ms: int) -> None:
         """Append a leader's batches, and let the producers and the transaction index know of them."""
@@ -614,7 +688,7 @@ class PartitionLog:
         self.producers.forget()
         self._aborted = AbortedSearch(self.files)
 
-    def _appended(self, state: LogState, base_offset: int, time_ms: int) -> AppendResult:
+    def _result(self, state: LogState, base_offset: int, time_ms: int) -> AppendResult:
         log_append_time = time_ms if self.config.is_log_append_time else NO_TIMESTAMP
         return AppendResult(base_offset, log_append_time, state.log_start_offset)
 

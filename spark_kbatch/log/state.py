@@ -110,6 +110,7 @@ def pack(state: LogState) -> bytes:
     return body + _CRC.pack(checksums.crc32c_of_few(body))
 
 
+@lru_cache(maxsize=256)  # most states are read several times
 def unpack(data: bytes) -> LogState | None:
     """The state in a slot's bytes, or None where they are not one."""
     if len(data) < SLOT_SIZE:

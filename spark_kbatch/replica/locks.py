@@ -33,11 +33,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import random
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from spark_kbatch.errors import LogDirLockedError
@@ -48,33 +50,37 @@ _DEADLOCK_PAUSE_S = 0.0005, 0.005  # at random, so that two do not step on each 
 
 
 class _OpenFile:
-    """A descriptor, and how many use it."""
+    """The one descriptor of a file, and how many use it."""
 
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor, self.users = descriptor, 0
+    __slots__ = ("descriptor", "path", "users")
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path, self.descriptor, self.users = path, descriptor, 0
 
 
 class _Shared:
     """What all `Locks` of one directory in one process have in common."""
 
     def __init__(self) -> None:
+        self.process = _process
         self.commit = threading.Lock()  # before the file's lock; so are the next two
         self.metadata = threading.Lock()
         self.partitions: dict[TopicPartition, threading.Lock] = {}
-        self.mutex = threading.Lock()  # guards partitions and files; innermost
+        self.mutex = threading.Lock()  # guards `files` and their users; innermost
         self.files: dict[Path, _OpenFile] = {}
 
 
+_process = object()  # another one in each process
 _shared: dict[Path, _Shared] = {}
-_shared_mutex = threading.Lock()  # guards _shared
 _broker_log_dirs = threading.Lock()  # held with the lock of a broker's log dir; before it
 
 
 def _forget() -> None:
     """In a forked child: it holds none of its parent's locks, and its threads are gone."""
-    global _shared_mutex, _broker_log_dirs
+    global _broker_log_dirs, _process
+    _process = object()
     _shared.clear()
-    _shared_mutex, _broker_log_dirs = threading.Lock(), threading.Lock()
+    _broker_log_dirs = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -85,11 +91,13 @@ class Locks:
 
     def __init__(self, files: Files, locks_dir: Path) -> None:
         self._files, self._dir = files, locks_dir
+        self._known = _shared.setdefault(locks_dir, _Shared())
 
     @property
     def _state(self) -> _Shared:
-        with _shared_mutex:
-            return _shared.setdefault(self._dir, _Shared())
+        if self._known.process is not _process:
+            self._known = _shared.setdefault(self._dir, _Shared())
+        return self._known
 
     @contextlib.contextmanager
     def commit(self) -> Iterator[None]:
@@ -103,28 +111,19 @@ class Locks:
         with self._state.metadata, self._files.flock(self._dir / "metadata"):
             yield
 
-    @contextlib.contextmanager
-    def partitions(self, topic_partitions: Iterable[TopicPartition]) -> Iterator[None]:
+    def partitions(
+        self, topic_partitions: Iterable[TopicPartition]
+    ) -> AbstractContextManager[None]:
         """Of whoever writes to these logs; taken in the one order."""
-        with contextlib.ExitStack() as held:
-            for topic_partition in sorted(set(topic_partitions)):
-                held.enter_context(self._partition(topic_partition))
-            yield
+        return _PartitionLocks(self._files, self._dir, self._state, sorted({*topic_partitions}))
 
-    @contextlib.contextmanager
-    def log_dir(self, path: Path) -> Iterator[None]:
+    def log_dir(self, path: Path) -> AbstractContextManager[None]:
         """Of whoever writes into a log dir.
 
-        Raises:
+        Entering it raises:
             LogDirLockedError: a broker is in.
         """
-        with self._descriptor(path / ".lock") as descriptor:
-            if not self._files.share_lock(descriptor):
-                raise LogDirLockedError(
-                    f"{path / '.lock'} is held by another program, a Kafka broker most likely: stop "
-                    "it, or write elsewhere"
-                )
-            yield
+        return _SharedLogDir(self._files, self._state, _in(path, ".lock"))
 
     @contextlib.contextmanager
     def exclusive_log_dir(self, path: Path) -> Iterator[None]:
@@ -145,23 +144,116 @@ class Locks:
             finally:
                 self._files.close(descriptor)
 
-    @contextlib.contextmanager
-    def _partition(self, topic_partition: TopicPartition) -> Iterator[None]:
-        state = self._state
-        with state.mutex:
-            thread_lock = state.partitions.setdefault(topic_partition, threading.Lock())
-        path = self._dir / f"{topic_partition.topic}.lock"
-        with thread_lock:
-            held = False
-            while not held:
-                with self._descriptor(path) as descriptor:
-                    self._wait_for_byte(descriptor, topic_partition.partition)
-                    try:
-                        held = self._files.is_at(descriptor, path)
-                        if held:
-                            yield
-                    finally:
-                        self._files.unlock_byte(descriptor, topic_partition.partition)
+
+class _RecordLocks:
+    """Record locks, held while in the context. Every append takes some: so no generators."""
+
+    __slots__ = ("_files", "_state")
+
+    def __init__(self, files: Files, state: _Shared) -> None:
+        self._files, self._state = files, state
+
+    def _open(self, path: Path) -> _OpenFile:
+        with self._state.mutex:
+            file = self._state.files.get(path)
+            # One that was replaced is left to those who hold locks on it.
+            if file is None or not self._files.is_at(file.descriptor, path):
+                file = _OpenFile(path, self._files.open_for_locks(path))
+                self._state.files[path] = file
+            file.users += 1
+        return file
+
+    def _close(self, file: _OpenFile, locked_byte: int | None = None) -> None:
+        with self._state.mutex:
+            file.users -= 1
+            if file.users == 0:
+                if self._state.files.get(file.path) is file:
+                    del self._state.files[file.path]
+                self._files.close(file.descriptor)  # which lets go of the lock, too
+            elif locked_byte is not None:
+                self._files.unlock_byte(file.descriptor, locked_byte)
+
+
+class _SharedLogDir(_RecordLocks):
+    """Shared with all that write into it, but a broker."""
+
+    __slots__ = ("_file", "_path")
+
+    def __init__(self, files: Files, state: _Shared, path: Path) -> None:
+        super().__init__(files, state)
+        self._path = path
+
+    def __enter__(self) -> None:
+        self._file = self._open(self._path)
+        try:
+            if not self._files.share_lock(self._file.descriptor):
+                raise LogDirLockedError(
+                    f"{self._path} is held by another program, a Kafka broker most likely: stop it, "
+                    "or write elsewhere"
+                )
+        except BaseException:
+            self._close(self._file)
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._close(self._file)
+
+
+class _PartitionLocks(_RecordLocks):
+    """Of some partitions, in order."""
+
+    __slots__ = ("_dir", "_held", "_topic_partitions")
+
+    def __init__(
+        self, files: Files, directory: Path, state: _Shared, topic_partitions: list[TopicPartition]
+    ) -> None:
+        super().__init__(files, state)
+        self._dir, self._topic_partitions = directory, topic_partitions
+        self._held: list[tuple[threading.Lock, _OpenFile, int]] = []
+
+    def __enter__(self) -> None:
+        try:
+            for topic_partition in self._topic_partitions:
+                self._take(topic_partition)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            while self._held:
+                thread_lock, file, byte = self._held.pop()
+                try:
+                    self._close(file, byte)
+                finally:
+                    thread_lock.release()
+        finally:
+            if self._held:  # The others, too, where one could not be let go.
+                self.__exit__()
+
+    def _take(self, topic_partition: TopicPartition) -> None:
+        topic, byte = topic_partition
+        known = self._state.partitions
+        thread_lock = known.get(topic_partition) or known.setdefault(
+            topic_partition, threading.Lock()
+        )
+        path = _in(self._dir, f"{topic}.lock")
+        thread_lock.acquire()
+        try:
+            while True:
+                file = self._open(path)
+                try:
+                    self._wait_for_byte(file.descriptor, byte)
+                    if self._files.is_at(file.descriptor, path):
+                        break
+                except BaseException:
+                    self._close(file, byte)
+                    raise
+                self._close(file, byte)
+        except BaseException:
+            thread_lock.release()
+            raise
+        self._held.append((thread_lock, file, byte))
 
     def _wait_for_byte(self, descriptor: int, position: int) -> None:
         while True:
@@ -172,21 +264,7 @@ class Locks:
                     raise
             time.sleep(random.uniform(*_DEADLOCK_PAUSE_S))
 
-    @contextlib.contextmanager
-    def _descriptor(self, path: Path) -> Iterator[int]:
-        """The one descriptor in this process of the file at `path`."""
-        state = self._state
-        with state.mutex:
-            file = state.files.get(path)
-            if file is None or not self._files.is_at(file.descriptor, path):
-                file = state.files[path] = _OpenFile(self._files.open_for_locks(path))
-            file.users += 1
-        try:
-            yield file.descriptor
-        finally:
-            with state.mutex:
-                file.users -= 1
-                if file.users == 0:
-                    self._files.close(file.descriptor)
-                    if state.files.get(path) is file:
-                        del state.files[path]
+
+@functools.lru_cache(maxsize=4096)
+def _in(directory: Path, name: str) -> Path:
+    return directory / name

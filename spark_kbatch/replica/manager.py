@@ -23,7 +23,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from spark_kbatch.config import INTERNAL_PREFIX, Topic, TopicConfig, ensure_valid_topic
@@ -68,7 +69,7 @@ from spark_kbatch.replica.fetching import (
 )
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.log_dirs import LogDirs
-from spark_kbatch.replica.metadata import Metadata
+from spark_kbatch.replica.metadata import LogDir, Metadata
 from spark_kbatch.replica.partition import Appended, Partition
 from spark_kbatch.replica.partition_view import Replica
 from spark_kbatch.replica.producing import DelayedProduce, OnComplete
@@ -231,7 +232,7 @@ class ReplicaManager:
         try:
             if required_acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
                 raise InvalidRequiredAcksError(required_acks)
-            with self.writing():
+            with self.writing(partitions):
                 appended = {
                     tp: self._append_one(
                         tp,
@@ -315,20 +316,15 @@ class ReplicaManager:
         except (OSError, KBatchError) as error:
             return Appended(_answer(error))
         try:
-            with self.locked([topic_partition], commits, flush=flush) as leaders:
-                if partition.only_log is None:
-                    appended, log = partition.append_locked(
-                        data, header, origin=origin, required_acks=required_acks, flush=flush
-                    )
-                else:
-                    _, log, state = leaders[topic_partition]
-                    appended = Appended(
-                        log.append_as_leader(
-                            state, data, header, origin=origin, flush=flush, now_ms=self._now_ms()
+            while True:  # as in `locked`
+                with self.locks.partitions([topic_partition]):
+                    if not commits.is_pending([topic_partition]):
+                        appended, log = partition.append_locked(
+                            data, header, origin=origin, required_acks=required_acks, flush=flush
                         )
-                    )
-                self._maybe_delete_old_segments(log, self._now_ms())
-                return appended
+                        self._maybe_delete_old_segments(log, self._now_ms())
+                        return appended
+                commits.roll_forward()
         except CorruptRecordError as error:  # in the log; the batch given is sound
             return Appended(
                 _answer(KafkaStorageError(f"{topic_partition} cannot be appended to: {error}"))
@@ -602,19 +598,36 @@ class ReplicaManager:
             for partition in range(partitions)
         )
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(
+        self, topic_partitions: Iterable[TopicPartition] | None = None
+    ) -> AbstractContextManager[None]:
         """Keeps brokers out of the log dirs while this process writes into them.
 
-        Raises:
+        Args:
+            topic_partitions: what it writes to, where that is all.
+
+        Entering it raises:
             LogDirLockedError: a broker is in.
         """
-        if len(self.dirs.all) == 1:
-            with self.locks.log_dir(self.metadata.broker_dir):
-                yield
-            return
+        log_dirs: Sequence[LogDir] = self.dirs.all
+        if topic_partitions is not None and len(log_dirs) > 1:
+            log_dirs = [self.metadata.log_dir(node) for node in self._nodes_of(topic_partitions)]
+        if len(log_dirs) == 1:
+            return self.locks.log_dir(log_dirs[0].path)
+        return self._writing_to(log_dirs)
+
+    def _nodes_of(self, topic_partitions: Iterable[TopicPartition]) -> list[int]:
+        nodes: set[int] = set()
+        for topic_partition in topic_partitions:
+            # What is wrong comes up again where it is written to.
+            with contextlib.suppress(OSError, KBatchError):
+                nodes.update(self.partition(topic_partition).replicas)
+        return sorted(nodes)
+
+    @contextlib.contextmanager
+    def _writing_to(self, log_dirs: Sequence[LogDir]) -> Iterator[None]:
         with contextlib.ExitStack() as held:
-            for node_id, path, _ in self.dirs.all:
+            for node_id, path, _ in log_dirs:
                 if self.dirs.is_online(node_id):
                     try:
                         held.enter_context(self.locks.log_dir(path))

@@ -38,32 +38,35 @@ Source: Kafka core/.../cluster/Partition.scala, AbstractFetcherThread.scala, met
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from spark_kbatch.config import Topic
 from spark_kbatch.errors import (
-    CorruptRecordError,
     KafkaStorageError,
     KBatchError,
     NotEnoughReplicasError,
 )
-from spark_kbatch.log import retention, truncation
 from spark_kbatch.log.files import Buffer
 from spark_kbatch.log.leader_epochs import LeaderEpochCache
-from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.log.partition_log import Ahead, PartitionLog
 from spark_kbatch.log.state import LogState, read_state
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.record.header import NO_PRODUCER_ID, BatchHeader
 from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.metadata import Metadata, PartitionState
 from spark_kbatch.replica.partition_view import PartitionView, Replica
+from spark_kbatch.replica.replica_fetcher import LeaderError, ReplicaFetcher
 
 logger = logging.getLogger(__name__)
 
-_COPY_BYTES = 8 << 20
+T = TypeVar("T")
+Step: TypeAlias = Callable[[], LogState | None]
+Begin: TypeAlias = Callable[[Step], Step]
+
 _CATCH_UP_BYTES = 64 << 20  # for a replica outside of the ISR, in one hold of the lock
 
 
@@ -82,14 +85,6 @@ class Leadership(NamedTuple):
     state: PartitionState
     log: PartitionLog  # the leader's
     log_state: LogState
-
-
-class _LeaderError(Exception):
-    """What is copied cannot be had from the leader; carries why."""
-
-    def __init__(self, cause: Exception) -> None:
-        super().__init__(cause)
-        self.cause = cause
 
 
 class Partition(PartitionView):
@@ -318,20 +313,26 @@ class Partition(PartitionView):
         return state
 
     def _replicate_locked(
-        self, led: Leadership, *, flush: bool, are_plain: bool = False
+        self,
+        led: Leadership,
+        *,
+        flush: bool,
+        are_plain: bool = False,
+        ahead: Ahead | None = None,
     ) -> Leadership:
         """Make the followers equal to the leader; ISR and high watermark then.
 
         Args:
             are_plain: whether what lies above the high watermark has no producer ids.
+            ahead: what the leader has to flush, which it does meanwhile.
         """
-        state, log, log_state = led
         try:
-            isr = self._catch_all_up_locked(led, flush=flush)
-        except _LeaderError as error:
-            self._note(state.leader, error.cause)
-            self._elect_locked(state)
+            led, isr = self._catch_all_up_locked(led, flush=flush, ahead=ahead)
+        except LeaderError as error:
+            self._note(led.state.leader, error.cause)
+            self._elect_locked(led.state)
             return self._replicate_locked(self._lead_locked(), flush=flush)
+        state, log, log_state = led
         if tuple(isr) != state.isr:
             state = self._change_isr_locked(state, isr, log_state.high_watermark)
         if len(state.isr) >= self.min_isr:
@@ -352,22 +353,27 @@ class Partition(PartitionView):
     ) -> tuple[Appended, PartitionLog]:
         """Append one batch to the leader, and with acks=all to its followers; the leader's log.
 
-        The partition is ready.
-
         Raises:
             NotEnoughReplicasError: with acks=all fewer are in sync than have to be.
             As `PartitionLog.append_as_leader`.
         """
-        led = self._ready()
+        log = self.only_log
+        if log is not None:
+            result = log.append_as_leader(
+                log.state(), data, header, origin=origin, flush=flush, now_ms=self._now_ms()
+            )
+            return Appended(result), log
+        self._led = led = self._replicate_locked(self._lead_locked(), flush=flush)
         for _ in self.replicas:
             if required_acks == -1:
                 self.ensure_enough_in_sync_locked()
             try:
-                result = led.log.append_as_leader(
-                    led.log_state, data, header,
-                    origin=origin, flush=flush, now_ms=self._now_ms(), is_replicated=True,
-                )  # fmt: skip
-                self._led = led = led._replace(log_state=led.log.state())
+                ahead = led.log.append_ahead(
+                    led.log_state, data, header, origin=origin, now_ms=self._now_ms()
+                )
+                waits = required_acks == -1
+                log_state = ahead.flush() if flush and not waits else ahead.state
+                self._led = led = led._replace(log_state=log_state)
             except OSError as error:
                 if isinstance(error, KBatchError):
                     raise
@@ -375,12 +381,16 @@ class Partition(PartitionView):
                 self._note(led.state.leader, error)
                 self._led = led = self._replicate_locked(self._lead_locked(), flush=flush)
                 continue
+            result, epoch = ahead.result, led.state.leader_epoch
             required = result.base_offset + header.last_offset_delta + 1
-            epoch = led.state.leader_epoch
-            if required_acks != -1:
+            if not waits:
                 return Appended(result, False, required, epoch), led.log
-            are_plain = header.producer_id <= NO_PRODUCER_ID
-            self._led = led = self._replicate_locked(led, flush=flush, are_plain=are_plain)
+            self._led = led = self._replicate_locked(
+                led,
+                flush=flush,
+                are_plain=header.producer_id <= NO_PRODUCER_ID,
+                ahead=ahead if flush else None,
+            )
             # Where another leads by now its log is a part of the one before: it has the batch, or not.
             is_kept = led.log_state.log_end_offset >= required
             if led.state.leader_epoch == epoch or is_kept:
@@ -456,132 +466,100 @@ class Partition(PartitionView):
 
     # Followers.
 
-    def _catch_all_up_locked(self, led: Leadership, *, flush: bool) -> list[int]:
-        """Give all followers what they lack; who has everything then, the leader too."""
-        followers = [node for node in self.replicas if node != led.state.leader]
+    def _catch_all_up_locked(
+        self, led: Leadership, *, flush: bool, ahead: Ahead | None
+    ) -> tuple[Leadership, list[int]]:
+        """Give all followers what they lack, the leader flushing meanwhile; who is equal to it then.
 
-        def catch_up(node_id: int) -> bool:
-            return self._catch_up_locked(node_id, led, flush=flush)
+        Raises:
+            LeaderError: it could not be read, or not flushed.
+        """
+        leader, isr = led.state.leader, led.state.isr
+        fetcher = ReplicaFetcher(led.log, led.log_state, self._now_ms)
+        states: dict[int, LogState | None] = {leader: led.log_state}
+        for node_id in self.replicas:
+            if node_id != leader and self._dirs.is_online(node_id):
+                agree = functools.partial(self._agreed_locked, node_id, fetcher, isr)
+                states[node_id] = self._unless_it_fails(node_id, agree)
+        with self._beside_each_other(flush) as begin:
+            waits = {}
+            if ahead is not None:
+                waits[leader] = begin(functools.partial(_flushed, ahead))
+            for node_id, state in states.items():
+                if state is not None and fetcher.lacks(state):
+                    fill_up = functools.partial(
+                        fetcher.fill_up, self._log_of(node_id), state, flush=flush,
+                        bytes_max=None if node_id in isr else _CATCH_UP_BYTES,
+                    )  # fmt: skip
+                    show = self._unless_it_fails(node_id, fill_up)
+                    if show is not None:
+                        waits[node_id] = begin(
+                            functools.partial(self._unless_it_fails, node_id, show)
+                        )
+            for node_id, wait in waits.items():
+                states[node_id] = wait()
+        led = led._replace(log_state=states.pop(leader) or led.log_state)
+        end = led.log_state.log_end_offset
+        equal = {
+            leader,
+            *(n for n, state in states.items() if state and state.log_end_offset == end),
+        }
+        return led, [node_id for node_id in self.replicas if node_id in equal]
 
-        if flush and self._uses_threads and len(followers) > 1:
-            # Each waits for a disk of its own.
-            with ThreadPoolExecutor(len(followers)) as pool:
-                done = list(pool.map(catch_up, followers))
-        else:
-            done = [catch_up(node_id) for node_id in followers]
-        caught_up = {node for node, is_equal in zip(followers, done, strict=True) if is_equal}
-        return [node for node in self.replicas if node in caught_up | {led.state.leader}]
-
-    def _catch_up_locked(self, node_id: int, led: Leadership, *, flush: bool) -> bool:
-        """Give a follower what it lacks; whether it has everything then."""
-        if not self._dirs.is_online(node_id):
-            return False
-        is_member = node_id in led.state.isr
-        follower, leader = self._log_of(node_id), led.log_state
+    def _agreed_locked(
+        self, node_id: int, fetcher: ReplicaFetcher, isr: Container[int]
+    ) -> LogState:
+        follower = self._log_of(node_id)
         try:
-            try:
-                found = self._agreeing_locked(follower, led)
-            except KBatchError as error:
-                if is_member or not self._dirs.is_online(node_id):
-                    raise
-                logger.warning("%s is made anew: %s", follower.directory, error)
-                found = self._made_anew_locked(follower, leader)
-            left = _CATCH_UP_BYTES
-            while found.log_end_offset < leader.log_end_offset and (is_member or left > 0):
-                data = self._read_leader(led, found.log_end_offset)
-                left -= len(data)
-                found = follower.append_as_follower(
-                    found, data,
-                    high_watermark=leader.high_watermark, flush=flush, now_ms=self._now_ms(),
-                    prepare_offset=leader.prepare_offset,
-                )  # fmt: skip
-            if found.log_start_offset < leader.log_start_offset:
-                self._delete_locked(follower, found, leader)
+            return fetcher.agree(follower)
+        except KBatchError as error:
+            if node_id in isr or not self._dirs.is_online(node_id):
+                raise
+            logger.warning("%s is made anew: %s", follower.directory, error)
+            return fetcher.make_anew(follower, self._topic_id)
+
+    def _unless_it_fails(self, node_id: int, step: Callable[[], T]) -> T | None:
+        """What a step on a follower leads to; None where it fails, which is noted."""
+        try:
+            return step()
         except (OSError, KBatchError) as error:
-            # A copy is checked before it is written; then no file is to blame but the leader's.
-            if isinstance(error, CorruptRecordError) and not error.path:
-                raise _LeaderError(error) from error
             self._note(node_id, error)
-            return False
-        return found.log_end_offset == leader.log_end_offset
+            return None
 
-    def _read_leader(self, led: Leadership, offset: int) -> memoryview:
-        leader = led.log_state
-        try:
-            seen = leader._replace(high_watermark=leader.log_end_offset)
-            return led.log.read(seen, offset, max_bytes=_COPY_BYTES).data
-        except (OSError, KBatchError) as error:
-            raise _LeaderError(error) from error
-
-    def _agreeing_locked(self, follower: PartitionLog, led: Leadership) -> LogState:
-        """The follower's state, after it was cut to what the leader has, too."""
-        state, leader = follower.state(), led.log_state
-        if state.log_end_offset < leader.log_start_offset:
-            return truncation.truncate_fully_and_start_at(
-                follower, state, leader.log_start_offset, now_ms=self._now_ms()
-            )
-        if state.leader_epoch == leader.leader_epoch:
-            if state.log_end_offset <= leader.log_end_offset:
-                return state
-        try:
-            theirs = LeaderEpochCache.read(led.log.files, led.log.directory)
-        except (OSError, KBatchError) as error:
-            raise _LeaderError(error) from error
-        while True:
-            state = follower.cut(state)
-            ours = LeaderEpochCache.read(follower.files, follower.directory)
-            if ours.latest_epoch < 0:
-                # It has had no batch with one: what was committed is the same in all logs.
-                end = min(state.high_watermark, leader.log_end_offset)
-                if end < state.log_end_offset:
-                    state = truncation.truncate_to(follower, state, end, now_ms=self._now_ms())
-                return state
-            epoch, end = theirs.end_offset_for(ours.latest_epoch, leader.log_end_offset)
-            if epoch < 0:
-                raise KafkaStorageError(
-                    f"{follower.directory} knows leader epoch {ours.latest_epoch}, which its leader "
-                    "does not"
-                )
-            if epoch < ours.latest_epoch:
-                end = min(end, ours.end_offset_for(epoch, state.log_end_offset).start_offset)
-            if end >= state.log_end_offset:
-                # An epoch that began at its end, and has no batch, may be one of nobody else.
-                ours.truncate_from_end(state.log_end_offset)
-                return state
-            state = truncation.truncate_to(follower, state, end, now_ms=self._now_ms())
-
-    def _made_anew_locked(self, follower: PartitionLog, leader: LogState) -> LogState:
-        follower.create(self._topic_id)
-        follower.files.flush([follower.directory.parent])
-        follower.forget_batches()
-        state = follower.state()
-        if leader.log_start_offset == 0:
-            return state
-        return truncation.truncate_fully_and_start_at(
-            follower, state, leader.log_start_offset, now_ms=self._now_ms()
-        )
+    @contextlib.contextmanager
+    def _beside_each_other(self, flush: bool) -> Iterator[Begin]:
+        """What begins a step, and gives what waits for its end; each step is on a disk of its own."""
+        if flush and self._uses_threads:
+            with ThreadPoolExecutor(len(self.replicas)) as pool:
+                yield lambda step: pool.submit(step).result
+        else:
+            yield _done
 
     def delete_on_followers_locked(self) -> None:
         """Have the members of the ISR begin where their leader does; the partition is ready."""
         if self.only_log is not None:
             return
         led = self._ready()
-        leader = led.log.state()
+        fetcher = ReplicaFetcher(led.log, led.log.state(), self._now_ms)
         for node_id in led.state.isr:
             if node_id != led.state.leader:
-                follower = self._log_of(node_id)
                 try:
-                    self._delete_locked(follower, follower.state(), leader)
+                    follower = self._log_of(node_id)
+                    fetcher.delete(follower, follower.state())
                 except (OSError, KBatchError) as error:
                     self._note(node_id, error)
 
-    def _delete_locked(self, follower: PartitionLog, state: LogState, leader: LogState) -> None:
-        """Let a follower begin where its leader does."""
-        if state.high_watermark < leader.log_start_offset:
-            state = follower.move_high_watermark(
-                state, leader.high_watermark, flush=True, now_ms=self._now_ms()
-            )
-        retention.delete_records(follower, state, leader.log_start_offset, self._now_ms())
+
+def _done(step: Step) -> Step:
+    found = step()
+    return lambda: found
+
+
+def _flushed(ahead: Ahead) -> LogState:
+    try:
+        return ahead.flush()
+    except (OSError, KBatchError) as error:
+        raise LeaderError(error) from error
 
 
 def _write_if_newer(log: PartitionLog, state: LogState, *, flush: bool) -> None:

@@ -127,7 +127,10 @@ class PartitionView:
         Args:
             newer: states that a commit has decided, by node; not `Look.is_before`.
         """
-        state, found = look.state, dict(look.found)
+        state = look.state
+        if look.has_leader and not newer and not state.kept:
+            return Replica(state.leader, self._log_of(state.leader), look.found[state.leader])
+        found = dict(look.found)
         for node_id, decided in (*state.kept.items(), *newer.items()):
             if node_id in found and found[node_id].sequence < decided.sequence:
                 found[node_id] = self._log_of(node_id).checked(decided)

@@ -6,6 +6,7 @@ committer that died has left. The partition locks keep other writers away from t
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import plain
 from spark_kbatch.replica.manager import ACKS_ALL, ReplicaManager
 from spark_kbatch.replica.metadata import Probe
+from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.partition_view import Replica
 from spark_kbatch.transaction import rewriting
 from spark_kbatch.transaction.history import COMMITS, NOBODY, Author, Commit, History, pack
@@ -122,6 +124,10 @@ class Coordinator:
         self._staging_retention_ms = staging_retention_ms
         self._sequences = Sequences(manager, flush=flush)
         self._history = History(manager)
+
+    @functools.cached_property
+    def _transaction_state(self) -> Partition:
+        return self._manager.partition(TRANSACTION_STATE)
 
     def commit(
         self,
@@ -223,7 +229,10 @@ class Coordinator:
         a commit that nobody else knows of, and would have it decided once it is back. With
         `roll_forward` another one leads.
         """
-        partition = self._manager.partition(TRANSACTION_STATE)
+        partition = self._transaction_state
+        only_log = partition.only_log
+        if only_log is not None and not only_log.state().has_pending_commit:
+            return False  # as nearly always, and every append asks
         while True:
             look = partition.look()
             if not look.has_leader:

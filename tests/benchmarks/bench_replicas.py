@@ -8,16 +8,16 @@ most 5 % longer; three with acks=all take at most 3.3 times as long. Before and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.log.validator import validate
-from spark_kbatch.model import AppendOrigin, TopicPartition
+from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from tests import builders
 from tests.benchmarks.interleaved import Candidate, interleave
 
-ROUNDS = 15
+ROUNDS = 30
 APPENDS = 8  # a round
 DATA = builders.batch(n=1, value_bytes=(1 << 20) - 200)
 TARGETS = {("one replica, acks=1", "the log alone"): 1 / 1.05, ("three replicas, acks=all", "one replica, acks=1"): 1 / 3.3}  # fmt: skip
@@ -41,13 +41,19 @@ def through_the_manager(
     cluster: Cluster, name: str, replicas: int, acks: int
 ) -> Callable[[], None]:
     cluster.create_topic(name, replication_factor=replicas)
+    entries = {TopicPartition(name, 0): DATA}
 
     def run() -> None:
+        answers: list[Mapping[TopicPartition, AppendResult]] = []
         for _ in range(APPENDS):
-            found = builders.append_records(
-                cluster, {(name, 0): DATA}, required_acks=acks, flush=True
+            cluster.append_records(
+                timeout_ms=1000,
+                required_acks=acks,
+                entries_per_partition=entries,
+                on_complete=answers.append,
+                flush=True,
             )
-            assert [result.error for result in found.values()] == [None]
+        assert [one.error for answer in answers for one in answer.values()] == [None] * APPENDS
 
     return run
 
