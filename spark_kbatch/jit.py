@@ -147,7 +147,8 @@ def _memcpy() -> Any:
     """`_copy(source, start, out, position, size)` as a call of memcpy, on any processor.
 
     For short spans it is twice as fast as the loop, which first tests whether they overlap. Spans
-    of 16 to 32 bytes, as keys often are, need no call: their two ends, which may overlap.
+    of 16 to 128 bytes, as keys and values often are, need no call: two or four vectors, of which
+    those from the front and those from the back may overlap.
     """
     from llvmlite import ir  # noqa: PLC0415  see the module's docstring
     from numba.core import cgutils, types  # noqa: PLC0415  see the module's docstring
@@ -167,23 +168,37 @@ def _memcpy() -> Any:
                 return builder.gep(data, [arguments[index]])
 
             to, origin, size = address(2, 3), address(0, 1), arguments[4]
-            half = size.type(16)
-            rest = builder.sub(size, half)
-            has_two_halves = builder.icmp_unsigned("<=", rest, half)
-            with builder.if_else(has_two_halves) as (short, other):
-                with short:
-                    halves = [
-                        (builder.gep(origin, [at]), builder.gep(to, [at]))
-                        for at in (size.type(0), rest)
-                    ]
-                    kind = ir.VectorType(ir.IntType(8), 16).as_pointer()
-                    values = [
-                        builder.load(builder.bitcast(read, kind), align=1) for read, _ in halves
-                    ]
-                    for value, (_, write) in zip(values, halves, strict=True):
-                        builder.store(value, builder.bitcast(write, kind), align=1)
-                with other:
+
+            def copy_vectors(width: int, count: int) -> None:
+                """So many vectors of `width` bytes, half of them up to the end."""
+                fronts = [size.type(width * index) for index in range(count // 2)]
+                ends = [
+                    builder.sub(size, size.type(width * count // 2 - at.constant)) for at in fronts
+                ]
+                vector = ir.VectorType(ir.IntType(8), width).as_pointer()
+
+                def part(base: Any, at: Any) -> Any:
+                    return builder.bitcast(builder.gep(base, [at]), vector)
+
+                places = fronts + ends
+                values = [builder.load(part(origin, at), align=1) for at in places]
+                for value, at in zip(values, places, strict=True):
+                    builder.store(value, part(to, at), align=1)
+
+            def choose(ways: list[tuple[int, int]]) -> None:
+                if not ways:
                     code.raw_memcpy(builder, to, origin, size, 1, align=1)
+                    return
+                (width, count), *others = ways
+                half = size.type(width * count // 2)
+                is_right = builder.icmp_unsigned("<=", builder.sub(size, half), half)
+                with builder.if_else(is_right) as (this, other):
+                    with this:
+                        copy_vectors(width, count)
+                    with other:
+                        choose(others)
+
+            choose([(16, 2), (32, 4), (32, 2)])
             return builder.add(arguments[3], size)
 
         return types.uint64(source, start, out, position, size), generate

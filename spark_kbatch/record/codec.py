@@ -14,6 +14,7 @@ Source: Kafka clients/.../record/MemoryRecordsBuilder.java, DefaultRecordBatch.j
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -267,7 +268,9 @@ class _Found:
 
     def __init__(self, source: Buffer, parts: list[_Part], columns: Sequence[str]) -> None:
         self._source, self._parts = source, parts
-        self._fields = np.array([header for _, header, _, _ in parts], np.int64).T
+        # Twice as fast as np.array, which first looks what there is.
+        numbers = chain.from_iterable([header for _, header, _, _ in parts])
+        self._fields = np.fromiter(numbers, np.int64).reshape(len(parts), -1).T
         positions = np.array([position for position, _, _, _ in parts], np.int64)
         joined, self._starts, self._sizes = _joined(
             source, parts, positions, self._field("batch_length"), self.OVERHEAD

@@ -9,7 +9,8 @@ There is no server. Whoever holds the partition's lock does all the work, in thi
     lead       the leader's state is read; where that fails another one is elected
     replicate  every follower is cut to what the leader has, given what it lacks, and is in sync
                then; one for which that fails leaves the ISR; then the high watermark moves
-    append     to the leader alone; then replicate again
+    append     to the leader alone, whose recorded end is never behind a follower's; then replicate
+               again, while the leader flushes what it has
 
 A process that dies anywhere leaves a state that the next one goes on from: it begins with the first.
 
@@ -31,8 +32,9 @@ The rules:
 A Spark job's data is placed behind the recorded ends of all members of the ISR, unseen; the commit then
 flips their states. `partition_view` tells what readers see, who take no lock but to have a leader elected.
 
-Source: Kafka core/.../cluster/Partition.scala, AbstractFetcherThread.scala, metadata/...
-/PartitionChangeBuilder.java.
+`replica_fetcher` makes a follower equal to its leader.
+
+Source: Kafka core/.../cluster/Partition.scala, metadata/.../PartitionChangeBuilder.java.
 """
 
 from __future__ import annotations
