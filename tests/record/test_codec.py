@@ -130,6 +130,15 @@ def test_slice_is_encoded_as_its_copy_is(rows: pa.RecordBatch) -> None:
     assert codec.encode(rows) == codec.encode(copy)
 
 
+def test_spans_of_any_length_are_copied_whole_and_nothing_beside_them() -> None:
+    data = bytes(range(1, 256)) * 2
+    records = [Record(n, 0, data[:n], data[n : 2 * n]) for n in range(256)]
+    batch = reference.encode_batch(records, leader_epoch=0)
+    rows = codec.decode(batch, columns=["key", "value", "timestamp"])
+    assert codec.encode(rows) == batch
+    assert records_of(codec.decode(batch)) == records
+
+
 @pytest.mark.parametrize("size", [0, 1, 62, 63, 64, 65, 8_190, 8_191, 8_192, 2**20 - 1, 2**20])
 def test_sizes_at_the_steps_of_a_varint_are_kept(size: int) -> None:
     rows = builders.rows(n=2, key_bytes=size, value_bytes=size, headers=1)

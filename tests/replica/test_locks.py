@@ -338,6 +338,18 @@ def test_where_a_broker_is_in_nothing_is_written(tmp_path: Path) -> None:
     assert len(builders.contents(cluster)[TopicPartition("events", 0)]) == 3
 
 
+def test_a_broker_is_in_the_way_of_those_alone_who_write_into_its_log_dir(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    cluster.create_topic("copied", replication_factor=2)
+    with held_by_a_process(lambda: a_broker(cluster.path / "broker-1")):
+        found = builders.append_records(
+            cluster, {("events", 0): builders.batch(), ("copied", 0): builders.batch()}
+        )
+        assert [type(result.error) for result in found.values()] == [LogDirLockedError] * 2
+        found = builders.append_records(cluster, {("events", 0): builders.batch()})
+        assert [result.error for result in found.values()] == [None]
+
+
 def test_while_we_write_no_broker_starts_and_then_one_does(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     broker_dir = cluster.metadata.broker_dir

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,6 +52,18 @@ class FailsBehindTheLeader(Disks):
         super().write_at(descriptor, position, data)
         if self.folder is not None and len(data) > 200:
             self.fail(self.folder, FULL)
+
+
+class FailsToFlush(Disks):
+    """A disk that takes what is written, and says when it is flushed that it is lost."""
+
+    folder: Path | None = None
+
+    def flush_descriptor(self, descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if self.folder is not None and path.is_relative_to(self.folder):
+            raise OSError(BROKEN, os.strerror(BROKEN), str(path))
+        super().flush_descriptor(descriptor)
 
 
 @pytest.fixture
@@ -291,6 +304,31 @@ def test_what_a_reader_was_shown_by_a_follower_stays(tmp_path: Path) -> None:
             disks.mend(disk(cluster, node))
         assert builders.contents(Cluster(str(cluster.path), files=disks))[EVENTS] == found, step
     assert shown == {1, 3}
+
+
+@pytest.mark.parametrize("uses_threads", [False, True], ids=["in turn", "at once"])
+@pytest.mark.parametrize("node_id", [0, 1], ids=["leader", "follower"])
+def test_a_replica_that_cannot_flush_leaves_and_nothing_is_there_twice(
+    tmp_path: Path, clock: Clock, node_id: int, uses_threads: bool
+) -> None:
+    disks = FailsToFlush()
+    cluster = a_replicated_cluster(tmp_path, disks)
+    if not uses_threads:
+        cluster = with_clock(cluster, clock)
+    write(cluster, 0)
+    disks.folder = disk(cluster, node_id)
+    (result,) = append_records(cluster, {EVENTS: BATCHES[1]}, flush=True).values()
+
+    assert (result.error, result.base_offset) == (None, 1)
+    ensure_holds(cluster, 0, 1)
+    assert isr(cluster) == tuple({0, 1, 2} - {node_id})
+
+    disks.folder = None
+    clock.now_ms += RETRY_MS
+    cluster.manager.dirs.look_again()
+    write(cluster, 2)
+    ensure_holds(cluster, 0, 1, 2)
+    assert isr(cluster) == (0, 1, 2)
 
 
 # What was not acknowledged.
