@@ -22,10 +22,10 @@ Module by module: `files` all I/O and file locks, `state` the two slots, `segmen
 `validator` which batches a leader takes, `producer_state` which it has taken before and which
 transactions are open, `log_producers` that of one log, `producer_snapshot` that as a file,
 `transaction_index` what was aborted, `replay` both from the batches themselves, `partition_log`
-segments in order: read, cut, append as leader or follower, `retention` what is deleted from a log's
-begin, `truncation` what is cut off its end, `time_lookup` from times to offsets, `cuts` a range in
-pieces of equal size, `recovery` what is done with a log that is not as its state says, `repair` with
-one that nobody can read.
+segments in order: read, look up, cut, `appending` what leaders and followers append, `retention` what
+is deleted from a log's begin, `truncation` what is cut off its end, `time_lookup` from times to
+offsets, `cuts` a range in pieces of equal size, `recovery` what is done with a log that is not as its
+state says, `repair` with one that nobody can read.
 
 A directory that a real broker wrote has no `kbatch.state`, and is only read: `broker_log_dir` finds
 its partitions, `broker_log` reads one, `segment_scan` finds where a file's batches end, `positions`

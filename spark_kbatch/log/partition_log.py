@@ -1,9 +1,8 @@
-"""The segments of one replica of a partition, in order: read, cut, append as leader or follower.
+"""The segments of one replica of a partition, in order: read, look up, cut.
 
 Reading takes a state and no lock: it sees what that state says, whatever is written meanwhile.
 Appending puts batches past every recorded end and yields the state that would make them visible;
-who holds the partition's lock writes that state, or does not. `append_as_leader` is both, for one
-batch of a producer; `append_as_follower` is, for batches as a leader has them.
+who holds the partition's lock writes that state, or does not. `appending` does both.
 
     log = PartitionLog(files, directory, TopicPartition("events", 0), TopicConfig())
     state = log.state()
@@ -23,9 +22,8 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import (
@@ -33,13 +31,9 @@ from spark_kbatch.errors import (
     KafkaStorageError,
     KBatchError,
     OffsetOutOfRangeError,
-    OffsetsOutOfOrderError,
-    UnexpectedAppendOffsetError,
 )
-from spark_kbatch.log import recovery, transaction_index
-from spark_kbatch.log.appender import LogAppender
+from spark_kbatch.log import recovery
 from spark_kbatch.log.checkpoints import (
-    read_leader_epochs,
     write_leader_epochs,
     write_partition_metadata,
 )
@@ -54,12 +48,8 @@ from spark_kbatch.log.headers import (
 )
 from spark_kbatch.log.leader_epochs import LeaderEpochCache
 from spark_kbatch.log.log_producers import LogProducers
-from spark_kbatch.log.producer_snapshot import (
-    write_snapshot,
-)
 from spark_kbatch.log.replay import (
     AbortedSearch,
-    replay,
 )
 from spark_kbatch.log.segment import SegmentExtent, base_offset_of, segment_paths
 from spark_kbatch.log.state import (
@@ -74,47 +64,19 @@ from spark_kbatch.log.state import (
 from spark_kbatch.log.time_lookup import Largest, Segments, TimeLookup
 from spark_kbatch.model import (
     MAX_TIMESTAMP,
-    AppendOrigin,
-    AppendResult,
     IsolationLevel,
     OffsetAndTimestamp,
     TopicPartition,
 )
-from spark_kbatch.record.control import read_marker
 from spark_kbatch.record.header import (
     MAGIC,
     MAGIC_POSITION,
-    NO_PRODUCER_ID,
-    NO_TIMESTAMP,
     BatchHeader,
     LogRead,
     ensure_valid,
     walk,
     whole_size,
 )
-from spark_kbatch.record.legacy import unwrap
-
-
-class Ahead(NamedTuple):
-    """What a leader has, and shows once its followers have it."""
-
-    result: AppendResult
-    state: LogState  # as it was written; `flush` gives the one that says what is on disk
-    log: PartitionLog
-    appender: LogAppender
-
-    def flush(self) -> LogState:
-        """On return the batch, and the state with it, are on disk."""
-        state = self.appender.flush()
-        self.log.flush_state()
-        return state
-
-
-class Copied(NamedTuple):
-    """What a follower has, and does not show yet."""
-
-    log_end_offset: int
-    show: Callable[[], LogState]
 
 
 class PartitionLog:
@@ -381,110 +343,6 @@ class PartitionLog:
         except FileNotFoundError as error:
             raise self._gone(Path(error.filename)) from None
 
-    def append_as_leader(
-        self,
-        state: LogState,
-        data: Buffer,
-        header: BatchHeader,
-        *,
-        origin: AppendOrigin,
-        flush: bool,
-        now_ms: int,
-    ) -> AppendResult:
-        """Append one batch that `validate` has accepted, and make it visible.
-
-        A duplicate is not written again: the answer has its first offsets. The caller holds the
-        partition's lock, and no decided commit waits for its flip here. `data` is only read, and not
-        kept.
-
-        Raises:
-            InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError,
-                TransactionCoordinatorFencedError: nothing is written.
-            OSError: the batch is not visible, or, where writing or flushing the state failed, may
-                be. Repeating it is safe for an idempotent producer: the log is looked at then.
-        Source: UnifiedLog.append.
-        """
-        return self._append(state, data, header, origin, flush=flush, now_ms=now_ms).result
-
-    def append_ahead(
-        self,
-        state: LogState,
-        data: Buffer,
-        header: BatchHeader,
-        *,
-        origin: AppendOrigin,
-        now_ms: int,
-    ) -> Ahead:
-        """As `append_as_leader`, for followers alone: the high watermark stays, nothing is flushed."""
-        return self._append(
-            state, data, header, origin,
-            flush=False, now_ms=now_ms, high_watermark=state.high_watermark,
-        )  # fmt: skip
-
-    def _append(
-        self,
-        state: LogState,
-        data: Buffer,
-        header: BatchHeader,
-        origin: AppendOrigin,
-        *,
-        flush: bool,
-        now_ms: int,
-        high_watermark: int | None = None,
-    ) -> Ahead:
-        appender = LogAppender(self, state, now_ms=now_ms)
-        # What a dead writer left behind the active segment shows in its size. Other left-overs,
-        # index entries and segments, come to light only when the segment is rolled.
-        if appender.is_full_for(header) or not self.is_as_recorded(state):
-            state = self.cut(state)
-            appender = LogAppender(self, state, now_ms=now_ms)
-        idempotent = header.producer_id > NO_PRODUCER_ID
-        marker = None
-        if idempotent:
-            self.producers.read(state, now_ms)
-            if header.is_control:
-                marker = read_marker(data, 0, header)
-            if marker is not None:
-                self.producers.states.ensure_may_end(header, marker)
-            if origin is AppendOrigin.CLIENT:
-                duplicate = self.producers.states.find_duplicate(header)
-                if duplicate is not None:
-                    if flush:  # It was perhaps not flushed, or the flush of its state failed.
-                        state = appender.finish(flush=True, high_watermark=high_watermark)
-                        self.write_state(state, flush=True)
-                    result = self._result(state, duplicate.base_offset, duplicate.timestamp)
-                    return Ahead(result, state, self, appender)
-                self.producers.states.ensure_follows(header)
-        are_known = self.producers.are_known(state)
-        if appender.is_full_for(header) and are_known:
-            appender.touch(
-                write_snapshot(
-                    self.files, self.directory, state.log_end_offset, self.producers.states.entries
-                )
-            )
-        header = appender.append_batch(data, header)
-        last_stable_offset = None
-        if idempotent:
-            last_stable_offset = self.producers.states.last_stable_offset_with(header)
-            aborted = self.producers.states.aborted_by(header, marker) if marker else None
-            if aborted is not None:
-                base = appender.segment_base_offset
-                appender.touch(
-                    transaction_index.append(self.files, self.directory, base, [aborted])
-                )
-        if high_watermark is not None:
-            last_stable_offset = state.last_stable_offset
-        after = appender.finish(
-            flush=flush, high_watermark=high_watermark, last_stable_offset=last_stable_offset
-        )
-        self.write_state(after, flush=flush)
-        if are_known:
-            if idempotent:
-                replay(self.producers.states, header, marker, now_ms)
-            self.producers.are_as_of(after)
-        result = self._result(state, header.base_offset, header.max_timestamp)
-        return Ahead(result, after, self, appender)
-
     def move_high_watermark(
         self,
         state: LogState,
@@ -526,146 +384,6 @@ class PartitionLog:
         size = self.log_size(state.segment_base_offset)
         return size == state.segment_size and state.boot_id == boot_id()
 
-    def append_as_follower(
-        self,
-        state: LogState,
-        data: Buffer,
-        *,
-        high_watermark: int,
-        flush: bool,
-        now_ms: int,
-        prepare_offset: int | None = None,
-    ) -> LogState:
-        """Append batches as their leader has them, byte for byte, and make them visible.
-
-        The caller holds the partition's lock. `data` is only read.
-
-        Args:
-            data: whole batches, the first of which begins where this log ends; there may be none.
-            high_watermark: the leader's. Ours follows it, as far as our log goes, and never back.
-            prepare_offset: the leader's, where its state has one.
-
-        Raises:
-            UnexpectedAppendOffsetError: they begin elsewhere.
-            OffsetsOutOfOrderError: they do not follow each other; logs written here have no gaps.
-            CorruptRecordError: a CRC does not hold, or a leader epoch goes back; the position is
-                that in `data`.
-            In all of these cases nothing is written.
-        Source: UnifiedLog.appendAsFollower, LeaderEpochFileCache.assign.
-        """
-        if not len(data):
-            return self.move_high_watermark(state, high_watermark, flush=flush, now_ms=now_ms)
-        return self.copy(
-            state, data,
-            high_watermark=high_watermark, flush=flush, now_ms=now_ms, prepare_offset=prepare_offset,
-        ).show()  # fmt: skip
-
-    def copy(
-        self,
-        state: LogState,
-        data: Buffer,
-        *,
-        high_watermark: int,
-        flush: bool,
-        now_ms: int,
-        prepare_offset: int | None,
-    ) -> Copied:
-        """The first half of `append_as_follower`; nothing is flushed before the second."""
-        first = next(header for _, header in walk(data))
-        appender = LogAppender(self, state, now_ms=now_ms, as_follower=True)
-        is_one_batch = first.size_in_bytes == len(data) and first.magic == MAGIC
-        if (
-            not is_one_batch
-            or appender.is_full_for(first)
-            or not self.is_as_recorded(state)
-            or not self.has_epochs()
-        ):
-            state = self.cut(state)
-        epochs = read_leader_epochs(self.files, self.directory)
-        epochs_after = self._checked_copy(state, data, epochs)
-        if epochs_after != epochs:
-            write_leader_epochs(self.files, self.directory, epochs_after)
-        if epochs_after:
-            # Also where they were written before: by one who died before its state was.
-            state = state._replace(leader_epoch=max(state.leader_epoch, epochs_after[-1][0]))
-        appender = LogAppender(self, state, now_ms=now_ms, as_follower=True)
-        self.producers.read(state, now_ms)
-        with self._producers_with_batches():
-            self._append_and_replay(appender, memoryview(data), now_ms)
-
-        def show() -> LogState:
-            shown_end = max(state.high_watermark, min(high_watermark, appender.next_offset))
-            with self._producers_with_batches():
-                after = appender.finish(
-                    flush=flush,
-                    prepare_offset=prepare_offset,
-                    high_watermark=shown_end,
-                    last_stable_offset=self.producers.states.last_stable_offset(
-                        shown_end, state.log_start_offset
-                    ),
-                )
-                self.write_state(after, flush=flush)
-            self.producers.are_as_of(after)
-            return after
-
-        return Copied(appender.next_offset, show)
-
-    @contextlib.contextmanager
-    def _producers_with_batches(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self.producers.forget()  # They know of batches that the log may not have.
-            raise
-
-    def _append_and_replay(self, appender: LogAppender, data: memoryview, now_ms: int) -> None:
-        """Append a leader's batches, and let the producers and the transaction index know of them."""
-        begin = 0
-        for position, header in walk(data):
-            if header.producer_id <= NO_PRODUCER_ID:
-                continue
-            marker = read_marker(data, position, header) if header.is_control else None
-            aborted = replay(self.producers.states, header, marker, now_ms)
-            if aborted is not None:
-                # So that the segment which is active then is the marker's.
-                end = position + header.size_in_bytes
-                appender.append(data[begin:end])
-                begin = end
-                base = appender.segment_base_offset
-                appender.touch(
-                    transaction_index.append(self.files, self.directory, base, [aborted])
-                )
-        appender.append(data[begin:])
-
-    def _checked_copy(
-        self, state: LogState, data: Buffer, epochs: list[tuple[int, int]]
-    ) -> list[tuple[int, int]]:
-        """The leader epochs of the log once it has these batches, which are checked."""
-        next_offset = state.log_end_offset
-        for position, header in walk(data):
-            if header.is_wrapper and header.last_offset >= next_offset:
-                # Where it begins is known once it is open.
-                header = unwrap(data, position, header).header
-            has_gaps = header.magic < MAGIC and not header.is_dense
-            if header.base_offset != next_offset or has_gaps:
-                kind = OffsetsOutOfOrderError if position else UnexpectedAppendOffsetError
-                raise kind(str(self.topic_partition), next_offset, header.base_offset)
-            next_offset = header.next_offset
-            ensure_valid(data, position, header)
-            if header.magic < MAGIC:
-                continue  # which has no leader epoch
-            epoch, latest = header.partition_leader_epoch, epochs[-1][0] if epochs else -1
-            if epoch < max(latest, 0):
-                raise CorruptRecordError(
-                    "partition leader epoch", position=position + 12,
-                    expected=f"{max(latest, 0)} or more", found=epoch,
-                )  # fmt: skip
-            if epoch > latest:
-                # One that begins here has no batch.
-                epochs = [entry for entry in epochs if entry[1] < header.base_offset]
-                epochs.append((epoch, header.base_offset))
-        return epochs
-
     def headers(
         self, base: int, position: int, end_position: int, *, messages_together: bool = False
     ) -> Iterator[tuple[int, BatchHeader]]:
@@ -687,10 +405,6 @@ class PartitionLog:
         """Remember nothing of the batches: for who has taken some out of the log."""
         self.producers.forget()
         self._aborted = AbortedSearch(self.files)
-
-    def _result(self, state: LogState, base_offset: int, time_ms: int) -> AppendResult:
-        log_append_time = time_ms if self.config.is_log_append_time else NO_TIMESTAMP
-        return AppendResult(base_offset, log_append_time, state.log_start_offset)
 
     def _whole_batches(
         self, path: Path, position: int, view: memoryview, base_offset: int | None

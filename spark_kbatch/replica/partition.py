@@ -52,9 +52,11 @@ from spark_kbatch.errors import (
     KBatchError,
     NotEnoughReplicasError,
 )
+from spark_kbatch.log import appending
+from spark_kbatch.log.appending import Ahead
 from spark_kbatch.log.files import Buffer
 from spark_kbatch.log.leader_epochs import LeaderEpochCache
-from spark_kbatch.log.partition_log import Ahead, PartitionLog
+from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState, read_state
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.record.header import NO_PRODUCER_ID, BatchHeader
@@ -357,12 +359,12 @@ class Partition(PartitionView):
 
         Raises:
             NotEnoughReplicasError: with acks=all fewer are in sync than have to be.
-            As `PartitionLog.append_as_leader`.
+            As `appending.append_as_leader`.
         """
         log = self.only_log
         if log is not None:
-            result = log.append_as_leader(
-                log.state(), data, header, origin=origin, flush=flush, now_ms=self._now_ms()
+            result = appending.append_as_leader(
+                log, log.state(), data, header, origin=origin, flush=flush, now_ms=self._now_ms()
             )
             return Appended(result), log
         self._led = led = self._replicate_locked(self._lead_locked(), flush=flush)
@@ -370,8 +372,8 @@ class Partition(PartitionView):
             if required_acks == -1:
                 self.ensure_enough_in_sync_locked()
             try:
-                ahead = led.log.append_ahead(
-                    led.log_state, data, header, origin=origin, now_ms=self._now_ms()
+                ahead = appending.append_ahead(
+                    led.log, led.log_state, data, header, origin=origin, now_ms=self._now_ms()
                 )
                 waits = required_acks == -1
                 log_state = ahead.flush() if flush and not waits else ahead.state

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.log import appending
 from spark_kbatch.log.validator import validate
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from tests import builders
@@ -32,7 +33,9 @@ def through_the_log(cluster: Cluster) -> Callable[[], None]:
     def run() -> None:
         for _ in range(APPENDS):
             header = validate(DATA, topic_partition, log.config, origin, now_ms=0)
-            log.append_as_leader(log.state(), DATA, header, origin=origin, flush=True, now_ms=0)
+            appending.append_as_leader(
+                log, log.state(), DATA, header, origin=origin, flush=True, now_ms=0
+            )
 
     return run
 

@@ -18,7 +18,7 @@ from spark_kbatch.errors import (
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
-from spark_kbatch.log import transaction_index
+from spark_kbatch.log import appending, transaction_index
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.producer_snapshot import pack, snapshot_offsets, snapshot_path, unpack
@@ -50,8 +50,8 @@ def append_data(
     log: PartitionLog, data: bytes, *, origin: AppendOrigin = AppendOrigin.COORDINATOR
 ) -> AppendResult:
     """As the manager does with a batch that it has validated."""
-    return log.append_as_leader(
-        log.state(), data, unpack_header(data), origin=origin, flush=False, now_ms=NOW_MS
+    return appending.append_as_leader(
+        log, log.state(), data, unpack_header(data), origin=origin, flush=False, now_ms=NOW_MS
     )
 
 
@@ -279,15 +279,15 @@ def test_a_follower_has_the_last_stable_offset_and_the_index_of_a_replay(
             so_far.written += piece
             high_watermark = data.draw(st.integers(high_watermark, so_far.end_offset))
             by = data.draw(st.sampled_from([log, as_another_process_has_it(log)]))
-            state = by.append_as_follower(
-                by.state(), b"".join(one.data for one in piece),
+            state = appending.append_as_follower(
+                by, by.state(), b"".join(one.data for one in piece),
                 high_watermark=high_watermark, flush=False, now_ms=NOW_MS,
             )  # fmt: skip
             assert state.high_watermark == high_watermark
             assert state.last_stable_offset == so_far.last_stable_offset(high_watermark)
         end = history.end_offset  # as its leader tells it, with no more batches
-        state = log.append_as_follower(
-            log.state(), b"", high_watermark=end, flush=False, now_ms=NOW_MS
+        state = appending.append_as_follower(
+            log, log.state(), b"", high_watermark=end, flush=False, now_ms=NOW_MS
         )
         assert state.last_stable_offset == history.last_stable_offset()
         marked = {(one.producer_id, one.base_offset) for one in history.written if one.ends}
@@ -401,8 +401,8 @@ def abort_twice_at_most(log: PartitionLog) -> None:
     marker = marker_batch(base_offset=0, producer_id=1, abort=True)
 
     def append() -> None:
-        log.append_as_leader(
-            log.state(), marker, unpack_header(marker),
+        appending.append_as_leader(
+            log, log.state(), marker, unpack_header(marker),
             origin=AppendOrigin.COORDINATOR, flush=True, now_ms=NOW_MS,
         )  # fmt: skip
 

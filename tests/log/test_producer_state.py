@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.errors import InvalidProducerEpochError, OutOfOrderSequenceError
+from spark_kbatch.log import appending
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.producer_state import (
@@ -156,8 +157,8 @@ def append_to(log: PartitionLog, sent: Sent, *, flush: bool = False, now_ms: int
     data = sent.data()
     header = validate(data, PARTITION, log.config, AppendOrigin.CLIENT, now_ms=0)
     before = log.state()
-    result = log.append_as_leader(
-        before, data, header, origin=AppendOrigin.CLIENT, flush=flush, now_ms=now_ms
+    result = appending.append_as_leader(
+        log, before, data, header, origin=AppendOrigin.CLIENT, flush=flush, now_ms=now_ms
     )
     grown = log.state().log_end_offset > before.log_end_offset
     return "appended" if grown else "duplicate", result.base_offset
@@ -279,7 +280,13 @@ def test_the_cluster_itself_need_not_keep_to_sequences(tmp_path: Path) -> None:
     log = builders.a_log(tmp_path, batches=0)
     for sequence in (5, 5, 2):
         data = Sent(3, 0, sequence, 1).data()
-        log.append_as_leader(
-            log.state(), data, unpack(data), origin=AppendOrigin.COORDINATOR, flush=False, now_ms=0
+        appending.append_as_leader(
+            log,
+            log.state(),
+            data,
+            unpack(data),
+            origin=AppendOrigin.COORDINATOR,
+            flush=False,
+            now_ms=0,
         )
     assert log.state().log_end_offset == 3

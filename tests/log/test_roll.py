@@ -10,6 +10,7 @@ import pytest
 
 from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import InvalidTimestampError
+from spark_kbatch.log import appending
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
@@ -73,8 +74,14 @@ def test_a_segment_is_rolled_by_the_time_of_records(
         for batch in data:
             again = PartitionLog(log.files, log.directory, PARTITION, log.config)
             header = validate(batch, PARTITION, log.config, AppendOrigin.CLIENT, now_ms=NOW)
-            again.append_as_leader(
-                again.state(), batch, header, origin=AppendOrigin.CLIENT, flush=False, now_ms=NOW
+            appending.append_as_leader(
+                again,
+                again.state(),
+                batch,
+                header,
+                origin=AppendOrigin.CLIENT,
+                flush=False,
+                now_ms=NOW,
             )
 
     segments = [offset for offset in expected if offset != 0]
@@ -199,8 +206,8 @@ def test_log_append_time_replaces_the_times_of_records(
         for _ in range(2):
             header = validate(data, PARTITION, log.config, AppendOrigin.CLIENT, now_ms=NOW)
             origin = AppendOrigin.CLIENT
-            result = log.append_as_leader(
-                log.state(), data, header, origin=origin, flush=False, now_ms=NOW
+            result = appending.append_as_leader(
+                log, log.state(), data, header, origin=origin, flush=False, now_ms=NOW
             )
         assert result == AppendResult(3, log_append_time=NOW, log_start_offset=0)
     else:
@@ -242,8 +249,8 @@ def test_a_duplicate_is_answered_with_the_time_of_the_first_append(tmp_path: Pat
     data = builders.idempotent_batch(base_sequence=0)
     header = validate(data, PARTITION, log.config, AppendOrigin.CLIENT, now_ms=NOW)
     first, again = (
-        log.append_as_leader(
-            log.state(), data, header, origin=AppendOrigin.CLIENT, flush=False, now_ms=now_ms
+        appending.append_as_leader(
+            log, log.state(), data, header, origin=AppendOrigin.CLIENT, flush=False, now_ms=now_ms
         )
         for now_ms in (NOW, NOW + 5)
     )
