@@ -18,9 +18,11 @@ lies beside `broker-0`.
 There is no server: each process that appends does what is due for the partitions that it appends to.
 `partition` tells how replicas agree, and what survives.
 
-Module by module: `metadata` the JSON files, what PATH may be, topic creation; `locks` who waits for
-whom; `mirrors` copies of the JSON files on other disks; `log_dirs` which disks can be used; `producer_ids` who is who among idempotent producers;
-`partition` leader, in-sync replicas and high watermark; `purgatory` what waits for an answer,
-`producing` appends that do and `fetching` fetches; `manager` all partitions: appends, fetches and
-deletions; `overview` what an operator sees and does.
+Module by module: `metadata` the JSON files, what PATH may be; `locks` who waits for whom; `mirrors`
+copies of the JSON files on other disks; `log_dirs` which disks can be used; `producer_ids` who is
+who among idempotent producers; `partition` leader, in-sync replicas and high watermark,
+`partition_view` the same for readers, `replica_fetcher` what a follower takes from its leader;
+`partitions` all of them, and new topics; `purgatory` what waits for an answer, `producing` appends
+that do and `fetching` fetches; `manager` appends, fetches and deletions; `overview` what an
+operator sees and does.
 """

@@ -1,0 +1,202 @@
+"""The partitions of a cluster by topic and number; new topics; brokers kept out of the log dirs.
+
+Easily broken:
+- A topic exists once its JSON file does: the logs are made before it.
+- Whoever writes into a log dir holds its `.lock` shared, so no broker starts on it meanwhile.
+
+Source: Kafka core/.../log/LogManager.scala.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+
+from spark_kbatch.config import Topic, TopicConfig, ensure_valid_topic
+from spark_kbatch.errors import ConfigError, KBatchError, UnknownTopicOrPartitionError
+from spark_kbatch.log.checkpoints import random_id
+from spark_kbatch.log.files import Files
+from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.replica.locks import Locks
+from spark_kbatch.replica.log_dirs import LogDirs
+from spark_kbatch.replica.metadata import LogDir, Metadata
+from spark_kbatch.replica.partition import Partition
+from spark_kbatch.replica.partition_view import Replica
+
+
+class Partitions:
+    """All partitions of one cluster, for one process. Thread-safe."""
+
+    def __init__(
+        self,
+        files: Files,
+        metadata: Metadata,
+        locks: Locks,
+        now_ms: Callable[[], int],
+        *,
+        uses_threads: bool,
+    ) -> None:
+        """With `uses_threads` the disks of several replicas are waited for together."""
+        self._uses_threads = uses_threads
+        self.files, self.metadata, self.locks = files, metadata, locks
+        self._now_ms = now_ms
+        self.dirs = LogDirs(files, metadata, now_ms)
+        self._mutex = threading.Lock()  # guards _logs and _partitions; innermost
+        self._logs: dict[tuple[TopicPartition, int], PartitionLog] = {}
+        self._partitions: dict[TopicPartition, Partition] = {}
+
+    def partition(self, topic_partition: TopicPartition) -> Partition:
+        """The replicas of a partition.
+
+        Raises:
+            UnknownTopicOrPartitionError: no such topic, or fewer partitions.
+        """
+        with self._mutex:
+            found = self._partitions.get(topic_partition)
+        if found is None:
+            topic = self.metadata.topic(topic_partition.topic)
+            if not 0 <= topic_partition.partition < topic.partitions:
+                raise UnknownTopicOrPartitionError(
+                    f"partition {topic_partition} does not exist: topic {topic.name!r} has partitions "
+                    f"0 to {topic.partitions - 1}"
+                )
+
+            def log_of(node_id: int) -> PartitionLog:
+                with self._mutex:
+                    log = self._logs.get((topic_partition, node_id))
+                if log is None:
+                    log = self._open(topic_partition, topic.config, node_id)
+                    with self._mutex:
+                        # One for all threads: it knows the partition's producers.
+                        log = self._logs.setdefault((topic_partition, node_id), log)
+                return log
+
+            made = Partition(
+                topic_partition, topic, self.metadata, self.dirs, log_of, self._now_ms,
+                uses_threads=self._uses_threads,
+            )  # fmt: skip
+            with self._mutex:
+                found = self._partitions.setdefault(topic_partition, made)
+        return found
+
+    def replica(self, topic_partition: TopicPartition) -> Replica:
+        """The leader of a partition, or who stands in for it; a commit may have overtaken its state.
+
+        Raises:
+            UnknownTopicOrPartitionError: no such topic, or fewer partitions.
+            KafkaStorageError: no replica can be read.
+        """
+        return self.partition(topic_partition).readable()
+
+    def log(self, topic_partition: TopicPartition) -> PartitionLog:
+        """The log of that replica; raises as `replica`."""
+        only_log = self.partition(topic_partition).only_log
+        return only_log or self.replica(topic_partition).log
+
+    def _open(
+        self, topic_partition: TopicPartition, config: TopicConfig, node_id: int
+    ) -> PartitionLog:
+        directory = self.metadata.log_directory(topic_partition, node_id)
+        return PartitionLog(self.files, directory, topic_partition, config)
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """All partitions of a topic, in order."""
+        return [TopicPartition(topic, p) for p in range(self.metadata.topic(topic).partitions)]
+
+    def create_topic(
+        self, name: str, *, partitions: int, config: TopicConfig, replication_factor: int = 1
+    ) -> Topic:
+        """The topic, made if it does not exist.
+
+        Raises:
+            ConfigError: there are not as many log dirs.
+        """
+        ensure_valid_topic(name)
+        with self.locks.metadata():
+            found = self.metadata.find_topic(name)
+            if found is not None:
+                return found
+            if replication_factor > 1:
+                self.metadata.add_log_dirs(replication_factor)
+            with self.writing():
+                return self.create_topic_locked(
+                    name,
+                    partitions=partitions,
+                    config=config,
+                    replication_factor=replication_factor,
+                )
+
+    def create_topic_locked(
+        self, name: str, *, partitions: int, config: TopicConfig, replication_factor: int = 1
+    ) -> Topic:
+        """As `create_topic`, of a topic that does not exist; the caller holds the metadata lock."""
+        replicas = self._assign(partitions, replication_factor)
+        topic = Topic(name, random_id(), partitions, config, replicas)
+        for partition in range(partitions):
+            for node_id in topic.replicas_of(partition):
+                log = self._open(TopicPartition(name, partition), config, node_id)
+                log.create(topic.topic_id)
+        nodes = {node_id for nodes in topic.replicas for node_id in nodes}
+        self.files.flush(self.dirs.all[node_id].path for node_id in sorted(nodes))
+        self.metadata.write_topic(topic)
+        return topic
+
+    def _assign(self, partitions: int, replication_factor: int) -> tuple[tuple[int, ...], ...]:
+        """Nodes for each partition, so that each node leads as many as any other.
+
+        Raises:
+            ConfigError: fewer log dirs are online.
+        Source: Kafka metadata/.../placement/StripedReplicaPlacer.java.
+        """
+        nodes = [one.node_id for one in self.dirs.all]
+        if len(nodes) > 1:
+            nodes = [node for node in nodes if self.dirs.is_online(node)]
+        if replication_factor > len(nodes):
+            raise ConfigError(
+                f"replication.factor is {replication_factor}, and {len(nodes)} of "
+                f"{len(self.dirs.all)} log dirs are online; `kbatch log-dirs PATH` shows them"
+            )
+        return tuple(
+            tuple(nodes[(partition + n) % len(nodes)] for n in range(replication_factor))
+            for partition in range(partitions)
+        )
+
+    def writing(
+        self, topic_partitions: Iterable[TopicPartition] | None = None
+    ) -> AbstractContextManager[None]:
+        """Keeps brokers out of the log dirs while this process writes into them.
+
+        Args:
+            topic_partitions: what it writes to, where that is all.
+
+        Entering it raises:
+            LogDirLockedError: a broker is in.
+        """
+        log_dirs: Sequence[LogDir] = self.dirs.all
+        if topic_partitions is not None and len(log_dirs) > 1:
+            log_dirs = [self.metadata.log_dir(node) for node in self._nodes_of(topic_partitions)]
+        if len(log_dirs) == 1:
+            return self.locks.log_dir(log_dirs[0].path)
+        return self._writing_to(log_dirs)
+
+    def _nodes_of(self, topic_partitions: Iterable[TopicPartition]) -> list[int]:
+        nodes: set[int] = set()
+        for topic_partition in topic_partitions:
+            # What is wrong comes up again where it is written to.
+            with contextlib.suppress(OSError, KBatchError):
+                nodes.update(self.partition(topic_partition).replicas)
+        return sorted(nodes)
+
+    @contextlib.contextmanager
+    def _writing_to(self, log_dirs: Sequence[LogDir]) -> Iterator[None]:
+        with contextlib.ExitStack() as held:
+            for node_id, path, _ in log_dirs:
+                if self.dirs.is_online(node_id):
+                    try:
+                        held.enter_context(self.locks.log_dir(path))
+                    except OSError as error:
+                        self.dirs.failed(node_id, error)
+            yield
