@@ -10,7 +10,7 @@ Easily broken:
   not complete: its committer is dead, or has flipped this partition. Its data lies where new data
   would go, or where a replica that is out of step is cut, and its state has the sequence number that
   the next state would take. Rolling forward takes the commit lock, so the partition's is let go
-  before. `locked` does that, for all writers but committers.
+  before. `_settled` does that, for all writers but committers.
 - `__transaction_state` is written under the commit lock, never by `append_records`.
 
 Source: Kafka core/.../server/ReplicaManager.scala.
@@ -246,15 +246,12 @@ class ReplicaManager(Partitions):
         except (OSError, KBatchError) as error:
             return Appended(_answer(error))
         try:
-            while True:  # as in `locked`
-                with self.locks.partitions([topic_partition]):
-                    if not commits.is_pending([topic_partition]):
-                        appended, log = partition.append_locked(
-                            data, header, origin=origin, required_acks=required_acks, flush=flush
-                        )
-                        self._maybe_delete_old_segments(log, self._now_ms())
-                        return appended
-                commits.roll_forward()
+            with self._settled([topic_partition], commits):
+                appended, log = partition.append_locked(
+                    data, header, origin=origin, required_acks=required_acks, flush=flush
+                )
+                self._maybe_delete_old_segments(log, self._now_ms())
+                return appended
         except CorruptRecordError as error:  # in the log; the batch given is sound
             return Appended(
                 _answer(KafkaStorageError(f"{topic_partition} cannot be appended to: {error}"))
@@ -276,12 +273,18 @@ class ReplicaManager(Partitions):
         replicas one leads then, and the others are equal to it or not in sync. The caller keeps
         brokers out, see `writing`.
         """
+        with self._settled(topic_partitions, commits):
+            yield {tp: self.partition(tp).ready_locked(flush=flush) for tp in topic_partitions}
+
+    @contextlib.contextmanager
+    def _settled(
+        self, topic_partitions: Collection[TopicPartition], commits: Commits
+    ) -> Iterator[None]:
+        """Hold the locks of partitions in which no commit is decided and not flipped."""
         while True:
             with self.locks.partitions(topic_partitions):
                 if not commits.is_pending(topic_partitions):
-                    yield {
-                        tp: self.partition(tp).ready_locked(flush=flush) for tp in topic_partitions
-                    }
+                    yield
                     return
             commits.roll_forward()
 

@@ -122,7 +122,7 @@ class Partition(PartitionView):
         """Have a leader, and all that can be in sync; the leader."""
         if self.only_log is not None:
             return Replica(self.replicas[0], self.only_log, self.only_log.state())
-        self._led = led = self._replicate_locked(self._lead_locked(), flush=flush)
+        led = self._led_anew_locked(flush=flush)
         return Replica(led.state.leader, led.log, led.log_state)
 
     def place_locked(self, place: Callable[[Replica], LogState]) -> dict[int, LogState]:
@@ -153,7 +153,7 @@ class Partition(PartitionView):
                     led = led._replace(state=self._change_isr_locked(led.state, [*placed], hw))
                     self._led = led
                 return placed
-            self._led = led = self._replicate_locked(self._lead_locked(), flush=True)
+            led = self._led_anew_locked(flush=True)
         raise self._nobody(led.state)
 
     def _placed_locked(
@@ -279,6 +279,10 @@ class Partition(PartitionView):
             raise ValueError("`ready_locked` comes first")
         return self._led
 
+    def _led_anew_locked(self, *, flush: bool) -> Leadership:
+        self._led = self._replicate_locked(self._lead_locked(), flush=flush)
+        return self._led
+
     def _lead_locked(self) -> Leadership:
         """Who leads, after an election where that is needed.
 
@@ -367,7 +371,7 @@ class Partition(PartitionView):
                 log, log.state(), data, header, origin=origin, flush=flush, now_ms=self._now_ms()
             )
             return Appended(result), log
-        self._led = led = self._replicate_locked(self._lead_locked(), flush=flush)
+        led = self._led_anew_locked(flush=flush)
         for _ in self.replicas:
             if required_acks == -1:
                 self.ensure_enough_in_sync_locked()
@@ -383,7 +387,7 @@ class Partition(PartitionView):
                     raise
                 # What it has of the batch no follower has: it is cut off when the dir is back.
                 self._note(led.state.leader, error)
-                self._led = led = self._replicate_locked(self._lead_locked(), flush=flush)
+                led = self._led_anew_locked(flush=flush)
                 continue
             result, epoch = ahead.result, led.state.leader_epoch
             required = result.base_offset + header.last_offset_delta + 1

@@ -458,7 +458,7 @@ class Coordinator:
         progress: _Progress,
     ) -> Prepared:
         """Write the commit point; where the leader's disk fails meanwhile, with another leader."""
-        partition = self._manager.partition(TRANSACTION_STATE)
+        partition = self._transaction_state
         while True:
             leader = partition.leader
             try:
@@ -480,7 +480,7 @@ class Coordinator:
         self, job: _Job, states: Mapping[TopicPartition, Mapping[int, LogState]]
     ) -> Prepared:
         """Put PrepareCommit and CompleteCommit behind the end of __transaction_state."""
-        with self._manager.partition(TRANSACTION_STATE).leading_locked() as log:
+        with self._transaction_state.leading_locked() as log:
             state = log.cut(log.state())
             now_ms = self._now_ms()
             appender = LogAppender(log, state, now_ms=now_ms)
@@ -500,7 +500,7 @@ class Coordinator:
 
     def _decide(self, decided: LogState) -> LogState:
         """The commit point: from the last write in here on every reader sees the data."""
-        partition = self._manager.partition(TRANSACTION_STATE)
+        partition = self._transaction_state
         return partition.publish_locked(decided, flush=self._flush)
 
     def _flip(
@@ -515,7 +515,7 @@ class Coordinator:
         if prepared.completed is None:
             return False
         completed = prepared.completed._replace(sequence=prepared.decided.sequence + 1)
-        partition = self._manager.partition(TRANSACTION_STATE)
+        partition = self._transaction_state
         try:
             partition.publish_locked(completed, flush=self._flush)
         except (OSError, KafkaStorageError):
@@ -535,7 +535,7 @@ class Coordinator:
             logger.warning("%s stays as it is for now: %s", TRANSACTION_STATE, error)
 
     def _roll_forward_locked(self) -> None:
-        partition = self._manager.partition(TRANSACTION_STATE)
+        partition = self._transaction_state
         leader = partition.ready_locked(flush=self._flush)
         if not leader.state.has_pending_commit:
             return
