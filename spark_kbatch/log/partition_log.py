@@ -58,6 +58,7 @@ from spark_kbatch.log.state import (
     create_state,
     empty_state,
     flush_state,
+    read_slots,
     read_state,
     write_state,
 )
@@ -101,6 +102,8 @@ class PartitionLog:
         # What `offset_for_timestamp` remembers, and of which state; the first is replaced whole.
         self._times = TimeLookup(files)
         self._times_as_of: LogState | None = None
+        # What `state` found last, and what it made of it; replaced whole.
+        self._read: tuple[bytes, LogState | None] = b"", None
         # The last state of another boot, and what of it holds; replaced whole.
         self._checked: tuple[LogState | None, LogState | None] = (None, None)
         self.producers = LogProducers(self)
@@ -119,7 +122,12 @@ class PartitionLog:
     def state(self) -> LogState:
         """The recorded state, which a commit that is decided but not flipped may have overtaken."""
         try:
-            return self.checked(read_state(self.files, self.directory))
+            data = read_slots(self.files, self.directory)
+            known, state = self._read
+            if data != known or state is None:
+                state = self.checked(read_state(self.files, self.directory, data))
+                self._read = data, state
+            return state
         except FileNotFoundError as error:
             raise self._gone(Path(error.filename)) from None
 

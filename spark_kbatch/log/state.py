@@ -128,7 +128,7 @@ def write_state(files: Files, directory: Path, state: LogState, *, flush: bool) 
     Data that the state speaks of is flushed before; `flush` flushes the slot.
     """
     position = state.sequence % 2 * _SLOT_DISTANCE
-    with files.opened(_path(directory), write=True) as descriptor:
+    with files.opened(_path_in(str(directory)), write=True) as descriptor:
         files.write_at(descriptor, position, pack(state))
         if flush:
             files.flush_descriptor(descriptor)
@@ -136,25 +136,39 @@ def write_state(files: Files, directory: Path, state: LogState, *, flush: bool) 
 
 def flush_state(files: Files, directory: Path) -> None:
     """On return both slots are on disk."""
-    files.flush([_path(directory)])
+    files.flush([_path_in(str(directory))])
 
 
 def create_state(files: Files, directory: Path, state: LogState) -> None:
     """Make the file, with `state` in both slots: so both are valid from the beginning."""
     first = pack(state).ljust(_SLOT_DISTANCE, b"\0")
-    files.replace(_path(directory), first + pack(state._replace(sequence=state.sequence + 1)))
+    files.replace(
+        _path_in(str(directory)), first + pack(state._replace(sequence=state.sequence + 1))
+    )
 
 
-def read_state(files: Files, directory: Path) -> LogState:
+def read_slots(files: Files, directory: Path) -> bytes:
+    """Both slots, as they lie in the file; one may be half-written.
+
+    Raises:
+        FileNotFoundError: there is no such log.
+    """
+    return files.read(_path_in(str(directory)), 0, _READ_SIZE)
+
+
+def read_state(files: Files, directory: Path, data: bytes | None = None) -> LogState:
     """The newest valid slot. Takes no lock.
+
+    Args:
+        data: what `read_slots` has found, just now.
 
     Raises:
         FileNotFoundError: there is no such log.
         CorruptRecordError: neither slot is valid, also when read again.
     """
-    path = _path(directory)
     for attempt in range(_ATTEMPTS):
-        data = files.read(path, 0, _READ_SIZE)
+        if data is None or attempt:
+            data = read_slots(files, directory)
         slots = [unpack(data[:SLOT_SIZE]), unpack(data[_SLOT_DISTANCE:])]
         valid = [slot for slot in slots if slot is not None]
         if len(valid) == 2 or (valid and attempt == _ATTEMPTS - 1):
@@ -162,7 +176,7 @@ def read_state(files: Files, directory: Path) -> LogState:
         time.sleep(_PAUSE_S)
     raise CorruptRecordError(
         "neither slot of the state is valid; `kbatch repair` makes one from the batches",
-        path=str(path),
+        path=str(_path_in(str(directory))),
         position=0,
         expected="a CRC that holds",
     )
@@ -170,13 +184,13 @@ def read_state(files: Files, directory: Path) -> LogState:
 
 def is_whole(files: Files, directory: Path) -> bool:
     """Whether both slots are valid; the caller holds the partition's lock."""
-    data = files.read(_path(directory), 0, _READ_SIZE)
+    data = read_slots(files, directory)
     return None not in (unpack(data[:SLOT_SIZE]), unpack(data[_SLOT_DISTANCE:]))
 
 
-@lru_cache(maxsize=4096)
-def _path(directory: Path) -> Path:
-    return directory / STATE_FILE
+@lru_cache(maxsize=4096)  # by text, which is compared faster than paths
+def _path_in(directory: str) -> Path:
+    return Path(directory) / STATE_FILE
 
 
 @cache

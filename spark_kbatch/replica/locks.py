@@ -33,14 +33,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import os
 import random
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Protocol
 
 from spark_kbatch.errors import LogDirLockedError
 from spark_kbatch.log.files import Files
@@ -49,13 +49,42 @@ from spark_kbatch.model import TopicPartition
 _DEADLOCK_PAUSE_S = 0.0005, 0.005  # at random, so that two do not step on each other for ever
 
 
-class _OpenFile:
-    """The one descriptor of a file, and how many use it."""
+class _LockFile:
+    """A file to lock bytes of, and the one descriptor of it, while some thread uses it.
 
-    __slots__ = ("descriptor", "path", "users")
+    Where another file is at its path by now, this one is left to those who hold locks on it.
+    """
 
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self.path, self.descriptor, self.users = path, descriptor, 0
+    __slots__ = ("_mutex", "_users", "descriptor", "path")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._mutex = threading.Lock()  # guards the rest; innermost
+        self._users, self.descriptor = 0, -1
+
+    def open(self, files: Files) -> bool:
+        """Use it, until `close`; whether nobody else does."""
+        with self._mutex:
+            is_first = self._users == 0
+            if is_first:
+                self.descriptor = files.open_for_locks(self.path)
+            self._users += 1
+        return is_first
+
+    def close(self, files: Files, locked_byte: int | None = None) -> None:
+        """Let go of it, and of the lock on a byte of it."""
+        with self._mutex:
+            self._users -= 1
+            if self._users == 0:
+                files.close(self.descriptor)  # which lets go of the lock, too
+            elif locked_byte is not None:
+                files.unlock_byte(self.descriptor, locked_byte)
+
+    def replace_in(self, known: dict[str, _LockFile], name: str) -> None:
+        """Have others use the file that is at the path now."""
+        with self._mutex:  # all who find it replaced hold this one, so that one new file is made
+            if known.get(name) is self:
+                known[name] = _LockFile(self.path)
 
 
 class _Shared:
@@ -66,8 +95,8 @@ class _Shared:
         self.commit = threading.Lock()  # before the file's lock; so are the next two
         self.metadata = threading.Lock()
         self.partitions: dict[TopicPartition, threading.Lock] = {}
-        self.mutex = threading.Lock()  # guards `files` and their users; innermost
-        self.files: dict[Path, _OpenFile] = {}
+        self.topics: dict[str, _LockFile] = {}
+        self.log_dirs: dict[str, _LockFile] = {}  # by path
 
 
 _process = object()  # another one in each process
@@ -84,6 +113,16 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
+
+
+class Commits(Protocol):
+    """What a writer has to know of commits."""
+
+    def is_pending(self, topic_partitions: Collection[TopicPartition], /) -> bool:
+        """Whether a commit that is not complete has written to one of these, or may have."""
+
+    def roll_forward(self) -> None:
+        """Finish it. Takes the commit lock, then partition locks."""
 
 
 class Locks:
@@ -112,10 +151,17 @@ class Locks:
             yield
 
     def partitions(
-        self, topic_partitions: Iterable[TopicPartition]
+        self, topic_partitions: Iterable[TopicPartition], commits: Commits | None = None
     ) -> AbstractContextManager[None]:
-        """Of whoever writes to these logs; taken in the one order."""
-        return _PartitionLocks(self._files, self._dir, self._state, sorted({*topic_partitions}))
+        """Of whoever writes to these logs; taken in the one order.
+
+        Args:
+            commits: with these, a commit that was decided and not flipped in one of the partitions
+                is finished before. All writers but committers have to.
+        """
+        return _PartitionLocks(
+            self._files, self._dir, self._state, sorted({*topic_partitions}), commits
+        )
 
     def log_dir(self, path: Path) -> AbstractContextManager[None]:
         """Of whoever writes into a log dir.
@@ -123,7 +169,7 @@ class Locks:
         Entering it raises:
             LogDirLockedError: a broker is in.
         """
-        return _SharedLogDir(self._files, self._state, _in(path, ".lock"))
+        return _SharedLogDir(self._files, self._state, path)
 
     @contextlib.contextmanager
     def exclusive_log_dir(self, path: Path) -> Iterator[None]:
@@ -145,86 +191,79 @@ class Locks:
                 self._files.close(descriptor)
 
 
-class _RecordLocks:
-    """Record locks, held while in the context. Every append takes some: so no generators."""
-
-    __slots__ = ("_files", "_state")
-
-    def __init__(self, files: Files, state: _Shared) -> None:
-        self._files, self._state = files, state
-
-    def _open(self, path: Path) -> _OpenFile:
-        with self._state.mutex:
-            file = self._state.files.get(path)
-            # One that was replaced is left to those who hold locks on it.
-            if file is None or not self._files.is_at(file.descriptor, path):
-                file = _OpenFile(path, self._files.open_for_locks(path))
-                self._state.files[path] = file
-            file.users += 1
-        return file
-
-    def _close(self, file: _OpenFile, locked_byte: int | None = None) -> None:
-        with self._state.mutex:
-            file.users -= 1
-            if file.users == 0:
-                if self._state.files.get(file.path) is file:
-                    del self._state.files[file.path]
-                self._files.close(file.descriptor)  # which lets go of the lock, too
-            elif locked_byte is not None:
-                self._files.unlock_byte(file.descriptor, locked_byte)
+# Every append takes some of the next two: so they are no generators.
 
 
-class _SharedLogDir(_RecordLocks):
-    """Shared with all that write into it, but a broker."""
+class _SharedLogDir:
+    """A log dir's lock, shared with all that write into it, but a broker."""
 
-    __slots__ = ("_file", "_path")
+    __slots__ = ("_at", "_files", "_known", "_name")
 
-    def __init__(self, files: Files, state: _Shared, path: Path) -> None:
-        super().__init__(files, state)
-        self._path = path
+    def __init__(self, files: Files, state: _Shared, log_dir: Path) -> None:
+        self._files, self._known, self._name = files, state.log_dirs, str(log_dir)
 
     def __enter__(self) -> None:
-        self._file = self._open(self._path)
-        try:
-            if not self._files.share_lock(self._file.descriptor):
-                raise LogDirLockedError(
-                    f"{self._path} is held by another program, a Kafka broker most likely: stop it, "
-                    "or write elsewhere"
-                )
-        except BaseException:
-            self._close(self._file)
-            raise
+        files, known, name = self._files, self._known, self._name
+        while True:
+            self._at = at = known.get(name) or known.setdefault(
+                name, _LockFile(Path(name, ".lock"))
+            )
+            is_first = at.open(files)
+            try:
+                if not files.share_lock(at.descriptor):
+                    raise LogDirLockedError(
+                        f"{at.path} is held by another program, a Kafka broker most likely: stop "
+                        "it, or write elsewhere"
+                    )
+                if is_first or files.is_at(at.descriptor, at.path):
+                    return
+                at.replace_in(known, name)
+            except BaseException:
+                at.close(files)
+                raise
+            at.close(files)
 
     def __exit__(self, *_: object) -> None:
-        self._close(self._file)
+        self._at.close(self._files)
 
 
-class _PartitionLocks(_RecordLocks):
-    """Of some partitions, in order."""
+class _PartitionLocks:
+    """The locks of some partitions, taken in order."""
 
-    __slots__ = ("_dir", "_held", "_topic_partitions")
+    __slots__ = ("_commits", "_dir", "_files", "_held", "_state", "_topic_partitions")
 
     def __init__(
-        self, files: Files, directory: Path, state: _Shared, topic_partitions: list[TopicPartition]
+        self,
+        files: Files,
+        directory: Path,
+        state: _Shared,
+        topic_partitions: list[TopicPartition],
+        commits: Commits | None,
     ) -> None:
-        super().__init__(files, state)
-        self._dir, self._topic_partitions = directory, topic_partitions
-        self._held: list[tuple[threading.Lock, _OpenFile, int]] = []
+        self._files, self._dir, self._state = files, directory, state
+        self._topic_partitions, self._commits = topic_partitions, commits
+        self._held: list[tuple[threading.Lock, _LockFile, int]] = []
 
     def __enter__(self) -> None:
-        try:
-            for topic_partition in self._topic_partitions:
-                self._take(topic_partition)
-        except BaseException:
+        commits = self._commits
+        while True:
+            try:
+                for topic_partition in self._topic_partitions:
+                    self._take(topic_partition)
+                if commits is None or not commits.is_pending(self._topic_partitions):
+                    return
+            except BaseException:
+                self.__exit__()
+                raise
             self.__exit__()
-            raise
+            commits.roll_forward()
 
     def __exit__(self, *_: object) -> None:
         try:
             while self._held:
-                thread_lock, file, byte = self._held.pop()
+                thread_lock, at, byte = self._held.pop()
                 try:
-                    self._close(file, byte)
+                    at.close(self._files, byte)
                 finally:
                     thread_lock.release()
         finally:
@@ -232,39 +271,40 @@ class _PartitionLocks(_RecordLocks):
                 self.__exit__()
 
     def _take(self, topic_partition: TopicPartition) -> None:
-        topic, byte = topic_partition
-        known = self._state.partitions
-        thread_lock = known.get(topic_partition) or known.setdefault(
+        files, known, (topic, byte) = self._files, self._state.topics, topic_partition
+        locks = self._state.partitions
+        thread_lock = locks.get(topic_partition) or locks.setdefault(
             topic_partition, threading.Lock()
         )
-        path = _in(self._dir, f"{topic}.lock")
         thread_lock.acquire()
         try:
             while True:
-                file = self._open(path)
+                at = known.get(topic) or known.setdefault(
+                    topic, _LockFile(self._dir / f"{topic}.lock")
+                )
+                at.open(files)
                 try:
-                    self._wait_for_byte(file.descriptor, byte)
-                    if self._files.is_at(file.descriptor, path):
+                    try:
+                        files.lock_byte(at.descriptor, byte)
+                    except OSError as error:
+                        self._lock_later(at.descriptor, byte, error)
+                    if files.is_at(at.descriptor, at.path):
                         break
+                    at.replace_in(known, topic)
                 except BaseException:
-                    self._close(file, byte)
+                    at.close(files, byte)
                     raise
-                self._close(file, byte)
+                at.close(files, byte)
         except BaseException:
             thread_lock.release()
             raise
-        self._held.append((thread_lock, file, byte))
+        self._held.append((thread_lock, at, byte))
 
-    def _wait_for_byte(self, descriptor: int, position: int) -> None:
-        while True:
-            try:
-                return self._files.lock_byte(descriptor, position)
-            except OSError as error:
-                if error.errno != errno.EDEADLK:
-                    raise
+    def _lock_later(self, descriptor: int, byte: int, error: OSError) -> None:
+        while error.errno == errno.EDEADLK:
             time.sleep(random.uniform(*_DEADLOCK_PAUSE_S))
-
-
-@functools.lru_cache(maxsize=4096)
-def _in(directory: Path, name: str) -> Path:
-    return directory / name
+            try:
+                return self._files.lock_byte(descriptor, byte)
+            except OSError as again:
+                error = again
+        raise error

@@ -10,7 +10,7 @@ Easily broken:
   not complete: its committer is dead, or has flipped this partition. Its data lies where new data
   would go, or where a replica that is out of step is cut, and its state has the sequence number that
   the next state would take. Rolling forward takes the commit lock, so the partition's is let go
-  before. `_settled` does that, for all writers but committers.
+  before. `Locks.partitions` does that, for all writers but committers.
 - `__transaction_state` is written under the commit lock, never by `append_records`.
 
 Source: Kafka core/.../server/ReplicaManager.scala.
@@ -49,7 +49,7 @@ from spark_kbatch.model import (
     LogOffsets,
     TopicPartition,
 )
-from spark_kbatch.record.header import LogRead
+from spark_kbatch.record.header import BatchHeader, LogRead
 from spark_kbatch.replica.fetching import (
     NO_EPOCH,
     DelayedFetch,
@@ -61,9 +61,9 @@ from spark_kbatch.replica.fetching import (
     may_answer,
     read_partitions,
 )
-from spark_kbatch.replica.locks import Locks
+from spark_kbatch.replica.locks import Commits, Locks
 from spark_kbatch.replica.metadata import Metadata
-from spark_kbatch.replica.partition import Appended
+from spark_kbatch.replica.partition import Appended, Partition
 from spark_kbatch.replica.partition_view import Replica
 from spark_kbatch.replica.partitions import Partitions
 from spark_kbatch.replica.producing import DelayedProduce, OnComplete
@@ -91,16 +91,6 @@ logger = logging.getLogger(__name__)
 RETENTION_CHECK_INTERVAL_MS = 300_000  # Kafka's log.retention.check.interval.ms
 
 ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
-
-
-class Commits(Protocol):
-    """What an append has to know of commits."""
-
-    def is_pending(self, topic_partitions: Collection[TopicPartition]) -> bool:
-        """Whether a commit that is not complete has written to one of these, or may have."""
-
-    def roll_forward(self) -> None:
-        """Finish it. Takes the commit lock, then partition locks."""
 
 
 class ReplicaManager(Partitions):
@@ -158,29 +148,41 @@ class ReplicaManager(Partitions):
         """
         if origin is AppendOrigin.REPLICATION:
             raise ValueError("a follower copies the bytes of its leader, it does not append")
-        partitions = sorted(entries_per_partition)
+        appended: dict[TopicPartition, Appended] = {}
+        accepted: dict[TopicPartition, tuple[Partition, BatchHeader]] = {}
+        # All are looked at before the first lock is taken.
+        for tp in sorted(entries_per_partition):
+            try:
+                if required_acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
+                    raise InvalidRequiredAcksError(required_acks)
+                if not internal_topics_allowed:
+                    ensure_not_internal(tp.topic)
+                partition = self.partition(tp)
+                header = validate(
+                    entries_per_partition[tp], tp, partition.config, origin, now_ms=self._now_ms()
+                )
+                accepted[tp] = partition, header
+            except (OSError, KBatchError) as error:
+                appended[tp] = Appended(_answer(error))
         try:
-            if required_acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
-                raise InvalidRequiredAcksError(required_acks)
-            with self.writing(partitions):
-                appended = {
-                    tp: self._append_one(
-                        tp,
+            with self.writing({node for one, _ in accepted.values() for node in one.replicas}):
+                for tp, (partition, header) in accepted.items():
+                    appended[tp] = self._append_one(
+                        partition,
                         entries_per_partition[tp],
+                        header,
                         required_acks=required_acks,
-                        internal_topics_allowed=internal_topics_allowed,
                         origin=origin,
                         flush=flush,
                         commits=commits,
                     )
-                    for tp in partitions
-                }
         except (OSError, KBatchError) as error:
-            appended = dict.fromkeys(partitions, Appended(_answer(error)))
+            appended |= dict.fromkeys(accepted, Appended(_answer(error)))
         self._answer_or_wait(appended, required_acks, timeout_ms, on_complete, commits)
-        written = [tp for tp, one in appended.items() if one.result.error is None]
-        for topic_partition in written:
-            if not appended[topic_partition].is_decided:
+        for topic_partition, (result, is_decided, *_) in appended.items():
+            if result.error is not None:
+                continue
+            if not is_decided:
                 self.replicate([topic_partition], commits, flush=flush)
             self.delayed_produces.check_and_complete(topic_partition)
             self.delayed_fetches.check_and_complete(topic_partition)
@@ -227,30 +229,23 @@ class ReplicaManager(Partitions):
 
     def _append_one(
         self,
-        topic_partition: TopicPartition,
+        partition: Partition,
         data: Buffer,
+        header: BatchHeader,
         *,
         required_acks: int,
-        internal_topics_allowed: bool,
         origin: AppendOrigin,
         flush: bool,
         commits: Commits,
     ) -> Appended:
+        topic_partition = partition.topic_partition
         try:
-            if not internal_topics_allowed:
-                ensure_not_internal(topic_partition.topic)
-            partition = self.partition(topic_partition)
-            header = validate(
-                data, topic_partition, partition.config, origin, now_ms=self._now_ms()
-            )
-        except (OSError, KBatchError) as error:
-            return Appended(_answer(error))
-        try:
-            with self._settled([topic_partition], commits):
+            with self.locks.partitions([topic_partition], commits):
                 appended, log = partition.append_locked(
                     data, header, origin=origin, required_acks=required_acks, flush=flush
                 )
-                self._maybe_delete_old_segments(log, self._now_ms())
+                if log.config.has_retention:
+                    self._maybe_delete_old_segments(log, self._now_ms())
                 return appended
         except CorruptRecordError as error:  # in the log; the batch given is sound
             return Appended(
@@ -273,20 +268,8 @@ class ReplicaManager(Partitions):
         replicas one leads then, and the others are equal to it or not in sync. The caller keeps
         brokers out, see `writing`.
         """
-        with self._settled(topic_partitions, commits):
+        with self.locks.partitions(topic_partitions, commits):
             yield {tp: self.partition(tp).ready_locked(flush=flush) for tp in topic_partitions}
-
-    @contextlib.contextmanager
-    def _settled(
-        self, topic_partitions: Collection[TopicPartition], commits: Commits
-    ) -> Iterator[None]:
-        """Hold the locks of partitions in which no commit is decided and not flipped."""
-        while True:
-            with self.locks.partitions(topic_partitions):
-                if not commits.is_pending(topic_partitions):
-                    yield
-                    return
-            commits.roll_forward()
 
     def delete_old_segments(
         self, topic_partitions: Iterable[TopicPartition], commits: Commits
@@ -311,7 +294,7 @@ class ReplicaManager(Partitions):
         topic_partition = log.topic_partition
         checked_ms = self._retention_checked_ms.get(topic_partition)
         is_due = checked_ms is None or now_ms - checked_ms >= RETENTION_CHECK_INTERVAL_MS
-        if not (log.config.has_retention and is_due):
+        if not is_due:
             return
         self._retention_checked_ms[topic_partition] = now_ms
         try:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.replica.manager import Commits, ReplicaManager
+from spark_kbatch.replica.locks import Commits
+from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.partition_view import ReplicaInfo
 
 

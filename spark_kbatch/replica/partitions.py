@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 
 from spark_kbatch.config import Topic, TopicConfig, ensure_valid_topic
-from spark_kbatch.errors import ConfigError, KBatchError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.log.checkpoints import random_id
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.log_dirs import LogDirs
-from spark_kbatch.replica.metadata import LogDir, Metadata
+from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.partition_view import Replica
 
@@ -164,39 +164,29 @@ class Partitions:
             for partition in range(partitions)
         )
 
-    def writing(
-        self, topic_partitions: Iterable[TopicPartition] | None = None
-    ) -> AbstractContextManager[None]:
+    def writing(self, nodes: Collection[int] | None = None) -> AbstractContextManager[None]:
         """Keeps brokers out of the log dirs while this process writes into them.
 
         Args:
-            topic_partitions: what it writes to, where that is all.
+            nodes: whose log dirs it writes to; by default all.
 
         Entering it raises:
             LogDirLockedError: a broker is in.
         """
-        log_dirs: Sequence[LogDir] = self.dirs.all
-        if topic_partitions is not None and len(log_dirs) > 1:
-            log_dirs = [self.metadata.log_dir(node) for node in self._nodes_of(topic_partitions)]
-        if len(log_dirs) == 1:
-            return self.locks.log_dir(log_dirs[0].path)
-        return self._writing_to(log_dirs)
-
-    def _nodes_of(self, topic_partitions: Iterable[TopicPartition]) -> list[int]:
-        nodes: set[int] = set()
-        for topic_partition in topic_partitions:
-            # What is wrong comes up again where it is written to.
-            with contextlib.suppress(OSError, KBatchError):
-                nodes.update(self.partition(topic_partition).replicas)
-        return sorted(nodes)
+        if nodes is None:
+            nodes = range(len(self.metadata.log_dirs()))
+        if len(nodes) == 1:
+            (node,) = nodes
+            return self.locks.log_dir(self.metadata.log_dir(node).path)
+        return self._writing_to(sorted(nodes))
 
     @contextlib.contextmanager
-    def _writing_to(self, log_dirs: Sequence[LogDir]) -> Iterator[None]:
+    def _writing_to(self, nodes: Iterable[int]) -> Iterator[None]:
         with contextlib.ExitStack() as held:
-            for node_id, path, _ in log_dirs:
+            for node_id in nodes:
                 if self.dirs.is_online(node_id):
                     try:
-                        held.enter_context(self.locks.log_dir(path))
+                        held.enter_context(self.locks.log_dir(self.metadata.log_dir(node_id).path))
                     except OSError as error:
                         self.dirs.failed(node_id, error)
             yield

@@ -19,20 +19,20 @@ from tests import builders
 from tests.benchmarks.interleaved import Candidate, interleave
 
 ROUNDS = 30
-APPENDS = 8  # a round
+PARTITIONS = 8  # in turn: how long a flush takes differs between files
+APPENDS = 2 * PARTITIONS  # a round
 DATA = builders.batch(n=1, value_bytes=(1 << 20) - 200)
 TARGETS = {("one replica, acks=1", "the log alone"): 1 / 1.05, ("three replicas, acks=all", "one replica, acks=1"): 1 / 3.3}  # fmt: skip
 
 
 def through_the_log(cluster: Cluster) -> Callable[[], None]:
-    topic_partition = TopicPartition("alone", 0)
-    cluster.create_topic("alone")
-    log = cluster.manager.log(topic_partition)
+    cluster.create_topic("alone", partitions=PARTITIONS)
+    logs = [cluster.manager.log(TopicPartition("alone", n)) for n in range(PARTITIONS)]
     origin = AppendOrigin.CLIENT
 
     def run() -> None:
-        for _ in range(APPENDS):
-            header = validate(DATA, topic_partition, log.config, origin, now_ms=0)
+        for log in 2 * logs:
+            header = validate(DATA, log.topic_partition, log.config, origin, now_ms=0)
             appending.append_as_leader(
                 log, log.state(), DATA, header, origin=origin, flush=True, now_ms=0
             )
@@ -43,16 +43,16 @@ def through_the_log(cluster: Cluster) -> Callable[[], None]:
 def through_the_manager(
     cluster: Cluster, name: str, replicas: int, acks: int
 ) -> Callable[[], None]:
-    cluster.create_topic(name, replication_factor=replicas)
-    entries = {TopicPartition(name, 0): DATA}
+    cluster.create_topic(name, partitions=PARTITIONS, replication_factor=replicas)
+    entries = [{TopicPartition(name, n): DATA} for n in range(PARTITIONS)]
 
     def run() -> None:
         answers: list[Mapping[TopicPartition, AppendResult]] = []
-        for _ in range(APPENDS):
+        for one in 2 * entries:
             cluster.append_records(
                 timeout_ms=1000,
                 required_acks=acks,
-                entries_per_partition=entries,
+                entries_per_partition=one,
                 on_complete=answers.append,
                 flush=True,
             )
