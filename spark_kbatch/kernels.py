@@ -1,7 +1,7 @@
 """The compiled code of what is done to every row: flat arrays in, flat arrays out.
 
     kernel          one call does, for n rows or records
-    hash_keys       murmur2 of every key
+    hash_keys       murmur2 of every key, or the slot that it leads to
     assign_slots    each row's partition as Kafka's default partitioner picks it, as a slot number
     group_rows      rows sorted by slot, order kept inside a slot
     write_headers   the headers of each row as the bytes that end its record
@@ -135,13 +135,17 @@ def _code(position: Any, otherwise: Any) -> Any:
 # Kernels.
 
 
-def hash_keys(data: Any, bounds: Any, hashes: Any) -> Any:
+def hash_keys(data: Any, bounds: Any, first_slot: Any, hashes: Any, counts: Any) -> Any:
     """Kafka's 32-bit murmur2 of every key, made positive as Kafka does, which is not abs().
 
-    inputs:  data uint8; bounds int32[n + 1].
-    outputs: hashes int32[n].
+    Or, at once, what assign_slots makes of it where all rows have a key and the same topic.
+
+    inputs:  data uint8; bounds int32[n + 1]; first_slot, of that topic's partition 0.
+    outputs: hashes int32[n], or slots where counts is not empty; counts int64[partitions], rows of
+             each are added.
     Returns n.
     """
+    partitions = np.uint64(counts.shape[0])
     for row in range(np.uint64(hashes.shape[0])):
         start = np.uint64(bounds[row])
         size = np.uint64(bounds[row + _1]) - start
@@ -165,7 +169,12 @@ def hash_keys(data: Any, bounds: Any, hashes: Any) -> Any:
         if left >= _1:
             h = ((h ^ np.uint64(data[tail])) * _MURMUR_M) & _LOW_32
         h = ((h ^ (h >> _13)) * _MURMUR_M) & _LOW_32
-        hashes[row] = np.int64((h ^ (h >> _15)) & np.uint64(0x7FFFFFFF))
+        h = (h ^ (h >> _15)) & np.uint64(0x7FFFFFFF)
+        if partitions > _0:
+            h = h % partitions
+            counts[h] += 1
+            h = h + np.uint64(first_slot)
+        hashes[row] = np.int64(h)
     return np.int64(hashes.shape[0])
 
 
@@ -644,7 +653,7 @@ def warm_up() -> None:
     sections = np.zeros((0, 6), np.int64)
     sticky = np.zeros((1, 3), np.int64)
     spans = (u8, i32, u8)
-    hash_keys(u8, i32, out32[:0])
+    hash_keys(u8, i32, 0, out32[:0], out64)
     assign_slots(
         i32, i32, i32, u8, i32, i32, u8, i32, u8, i32, out64[:0], sticky, 1, out32[:0], out64
     )

@@ -2,7 +2,9 @@
 
 One block of memory, cut into buffers of batch.size. A record that is larger than one takes several
 that lie side by side. The lowest free ones are taken first, and pages that were never written to
-are not resident, so a producer with few open batches takes little.
+are not resident, so a producer with few open batches takes little. The memory of a producer that has
+ended is kept for the next one in the process, as tasks of a Spark job follow each other: to have the
+system clear new pages takes as long as to fill them.
 
 Whoever finds no memory waits in a queue, and whoever comes later waits behind: memory that comes
 free goes to the first in the queue alone, until it has enough. So a large record cannot starve, and
@@ -27,6 +29,9 @@ from spark_kbatch.errors import BufferExhaustedError, ProducerClosedError, Recor
 
 # What stands in `_states` for a buffer; one behind the last stands for the end.
 _FREE, _FIRST, _FURTHER = 0, 1, 2
+
+_KEPT_MAX = 64 << 20  # a larger block is not kept
+_kept: list[memoryview] = []  # at most one; changed in single steps, so no lock
 
 
 class _Waiter:
@@ -60,8 +65,7 @@ class BufferPool:
         self.poolable_size = max(min(poolable_size, total_memory), 1)
         self._on_wait = on_wait
         self._count = total_memory // self.poolable_size
-        # Not a bytearray: pages that nothing is written to cost nothing.
-        self.memory = np.empty(self._count * self.poolable_size, np.uint8).data
+        self.memory = _memory(self._count * self.poolable_size)
 
         # Guards all below; calls nothing of others. Whenever it is free:
         # - _free_count is how many _states are _FREE, and none of them lies below _lowest_free;
@@ -72,6 +76,7 @@ class BufferPool:
         self._lowest_free = 0
         self._waiters: deque[_Waiter] = deque()
         self._closed = False
+        self._is_kept = False
 
     @property
     def queued(self) -> int:
@@ -141,6 +146,7 @@ class BufferPool:
             self._release_locked(first, count)
             if self._waiters:
                 self._serve_locked()
+            self._keep_locked()
 
     def close(self) -> None:
         """Let nobody allocate any more; who waits gets ProducerClosedError. May be repeated."""
@@ -148,6 +154,14 @@ class BufferPool:
             self._closed = True
             while self._waiters:
                 self._waiters.popleft().settled.set()
+            self._keep_locked()
+
+    def _keep_locked(self) -> None:
+        """Leave the memory to the next pool, once nobody can write to it or read it any more."""
+        if self._closed and self._free_count == self._count and not self._is_kept:
+            self._is_kept = True
+            if len(self.memory) <= _KEPT_MAX:
+                _kept[:] = [self.memory]
 
     def _wait(self, size_in_bytes: int, max_block_ms: int) -> int:
         waiter = _Waiter(self._buffers(size_in_bytes))
@@ -222,6 +236,18 @@ class BufferPool:
         if size_in_bytes > len(self.memory):
             raise RecordTooLargeError("a record", size_in_bytes, len(self.memory), "buffer.memory")
         return -(-size_in_bytes // self.poolable_size)
+
+
+def _memory(size_in_bytes: int) -> memoryview:
+    """What a pool before has left, where it is as large; else new."""
+    try:
+        kept = _kept.pop()
+    except IndexError:
+        kept = memoryview(b"")
+    if len(kept) == size_in_bytes > 0:
+        return kept
+    # Not a bytearray: pages that nothing is written to cost nothing.
+    return np.empty(size_in_bytes, np.uint8).data
 
 
 _CLOSED = "the producer is closed"

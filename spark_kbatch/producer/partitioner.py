@@ -38,11 +38,14 @@ from spark_kbatch.record.columns import (
     EMPTY_U8,
     Array,
     Columns,
+    Spans,
     binary_array,
     dictionary,
     frozen,
     integers,
 )
+
+_NO_COUNTS = np.empty(0, np.int64)
 
 # (keys of some rows of one topic, how many partitions it has) -> a partition for each. The keys are
 # None where there is no key column.
@@ -55,6 +58,7 @@ class Placement(NamedTuple):
     slots: Array  # int32[n], read-only
     counts: Array  # int64[slots], rows of each
     partitions: Sequence[tuple[Topic, TopicPartition]]  # of each slot; may have grown meanwhile
+    topics: Sequence[Topic]  # of the rows
 
 
 class Partitioner:
@@ -120,7 +124,9 @@ class Partitioner:
         """
         rows_count = columns.rows_count
         if rows_count == 0:
-            return Placement(EMPTY_I32, np.zeros(0, np.int64), ())
+            return Placement(EMPTY_I32, np.zeros(0, np.int64), (), ())
+        if isinstance(topics, str) and partitions is None and self._is_hashed(columns.key):
+            return self._hashed(columns.key, self._number(topics), rows_count)
         topic_of, numbers = self._topic_numbers(rows_count, topics)
         own, own_valid = (EMPTY_I32, EMPTY_U8) if partitions is None else integers(partitions)
         is_open = len(own) == 0 or len(own_valid) > 0
@@ -132,7 +138,7 @@ class Partitioner:
         key, value, headers = columns.key, columns.value, columns.headers
         is_hashed = len(key.bounds) > 0 and not self._ignore_keys
         hashes = np.empty(rows_count if is_open and is_hashed else 0, np.int32)
-        kernels.hash_keys(key.data, key.bounds, hashes)
+        kernels.hash_keys(key.data, key.bounds, 0, hashes, _NO_COUNTS)
         frozen(hashes)
         slots = np.empty(rows_count, np.int32)
         with self._lock:
@@ -150,7 +156,21 @@ class Partitioner:
             row = -answer - 1
             topic = self._known[topic_of[row]]
             raise ConfigError(f"column 'partition' holds {own[row]}, {_but_has(topic)}")
-        return Placement(frozen(slots), counts, self._slots)
+        topics_of_rows = [self._known[number] for number in numbers]
+        return Placement(frozen(slots), counts, self._slots, topics_of_rows)
+
+    def _is_hashed(self, key: Spans) -> bool:
+        """Whether it is the key that decides about every row that leaves its partition open."""
+        has_key = len(key.bounds) > 0 and len(key.valid) == 0
+        return has_key and self._custom is None and not self._ignore_keys
+
+    def _hashed(self, key: Spans, number: int, rows_count: int) -> Placement:
+        """Where each row of one topic goes by its key."""
+        topic, first_slot = self._known[number], int(self._first_slots[number])
+        slots, counts = np.empty(rows_count, np.int32), np.zeros(len(self._slots), np.int64)
+        own = counts[first_slot : first_slot + topic.partitions]
+        kernels.hash_keys(key.data, key.bounds, first_slot, slots, own)
+        return Placement(frozen(slots), counts, self._slots, (topic,))
 
     def partition_one(
         self, topic_name: str, key: bytes | None, size_in_bytes: int, partition: int | None = None
@@ -353,7 +373,7 @@ def _size_in_bytes(columns: Columns) -> int:
 def _hash(key: bytes) -> int:
     hashes = np.empty(1, np.int32)
     data = np.frombuffer(key, np.uint8) if key else EMPTY_U8
-    kernels.hash_keys(data, _bounds(len(key)), hashes)
+    kernels.hash_keys(data, _bounds(len(key)), 0, hashes, _NO_COUNTS)
     return int(hashes[0])
 
 

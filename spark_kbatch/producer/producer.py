@@ -364,16 +364,18 @@ class Producer:
 
 def _ensure_times_accepted(timestamps: Array, placement: Placement, now_ms: int) -> None:
     """Check every row's time against its topic's limits."""
-    slots_by_topic: dict[str, list[int]] = {}
-    for slot in np.flatnonzero(placement.counts).tolist():
-        topic, _ = placement.partitions[slot]
+    for topic in placement.topics:
         if topic.config.limits_times:
-            slots_by_topic.setdefault(topic.name, []).append(slot)
-    for name, slots in slots_by_topic.items():
-        times = timestamps[np.isin(placement.slots, slots) & (timestamps >= 0)]
-        topic, _ = placement.partitions[slots[0]]
-        for timestamp in (times.min(), times.max()) if len(times) else ():
-            topic.config.ensure_time_accepted(name, int(timestamp), now_ms)
+            times = timestamps[_is_of(topic, placement) & (timestamps >= 0)]
+            for timestamp in (times.min(), times.max()) if len(times) else ():
+                topic.config.ensure_time_accepted(topic.name, int(timestamp), now_ms)
+
+
+def _is_of(topic: Topic, placement: Placement) -> Array:
+    """bool[n], whether each row is of the topic."""
+    is_its = [other is topic for other, _ in placement.partitions[: len(placement.counts)]]
+    found: Array = np.array(is_its, np.bool_)[placement.slots]
+    return found
 
 
 def _ensure_headers_exist(topic: Topic) -> None:
@@ -387,11 +389,11 @@ def _ensure_headers_exist(topic: Topic) -> None:
 
 def _ensure_rows_fit(headers_bounds: Array, placement: Placement) -> None:
     """Check that no row with headers goes to a topic whose format has none."""
-    for slot, (topic, _) in enumerate(placement.partitions[: len(placement.counts)]):
-        if topic.config.message_magic < MAGIC and placement.counts[slot]:
+    for topic in placement.topics:
+        if topic.config.message_magic < MAGIC:
             # A row without any has the one byte of their count.
             has_headers = np.diff(headers_bounds) > 1
-            if has_headers[placement.slots == slot].any():
+            if has_headers[_is_of(topic, placement)].any():
                 _ensure_headers_exist(topic)
 
 

@@ -51,14 +51,12 @@ class TableAppend:
         """
         self._columns, self._placement, self._queues = columns, placement, queues
         self._memory, self._on_appended = memory, on_appended
-        row_size = arrow.mean_row_size(columns)
-        topics = {topic.name: topic for topic, _ in map(placement.partitions.__getitem__, queues)}
         # Batches of several topics differ in size: then a queue's next one is made when it is needed.
-        self._only_topic = topics.popitem()[1] if len(topics) == 1 else None
+        self._only_topic = placement.topics[0] if len(placement.topics) == 1 else None
         # Bytes that each slot's rows take, about.
-        self._sizes = dict(
-            zip(queues, (placement.counts[[*queues]] * row_size).tolist(), strict=True)
-        )
+        row_size = arrow.mean_row_size(columns)
+        counts = placement.counts.tolist()
+        self._sizes = {slot: counts[slot] * row_size for slot in queues}
         self._next_row = 0
         # Builders that no row is in, and their slots, SPARE_SLOT for spare ones. Between two calls of `fill` at
         # most the one that was waited for.

@@ -89,7 +89,9 @@ def append(
         headers=None,
     )
     slots = arrow.frozen(np.zeros(len(rows), np.int32))
-    placement = Placement(slots, np.array([len(rows)]), [(TOPIC, TOPIC_PARTITIONS[partition])])
+    placement = Placement(
+        slots, np.array([len(rows)]), [(TOPIC, TOPIC_PARTITIONS[partition])], [TOPIC]
+    )
     accumulator.append(columns, placement, now_ms, on_appended)
 
 

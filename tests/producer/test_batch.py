@@ -507,7 +507,9 @@ def an_accumulator() -> RecordAccumulator:
 def append(accumulator: RecordAccumulator, rows: pa.RecordBatch) -> None:
     slots = arrow.frozen(np.zeros(rows.num_rows, np.int32))
     places = [(TOPIC, TopicPartition(TOPIC.name, PARTITION))]
-    accumulator.append(columns_of(rows), Placement(slots, np.array([rows.num_rows]), places), 0)
+    accumulator.append(
+        columns_of(rows), Placement(slots, np.array([rows.num_rows]), places, [places[0][0]]), 0
+    )
 
 
 def a_split_batch(accumulator: RecordAccumulator, rows: pa.RecordBatch) -> ProducerBatch:

@@ -269,6 +269,31 @@ def test_close_wakes_all_who_wait_and_refuses_who_comes_later(
     assert (pool.in_use, pool.queued) == (0, 0)
 
 
+def test_the_next_pool_has_the_memory_of_one_that_ended_once_nobody_uses_it() -> None:
+    first = a_pool()
+    start = first.try_allocate(BUFFER)
+    assert start is not None
+    first.close()
+    assert a_pool().memory is not first.memory  # somebody may still read it
+    first.deallocate(start, BUFFER)
+    first.close()  # once more, which is no second block
+    assert a_pool(5).memory is not first.memory  # of another size, and then it is gone
+    assert a_pool().memory is not first.memory
+
+    second = a_pool()
+    second.close()
+    third, fourth = a_pool(), a_pool()
+    assert third.memory is second.memory
+    assert fourth.memory is not second.memory
+
+
+def test_a_large_block_is_not_kept() -> None:
+    large = BufferPool(total_memory=(64 << 20) + 1, poolable_size=(64 << 20) + 1)
+    large.close()
+    again = BufferPool(total_memory=(64 << 20) + 1, poolable_size=(64 << 20) + 1)
+    assert again.memory is not large.memory
+
+
 def test_an_interrupt_while_waiting_leaves_the_pool_whole() -> None:
     pool = a_pool(2)
     pool.try_allocate(BUFFER)

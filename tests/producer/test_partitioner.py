@@ -128,10 +128,11 @@ def partition(
         timestamps=arrow.timestamps_ms(None, rows.num_rows, 0),
         headers=column("headers"),
     )
-    slots, counts, places = partitioner.partition(columns, topics, partitions, keys)
+    slots, counts, places, topics_found = partitioner.partition(columns, topics, partitions, keys)
     assert len(slots) == rows.num_rows
     assert np.bincount(slots, minlength=len(counts)).tolist() == counts.tolist()
     assert all(0 <= place.partition < found.partitions for found, place in places)
+    assert {found.name for found in topics_found} == {places[slot][1].topic for slot in slots}
     return [tuple(places[slot][1]) for slot in slots.tolist()]
 
 
@@ -202,11 +203,11 @@ def test_rows_go_where_the_model_sends_them_in_batches_or_one_by_one(
         chosen = None
         if any(own) or 0 in own or data.draw(st.booleans()):
             chosen = pa.array(own[start:end], own_type)
+        here: pa.Array | str = pa.array(topics[start:end], topics_type)
+        if len({*topics[start:end]}) == 1 and data.draw(st.booleans()):
+            here = topics[start]
         places += partition(
-            partitioner,
-            rows.slice(start, end - start),
-            topics=pa.array(topics[start:end], topics_type),
-            partitions=chosen,
+            partitioner, rows.slice(start, end - start), topics=here, partitions=chosen
         )
     assert places == expected
 
