@@ -8,7 +8,8 @@
     errors       every exception, as a tree
     config       options: key, type, default, range; `read_config` and `producer_config` have more
     model        values that cross modules
-    kernels      compiled code, and `message_kernels` that of old formats; `jit` compiles on first use
+    kernels      compiled code of the record format, `message_kernels` that of old ones,
+                 `placement_kernels` of the partitioner; `jit` compiles on first use
     record       bytes <-> Arrow: the record batch, once
     producer     rows -> batches
     log          one replica of one partition on disk

@@ -48,15 +48,15 @@ def compile_on_first_call(
 
     Args:
         module: its globals, which are written to: now, and again with compiled functions.
-        helpers: names of functions that kernels call. `_copy` and `_prefetch`, which every module
-            has from here, need not be named.
+        helpers: names of functions that kernels call; not `_copy` and `_prefetch`, which a module
+            has from here.
         kernels: names of functions that others call.
         warm_up: calls every kernel in its one form.
 
     Returns:
         What makes all kernels ready; thread-safe, does nothing the second time.
     """
-    functions = {name: module[name] for name in ("_copy", *helpers, *kernels)}
+    functions = {name: module[name] for name in (*helpers, *kernels)}
     lock = threading.Lock()  # guards the replacement of the module's functions
     loaded = False
 
@@ -101,7 +101,7 @@ def _put_dispatchers(
         # Neither the kernels' directory nor the home directory can be written.
         settings.CACHE_DIR = tempfile.mkdtemp(prefix="spark_kbatch-kernels-")
     if settings.BOUNDSCHECK:  # memcpy would check nothing
-        module["_copy"] = numba.njit(forceinline=True)(functions["_copy"])
+        module["_copy"] = numba.njit(forceinline=True)(copy)
     else:
         module["_copy"] = _memcpy()
     module["_prefetch"] = _llvm_prefetch()

@@ -24,7 +24,7 @@ LAYERS = (
     {"config"},
     {"producer_config", "read_config"},
     {"jit"},
-    {"kernels", "message_kernels"},
+    {"kernels", "message_kernels", "placement_kernels"},
     {"record"},
     {"producer", "consumer", "log"},
     {"replica"},

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_kbatch import kernels
+from spark_kbatch import placement_kernels as kernels
 from spark_kbatch.config import Topic
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import TopicPartition

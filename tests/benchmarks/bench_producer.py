@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Producer as ConfluentProducer
 
-from spark_kbatch import kernels
+from spark_kbatch import kernels, placement_kernels
 from spark_kbatch.config import Topic, TopicConfig
 from spark_kbatch.model import AppendResult
 from spark_kbatch.producer.producer import Producer
@@ -70,6 +70,7 @@ def confluent_produce(rows: list[tuple[bytes, bytes]]) -> None:
 
 def bench_producer() -> None:
     kernels.load()
+    placement_kernels.load()
     rows = bulk_rows(ROWS, key_bytes=16, value_bytes=100)
     batches = [rows.slice(first, ROWS_AT_ONCE) for first in range(0, ROWS, ROWS_AT_ONCE)]
     sent = produce(batches)

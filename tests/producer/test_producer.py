@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 
 import spark_kbatch
-from spark_kbatch import kernels
+from spark_kbatch import kernels, placement_kernels
 from spark_kbatch.cluster import now_ms
 from spark_kbatch.errors import (
     BufferExhaustedError,
@@ -301,6 +301,7 @@ def sent_by_threads(
 def check_threads(cluster: spark_kbatch.Cluster, records: int) -> None:
     process = psutil.Process()
     kernels.load()
+    placement_kernels.load()
     gc.collect()
     before = process.memory_info().rss
     most = before

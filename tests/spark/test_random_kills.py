@@ -32,7 +32,7 @@ import psutil
 import pytest
 
 import spark_kbatch
-from spark_kbatch import kernels
+from spark_kbatch import kernels, placement_kernels
 from spark_kbatch.config import TopicConfig
 from tests.conftest import SPARK_4_1
 from tests.spark.killed_jobs import SOURCE, TOPIC, Work
@@ -80,6 +80,7 @@ class Drivers:
 def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
     # Whoever is killed while it compiles leaves all of it to the next one.
     kernels.load()
+    placement_kernels.load()
     drivers = Drivers(tmp_path_factory.mktemp("drivers"))
     yield drivers
     drivers.end()

@@ -1,0 +1,194 @@
+"""The compiled code that finds the batch of every row: its partition, and rows by where they went.
+
+    kernel          one call does, for n rows
+    hash_keys       murmur2 of every key, or the slot that it leads to
+    assign_slots    each row's partition as Kafka's default partitioner picks it, as a slot number
+    group_rows      rows sorted by slot, order kept inside a slot
+
+Forms and rules are those of `kernels`; these are compiled apart because only producers need them.
+
+Source: Kafka clients/.../common/utils/Utils.murmur2, clients/producer/internals/BuiltInPartitioner.java.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spark_kbatch import jit
+
+# Of assign_slots: what a record takes beside key, value and headers behind their count, roughly;
+# and the random sequence of Park and Miller.
+STICKY_OVERHEAD = 10
+RANDOM_FACTOR, RANDOM_MODULUS = 48_271, 2**31 - 1
+
+_0, _1, _2, _3, _4 = (np.uint64(number) for number in range(5))
+_8, _13, _15, _16, _24 = (np.uint64(number) for number in (8, 13, 15, 16, 24))
+_LOW_32 = np.uint64(0xFFFFFFFF)
+_MURMUR_SEED = np.uint64(0x9747B28C)
+_MURMUR_M = np.uint64(0x5BD1E995)
+
+
+def hash_keys(data: Any, bounds: Any, first_slot: Any, hashes: Any, counts: Any) -> Any:
+    """Kafka's 32-bit murmur2 of every key, made positive as Kafka does, which is not abs().
+
+    Or, at once, what assign_slots makes of it where all rows have a key and the same topic.
+
+    inputs:  data uint8; bounds int32[n + 1]; first_slot, of that topic's partition 0.
+    outputs: hashes int32[n], or slots where counts is not empty; counts int64[partitions], rows of
+             each are added.
+    Returns n.
+    """
+    partitions = np.uint64(counts.shape[0])
+    for row in range(np.uint64(hashes.shape[0])):
+        start = np.uint64(bounds[row])
+        size = np.uint64(bounds[row + _1]) - start
+        h = _MURMUR_SEED ^ size
+        tail = start + (size & ~_3)
+        for p in range(start, tail, _4):
+            k = (
+                np.uint64(data[p])
+                | (np.uint64(data[p + _1]) << _8)
+                | (np.uint64(data[p + _2]) << _16)
+                | (np.uint64(data[p + _3]) << _24)
+            )
+            k = (k * _MURMUR_M) & _LOW_32
+            k = ((k ^ (k >> _24)) * _MURMUR_M) & _LOW_32
+            h = ((h * _MURMUR_M) & _LOW_32) ^ k
+        left = size & _3
+        if left == _3:
+            h = h ^ (np.uint64(data[tail + _2]) << _16)
+        if left >= _2:
+            h = h ^ (np.uint64(data[tail + _1]) << _8)
+        if left >= _1:
+            h = ((h ^ np.uint64(data[tail])) * _MURMUR_M) & _LOW_32
+        h = ((h ^ (h >> _13)) * _MURMUR_M) & _LOW_32
+        h = (h ^ (h >> _15)) & np.uint64(0x7FFFFFFF)
+        if partitions > _0:
+            h = h % partitions
+            counts[h] += 1
+            h = h + np.uint64(first_slot)
+        hashes[row] = np.int64(h)
+    return np.int64(hashes.shape[0])
+
+
+def assign_slots(
+    topics: Any,
+    first_slots: Any,
+    partitions: Any,
+    partitions_valid: Any,
+    hashes: Any,
+    key_bounds: Any,
+    key_valid: Any,
+    value_bounds: Any,
+    value_valid: Any,
+    headers_bounds: Any,
+    weights: Any,
+    sticky: Any,
+    switch_bytes: Any,
+    slots: Any,
+    counts: Any,
+) -> Any:
+    """Give every row the slot of its topic and partition.
+
+    inputs:  topics int32[n], index of the row's topic; first_slots int32[topics + 1], slot of its
+             partition 0; partitions int32[n] or empty, the row's own choice; hashes int32[n] of
+             the keys, or empty where they do not count; key, value and headers spans, for their
+             sizes; weights int64[slots], running sums inside a topic of how much each partition
+             is wanted, all zero where all are the same.
+    outputs: slots int32[n]; counts int64[slots], rows of each are added; sticky int64[topics, 3] goes on from call to call: partition of rows
+             that leave it open, bytes given to it, state of the random sequence that picks the
+             next one.
+    Returns n, or -(row + 1) where a row names a partition that its topic does not have.
+    """
+    has_own, all_own = partitions.shape[0] > 0, partitions_valid.shape[0] == 0
+    has_hash, has_key, all_keys = (
+        hashes.shape[0] > 0,
+        key_bounds.shape[0] > 0,
+        key_valid.shape[0] == 0,
+    )
+    has_value, all_values = value_bounds.shape[0] > 0, value_valid.shape[0] == 0
+    has_headers = headers_bounds.shape[0] > 0
+    for row in range(np.uint64(topics.shape[0])):
+        topic = np.uint64(topics[row])
+        first = np.uint64(first_slots[topic])
+        count = np.int64(np.uint64(first_slots[topic + _1]) - first)
+        if has_own and (all_own or partitions_valid[row] != 0):
+            partition = np.int64(partitions[row])
+            if partition < 0 or partition >= count:
+                return -np.int64(row) - 1
+        elif has_hash and (all_keys or key_valid[row] != 0):
+            partition = np.int64(hashes[row]) % count
+        else:
+            if sticky[topic, _1] >= switch_bytes:
+                state = sticky[topic, _2] * RANDOM_FACTOR % RANDOM_MODULUS
+                sticky[topic, _2] = state
+                sticky[topic, _1] = 0
+                total = weights[first + np.uint64(count) - _1]
+                if total == 0:
+                    sticky[topic, _0] = state % count
+                else:
+                    # The first running sum above a random number below the last.
+                    drawn = state % total
+                    low, high = first, first + np.uint64(count) - _1
+                    while low < high:
+                        middle = (low + high) >> _1
+                        if weights[middle] > drawn:
+                            high = middle
+                        else:
+                            low = middle + _1
+                    sticky[topic, _0] = np.int64(low - first)
+            partition = sticky[topic, _0]
+            size = np.int64(STICKY_OVERHEAD)
+            if has_key and (all_keys or key_valid[row] != 0):
+                size += key_bounds[row + _1] - key_bounds[row]
+            if has_value and (all_values or value_valid[row] != 0):
+                size += value_bounds[row + _1] - value_bounds[row]
+            if has_headers:
+                size += headers_bounds[row + _1] - headers_bounds[row] - 1
+            sticky[topic, _1] += size
+        slots[row] = np.int64(first) + partition
+        counts[first + np.uint64(partition)] += 1
+    return np.int64(topics.shape[0])
+
+
+def group_rows(slots: Any, bounds: Any, rows: Any) -> Any:
+    """Sort row numbers by slot, keeping their order inside a slot.
+
+    inputs:  slots int32[n].
+    outputs: bounds int64[slot count + 1], zero on entry: rows of slot s are
+             rows[bounds[s] : bounds[s + 1]]; rows int32[n].
+    Returns n.
+    """
+    for i in range(np.uint64(slots.shape[0])):
+        bounds[np.uint64(slots[i]) + _1] += 1
+    for s in range(_1, np.uint64(bounds.shape[0])):
+        bounds[s] += bounds[s - _1]
+    for i in range(np.uint64(slots.shape[0])):
+        slot = np.uint64(slots[i])
+        rows[np.uint64(bounds[slot])] = i
+        bounds[slot] += 1
+    # Each bound has moved to the next slot's start; shift them back.
+    for s in range(np.uint64(bounds.shape[0]) - _1, _0, -1):
+        bounds[np.uint64(s)] = bounds[np.uint64(s) - _1]
+    bounds[_0] = 0
+    return np.int64(slots.shape[0])
+
+
+KERNELS = ("hash_keys", "assign_slots", "group_rows")
+
+
+def warm_up() -> None:
+    """Call each kernel once with nothing to do, in the one form in which it is ever called."""
+    u8, i32 = np.zeros(0, np.uint8), np.zeros(0, np.int32)
+    for array in (u8, i32):
+        array.setflags(write=False)
+    out32, counts, bounds = np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(2, np.int64)
+    sticky = np.zeros((1, 3), np.int64)
+    hash_keys(u8, i32, 0, out32, counts)
+    assign_slots(i32, i32, i32, u8, i32, i32, u8, i32, u8, i32, counts, sticky, 1, out32, counts)
+    group_rows(i32, bounds, out32)
+
+
+load = jit.compile_on_first_call(globals(), (), KERNELS, warm_up)
