@@ -270,6 +270,47 @@ def test_a_lock_on_a_file_that_was_replaced_meanwhile_does_not_count(
         thread.join()
 
 
+def test_threads_that_find_a_file_replaced_at_once_use_one_new_file(folder: Path) -> None:
+    """Each with a file of its own would drop the others' locks when it leaves."""
+    path, threads_count = folder / "events.lock", 4
+
+    def is_free(number: int) -> bool:
+        def look() -> None:
+            with path.open("r+") as file:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+
+        return os.waitpid(run_quietly(look), 0)[1] == 0
+
+    found, hold = threading.Barrier(threads_count), threading.Barrier(threads_count + 1)
+    leave = threading.Event()
+
+    class FoundTogether(Files):
+        def is_at(self, descriptor: int, path: Path) -> bool:
+            is_there = super().is_at(descriptor, path)
+            if not is_there:
+                found.wait(10)
+            return is_there
+
+    def work(number: int) -> None:
+        with Locks(FoundTogether(), folder).partitions([TopicPartition("events", number)]):
+            hold.wait(10)
+            if number:
+                leave.wait(10)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(threads_count)]
+    with some_locks(folder).partitions([TopicPartition("events", 100)]):
+        path.unlink()
+        for thread in threads:
+            thread.start()
+        hold.wait(10)
+    threads[0].join()
+    assert [is_free(number) for number in range(threads_count)] == [True, False, False, False]
+    leave.set()
+    for thread in threads:
+        thread.join()
+    assert not open_files(folder)
+
+
 def test_a_forked_child_does_not_have_its_parents_locks(folder: Path) -> None:
     parents = some_locks(folder)
     got = folder / "got"
@@ -359,6 +400,21 @@ def test_while_we_write_no_broker_starts_and_then_one_does(tmp_path: Path) -> No
         Cluster(str(cluster.path)).create_topic("another")
         assert not a_broker_starts(broker_dir)
     assert a_broker_starts(broker_dir)
+
+
+def test_a_log_dirs_lock_that_was_replaced_while_we_write_is_taken_anew(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    broker_dir = cluster.metadata.broker_dir
+    with cluster.manager.writing():
+        (broker_dir / ".lock").unlink()
+        assert a_broker_starts(broker_dir)  # which nobody can help
+        with Cluster(str(cluster.path)).manager.writing():
+            assert not a_broker_starts(broker_dir)
+            with cluster.manager.writing():
+                pass
+            assert not a_broker_starts(broker_dir)
+        assert a_broker_starts(broker_dir)
+    assert not open_files(broker_dir)
 
 
 def test_reading_does_not_keep_a_broker_out_nor_is_it_kept_out(tmp_path: Path) -> None:
