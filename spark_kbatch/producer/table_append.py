@@ -86,14 +86,14 @@ class TableAppend:
         for slot, batch in last.items():
             batch.builder.row[SLOT] = slot
             builders.append(batch.builder)
-        counts = [builder.records_count for builder in builders]
+        is_told = self._on_appended is not None
+        counts = [builder.records_count for builder in builders] if is_told else []
         self._make_builders(last)
         for slot, builder in self._unused:
             builder.row[SLOT] = slot
             builders.append(builder)
         if not builders:
             return []
-        is_told = self._on_appended is not None
         batch_of = np.empty(self._columns.rows_count if is_told else 0, np.int32)
         first_row = self._next_row
         self._next_row = fill(

@@ -125,13 +125,14 @@ def spans(array: pa.Array) -> Spans:
     Raises:
         OverflowError: over 2 GiB of bytes in a large array; take fewer rows at a time.
     """
-    if pa.types.is_null(array.type):
-        return ABSENT
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
-    if not _is_bytes(array.type):
+    kind = array.type.id
+    if kind == _NULL:
+        return ABSENT
+    if kind not in _BYTES:
         raise TypeError(f"a string or binary array is wanted, not {array.type}")
-    large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    large = kind in _LARGE_BYTES
     bounds = _bounds(array, large)
     data_buffer = array.buffers()[2]
     data = EMPTY_U8 if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
@@ -211,7 +212,7 @@ def timestamps_ms(array: pa.Array | None, rows_count: int, now_ms: int) -> Array
     times = times // divisor if divisor > 1 else times * factor if factor > 1 else times
     if missing is not None:
         times = np.where(missing, now_ms, times)
-    if len(times) and times.min() < NO_TIMESTAMP:
+    if len(times) and np.minimum.reduce(times) < NO_TIMESTAMP:
         raise InvalidTimestampError(int(times.min()))
     return frozen(np.ascontiguousarray(times))
 
@@ -311,13 +312,14 @@ def _valid(array: pa.Array) -> Array:
     return frozen(np.ascontiguousarray(bits[bit:]))
 
 
+# By number: each append asks for its columns.
+_NULL = pa.null().id
+_LARGE_BYTES = {pa.large_string().id, pa.large_binary().id}
+_BYTES = {pa.string().id, pa.binary().id, *_LARGE_BYTES}
+
+
 def _is_bytes(arrow_type: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(arrow_type)
-        or pa.types.is_binary(arrow_type)
-        or pa.types.is_large_string(arrow_type)
-        or pa.types.is_large_binary(arrow_type)
-    )
+    return arrow_type.id in _BYTES
 
 
 def _is_headers(arrow_type: pa.DataType) -> bool:
