@@ -8,8 +8,8 @@
     copy_spans      bytes from where they lie into one Arrow data buffer
 
 The loops look like the format that `record/__init__` tells; `message_kernels` has those of the
-formats before it, `placement_kernels` what finds the batch of a row. Kernels know no Arrow, objects or exceptions: they return a count, or a negative
-code that the caller turns into an error.
+formats before it, `placement_kernels` what finds the batch of a row. Kernels know no Arrow, objects
+or exceptions: they return a count, or a negative code that the caller turns into an error.
 
 What every caller keeps: `data` arrays are uint8, `bounds` int32 (Arrow's n+1 offsets), `valid`
 uint8 with one byte a row, timestamps and record offsets int64; inputs are read-only, outputs

@@ -97,9 +97,9 @@ def assign_slots(
              the keys, or empty where they do not count; key, value and headers spans, for their
              sizes; weights int64[slots], running sums inside a topic of how much each partition
              is wanted, all zero where all are the same.
-    outputs: slots int32[n]; counts int64[slots], rows of each are added; sticky int64[topics, 3] goes on from call to call: partition of rows
-             that leave it open, bytes given to it, state of the random sequence that picks the
-             next one.
+    outputs: slots int32[n]; counts int64[slots], rows of each are added; sticky int64[topics, 3]
+             goes on from call to call: partition of rows that leave it open, bytes given to it,
+             state of the random sequence that picks the next one.
     Returns n, or -(row + 1) where a row names a partition that its topic does not have.
     """
     has_own, all_own = partitions.shape[0] > 0, partitions_valid.shape[0] == 0

@@ -33,10 +33,7 @@ from spark_kbatch.errors import (
     OffsetOutOfRangeError,
 )
 from spark_kbatch.log import recovery
-from spark_kbatch.log.checkpoints import (
-    write_leader_epochs,
-    write_partition_metadata,
-)
+from spark_kbatch.log.checkpoints import write_leader_epochs, write_partition_metadata
 from spark_kbatch.log.cuts import cut_offsets
 from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.log.headers import (
@@ -48,9 +45,7 @@ from spark_kbatch.log.headers import (
 )
 from spark_kbatch.log.leader_epochs import LeaderEpochCache
 from spark_kbatch.log.log_producers import LogProducers
-from spark_kbatch.log.replay import (
-    AbortedSearch,
-)
+from spark_kbatch.log.replay import AbortedSearch
 from spark_kbatch.log.segment import SegmentExtent, base_offset_of, segment_paths
 from spark_kbatch.log.state import (
     LogState,

@@ -128,7 +128,7 @@ def write_state(files: Files, directory: Path, state: LogState, *, flush: bool) 
     Data that the state speaks of is flushed before; `flush` flushes the slot.
     """
     position = state.sequence % 2 * _SLOT_DISTANCE
-    with files.opened(_path_in(str(directory)), write=True) as descriptor:
+    with files.opened(_path(directory), write=True) as descriptor:
         files.write_at(descriptor, position, pack(state))
         if flush:
             files.flush_descriptor(descriptor)
@@ -136,15 +136,13 @@ def write_state(files: Files, directory: Path, state: LogState, *, flush: bool) 
 
 def flush_state(files: Files, directory: Path) -> None:
     """On return both slots are on disk."""
-    files.flush([_path_in(str(directory))])
+    files.flush([_path(directory)])
 
 
 def create_state(files: Files, directory: Path, state: LogState) -> None:
     """Make the file, with `state` in both slots: so both are valid from the beginning."""
     first = pack(state).ljust(_SLOT_DISTANCE, b"\0")
-    files.replace(
-        _path_in(str(directory)), first + pack(state._replace(sequence=state.sequence + 1))
-    )
+    files.replace(_path(directory), first + pack(state._replace(sequence=state.sequence + 1)))
 
 
 def read_slots(files: Files, directory: Path) -> bytes:
@@ -153,7 +151,7 @@ def read_slots(files: Files, directory: Path) -> bytes:
     Raises:
         FileNotFoundError: there is no such log.
     """
-    return files.read(_path_in(str(directory)), 0, _READ_SIZE)
+    return files.read(_path(directory), 0, _READ_SIZE)
 
 
 def read_state(files: Files, directory: Path, data: bytes | None = None) -> LogState:
@@ -176,7 +174,7 @@ def read_state(files: Files, directory: Path, data: bytes | None = None) -> LogS
         time.sleep(_PAUSE_S)
     raise CorruptRecordError(
         "neither slot of the state is valid; `kbatch repair` makes one from the batches",
-        path=str(_path_in(str(directory))),
+        path=str(_path(directory)),
         position=0,
         expected="a CRC that holds",
     )
@@ -186,6 +184,10 @@ def is_whole(files: Files, directory: Path) -> bool:
     """Whether both slots are valid; the caller holds the partition's lock."""
     data = read_slots(files, directory)
     return None not in (unpack(data[:SLOT_SIZE]), unpack(data[_SLOT_DISTANCE:]))
+
+
+def _path(directory: Path) -> Path:
+    return _path_in(str(directory))
 
 
 @lru_cache(maxsize=4096)  # by text, which is compared faster than paths

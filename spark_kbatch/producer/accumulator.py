@@ -26,8 +26,8 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -81,27 +81,10 @@ class _Queue:
     def has_full(self) -> bool:
         """Whether the first batch takes nothing more."""
         batches = self.batches
-        return len(batches) > 1 or (bool(batches) and batches[0].builder.is_full)
+        return len(batches) > 1 or (len(batches) == 1 and batches[0].builder.is_full)
 
 
 _number = operator.attrgetter("number")
-
-
-class _Count:
-    """How many are in the context."""
-
-    __slots__ = ("_lock", "count")
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock, self.count = lock, 0  # guarded by it
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self.count += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self.count -= 1
 
 
 class RecordAccumulator:
@@ -142,8 +125,7 @@ class RecordAccumulator:
         self._full: set[_Queue] = set()  # at least those whose first batch is full
         self._incomplete: set[ProducerBatch] = set()
         self._drain_number = 0
-        self._appends = _Count(self._lock)
-        self._flushes = 0
+        self._appends = self._flushes = 0
         self._is_closed = False
 
     # Appending.
@@ -165,14 +147,14 @@ class RecordAccumulator:
             ProducerClosedError: closed; some of the rows may have been added.
             BufferExhaustedError, RecordTooLargeError: no memory, or never enough.
         """
-        queues, known = dict[int, _Queue](), self._queues
-        for slot in placement.counts.nonzero()[0].tolist():
-            topic_partition = placement.partitions[slot][1]
-            queues[slot] = known.get(topic_partition) or self._queue(topic_partition)
+        queues = {
+            slot: self._queue(placement.partitions[slot][1])
+            for slot in placement.counts.nonzero()[0].tolist()
+        }
         batches = {slot: queue.batches for slot, queue in queues.items()}
         table = TableAppend(columns, placement, batches, self._memory, on_appended)
         in_order = sorted(queues.values(), key=_number)
-        with self._appends:
+        with self._appending():
             while not table.is_done:
                 for queue in in_order:
                     queue.lock.acquire()
@@ -204,7 +186,7 @@ class RecordAccumulator:
         """Add one record: timestamp, key, value, headers. As `append` otherwise."""
         queue = self._queue(TopicPartition(topic.name, partition))
         fresh, is_full = None, False
-        with self._appends:
+        with self._appending():
             try:
                 while True:
                     with queue.lock:
@@ -446,7 +428,7 @@ class RecordAccumulator:
         # Who is in the middle of an append may still add a batch.
         while True:
             with self._lock:
-                appends, incomplete = self._appends.count, list(self._incomplete)
+                appends, incomplete = self._appends, list(self._incomplete)
             for batch in incomplete:
                 queue = self._queue(batch.topic_partition)
                 with queue.lock:
@@ -460,6 +442,16 @@ class RecordAccumulator:
             if not appends:
                 return
             time.sleep(0.001)
+
+    @contextmanager
+    def _appending(self) -> Iterator[None]:
+        with self._lock:
+            self._appends += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._appends -= 1
 
     def _ensure_open(self) -> None:
         if self._is_closed:

@@ -76,7 +76,6 @@ class BufferPool:
         self._lowest_free = 0
         self._waiters: deque[_Waiter] = deque()
         self._closed = False
-        self._is_kept = False
 
     @property
     def queued(self) -> int:
@@ -146,22 +145,21 @@ class BufferPool:
             self._release_locked(first, count)
             if self._waiters:
                 self._serve_locked()
-            self._keep_locked()
 
     def close(self) -> None:
         """Let nobody allocate any more; who waits gets ProducerClosedError. May be repeated."""
         with self._lock:
+            if self._closed:
+                return
             self._closed = True
             while self._waiters:
                 self._waiters.popleft().settled.set()
-            self._keep_locked()
+            self._keep_if_unused_locked()
 
-    def _keep_locked(self) -> None:
-        """Leave the memory to the next pool, once nobody can write to it or read it any more."""
-        if self._closed and self._free_count == self._count and not self._is_kept:
-            self._is_kept = True
-            if len(self.memory) <= _KEPT_MAX:
-                _kept[:] = [self.memory]
+    def _keep_if_unused_locked(self) -> None:
+        """Leave the memory of a closed pool to the next one: nobody can write to it or read it."""
+        if self._free_count == self._count and len(self.memory) <= _KEPT_MAX:
+            _kept[:] = [self.memory]
 
     def _wait(self, size_in_bytes: int, max_block_ms: int) -> int:
         waiter = _Waiter(self._buffers(size_in_bytes))
@@ -228,6 +226,8 @@ class BufferPool:
         self._free_count += count
         if first < self._lowest_free:
             self._lowest_free = first
+        if self._closed:
+            self._keep_if_unused_locked()
 
     def _buffers(self, size_in_bytes: int) -> int:
         """How many buffers so many bytes take."""

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_kbatch import placement_kernels as kernels
+from spark_kbatch import placement_kernels
 from spark_kbatch.config import Topic
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import TopicPartition
@@ -125,20 +125,22 @@ class Partitioner:
         rows_count = columns.rows_count
         if rows_count == 0:
             return Placement(EMPTY_I32, np.zeros(0, np.int64), (), ())
-        if isinstance(topics, str) and partitions is None and self._is_hashed(columns.key):
-            return self._hashed(columns.key, self._number(topics), rows_count)
+        key, value, headers = columns.key, columns.value, columns.headers
+        is_hashed = len(key.bounds) > 0 and not self._ignore_keys
+        have_all_a_key = is_hashed and len(key.valid) == 0
+        only_keys_decide = partitions is None and self._custom is None
+        if have_all_a_key and only_keys_decide and isinstance(topics, str):
+            return self._hashed(key, self._number(topics), rows_count)
         topic_of, numbers = self._topic_numbers(rows_count, topics)
         own, own_valid = (EMPTY_I32, EMPTY_U8) if partitions is None else integers(partitions)
         is_open = len(own) == 0 or len(own_valid) > 0
         if self._custom is not None and is_open:
-            if keys is None and len(columns.key.bounds):
-                keys = binary_array(*columns.key)
+            if keys is None and len(key.bounds):
+                keys = binary_array(*key)
             own, own_valid = self._custom_choice(keys, topic_of, numbers, own, own_valid)
             is_open = False
-        key, value, headers = columns.key, columns.value, columns.headers
-        is_hashed = len(key.bounds) > 0 and not self._ignore_keys
         hashes = np.empty(rows_count if is_open and is_hashed else 0, np.int32)
-        kernels.hash_keys(key.data, key.bounds, 0, hashes, _NO_COUNTS)
+        placement_kernels.hash_keys(key.data, key.bounds, 0, hashes, _NO_COUNTS)
         frozen(hashes)
         slots = np.empty(rows_count, np.int32)
         with self._lock:
@@ -146,7 +148,7 @@ class Partitioner:
             if is_open and (not is_hashed or len(key.valid)):
                 self._weigh_locked(numbers, _size_in_bytes(columns))
             answer = int(
-                kernels.assign_slots(
+                placement_kernels.assign_slots(
                     topic_of, self._first_slots, own, own_valid, hashes, key.bounds, key.valid,
                     value.bounds, value.valid, headers.bounds, self._weights, self._sticky,
                     self._switch_bytes, slots, counts,
@@ -159,17 +161,12 @@ class Partitioner:
         topics_of_rows = [self._known[number] for number in numbers]
         return Placement(frozen(slots), counts, self._slots, topics_of_rows)
 
-    def _is_hashed(self, key: Spans) -> bool:
-        """Whether it is the key that decides about every row that leaves its partition open."""
-        has_key = len(key.bounds) > 0 and len(key.valid) == 0
-        return has_key and self._custom is None and not self._ignore_keys
-
     def _hashed(self, key: Spans, number: int, rows_count: int) -> Placement:
         """Where each row of one topic goes by its key."""
         topic, first_slot = self._known[number], int(self._first_slots[number])
         slots, counts = np.empty(rows_count, np.int32), np.zeros(len(self._slots), np.int64)
         own = counts[first_slot : first_slot + topic.partitions]
-        kernels.hash_keys(key.data, key.bounds, first_slot, slots, own)
+        placement_kernels.hash_keys(key.data, key.bounds, first_slot, slots, own)
         return Placement(frozen(slots), counts, self._slots, (topic,))
 
     def partition_one(
@@ -202,13 +199,13 @@ class Partitioner:
                 self._weigh_locked([number], 0)
                 first = int(self._first_slots[number])
                 weights = self._weights[first : first + topic.partitions]
-                state = state * kernels.RANDOM_FACTOR % kernels.RANDOM_MODULUS
+                state = state * placement_kernels.RANDOM_FACTOR % placement_kernels.RANDOM_MODULUS
                 if total := int(weights[-1]):
                     partition = int(np.searchsorted(weights, state % total, side="right"))
                 else:
                     partition = state % topic.partitions
                 given = 0
-            given += size_in_bytes + kernels.STICKY_OVERHEAD
+            given += size_in_bytes + placement_kernels.STICKY_OVERHEAD
             self._sticky[number] = partition, given, state
         return topic, partition
 
@@ -243,7 +240,7 @@ class Partitioner:
         ]
         self._first_slots = frozen(np.append(self._first_slots, np.int32(len(self._slots))))
         self._weights = np.append(self._weights, np.zeros(topic.partitions, np.int64))
-        state = int(self._random.integers(1, kernels.RANDOM_MODULUS))
+        state = int(self._random.integers(1, placement_kernels.RANDOM_MODULUS))
         sticky = np.array([[state % topic.partitions, 0, state]], np.int64)
         self._sticky = np.concatenate([self._sticky, sticky])
         return len(self._known) - 1
@@ -367,13 +364,13 @@ def _size_in_bytes(columns: Columns) -> int:
     """At least what the sticky partitions are charged for these rows."""
     spans = (columns.key, columns.value, columns.headers)
     total = sum(int(s.bounds[-1]) - int(s.bounds[0]) for s in spans if len(s.bounds))
-    return total + columns.rows_count * kernels.STICKY_OVERHEAD
+    return total + columns.rows_count * placement_kernels.STICKY_OVERHEAD
 
 
 def _hash(key: bytes) -> int:
     hashes = np.empty(1, np.int32)
     data = np.frombuffer(key, np.uint8) if key else EMPTY_U8
-    kernels.hash_keys(data, _bounds(len(key)), 0, hashes, _NO_COUNTS)
+    placement_kernels.hash_keys(data, _bounds(len(key)), 0, hashes, _NO_COUNTS)
     return int(hashes[0])
 
 

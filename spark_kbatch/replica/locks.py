@@ -197,31 +197,14 @@ class Locks:
 class _SharedLogDir:
     """A log dir's lock, shared with all that write into it, but a broker."""
 
-    __slots__ = ("_at", "_files", "_known", "_name")
+    __slots__ = ("_at", "_files", "_known", "_log_dir")
 
     def __init__(self, files: Files, state: _Shared, log_dir: Path) -> None:
-        self._files, self._known, self._name = files, state.log_dirs, str(log_dir)
+        self._files, self._known, self._log_dir = files, state.log_dirs, log_dir
 
     def __enter__(self) -> None:
-        files, known, name = self._files, self._known, self._name
-        while True:
-            self._at = at = known.get(name) or known.setdefault(
-                name, _LockFile(Path(name, ".lock"))
-            )
-            is_first = at.open(files)
-            try:
-                if not files.share_lock(at.descriptor):
-                    raise LogDirLockedError(
-                        f"{at.path} is held by another program, a Kafka broker most likely: stop "
-                        "it, or write elsewhere"
-                    )
-                if is_first or files.is_at(at.descriptor, at.path):
-                    return
-                at.replace_in(known, name)
-            except BaseException:
-                at.close(files)
-                raise
-            at.close(files)
+        name = str(self._log_dir)
+        self._at = _locked(self._files, self._known, name, self._log_dir, ".lock", None)
 
     def __exit__(self, *_: object) -> None:
         self._at.close(self._files)
@@ -271,40 +254,58 @@ class _PartitionLocks:
                 self.__exit__()
 
     def _take(self, topic_partition: TopicPartition) -> None:
-        files, known, (topic, byte) = self._files, self._state.topics, topic_partition
-        locks = self._state.partitions
-        thread_lock = locks.get(topic_partition) or locks.setdefault(
+        (topic, byte), known = topic_partition, self._state.partitions
+        thread_lock = known.get(topic_partition) or known.setdefault(
             topic_partition, threading.Lock()
         )
         thread_lock.acquire()
         try:
-            while True:
-                at = known.get(topic) or known.setdefault(
-                    topic, _LockFile(self._dir / f"{topic}.lock")
-                )
-                at.open(files)
-                try:
-                    try:
-                        files.lock_byte(at.descriptor, byte)
-                    except OSError as error:
-                        self._lock_later(at.descriptor, byte, error)
-                    if files.is_at(at.descriptor, at.path):
-                        break
-                    at.replace_in(known, topic)
-                except BaseException:
-                    at.close(files, byte)
-                    raise
-                at.close(files, byte)
+            at = _locked(self._files, self._state.topics, topic, self._dir, f"{topic}.lock", byte)
         except BaseException:
             thread_lock.release()
             raise
         self._held.append((thread_lock, at, byte))
 
-    def _lock_later(self, descriptor: int, byte: int, error: OSError) -> None:
-        while error.errno == errno.EDEADLK:
-            time.sleep(random.uniform(*_DEADLOCK_PAUSE_S))
-            try:
-                return self._files.lock_byte(descriptor, byte)
-            except OSError as again:
-                error = again
-        raise error
+
+def _locked(
+    files: Files,
+    known: dict[str, _LockFile],
+    name: str,
+    directory: Path,
+    file_name: str,
+    byte: int | None,
+) -> _LockFile:
+    """The file that is at its path, with a byte of it locked, or shared with others where that is None.
+
+    Raises:
+        LogDirLockedError: it cannot be shared.
+    """
+    while True:
+        at = known.get(name) or known.setdefault(name, _LockFile(directory / file_name))
+        is_first = at.open(files)
+        try:
+            if byte is not None:
+                _wait_for_byte(files, at.descriptor, byte)
+            elif not files.share_lock(at.descriptor):
+                raise LogDirLockedError(
+                    f"{at.path} is held by another program, a Kafka broker most likely: stop it, or "
+                    "write elsewhere"
+                )
+            # Sharing waits for nobody, so what was opened just now is the one at its path.
+            if (is_first and byte is None) or files.is_at(at.descriptor, at.path):
+                return at
+            at.replace_in(known, name)
+        except BaseException:
+            at.close(files, byte)
+            raise
+        at.close(files, byte)
+
+
+def _wait_for_byte(files: Files, descriptor: int, position: int) -> None:
+    while True:
+        try:
+            return files.lock_byte(descriptor, position)
+        except OSError as error:
+            if error.errno != errno.EDEADLK:
+                raise
+        time.sleep(random.uniform(*_DEADLOCK_PAUSE_S))

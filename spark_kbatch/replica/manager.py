@@ -148,13 +148,15 @@ class ReplicaManager(Partitions):
         """
         if origin is AppendOrigin.REPLICATION:
             raise ValueError("a follower copies the bytes of its leader, it does not append")
+        if required_acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
+            refused = _answer(InvalidRequiredAcksError(required_acks))
+            on_complete(dict.fromkeys(sorted(entries_per_partition), refused))
+            return
         appended: dict[TopicPartition, Appended] = {}
         accepted: dict[TopicPartition, tuple[Partition, BatchHeader]] = {}
         # All are looked at before the first lock is taken.
         for tp in sorted(entries_per_partition):
             try:
-                if required_acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
-                    raise InvalidRequiredAcksError(required_acks)
                 if not internal_topics_allowed:
                     ensure_not_internal(tp.topic)
                 partition = self.partition(tp)
@@ -293,8 +295,7 @@ class ReplicaManager(Partitions):
         """As above, once in a while. What goes wrong is not the append's, and comes up again."""
         topic_partition = log.topic_partition
         checked_ms = self._retention_checked_ms.get(topic_partition)
-        is_due = checked_ms is None or now_ms - checked_ms >= RETENTION_CHECK_INTERVAL_MS
-        if not is_due:
+        if checked_ms is not None and now_ms - checked_ms < RETENTION_CHECK_INTERVAL_MS:
             return
         self._retention_checked_ms[topic_partition] = now_ms
         try:

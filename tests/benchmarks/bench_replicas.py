@@ -20,7 +20,8 @@ from tests.benchmarks.interleaved import Candidate, interleave
 
 ROUNDS = 30
 PARTITIONS = 8  # in turn: how long a flush takes differs between files
-APPENDS = 2 * PARTITIONS  # a round
+LAPS = 2
+APPENDS = LAPS * PARTITIONS  # a round
 DATA = builders.batch(n=1, value_bytes=(1 << 20) - 200)
 TARGETS = {("one replica, acks=1", "the log alone"): 1 / 1.05, ("three replicas, acks=all", "one replica, acks=1"): 1 / 3.3}  # fmt: skip
 
@@ -31,7 +32,7 @@ def through_the_log(cluster: Cluster) -> Callable[[], None]:
     origin = AppendOrigin.CLIENT
 
     def run() -> None:
-        for log in 2 * logs:
+        for log in LAPS * logs:
             header = validate(DATA, log.topic_partition, log.config, origin, now_ms=0)
             appending.append_as_leader(
                 log, log.state(), DATA, header, origin=origin, flush=True, now_ms=0
@@ -48,7 +49,7 @@ def through_the_manager(
 
     def run() -> None:
         answers: list[Mapping[TopicPartition, AppendResult]] = []
-        for one in 2 * entries:
+        for one in LAPS * entries:
             cluster.append_records(
                 timeout_ms=1000,
                 required_acks=acks,
