@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_kbatch import jit
+from spark_kbatch import intrinsics, jit
 
 # What read_records and scan_headers answer instead of a count.
 TRUNCATED = -1  # a field reaches past the end of its record or of the batch
@@ -62,7 +62,7 @@ _AHEAD = np.uint64(3072)  # how far _prefetch looks; under 2 KiB or over a page 
 
 # Helpers: compiled into the kernels that call them.
 
-_copy, _prefetch = jit.copy, jit.prefetch
+_copy, _prefetch = intrinsics.copy, intrinsics.prefetch
 
 
 def _zigzag(value: Any) -> Any:
@@ -521,6 +521,8 @@ def copy_spans(data: Any, positions: Any, bounds: Any, out: Any) -> Any:
 
 # What `jit` compiles: helpers in the order in which they call each other, then kernels.
 HELPERS = (
+    "_copy",
+    "_prefetch",
     "_zigzag",
     "_unzigzag",
     "_varint_size",

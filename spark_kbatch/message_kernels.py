@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_kbatch import jit
+from spark_kbatch import intrinsics, jit
 
 # What read_messages answers instead of a count.
 TRUNCATED = -1  # a message reaches past the end of its section
@@ -64,7 +64,7 @@ _CRC_5, _CRC_6, _CRC_7 = (np.uint64(256 * table) for table in range(5, 8))
 
 # Helpers: compiled into the kernels that call them.
 
-_copy, _prefetch = jit.copy, jit.prefetch
+_copy, _prefetch = intrinsics.copy, intrinsics.prefetch
 
 
 def _uint32(data: Any, position: Any) -> Any:
@@ -348,7 +348,16 @@ def stamp_messages(out: Any, end: Any, timestamp: Any) -> Any:
 
 
 # What `jit` compiles: helpers in the order in which they call each other, then kernels.
-HELPERS = ("_uint32", "_int32", "_int64", "_write_uint32", "_write_uint64", "_crc32")
+HELPERS = (
+    "_copy",
+    "_prefetch",
+    "_uint32",
+    "_int32",
+    "_int64",
+    "_write_uint32",
+    "_write_uint64",
+    "_crc32",
+)
 KERNELS = (
     "scan_messages",
     "check_messages",

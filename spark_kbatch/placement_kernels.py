@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from spark_kbatch import jit
+from spark_kbatch.intrinsics import LANES, MURMUR_M, MURMUR_SEED
 
 # Of assign_slots: what a record takes beside key, value and headers behind their count, roughly;
 # and the random sequence of Park and Miller.
@@ -26,8 +27,54 @@ RANDOM_FACTOR, RANDOM_MODULUS = 48_271, 2**31 - 1
 _0, _1, _2, _3, _4 = (np.uint64(number) for number in range(5))
 _8, _13, _15, _16, _24 = (np.uint64(number) for number in (8, 13, 15, 16, 24))
 _LOW_32 = np.uint64(0xFFFFFFFF)
-_MURMUR_SEED = np.uint64(0x9747B28C)
-_MURMUR_M = np.uint64(0x5BD1E995)
+_SEED, _M, _LANES = np.uint64(MURMUR_SEED), np.uint64(MURMUR_M), np.uint64(LANES)
+
+
+# Helpers: compiled into the kernels that call them.
+
+
+def _murmur2(data: Any, bounds: Any, row: Any) -> Any:
+    """Kafka's 32-bit murmur2 of one key, made positive as Kafka does, which is not abs()."""
+    start = np.uint64(bounds[row])
+    size = np.uint64(bounds[row + _1]) - start
+    h = _SEED ^ size
+    tail = start + (size & ~_3)
+    for p in range(start, tail, _4):
+        k = (
+            np.uint64(data[p])
+            | (np.uint64(data[p + _1]) << _8)
+            | (np.uint64(data[p + _2]) << _16)
+            | (np.uint64(data[p + _3]) << _24)
+        )
+        k = (k * _M) & _LOW_32
+        k = ((k ^ (k >> _24)) * _M) & _LOW_32
+        h = ((h * _M) & _LOW_32) ^ k
+    left = size & _3
+    if left == _3:
+        h = h ^ (np.uint64(data[tail + _2]) << _16)
+    if left >= _2:
+        h = h ^ (np.uint64(data[tail + _1]) << _8)
+    if left >= _1:
+        h = ((h ^ np.uint64(data[tail])) * _M) & _LOW_32
+    h = ((h ^ (h >> _13)) * _M) & _LOW_32
+    return (h ^ (h >> _15)) & np.uint64(0x7FFFFFFF)
+
+
+def _murmur2_lanes(data: Any, bounds: Any, row: Any, hashes: Any) -> None:
+    """_murmur2 of LANES keys from `row` on, all of one size: in vectors, once compiled."""
+    for lane in range(_LANES):
+        hashes[row + lane] = np.int64(_murmur2(data, bounds, row + lane))
+
+
+def _have_one_size(bounds: Any, row: Any) -> Any:
+    """Whether LANES keys from `row` on have."""
+    size, is_same = bounds[row + _1] - bounds[row], True
+    for lane in range(_LANES):
+        is_same = is_same & (bounds[row + lane + _1] - bounds[row + lane] == size)
+    return is_same
+
+
+# Kernels.
 
 
 def hash_keys(data: Any, bounds: Any, first_slot: Any, hashes: Any, counts: Any) -> Any:
@@ -40,36 +87,21 @@ def hash_keys(data: Any, bounds: Any, first_slot: Any, hashes: Any, counts: Any)
              each are added.
     Returns n.
     """
-    partitions = np.uint64(counts.shape[0])
-    for row in range(np.uint64(hashes.shape[0])):
-        start = np.uint64(bounds[row])
-        size = np.uint64(bounds[row + _1]) - start
-        h = _MURMUR_SEED ^ size
-        tail = start + (size & ~_3)
-        for p in range(start, tail, _4):
-            k = (
-                np.uint64(data[p])
-                | (np.uint64(data[p + _1]) << _8)
-                | (np.uint64(data[p + _2]) << _16)
-                | (np.uint64(data[p + _3]) << _24)
-            )
-            k = (k * _MURMUR_M) & _LOW_32
-            k = ((k ^ (k >> _24)) * _MURMUR_M) & _LOW_32
-            h = ((h * _MURMUR_M) & _LOW_32) ^ k
-        left = size & _3
-        if left == _3:
-            h = h ^ (np.uint64(data[tail + _2]) << _16)
-        if left >= _2:
-            h = h ^ (np.uint64(data[tail + _1]) << _8)
-        if left >= _1:
-            h = ((h ^ np.uint64(data[tail])) * _MURMUR_M) & _LOW_32
-        h = ((h ^ (h >> _13)) * _MURMUR_M) & _LOW_32
-        h = (h ^ (h >> _15)) & np.uint64(0x7FFFFFFF)
-        if partitions > _0:
-            h = h % partitions
-            counts[h] += 1
-            h = h + np.uint64(first_slot)
-        hashes[row] = np.int64(h)
+    rows_count, partitions = np.uint64(hashes.shape[0]), np.uint32(counts.shape[0])
+    row = _0
+    while row < rows_count:
+        end = min(row + _LANES, rows_count)
+        if row + _LANES == end and _have_one_size(bounds, row):
+            _murmur2_lanes(data, bounds, row, hashes)
+        else:
+            for other in range(row, end):
+                hashes[other] = np.int64(_murmur2(data, bounds, other))
+        if partitions > 0:
+            for other in range(row, end):
+                partition = np.uint64(np.uint32(hashes[other]) % partitions)
+                counts[partition] += 1
+                hashes[other] = np.int64(partition) + first_slot
+        row = end
     return np.int64(hashes.shape[0])
 
 
@@ -176,6 +208,7 @@ def group_rows(slots: Any, bounds: Any, rows: Any) -> Any:
     return np.int64(slots.shape[0])
 
 
+HELPERS = ("_murmur2", "_murmur2_lanes", "_have_one_size")
 KERNELS = ("hash_keys", "assign_slots", "group_rows")
 
 
@@ -191,4 +224,4 @@ def warm_up() -> None:
     group_rows(i32, bounds, out32)
 
 
-load = jit.compile_on_first_call(globals(), (), KERNELS, warm_up)
+load = jit.compile_on_first_call(globals(), HELPERS, KERNELS, warm_up)

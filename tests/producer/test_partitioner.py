@@ -155,6 +155,26 @@ def test_kafkas_own_vectors_hold(key: bytes) -> None:
 
 
 @relaxed
+@given(
+    runs=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 50)), min_size=1, max_size=4),
+    seed=st.integers(0, 2**32 - 1),
+    first=st.integers(0, 20),
+    count=st.sampled_from([1, 2, 3, 7, 8, 100]),
+)
+def test_keys_of_one_size_go_where_those_between_others_go(
+    runs: list[tuple[int, int]], seed: int, first: int, count: int
+) -> None:
+    random = np.random.default_rng(seed)
+    keys = [random.bytes(size) for size, rows_count in runs for _ in range(rows_count)]
+    # A slice begins inside the column's bytes.
+    rows = pa.RecordBatch.from_pydict({"key": keys, "value": keys}).slice(min(first, len(keys) - 1))
+    expected = [
+        ("events", (murmur2(key) & 0x7FFFFFFF) % count) for key in rows.column("key").to_pylist()
+    ]
+    assert partition(a_partitioner({"events": count}), rows) == expected
+
+
+@relaxed
 @given(data=st.data(), rows=strategies.arrow_rows(rows_max=40), seed=st.integers(0, 99))
 def test_rows_go_where_the_model_sends_them_in_batches_or_one_by_one(
     data: st.DataObject, rows: pa.RecordBatch, seed: int
