@@ -4,6 +4,7 @@
     _copy               copies a span of bytes: vectors, or a call of memcpy          copy
     _prefetch           has two cache lines fetched that will be read soon            prefetch
     _murmur2_lanes      hashes LANES keys of one size at once            in `placement_kernels`
+    _remainder_lanes    divides LANES numbers at once                    in `placement_kernels`
 
 Nothing is checked here, and numbers are little-endian, as Arrow's are. numba is imported when
 `by_name` is called, as `jit` does. Its cache of compiled kernels does not see what changes here: touch
@@ -39,6 +40,7 @@ def by_name() -> dict[str, Any]:
         "_copy": _llvm_copy(),
         "_prefetch": _llvm_prefetch(),
         "_murmur2_lanes": _llvm_murmur2_lanes(),
+        "_remainder_lanes": _llvm_remainder_lanes(),
     }
 
 
@@ -205,6 +207,49 @@ def _llvm_murmur2_lanes() -> Any:
         return types.none(data, bounds, row, hashes), generate
 
     return intrinsic(murmur2_lanes)
+
+
+def _llvm_remainder_lanes() -> Any:
+    """By a product with the reciprocal, a tenth of the time of divisions.
+
+    A quotient of 31 bits is exact in a double, or by less than 2^-21 / divisor too small or too
+    large: truncated, only one that is whole can come out 1 too small.
+    """
+    from llvmlite import ir  # noqa: PLC0415  see the module's docstring
+    from numba.core import types  # noqa: PLC0415  see the module's docstring
+    from numba.extending import intrinsic  # noqa: PLC0415  see the module's docstring
+
+    int32, double = ir.IntType(32), ir.DoubleType()
+
+    def remainder_lanes(typing_context: Any, numbers: Any, first: Any, divisor: Any) -> Any:
+        del typing_context
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            first = builder.gep(_data(context, builder, signature, arguments, 0), [arguments[1]])
+            vector = ir.VectorType(int32, LANES)
+            doubles = ir.VectorType(double, LANES)
+
+            def spread(number: Any, over: Any) -> Any:
+                undefined = ir.Constant(over, ir.Undefined)
+                filled = builder.insert_element(undefined, number, int32(0))
+                return builder.shuffle_vector(filled, undefined, ir.Constant(vector, [0] * LANES))
+
+            divisor = builder.trunc(arguments[2], int32)
+            reciprocal = builder.fdiv(double(1.0), builder.uitofp(divisor, double))
+            divisors = spread(divisor, vector)
+            place = builder.bitcast(first, vector.as_pointer())
+            numbers = builder.load(place, align=4)
+            quotients = builder.fmul(builder.sitofp(numbers, doubles), spread(reciprocal, doubles))
+            products = builder.mul(builder.fptosi(quotients, vector), divisors)
+            left = builder.sub(numbers, products)
+            is_whole = builder.icmp_signed(">=", left, divisors)
+            left = builder.select(is_whole, builder.sub(left, divisors), left)
+            builder.store(left, place, align=4)
+            return context.get_dummy_value()
+
+        return types.none(numbers, first, divisor), generate
+
+    return intrinsic(remainder_lanes)
 
 
 def _data(context: Any, builder: Any, signature: Any, arguments: Any, array: int) -> Any:

@@ -42,9 +42,9 @@ BAD_HEADER_KEY = -5  # a header whose key is null
 TRAILING_BYTES = -6  # bytes behind the last record
 BAD_OFFSET = -7  # offset deltas that do not grow, or pass the batch's last
 
-# Columns of `batches` of write_records.
-POSITION, STOP, BASE_TIMESTAMP, MAX_TIMESTAMP, RECORDS_COUNT, END, SLOT = range(7)
-BATCH_COLUMNS = 7
+# What stands of a batch in `batches` of write_records.
+POSITION, STOP, BASE_TIMESTAMP, MAX_TIMESTAMP, RECORDS_COUNT, END, SLOT, INDEX = range(8)
+BATCH_COLUMNS = 8
 
 _0, _1, _2, _3 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3)
 _4, _5, _6, _28 = np.uint64(4), np.uint64(5), np.uint64(6), np.uint64(28)
@@ -139,37 +139,36 @@ def _write_rows(
     memory: Any,
     batches: Any,
     current: Any,
+    spares: Any,
     batch_of: Any,
     has_slots: Any,
+    has_key: Any,
+    has_value: Any,
     has_nulls: Any,
     has_headers: Any,
     is_told: Any,
 ) -> Any:
-    """As write_records; the last four say whether there is anything of the kind.
+    """As write_records; the last six say whether there is anything of the kind.
 
     Where they are constants, the loop is compiled for that alone.
     """
-    has_key, has_value = key_bounds.shape[0] > 0, value_bounds.shape[0] > 0
     keys_valid = not has_nulls or key_valid.shape[0] == 0
     values_valid = not has_nulls or value_valid.shape[0] == 0
-    rows_count, batches_count = np.uint64(timestamps.shape[0]), np.uint64(batches.shape[0])
-    spare = _0
-    while spare < batches_count and batches[spare, _6] >= 0:
-        spare = spare + _1
-    row, slot = np.uint64(first_row), _0
+    rows_count, spares_count = np.uint64(timestamps.shape[0]), np.uint64(spares.shape[0])
+    row, slot, spare = np.uint64(first_row), _0, _0
     while row < rows_count:
         if has_slots:
             slot = np.uint64(slots[row])
         if current[slot] < 0:
-            if spare == batches_count:
+            if spare == spares_count:
                 break
-            current[slot], batches[spare, _6] = np.int64(spare), np.int64(slot)
+            current[slot] = spares[spare]
+            batches[np.uint64(current[slot]) * _8 + _6] = np.int64(slot)
             spare = spare + _1
-        batch = np.uint64(current[slot])
-        position = np.uint64(batches[batch, _0])
-        base_timestamp = batches[batch, _2]
-        max_timestamp = batches[batch, _3]
-        offset_delta = np.uint64(batches[batch, _4])
+        batch = np.uint64(current[slot]) * _8
+        position, stop = np.uint64(batches[batch]), np.uint64(batches[batch + _1])
+        base_timestamp, max_timestamp = batches[batch + _2], batches[batch + _3]
+        offset_delta = np.uint64(batches[batch + _4])
         is_full = False
         # One row, where the next may be of another slot: to find out costs more than it saves.
         while True:
@@ -198,10 +197,7 @@ def _write_rows(
             data_size = key_size + value_size + headers_size
             total_size = _varint_size((data_size + _LEAST) << _1)
             most = data_size + _MOST
-            if (
-                position + total_size + most > np.uint64(batches[batch, _1])
-                or _varint_size(most << _1) != total_size
-            ):
+            if position + total_size + most > stop or _varint_size(most << _1) != total_size:
                 size = (
                     data_size
                     + _1
@@ -212,8 +208,8 @@ def _write_rows(
                 )
                 total_size = _varint_size(size << _1)
                 # A first record may be larger than those that follow it.
-                stop = batches[batch, _5] if offset_delta == _0 else batches[batch, _1]
-                if position + total_size + size > np.uint64(stop):
+                end = np.uint64(batches[batch + _5]) if offset_delta == _0 else stop
+                if position + total_size + size > end:
                     is_full = True
                     break
 
@@ -234,20 +230,19 @@ def _write_rows(
             _write_varint(memory, position, (end - start) << _1)
 
             if is_told:
-                batch_of[row] = batch
+                batch_of[row] = batches[batch + _7]
             position = end
             max_timestamp = max(max_timestamp, timestamp)
             offset_delta = offset_delta + _1
             row = row + _1
-            if has_slots or row == rows_count:
+            if has_slots or row == rows_count or position >= stop:
                 break
-        batches[batch, _0] = np.int64(position)
-        batches[batch, _2] = base_timestamp
-        batches[batch, _3] = max_timestamp
-        batches[batch, _4] = np.int64(offset_delta)
-        if is_full:
-            if offset_delta == _0:
-                break
+        batches[batch] = np.int64(position)
+        batches[batch + _2], batches[batch + _3] = base_timestamp, max_timestamp
+        batches[batch + _4] = np.int64(offset_delta)
+        if is_full and offset_delta == _0:
+            break
+        if is_full or position >= stop:
             current[slot] = -1
     return np.int64(row)
 
@@ -311,6 +306,7 @@ def write_records(
     memory: Any,
     batches: Any,
     current: Any,
+    spares: Any,
     batch_of: Any,
 ) -> Any:
     """Append rows as V2 records, each to the batch of its slot, in their order, while they fit.
@@ -318,34 +314,38 @@ def write_records(
     inputs:  slots int32[n], or empty where all rows have slot 0; first_row, where to begin;
              timestamps int64[n]; key and value spans; headers as write_headers leaves them, or
              empty where no row has any.
-    outputs: memory uint8, in which all batches lie; batches int64[k, 7], one row each: POSITION of
+    outputs: memory uint8, in which all batches lie; batches int64[8 k], eight for each: POSITION of
              the next record, STOP that a record which is not the first does not pass,
              BASE_TIMESTAMP (set by the first record), MAX_TIMESTAMP, RECORDS_COUNT, END that no
-             record passes, SLOT, negative for a spare batch; current int64[slots], the batch that
-             takes a slot's rows, negative for none; batch_of int32[n] or empty, where each row went.
-    A slot whose batch is full, or that has none, takes the first spare batch.
+             record passes, SLOT, INDEX; current int64[slots], the number of the batch that takes a
+             slot's rows, negative for none or one that is full; batch_of int32[n] or empty, the
+             INDEX of the batch where each row went.
+    A slot whose batch is full, or that has none, takes the first of the `spares`, int64[m] numbers of
+    empty batches, which has its SLOT from then on.
     Returns the row that was not written: n, or the first whose slot found no spare batch, or
     that passes the END of a batch that is empty.
     """
+    has_slots = slots.shape[0] > 0
+    has_key, has_value = key_bounds.shape[0] > 0, value_bounds.shape[0] > 0
     has_nulls = key_valid.shape[0] > 0 or value_valid.shape[0] > 0
     has_headers, is_told = headers_bounds.shape[0] > 0, batch_of.shape[0] > 0
-    has_slots = slots.shape[0] > 0
-    if has_nulls or has_headers or is_told:
+    if not has_key or not has_value or has_nulls or has_headers or is_told:
         return _write_rows(
             slots, first_row, timestamps, key_data, key_bounds, key_valid,
             value_data, value_bounds, value_valid, headers_data, headers_bounds,
-            memory, batches, current, batch_of, has_slots, has_nulls, has_headers, is_told,
+            memory, batches, current, spares, batch_of,
+            has_slots, has_key, has_value, has_nulls, has_headers, is_told,
         )  # fmt: skip
     if has_slots:
         return _write_rows(
             slots, first_row, timestamps, key_data, key_bounds, key_valid,
             value_data, value_bounds, value_valid, headers_data, headers_bounds,
-            memory, batches, current, batch_of, True, False, False, False,
+            memory, batches, current, spares, batch_of, True, True, True, False, False, False,
         )  # fmt: skip
     return _write_rows(
         slots, first_row, timestamps, key_data, key_bounds, key_valid,
         value_data, value_bounds, value_valid, headers_data, headers_bounds,
-        memory, batches, current, batch_of, False, False, False, False,
+        memory, batches, current, spares, batch_of, False, True, True, False, False, False,
     )  # fmt: skip
 
 
@@ -556,8 +556,7 @@ def warm_up() -> None:
     sections = np.zeros((0, 6), np.int64)
     spans = (u8, i32, u8)
     write_headers(i32, u8, u8, i32, *spans, out8, out32)
-    batches = np.zeros((1, BATCH_COLUMNS), np.int64)
-    write_records(i32, 0, i64, *spans, *spans, u8, i32, out8, batches, out64, out32[:0])
+    write_records(i32, 0, i64, *spans, *spans, u8, i32, out8, out64, out64, out64, out32[:0])
     read_records(u8, sections, found64, found32, bounds, found8, out8, out8, np.zeros(5, np.int64))
     scan_headers(u8, found32, out32, found32, bounds, out8, out64)
     copy_spans(u8, out32[:0], out32, out8)

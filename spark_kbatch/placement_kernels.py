@@ -66,6 +66,12 @@ def _murmur2_lanes(data: Any, bounds: Any, row: Any, hashes: Any) -> None:
         hashes[row + lane] = np.int64(_murmur2(data, bounds, row + lane))
 
 
+def _remainder_lanes(numbers: Any, first: Any, divisor: Any) -> None:
+    """Leave of LANES numbers from `first` on, none negative, the remainders: as _murmur2_lanes."""
+    for lane in range(_LANES):
+        numbers[first + lane] = np.int64(np.uint32(numbers[first + lane]) % np.uint32(divisor))
+
+
 def _have_one_size(bounds: Any, row: Any) -> Any:
     """Whether LANES keys from `row` on have."""
     size, is_same = bounds[row + _1] - bounds[row], True
@@ -87,20 +93,22 @@ def hash_keys(data: Any, bounds: Any, first_slot: Any, hashes: Any, counts: Any)
              each are added.
     Returns n.
     """
-    rows_count, partitions = np.uint64(hashes.shape[0]), np.uint32(counts.shape[0])
+    rows_count, partitions = np.uint64(hashes.shape[0]), np.uint64(counts.shape[0])
     row = _0
     while row < rows_count:
         end = min(row + _LANES, rows_count)
         if row + _LANES == end and _have_one_size(bounds, row):
             _murmur2_lanes(data, bounds, row, hashes)
+            if partitions > _0:
+                _remainder_lanes(hashes, row, partitions)
         else:
             for other in range(row, end):
-                hashes[other] = np.int64(_murmur2(data, bounds, other))
-        if partitions > 0:
+                h = _murmur2(data, bounds, other)
+                hashes[other] = np.int64(h % partitions if partitions > _0 else h)
+        if partitions > _0:
             for other in range(row, end):
-                partition = np.uint64(np.uint32(hashes[other]) % partitions)
-                counts[partition] += 1
-                hashes[other] = np.int64(partition) + first_slot
+                counts[np.uint64(hashes[other])] += 1
+                hashes[other] += first_slot
         row = end
     return np.int64(hashes.shape[0])
 
@@ -208,7 +216,7 @@ def group_rows(slots: Any, bounds: Any, rows: Any) -> Any:
     return np.int64(slots.shape[0])
 
 
-HELPERS = ("_murmur2", "_murmur2_lanes", "_have_one_size")
+HELPERS = ("_murmur2", "_murmur2_lanes", "_remainder_lanes", "_have_one_size")
 KERNELS = ("hash_keys", "assign_slots", "group_rows")
 
 

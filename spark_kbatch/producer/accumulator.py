@@ -25,7 +25,6 @@ import random
 import threading
 import time
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.producer.batch import ProducerBatch, ProduceResult
 from spark_kbatch.producer.batch_memory import BatchMemory
 from spark_kbatch.producer.buffer_pool import BufferPool
+from spark_kbatch.producer.partition_queue import PartitionQueue
 from spark_kbatch.producer.partitioner import Placement
 from spark_kbatch.producer.sequences import Sequences
 from spark_kbatch.producer.table_append import OnAppended, TableAppend
@@ -67,24 +67,15 @@ class Ready(NamedTuple):
     next_check_delay_ms: int
 
 
-class _Queue:
-    """The batches of one partition, oldest first."""
-
-    __slots__ = ("batches", "is_muted", "lock", "number", "topic_partition")
-
-    def __init__(self, topic_partition: TopicPartition, number: int) -> None:
-        self.topic_partition, self.number = topic_partition, number
-        self.lock = threading.Lock()  # guards batches, and the builder of the last one
-        self.batches: deque[ProducerBatch] = deque()
-        self.is_muted = False
-
-    def has_full(self) -> bool:
-        """Whether the first batch takes nothing more."""
-        batches = self.batches
-        return len(batches) > 1 or (len(batches) == 1 and batches[0].builder.is_full)
-
-
 _number = operator.attrgetter("number")
+
+
+class _QueuesOf(NamedTuple):
+    """The queues of slots, which are of `partitions`."""
+
+    partitions: Sequence[tuple[Topic, TopicPartition]]
+    slots: list[int]
+    queues: dict[int, PartitionQueue]
 
 
 class RecordAccumulator:
@@ -120,9 +111,10 @@ class RecordAccumulator:
             allocate=allocate,
         )
         self._lock = threading.Lock()
-        self._queues: dict[TopicPartition, _Queue] = {}
-        self._order: list[_Queue] = []
-        self._full: set[_Queue] = set()  # at least those whose first batch is full
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
+        self._order: list[PartitionQueue] = []
+        self._last_queues = _QueuesOf((), [], {})  # of the append before; replaced as a whole
+        self._full: set[PartitionQueue] = set()  # at least those whose first batch is full
         self._incomplete: set[ProducerBatch] = set()
         self._drain_number = 0
         self._appends = self._flushes = 0
@@ -147,24 +139,20 @@ class RecordAccumulator:
             ProducerClosedError: closed; some of the rows may have been added.
             BufferExhaustedError, RecordTooLargeError: no memory, or never enough.
         """
-        queues = {
-            slot: self._queue(placement.partitions[slot][1])
-            for slot in placement.counts.nonzero()[0].tolist()
-        }
-        batches = {slot: queue.batches for slot, queue in queues.items()}
-        table = TableAppend(columns, placement, batches, self._memory, on_appended)
-        in_order = sorted(queues.values(), key=_number)
+        queues = self._queues_of(placement)
+        table = TableAppend(columns, placement, queues, self._memory, on_appended)
+        in_order = queues.values()
         with self._appending():
             while not table.is_done:
                 for queue in in_order:
                     queue.lock.acquire()
                 try:
                     self._ensure_open()
-                    fresh = table.fill(now_ms)
-                    full = [queue for queue in in_order if queue.has_full()]
-                    with self._lock:
-                        self._incomplete.update(fresh)
-                        self._full.update(full)
+                    fresh, full = table.fill(now_ms)
+                    if fresh or full:
+                        with self._lock:
+                            self._incomplete.update(fresh)
+                            self._full.update(full)
                 finally:
                     for queue in in_order:
                         queue.lock.release()
@@ -284,7 +272,7 @@ class RecordAccumulator:
         """Undo `mute`."""
         self._queue(topic_partition).is_muted = False
 
-    def _candidates(self) -> list[_Queue]:
+    def _candidates(self) -> list[PartitionQueue]:
         """Queues of which a batch may go, by their numbers."""
         if self._config.linger_ms is not None or self._everything_goes:
             return self._order
@@ -295,7 +283,7 @@ class RecordAccumulator:
     def _everything_goes(self) -> bool:
         return self._is_closed or self._flushes > 0 or self._pool.queued > 0
 
-    def _wait_left(self, queue: _Queue, now_ms: int) -> int:
+    def _wait_left(self, queue: PartitionQueue, now_ms: int) -> int:
         """How many ms the queue's first batch has yet to wait."""
         batch = queue.batches[0]
         waited = now_ms - batch.last_attempt_ms
@@ -339,7 +327,7 @@ class RecordAccumulator:
             queue.batches.insert(index, batch)
             self._mark_full(queue)
 
-    def _mark_full(self, queue: _Queue) -> None:
+    def _mark_full(self, queue: PartitionQueue) -> None:
         with self._lock:
             self._full.add(queue)
 
@@ -457,13 +445,26 @@ class RecordAccumulator:
         if self._is_closed:
             raise ProducerClosedError("the producer is closed and takes no more records")
 
-    def _queue(self, topic_partition: TopicPartition) -> _Queue:
+    def _queues_of(self, placement: Placement) -> dict[int, PartitionQueue]:
+        """Of each slot that rows have, by the queues' numbers."""
+        slots = placement.counts.nonzero()[0].tolist()
+        known = self._last_queues
+        if known.partitions is placement.partitions and known.slots == slots:
+            return known.queues
+        partitions = placement.partitions
+        queues = [(self._queue(partitions[slot][1]), slot) for slot in slots]
+        queues.sort(key=lambda pair: pair[0].number)
+        found = {slot: queue for queue, slot in queues}
+        self._last_queues = _QueuesOf(partitions, slots, found)
+        return found
+
+    def _queue(self, topic_partition: TopicPartition) -> PartitionQueue:
         queue = self._queues.get(topic_partition)
         if queue is None:
             with self._lock:
                 queue = self._queues.get(topic_partition)
                 if queue is None:
-                    queue = _Queue(topic_partition, len(self._order))
+                    queue = PartitionQueue(topic_partition, len(self._order))
                     # Replaced, because others walk it without the lock.
                     self._order = [*self._order, queue]
                     self._queues[topic_partition] = queue

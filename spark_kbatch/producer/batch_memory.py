@@ -10,10 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from spark_kbatch.config import Topic
+from spark_kbatch.kernels import BATCH_COLUMNS
 from spark_kbatch.producer.batch import ProducerBatch
 from spark_kbatch.producer.buffer_pool import BufferPool
 from spark_kbatch.record.builder import (
+    SPARE_SLOT,
     CompressionRatioEstimator,
     RecordBatchBuilder,
     capacity_for,
@@ -44,6 +48,9 @@ class BatchMemory:
         self._batch_size, self._capacity_max = batch_size, capacity_max
         self._codec, self._level = codec, level
         self._ratios = CompressionRatioEstimator()
+        # What the kernel keeps of a batch stands where its first buffer's number says.
+        self.states = np.empty(BATCH_COLUMNS * (len(pool.memory) // pool.poolable_size), np.int64)
+        self._states_view = self.states.data
 
     def builder(self, topic: Topic, record_size: int) -> RecordBatchBuilder:
         """An empty one that a record of so many bytes, batch header included, surely fits.
@@ -61,8 +68,19 @@ class BatchMemory:
         start = self._pool.try_allocate(capacity)
         return None if start is None else self._builder(topic, start, capacity, ratio)
 
+    def number(self, builder: RecordBatchBuilder) -> int:
+        """Where its eight numbers stand in `states`, as write_records counts."""
+        return builder.start // self._pool.poolable_size
+
+    @property
+    def bytes(self) -> memoryview:
+        """In which all batches lie."""
+        return self._pool.memory
+
     def release(self, builder: RecordBatchBuilder) -> None:
         """Give back the memory of one that nobody reads or writes any more."""
+        if not builder.is_closed:
+            builder.abort()
         self._pool.deallocate(builder.start, builder.capacity)
 
     def write_limit(self, topic: Topic) -> int:
@@ -93,6 +111,7 @@ class BatchMemory:
         return capacity_for(write_limit, ratio, self._capacity_max), ratio
 
     def _builder(self, topic: Topic, start: int, capacity: int, ratio: float) -> RecordBatchBuilder:
+        first = BATCH_COLUMNS * (start // self._pool.poolable_size)
         return RecordBatchBuilder(
             self._pool.memory,
             start,
@@ -101,4 +120,6 @@ class BatchMemory:
             codec=self._codec,
             level=self._level,
             compression_ratio=ratio,
+            slot=SPARE_SLOT,
+            state=self._states_view[first : first + BATCH_COLUMNS],
         )

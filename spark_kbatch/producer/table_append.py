@@ -9,19 +9,25 @@ Source: Kafka clients/producer/internals/RecordAccumulator.java, append, for one
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from spark_kbatch import placement_kernels
 from spark_kbatch.config import Topic
-from spark_kbatch.kernels import SLOT
+from spark_kbatch.kernels import INDEX, SLOT
 from spark_kbatch.producer.batch import ProducerBatch
 from spark_kbatch.producer.batch_memory import BatchMemory
+from spark_kbatch.producer.partition_queue import PartitionQueue
 from spark_kbatch.producer.partitioner import Placement
 from spark_kbatch.record import columns as arrow
-from spark_kbatch.record.builder import SPARE_SLOT, RecordBatchBuilder, fill, size_upper_bound
+from spark_kbatch.record.builder import (
+    NOT_TOLD,
+    SPARE_SLOT,
+    RecordBatchBuilder,
+    size_upper_bound,
+    write,
+)
 from spark_kbatch.record.columns import Array, Columns
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
 
@@ -39,7 +45,7 @@ class TableAppend:
         self,
         columns: Columns,
         placement: Placement,
-        queues: Mapping[int, deque[ProducerBatch]],
+        queues: Mapping[int, PartitionQueue],
         memory: BatchMemory,
         on_appended: OnAppended | None,
     ) -> None:
@@ -53,13 +59,11 @@ class TableAppend:
         self._memory, self._on_appended = memory, on_appended
         # Batches of several topics differ in size: then a queue's next one is made when it is needed.
         self._only_topic = placement.topics[0] if len(placement.topics) == 1 else None
-        # Bytes that each slot's rows take, about.
-        row_size = arrow.mean_row_size(columns)
-        counts = placement.counts.tolist()
-        self._sizes = {slot: counts[slot] * row_size for slot in queues}
+        self._counts = placement.counts.tolist()
+        self._row_size = arrow.mean_row_size(columns)
         self._next_row = 0
-        # Builders that no row is in, and their slots, SPARE_SLOT for spare ones. Between two calls of `fill` at
-        # most the one that was waited for.
+        # Builders that no row is in, and their slots, SPARE_SLOT for spare ones. Between two calls of
+        # `fill` at most the one that was waited for.
         self._unused: list[tuple[int, RecordBatchBuilder]] = []
 
     @property
@@ -79,54 +83,50 @@ class TableAppend:
         while self._unused:
             self._memory.release(self._unused.pop()[1])
 
-    def fill(self, now_ms: int) -> list[ProducerBatch]:
-        """Append rows while there is room; new batches, which are in their queues now."""
+    def fill(self, now_ms: int) -> tuple[list[ProducerBatch], list[PartitionQueue]]:
+        """Append rows while there is room.
+
+        Returns:
+            new batches, which are in their queues now; queues whose first batch is full now.
+        """
         last = self._last_batches()
-        builders = []
-        for slot, batch in last.items():
-            batch.builder.row[SLOT] = slot
-            builders.append(batch.builder)
-        is_told = self._on_appended is not None
-        counts = [builder.records_count for builder in builders] if is_told else []
         self._make_builders(last)
+        current, spares = [-1] * len(self._counts), []
+        for slot, batch in last.items():
+            current[slot] = self._memory.number(batch.builder)
         for slot, builder in self._unused:
-            builder.row[SLOT] = slot
-            builders.append(builder)
-        if not builders:
-            return []
-        batch_of = np.empty(self._columns.rows_count if is_told else 0, np.int32)
-        first_row = self._next_row
-        self._next_row = fill(
-            builders,
-            self._columns,
-            first_row,
-            slots=self._placement.slots,
-            slots_count=len(self._placement.counts),
-            batch_of=batch_of,
-        )
-        self._unused.clear()
-        batches: list[ProducerBatch | None] = [*last.values()]
-        for builder in builders[len(last) :]:
-            slot = builder.row[SLOT]
-            if builder.records_count == 0:
-                self._unused.append((slot, builder))
-                batches.append(None)
+            number = self._memory.number(builder)
+            if slot == SPARE_SLOT:
+                spares.append(number)
             else:
-                topic, topic_partition = self._placement.partitions[slot]
-                batch = ProducerBatch(topic, topic_partition, builder, now_ms, is_pooled=True)
-                batches.append(batch)
-                self._queues[slot].append(batch)
+                builder.state[SLOT], current[slot] = slot, number
+        is_told = self._on_appended is not None
+        counts = self._number_builders(last) if is_told else ()
+        batch_of = np.empty(self._columns.rows_count, np.int32) if is_told else NOT_TOLD
+        now_current = np.array(current, np.int64)
+        first_row = self._next_row
+        self._next_row = write(
+            self._memory.bytes, self._memory.states, self._columns, first_row,
+            self._placement.slots, now_current, spares, batch_of,
+        )  # fmt: skip
+        made = self._queue_builders(now_ms)
         if is_told:
-            self._tell(batches, counts, first_row, batch_of)
-        return [batch for batch in batches[len(last) :] if batch is not None]
+            self._tell([*last.values(), *made], counts, first_row, batch_of)
+        fresh = [batch for batch in made if batch is not None]
+        after = now_current.tolist()
+        if not fresh and after == current:
+            return [], []
+        changed = {slot for slot, before in enumerate(current) if after[slot] != before}
+        changed.update(batch.builder.state[SLOT] for batch in fresh)
+        return fresh, [queue for slot in changed if (queue := self._queues[slot]).has_full()]
 
     def _last_batches(self) -> dict[int, ProducerBatch]:
         """Of each slot whose queue ends in a batch that may take more."""
-        # What was sent before, or comes from a split, is full; so all that is not lies in the pool.
+        # What was sent before, or comes from a split, does not; so all that do lie in the pool.
         last = {
-            slot: queue[-1]
+            slot: batches[-1]
             for slot, queue in self._queues.items()
-            if queue and not queue[-1].builder.is_full
+            if (batches := queue.batches) and batches[-1].builder.takes_more
         }
         if self._unused and (batch := last.get(self._unused[0][0])) is not None:
             # It had no room; somebody else may have added one that has.
@@ -157,15 +157,39 @@ class TableAppend:
     def _spares_wanted(self, topic: Topic, last: Mapping[int, ProducerBatch]) -> int:
         """How many batches the rows are likely to begin."""
         limit = self._memory.write_limit(topic)
-        left = 1 - self._next_row / self._columns.rows_count
+        # Bytes that a row of the table takes, less those that are done: the rest is spread evenly.
+        left = self._row_size * (1 - self._next_row / self._columns.rows_count)
         wanted = 0
-        for slot, size in self._sizes.items():
-            excess = size * left
+        for slot in self._queues:
+            excess = self._counts[slot] * left
             if slot in last:
                 excess -= last[slot].builder.room
             if excess > 0:
                 wanted += 1 + int(excess / limit)
         return min(wanted, max(_BYTES_AT_ONCE // limit, len(self._queues)))
+
+    def _number_builders(self, last: Mapping[int, ProducerBatch]) -> list[int]:
+        """Number them as `_tell` has them; how many records were in those that are not empty."""
+        builders = [batch.builder for batch in last.values()]
+        for index, builder in enumerate([*builders, *(builder for _, builder in self._unused)]):
+            builder.state[INDEX] = index
+        return [builder.records_count for builder in builders]
+
+    def _queue_builders(self, now_ms: int) -> list[ProducerBatch | None]:
+        """Put those that took rows into their queues; None for each that did not."""
+        unused, self._unused = self._unused, []
+        made: list[ProducerBatch | None] = []
+        for of, builder in unused:
+            batch = None
+            if builder.records_count:
+                slot = builder.state[SLOT]
+                topic, topic_partition = self._placement.partitions[slot]
+                batch = ProducerBatch(topic, topic_partition, builder, now_ms, is_pooled=True)
+                self._queues[slot].batches.append(batch)
+            else:
+                self._unused.append((of, builder))
+            made.append(batch)
+        return made
 
     def _tell(
         self,

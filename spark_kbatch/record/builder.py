@@ -17,6 +17,7 @@ Source: Kafka clients/.../record/MemoryRecordsBuilder.java, CompressionRatioEsti
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Sequence
 
@@ -27,6 +28,7 @@ from spark_kbatch.kernels import (
     BASE_TIMESTAMP,
     BATCH_COLUMNS,
     END,
+    INDEX,
     MAX_TIMESTAMP,
     POSITION,
     RECORDS_COUNT,
@@ -50,7 +52,8 @@ RECORD_OVERHEAD_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 1
 
 SPARE_SLOT = -1
 
-_NOT_TOLD = np.empty(0, np.int32)
+_STATE = struct.Struct(f"={BATCH_COLUMNS}q")
+NOT_TOLD = np.empty(0, np.int32)
 _ESTIMATION_FACTOR = 1.05  # what an expected ratio may be too good
 
 
@@ -58,7 +61,7 @@ class RecordBatchBuilder:
     """One batch in memory[start : start + capacity]. Not thread-safe."""
 
     # Of a builder that is open and empty; here, since one is made for every batch.
-    _takes_more = True
+    takes_more = True  # if it has room
     is_closed = False
     data = memoryview(b"")  # the whole batch, once closed
 
@@ -73,6 +76,7 @@ class RecordBatchBuilder:
         level: int | None = None,
         compression_ratio: float = 1.0,
         slot: int = 0,
+        state: memoryview[int] | None = None,
     ) -> None:
         """An empty batch.
 
@@ -82,6 +86,7 @@ class RecordBatchBuilder:
             write_limit: bytes that it should take when closed; the capacity by default.
             compression_ratio: expected, compressed / uncompressed.
             slot: the rows that `fill` gives to it; SPARE_SLOT for those of one that is full.
+            state: int64[8], a place for what write_records changes, used until the batch is closed.
         """
         self.memory = memory
         self.start = start
@@ -93,28 +98,32 @@ class RecordBatchBuilder:
         if write_limit is not None:
             limit = max(write_limit - RECORD_BATCH_OVERHEAD, 0)
             stop = min(first + int(limit / self._scale), end)
-        # A row of write_records; its slot is for `fill`.
-        self.row = [first, stop, NO_TIMESTAMP, NO_TIMESTAMP, 0, end, slot]
+        empty = [first, stop, NO_TIMESTAMP, NO_TIMESTAMP, 0, end, slot, 0]
+        # Eight numbers, as write_records has them of each batch.
+        self.state: list[int] | memoryview[int] = empty
+        if state is not None:
+            _STATE.pack_into(state, 0, *empty)
+            self.state = state
 
     @property
     def records_count(self) -> int:
         """Records so far."""
-        return self.row[RECORDS_COUNT]
+        return self.state[RECORDS_COUNT]
 
     @property
     def capacity(self) -> int:
         """Bytes that it has in memory."""
-        return self.row[END] - self.start
+        return self.state[END] - self.start
 
     @property
     def room(self) -> int:
         """Bytes of records that it should still take."""
-        return self.row[STOP] - self.row[POSITION]
+        return self.state[STOP] - self.state[POSITION]
 
     @property
     def uncompressed_size(self) -> int:
         """Bytes of header and records in memory."""
-        return self.row[POSITION] - self.start
+        return self.state[POSITION] - self.start
 
     @property
     def estimated_size_in_bytes(self) -> int:
@@ -127,23 +136,23 @@ class RecordBatchBuilder:
     @property
     def max_timestamp(self) -> int:
         """The largest of all records, ms; -1 where there is none."""
-        return self.row[MAX_TIMESTAMP]
+        return self.state[MAX_TIMESTAMP]
 
     @property
     def is_full(self) -> bool:
         """Whether no further record has room, whatever its size."""
-        row = self.row
-        return not self._takes_more or (row[RECORDS_COUNT] > 0 and row[POSITION] >= row[STOP])
+        state = self.state
+        return not self.takes_more or (state[RECORDS_COUNT] > 0 and state[POSITION] >= state[STOP])
 
     def has_room_for(self, record_size: int) -> bool:
         """Whether a record of so many bytes, its length included, goes in."""
-        row = self.row
-        last = row[STOP] if row[RECORDS_COUNT] else row[END]
-        return self._takes_more and row[POSITION] + record_size <= last
+        state = self.state
+        last = state[STOP] if state[RECORDS_COUNT] else state[END]
+        return self.takes_more and state[POSITION] + record_size <= last
 
     def append(self, columns: Columns, first_row: int = 0) -> int:
         """Append rows from `first_row` on, as many as fit; returns the row after the last of them."""
-        return fill([self], columns, first_row) if self._takes_more else first_row
+        return fill([self], columns, first_row) if self.takes_more else first_row
 
     def append_record(
         self,
@@ -153,22 +162,22 @@ class RecordBatchBuilder:
         headers: Sequence[Header] = (),
     ) -> bool:
         """Append one record; False where it has no room."""
-        row = self.row
-        count = row[RECORDS_COUNT]
-        base_timestamp = row[BASE_TIMESTAMP] if count else timestamp
+        state = self.state
+        count = state[RECORDS_COUNT]
+        base_timestamp = state[BASE_TIMESTAMP] if count else timestamp
         record = plain.encode_record(timestamp - base_timestamp, count, key, value, headers)
         if not self.has_room_for(len(record)):
             return False
-        position = row[POSITION]
+        position = state[POSITION]
         self.memory[position : position + len(record)] = record
-        row[POSITION], row[RECORDS_COUNT] = position + len(record), count + 1
-        row[BASE_TIMESTAMP] = base_timestamp
-        row[MAX_TIMESTAMP] = max(row[MAX_TIMESTAMP], timestamp)
+        state[POSITION], state[RECORDS_COUNT] = position + len(record), count + 1
+        state[BASE_TIMESTAMP] = base_timestamp
+        state[MAX_TIMESTAMP] = max(state[MAX_TIMESTAMP], timestamp)
         return True
 
     def close_for_appends(self) -> None:
         """Take nothing more; `close` makes the bytes final."""
-        self._takes_more = False
+        self.takes_more = False
 
     def close(
         self,
@@ -183,12 +192,13 @@ class RecordBatchBuilder:
 
         It stays uncompressed where the codec makes more of it than the capacity.
         """
-        position, _, base_timestamp, max_timestamp, records_count, _, _ = self.row
+        self._keep_state()
+        position, _, base_timestamp, max_timestamp, records_count, *_ = self.state
         data, codec = self.memory[self.start : position], 0
         if self._codec:
             data, codec = self._compressed(data)
         self.data = data
-        self._takes_more = False
+        self.takes_more = False
         self.is_closed = True
         batch_header.seal(
             data,
@@ -212,16 +222,21 @@ class RecordBatchBuilder:
                 self._codec, data[RECORD_BATCH_OVERHEAD:], level=self._level
             )
             end = first + len(section)
-            if end <= self.row[END]:
+            if end <= self.state[END]:
                 self.memory[first:end] = section
                 return self.memory[self.start : end], self._codec
         return data, 0
 
     def abort(self) -> None:
         """Give the batch up: nothing goes in any more and there is no data."""
-        self._takes_more = False
+        self._keep_state()
+        self.takes_more = False
         self.is_closed = True
         self.data = memoryview(b"")
+
+    def _keep_state(self) -> None:
+        """From now on in a list of its own: the place that it was given is used again."""
+        self.state = [*self.state]
 
     def actual_compression_ratio(self) -> float:
         """Compressed / uncompressed bytes of the records of a closed batch; 1 for none."""
@@ -238,7 +253,7 @@ def fill(
     *,
     slots: Array = EMPTY_I32,
     slots_count: int = 1,
-    batch_of: Array = _NOT_TOLD,
+    batch_of: Array = NOT_TOLD,
 ) -> int:
     """Append rows in their order, each to the builder of its slot, as many as fit.
 
@@ -255,22 +270,44 @@ def fill(
         The first row that had no room, the number of rows if all had.
     """
     flat: list[int] = []  # an array of it is made twice as fast as of lists
-    current = [-1] * slots_count
+    current, spares = [-1] * slots_count, []
     for index, builder in enumerate(builders):
-        row = builder.row
-        flat += row
-        if row[SLOT] >= 0:
-            current[row[SLOT]] = index
-    batches = np.array(flat, np.int64).reshape(-1, BATCH_COLUMNS)
-    memory = np.frombuffer(builders[0].memory, np.uint8)
-    next_row = kernels.write_records(
-        slots, first_row, columns.timestamps, *columns.key, *columns.value,
-        columns.headers.data, columns.headers.bounds, memory, batches,
-        np.array(current, np.int64), batch_of,
+        slot = builder.state[SLOT]
+        if slot >= 0:
+            current[slot] = index
+        else:
+            spares.append(index)
+        builder.state[INDEX] = index
+        flat += builder.state
+    batches = np.array(flat, np.int64)
+    next_row = write(
+        builders[0].memory, batches, columns, first_row, slots, np.array(current, np.int64), spares,
+        batch_of,
     )  # fmt: skip
-    for builder, row in zip(builders, batches.tolist(), strict=True):
-        builder.row = row
-    return int(next_row)
+    states = batches.tolist()
+    for index, builder in enumerate(builders):
+        builder.state = states[index * BATCH_COLUMNS : (index + 1) * BATCH_COLUMNS]
+    return next_row
+
+
+def write(
+    memory: memoryview,
+    batches: Array,
+    columns: Columns,
+    first_row: int,
+    slots: Array,
+    current: Array,
+    spares: Sequence[int],
+    batch_of: Array,
+) -> int:
+    """kernels.write_records for rows of `columns`; returns the first row that had no room."""
+    return int(
+        kernels.write_records(
+            slots, first_row, columns.timestamps, *columns.key, *columns.value,
+            columns.headers.data, columns.headers.bounds, np.frombuffer(memory, np.uint8), batches,
+            current, np.array(spares, np.int64), batch_of,
+        )
+    )  # fmt: skip
 
 
 def capacity_for(write_limit: int, compression_ratio: float, capacity_max: int) -> int:

@@ -133,8 +133,8 @@ def spans(array: pa.Array) -> Spans:
     if kind not in _BYTES:
         raise TypeError(f"a string or binary array is wanted, not {array.type}")
     large = kind in _LARGE_BYTES
-    bounds = _bounds(array, large)
-    data_buffer = array.buffers()[2]
+    _, bounds_buffer, data_buffer = array.buffers()
+    bounds = _bounds(array, bounds_buffer, large)
     data = EMPTY_U8 if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
     if large and len(bounds):
         first, last = int(bounds[0]), int(bounds[-1])
@@ -158,7 +158,7 @@ def headers_spans(array: pa.Array) -> Spans:
         raise TypeError(f"headers are a list of structs, not {array.type}")
     if len(array) == 0:
         return ABSENT
-    bounds = _bounds(array, pa.types.is_large_list(array.type))
+    bounds = _bounds(array, array.buffers()[1], pa.types.is_large_list(array.type))
     first, last = int(bounds[0]), int(bounds[-1])
     if first == last:
         return ABSENT
@@ -199,27 +199,26 @@ def timestamps_ms(array: pa.Array | None, rows_count: int, now_ms: int) -> Array
     Raises:
         InvalidTimestampError: a time before 1970 other than -1 ms.
     """
-    if array is None or pa.types.is_null(array.type):
+    if array is None or array.type.id == _NULL:
         return frozen(np.full(rows_count, now_ms, np.int64))
     divisor, factor = _to_ms(array.type)
-    numbers = array.cast(pa.int64()) if not pa.types.is_int64(array.type) else array
-    if numbers.null_count:
-        missing = numbers.is_null().to_numpy(zero_copy_only=False)
-        numbers = numbers.fill_null(0)
-    else:
-        missing = None
-    times = numbers.to_numpy(zero_copy_only=False)
+    if array.type.id not in _EIGHT_BYTES:
+        array = array.cast(pa.int64())
+    buffer = array.buffers()[1]
+    if buffer is None or rows_count == 0:
+        return frozen(np.full(rows_count, now_ms, np.int64))
+    times = np.frombuffer(buffer, np.int64, rows_count, 8 * array.offset)
     times = times // divisor if divisor > 1 else times * factor if factor > 1 else times
-    if missing is not None:
-        times = np.where(missing, now_ms, times)
-    if len(times) and np.minimum.reduce(times) < NO_TIMESTAMP:
+    if array.null_count:
+        times = np.where(_valid(array), times, now_ms)
+    if np.minimum.reduce(times) < NO_TIMESTAMP:
         raise InvalidTimestampError(int(times.min()))
-    return frozen(np.ascontiguousarray(times))
+    return frozen(times)
 
 
 def _to_ms(arrow_type: pa.DataType) -> tuple[int, int]:
     """(what to divide by, what to multiply with); an int64 column holds ms."""
-    if pa.types.is_timestamp(arrow_type):
+    if arrow_type.id == _TIMESTAMP:
         per_second = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[arrow_type.unit]
         return max(per_second // 1_000, 1), 1_000 if per_second == 1 else 1
     return 1, 1
@@ -293,13 +292,12 @@ def _validity(valid: Array) -> tuple[pa.Buffer | None, int]:
     return pa.py_buffer(np.packbits(valid, bitorder="little")), null_count
 
 
-def _bounds(array: pa.Array, large: bool) -> Array:
+def _bounds(array: pa.Array, buffer: pa.Buffer | None, large: bool) -> Array:
     """Arrow's n + 1 offsets of a list, string or binary array; an empty array may have none."""
-    dtype = np.int64 if large else np.int32
-    buffer = array.buffers()[1]
+    dtype, size = (np.int64, 8) if large else (np.int32, 4)
     if buffer is None or len(array) == 0:
         return np.zeros(len(array) + 1, dtype)
-    return np.frombuffer(buffer, dtype, len(array) + 1, array.offset * np.dtype(dtype).itemsize)
+    return np.frombuffer(buffer, dtype, len(array) + 1, array.offset * size)
 
 
 def _valid(array: pa.Array) -> Array:
@@ -314,6 +312,8 @@ def _valid(array: pa.Array) -> Array:
 
 # By number: each append asks for its columns.
 _NULL = pa.null().id
+_TIMESTAMP = pa.timestamp("us").id
+_EIGHT_BYTES = {_TIMESTAMP, pa.int64().id}
 _LARGE_BYTES = {pa.large_string().id, pa.large_binary().id}
 _BYTES = {pa.string().id, pa.binary().id, *_LARGE_BYTES}
 

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_kbatch import placement_kernels
 from spark_kbatch.config import Topic, TopicConfig
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.producer.partitioner import Partitioner, load_partitioner
@@ -172,6 +173,34 @@ def test_keys_of_one_size_go_where_those_between_others_go(
         ("events", (murmur2(key) & 0x7FFFFFFF) % count) for key in rows.column("key").to_pylist()
     ]
     assert partition(a_partitioner({"events": count}), rows) == expected
+
+
+@relaxed
+@given(
+    keys=st.lists(st.binary(min_size=5, max_size=5), min_size=1, max_size=40),
+    partitions=st.integers(1, 100_000),
+    first_slot=st.integers(0, 1_000),
+)
+def test_any_number_of_partitions_divides_hashes_without_a_mistake(
+    keys: list[bytes], partitions: int, first_slot: int
+) -> None:
+    key = arrow.spans(pa.array(keys, pa.binary()))
+    slots, counts = np.empty(len(keys), np.int32), np.zeros(partitions, np.int64)
+    placement_kernels.hash_keys(key.data, key.bounds, first_slot, slots, counts)
+    expected = [(murmur2(key) & 0x7FFFFFFF) % partitions for key in keys]
+    assert (slots - first_slot).tolist() == expected
+    assert counts.tolist() == np.bincount(expected, minlength=partitions).tolist()
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3, 7, 49, 1_000, 46_341, 10**6])
+def test_many_hashes_are_divided_without_a_mistake(partitions: int) -> None:
+    size, rows_count = 5, 16 * 10_000
+    data = arrow.frozen(np.random.default_rng(partitions).integers(0, 256, size * rows_count, "u1"))
+    bounds = arrow.frozen(np.arange(0, len(data) + 1, size, dtype=np.int32))
+    hashes, found = np.empty(rows_count, np.int32), np.empty(rows_count, np.int32)
+    placement_kernels.hash_keys(data, bounds, 0, hashes, np.empty(0, np.int64))
+    placement_kernels.hash_keys(data, bounds, 0, found, np.zeros(partitions, np.int64))
+    assert (found == hashes % partitions).all()
 
 
 @relaxed

@@ -231,7 +231,7 @@ def test_builders_are_filled_one_after_the_other(
 
     one_by_one, together = a_row_of_builders(), a_row_of_builders()
     for builder in one_by_one:
-        builder.row[SLOT] = 0
+        builder.state[SLOT] = 0
     columns = columns_of(rows)
     next_row = first_row = together[0].records_count
     for builder in one_by_one:
@@ -239,7 +239,7 @@ def test_builders_are_filled_one_after_the_other(
         if builder.records_count == 0:
             break
     assert fill(together, columns, first_row) == next_row
-    assert [b.row[:SLOT] for b in together] == [b.row[:SLOT] for b in one_by_one]
+    assert [b.state[:SLOT] for b in together] == [b.state[:SLOT] for b in one_by_one]
     assert [closed(builder) for builder in together] == [closed(builder) for builder in one_by_one]
 
 
@@ -286,7 +286,7 @@ def test_each_row_goes_to_the_builder_of_its_slot_or_to_a_spare_one(
     else:
         assert next_row == len(places)
     found: dict[int, list[list[Record]]] = {slot: [] for slot in range(5)}
-    for slot, builder in zip([b.row[SLOT] for b in made], made, strict=True):
+    for slot, builder in zip([b.state[SLOT] for b in made], made, strict=True):
         if slot >= 0:
             found[slot].append(reference.decode_batches(closed(builder)))
         else:
@@ -310,7 +310,7 @@ def test_records_one_by_one_are_the_same_bytes_as_rows(
     assert append(mixed, rows.slice(0, first)) == first
     assert all(append_record(mixed, record) for record in records[first:last])
     assert mixed.append(columns_of(rows), last) == rows.num_rows
-    assert by_row.row == by_record.row == mixed.row
+    assert by_row.state == by_record.state == mixed.state
     assert by_row.max_timestamp == max((r.timestamp for r in records), default=-1)
     assert closed(by_row) == closed(by_record) == closed(mixed)
     assert reference.decode_batches(bytes(by_row.data)) == records
@@ -412,12 +412,12 @@ def test_after_close_for_appends_nothing_goes_in_and_it_closes_as_ever(codec: in
 
 
 def ensure_takes_nothing(builder: RecordBatchBuilder) -> None:
-    before = list(builder.row)
+    before = list(builder.state)
     assert builder.is_full
     assert not builder.has_room_for(1)
     assert not builder.append_record(0, None, None)
     assert append(builder, builders.rows(n=3)) == 0
-    assert builder.row == before
+    assert builder.state == before
 
 
 @pytest.mark.parametrize("codec", CODEC_IDS)
