@@ -1,9 +1,9 @@
 """Wires the parts together; the one object that a face holds.
 
-with spark_kbatch.open("PATH", create=True) as cluster:
-cluster.create_topic("events", partitions=4)
-for arrow_batch in cluster.read("events"):
-...
+    with spark_kbatch.open("PATH", create=True) as cluster:
+        cluster.create_topic("events", partitions=4)
+        for arrow_batch in cluster.read("events"):
+            ...
 """
 
 from __future__ import annotations

@@ -55,10 +55,10 @@ Bytes = bytes | bytearray | memoryview | str
 class Producer:
     """Sends records to topics. Thread-safe; with `inline`, for one thread.
 
-    with cluster.producer(linger_ms=5) as producer:
-        future = producer.send("events", key=b"k", value=b"v", headers=[("h", b"x")])
-        producer.send_arrow("events", table)
-        future.result().offset
+        with cluster.producer(linger_ms=5) as producer:
+            future = producer.send("events", key=b"k", value=b"v", headers=[("h", b"x")])
+            producer.send_arrow("events", table)
+            future.result().offset
     """
 
     def __init__(
