@@ -6,10 +6,12 @@
     read:   spark/reader -> consumer (plan) -> replica/manager (fetch) -> log -> record/codec -> Arrow
 
     errors       every exception, as a tree
-    config       options: key, type, default, range; `read_config` and `producer_config` have more
     model        values that cross modules
+    options      what an option is: key, type, default, range; `config` has those of writes,
+                 `read_config`, `producer_config` and `topic_config` the others
     kernels      compiled code of the record format, `message_kernels` that of old ones,
-                 `placement_kernels` of the partitioner; `jit` compiles on first use
+                 `placement_kernels` of the partitioner; `jit` compiles on first use, with LLVM
+                 code of `intrinsics`
     record       bytes <-> Arrow: the record batch, once
     producer     rows -> batches
     log          one replica of one partition on disk
@@ -19,7 +21,7 @@
     consumer     offset ranges: planned, fetched, decoded
     broker       what a real broker wrote, read the same way
     transports   where producers' batches go: the logs, or staging
-    cluster      wires the above
+    cluster      wires the above; `opening` finds out what lies at a path
     spark        the data source `kbatch`
     cli          the `kbatch` command
     demo         the pipeline that `make demo` runs
@@ -34,8 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_kbatch.broker import BrokerLogs
-from spark_kbatch.cluster import Cluster, open_for_reading
-from spark_kbatch.config import TopicConfig
+from spark_kbatch.cluster import Cluster
 from spark_kbatch.errors import (
     CommitError,
     ConfigError,
@@ -51,6 +52,8 @@ from spark_kbatch.errors import (
     RetriableError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.opening import open_for_reading
+from spark_kbatch.topic_config import TopicConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

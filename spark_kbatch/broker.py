@@ -12,12 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from spark_kbatch.config import (
-    FOREIGN_ENDS,
-    Topic,
-    TopicConfig,
-    refuse,
-)
+from spark_kbatch.config import FOREIGN_ENDS
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.log.broker_log import BrokerLog, Checkpoints
@@ -29,8 +24,10 @@ from spark_kbatch.model import (
     PartitionInfo,
     TopicPartition,
 )
+from spark_kbatch.options import refuse
 from spark_kbatch.read_config import ReadOptions
 from spark_kbatch.record.header import LogRead
+from spark_kbatch.topic_config import Topic, TopicConfig
 
 _NEAREST = 5
 # By name, not by the underscores: a user's topic may begin with them too.

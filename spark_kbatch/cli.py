@@ -33,10 +33,11 @@ from rich.table import Table
 
 from spark_kbatch import __version__
 from spark_kbatch.broker import BrokerLogs
-from spark_kbatch.cluster import Cluster, open_for_reading
+from spark_kbatch.cluster import Cluster
 from spark_kbatch.config import FOREIGN_ENDS, STAGING_RETENTION_MS
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import IsolationLevel, TopicPartition
+from spark_kbatch.opening import open_for_reading
 from spark_kbatch.transaction.history import Commit
 
 _foreign_end = click.option(

@@ -4,6 +4,8 @@
         cluster.create_topic("events", partitions=4)
         for arrow_batch in cluster.read("events"):
             ...
+
+Other processes may change a cluster at any time, so it looks at the disk whenever it is asked.
 """
 
 from __future__ import annotations
@@ -15,17 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spark_kbatch.broker import BrokerLogs
-from spark_kbatch.config import (
-    STAGING_RETENTION_MS,
-    MiB,
-    Topic,
-    TopicConfig,
-    WriteOptions,
-    ensure_codec_exists,
-    parse_topic_config,
-    topic_key,
-)
+from spark_kbatch.config import STAGING_RETENTION_MS, WriteOptions, ensure_codec_exists
 from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import (
@@ -35,19 +27,16 @@ from spark_kbatch.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.log.broker_log_dir import WHAT_IS_LOOKED_FOR, BrokerLogDir
 from spark_kbatch.log.files import Buffer, Files
-from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.state import LogState
 from spark_kbatch.model import (
     AppendOrigin,
     Deletion,
     IsolationLevel,
     LogOffsets,
-    OffsetAndTimestamp,
     PartitionInfo,
     TopicPartition,
 )
+from spark_kbatch.options import MiB
 from spark_kbatch.read_config import ReadOptions
 from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica import overview
@@ -56,13 +45,13 @@ from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.manager import (
     ReplicaManager,
     ensure_not_internal,
-    log_offsets,
 )
 from spark_kbatch.replica.metadata import Metadata, absolute_path
 from spark_kbatch.replica.overview import LogDirInfo
-from spark_kbatch.replica.partition_view import ReplicaInfo
+from spark_kbatch.replica.partition_view import ReplicaInfo, StateView
 from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.replica.producing import OnComplete
+from spark_kbatch.topic_config import Topic, TopicConfig, parse_topic_config
 from spark_kbatch.transaction import (
     COMMITS_TOPIC,
     INTERNAL_TOPIC_CONFIG,
@@ -213,24 +202,7 @@ class Cluster(TopicReader):
             config=TopicConfig(**options.topic_config),
             replication_factor=options.replication_factor or 1,
         )
-        wanted = [
-            ("num.partitions", options.num_partitions or topic.partitions, topic.partitions),
-            (
-                "replication.factor",
-                options.replication_factor or topic.replication_factor,
-                topic.replication_factor,
-            ),
-            *(
-                (topic_key(field), given, getattr(topic.config, field))
-                for field, given in options.topic_config.items()
-            ),
-        ]
-        for key, given, existing in wanted:
-            if given != existing:
-                raise ConfigError(
-                    f"option {key!r} is {given}, but topic {name!r} exists with {existing}; leave the "
-                    "option out, or write to a new topic"
-                )
+        options.ensure_are_of(topic)
         ensure_codec_exists(topic, options.compression_type)
         return topic
 
@@ -252,7 +224,7 @@ class Cluster(TopicReader):
         partitions = [tp for topic in topics for tp in self.manager.partitions(topic)]
         found = self.snapshots.replicas(partitions)
         return [
-            PartitionInfo(tp, log_offsets(state), log.size_in_bytes(state))
+            PartitionInfo(tp, state.offsets, log.size_in_bytes(state))
             for tp, (_, log, state) in found.items()
         ]
 
@@ -613,57 +585,3 @@ class Cluster(TopicReader):
             flush=options.flush,
         )
         return TaskProducer(staging, lambda name: self.topic_for(name, options), options, now_ms)
-
-
-def open_topics(options: ReadOptions) -> Cluster | BrokerLogs:
-    """What a read goes to; raises as `open_for_reading`."""
-    return open_for_reading(options.path, foreign_end=options.foreign_end)
-
-
-def open_for_reading(
-    path: str, *, foreign_end: str = "log", files: Files | None = None
-) -> Cluster | BrokerLogs:
-    """What lies at PATH: a cluster, or what a broker wrote.
-
-    Args:
-        path: the cluster's folder; a broker's log dir, the directory of a partition in one, or a
-            .log file.
-        foreign_end: where a broker's logs end: "log" or "checkpoint".
-        files: the disk.
-
-    Raises:
-        ConfigError: neither is there; says what was looked for.
-    """
-    files = files or Files()
-    metadata = Metadata(files, absolute_path(path))
-    if metadata.exists():
-        return Cluster(path, files=files)
-    metadata.ensure_not_inside_a_cluster()
-    try:
-        log_dir = BrokerLogDir.find(files, metadata.path)
-    except OSError as error:
-        raise ConfigError(f"{metadata.path} cannot be read: {error.strerror or error}") from error
-    if log_dir is not None:
-        return BrokerLogs(metadata.path, log_dir, foreign_end=foreign_end)
-    try:
-        return Cluster(path, files=files)
-    except ConfigError as error:
-        raise ConfigError(f"{error}; {WHAT_IS_LOOKED_FOR}") from None
-
-
-class StateView:
-    """A log of the cluster as one of its states has it."""
-
-    def __init__(self, log: PartitionLog, state: LogState) -> None:
-        self._log, self._state = log, state
-        self.offsets = log_offsets(state)
-
-    def offset_for_timestamp(
-        self, timestamp_ms: int, *, end_offset: int
-    ) -> OffsetAndTimestamp | None:
-        """As `PartitionLog.offset_for_timestamp`."""
-        return self._log.offset_for_timestamp(self._state, timestamp_ms, end_offset=end_offset)
-
-    def cut_offsets(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
-        """As `PartitionLog.cut_offsets`."""
-        return self._log.cut_offsets(self._state, start_offset, end_offset, piece_bytes=piece_bytes)

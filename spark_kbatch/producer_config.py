@@ -19,17 +19,13 @@ from typing import Any
 
 from spark_kbatch.config import (
     COMPRESSION_LEVELS,
-    INT_MAX,
-    Option,
     compression_level,
     parse_acks,
-    parse_boolean,
     parse_compression_type,
     parse_dotted_path,
-    parse_number,
-    refuse_unknown,
 )
 from spark_kbatch.errors import ConfigError
+from spark_kbatch.options import INT_MAX, Option, parse_boolean, parse_number, refuse_unknown
 
 logger = logging.getLogger(__name__)
 

@@ -20,23 +20,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from spark_kbatch.config import (
+from spark_kbatch.config import FOREIGN_ENDS, parse_isolation_level
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.model import EARLIEST, LATEST, IsolationLevel, TopicPartition
+from spark_kbatch.options import (
     BOOTSTRAP,
-    FOREIGN_ENDS,
     INT_MAX,
     LONG_MAX,
     PATH,
     Given,
     Option,
-    ensure_valid_topic,
     parse_boolean,
-    parse_isolation_level,
     parse_number,
     path_of,
     refuse,
 )
-from spark_kbatch.errors import ConfigError
-from spark_kbatch.model import EARLIEST, LATEST, IsolationLevel, TopicPartition
+from spark_kbatch.topic_config import ensure_valid_topic
 
 logger = logging.getLogger(__name__)
 

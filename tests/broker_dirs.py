@@ -6,13 +6,17 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spark_kbatch.cluster import open_for_reading
+from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.log.files import Files
+from spark_kbatch.model import IsolationLevel, LogOffsets, TopicPartition
+from spark_kbatch.opening import open_for_reading
+from spark_kbatch.record.header import LogRead
 from tests import builders
 from tests.reference import Record, decode_batches, encode_batch, read_header, split_batches
 
 TOPIC_ID = "vPeOCWypqUOSepEvx0cbog"
 FIRST_TIMESTAMP_MS = 1_600_000_000_000
+_PARTITION = TopicPartition("t", 0)
 
 
 def a_batch(*offsets: int, value_bytes: int = 20) -> bytes:
@@ -110,3 +114,19 @@ def listing(path: Path) -> dict[str, tuple[int, bytes]]:
         content = entry.read_bytes() if entry.is_file() else b""
         found[str(entry)] = (entry.stat().st_mtime_ns, content)
     return found
+
+
+def end_of(path: Path, *, foreign_end: str = "log") -> int:
+    """The high watermark of t-0."""
+    return (
+        open_for_reading(str(path), foreign_end=foreign_end)
+        .edges([_PARTITION])[_PARTITION]
+        .high_watermark
+    )
+
+
+def fetch(logs: TopicReader, offset: int, *, max_bytes: int) -> tuple[LogRead, LogOffsets]:
+    """What a fetch of t-0 finds."""
+    return logs.fetch(
+        _PARTITION, offset, max_bytes=max_bytes, isolation=IsolationLevel.READ_UNCOMMITTED
+    )

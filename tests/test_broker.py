@@ -17,8 +17,8 @@ import pytest
 import spark_kbatch
 from spark_kbatch import BrokerLogs, Cluster, ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.cli import cli
-from spark_kbatch.cluster import open_for_reading
 from spark_kbatch.log.files import Files
+from spark_kbatch.opening import open_for_reading
 from tests import builders
 from tests.broker_dirs import (
     TOPIC_ID,

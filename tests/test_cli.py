@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import TopicConfig
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.record import codec
+from spark_kbatch.topic_config import TopicConfig
 from tests import builders
 from tests.log.histories import data_batch, marker_batch
 

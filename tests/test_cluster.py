@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import spark_kbatch
-from spark_kbatch.config import TopicConfig, parse_write_options
+from spark_kbatch.config import parse_write_options
 from spark_kbatch.errors import (
     ConfigError,
     InvalidTopicError,
@@ -16,6 +16,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.topic_config import TopicConfig
 from tests import builders
 from tests.builders import batch, to_records
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_kbatch import config
+from spark_kbatch.config import WRITE_OPTIONS, parse_write_options
 from spark_kbatch.producer_config import PRODUCER_OPTIONS, parse_producer_options
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -66,9 +66,9 @@ def test_spark_defaults_say_why_and_name_a_log_configuration_that_exists() -> No
 
 def test_writer_properties_are_the_defaults() -> None:
     given = settings("writer.properties", "=")
-    defaults = {option.key: option.default for option in config.WRITE_OPTIONS}
+    defaults = {option.key: option.default for option in WRITE_OPTIONS}
 
-    config.parse_write_options({"path": "/events", **given})  # which refuses what it does not know
+    parse_write_options({"path": "/events", **given})  # which refuses what it does not know
     assert given.pop("topic") == "events"
     assert given == {key: defaults[key] for key in given}
     without_default = {

@@ -6,19 +6,16 @@ from typing import Any
 
 import pytest
 
-from spark_kbatch import config
-from spark_kbatch.config import (
-    FORBIDDEN_KAFKA_KEYS,
-    IGNORED_KAFKA_KEYS,
-    WRITE_OPTIONS,
+from spark_kbatch.config import WRITE_OPTIONS, WriteOptions, parse_write_options
+from spark_kbatch.errors import ConfigError, InvalidTopicError
+from spark_kbatch.options import FORBIDDEN_KAFKA_KEYS, IGNORED_KAFKA_KEYS, Option, options_markdown
+from spark_kbatch.read_config import READ_OPTIONS, ReadOptions, parse_read_options
+from spark_kbatch.topic_config import (
+    TOPIC_OPTIONS,
     TopicConfig,
-    WriteOptions,
     ensure_valid_topic,
     parse_topic_config,
-    parse_write_options,
 )
-from spark_kbatch.errors import ConfigError, InvalidTopicError
-from spark_kbatch.read_config import READ_OPTIONS, ReadOptions, parse_read_options
 
 WRITE = {"path": "/data"}
 READ = {"path": "/data", "subscribe": "events"}
@@ -76,10 +73,10 @@ def test_a_level_counts_for_the_codec_that_it_names(codec: str, level: int) -> N
     [o for o in WRITE_OPTIONS if o.default.isalnum() and not o.key.endswith(".level")],
     ids=lambda option: option.key,
 )
-def test_the_default_that_the_table_names_is_the_one_that_counts(option: config.Option) -> None:
+def test_the_default_that_the_table_names_is_the_one_that_counts(option: Option) -> None:
     given = vars(parse_write_options(WRITE | {option.key: option.default}))
     name = option.key.replace(".", "_")
-    if option in config.TOPIC_OPTIONS:
+    if option in TOPIC_OPTIONS:
         assert given["topic_config"] == {name: getattr(TopicConfig(), name)}
     else:
         unset = vars(parse_write_options(WRITE))[name]
@@ -430,8 +427,8 @@ def test_every_option_with_a_topic_checks_its_name(parse: Any, key: str, value: 
 
 
 @pytest.mark.parametrize("known", [WRITE_OPTIONS, READ_OPTIONS], ids=["write", "read"])
-def test_the_table_has_one_row_for_each_option(known: tuple[config.Option, ...]) -> None:
-    lines = config.options_markdown(known).splitlines()
+def test_the_table_has_one_row_for_each_option(known: tuple[Option, ...]) -> None:
+    lines = options_markdown(known).splitlines()
 
     assert lines[0] == "| option | accepted | default | meaning |"
     assert [line.split("`")[1] for line in lines[2:]] == [option.key for option in known]

@@ -16,7 +16,6 @@ from click.testing import CliRunner
 import spark_kbatch
 from spark_kbatch.cli import cli
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -27,6 +26,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.log.checkpoints import random_id, write_meta_properties, write_partition_metadata
 from spark_kbatch.log.files import Files
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.topic_config import TopicConfig
 from tests import builders
 from tests.faults import Fault, FaultyFiles, died
 from tests.reference import Record, decode_batches, decode_messages, read_header, split_batches

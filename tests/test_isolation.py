@@ -25,7 +25,6 @@ from spark_kbatch.model import (
 )
 from spark_kbatch.read_config import parse_read_options
 from spark_kbatch.record.header import LogRead, walk
-from spark_kbatch.replica.manager import log_offsets
 from tests import builders
 from tests.consumer.topics import ALog, TopicsInMemory
 from tests.faults import FaultyFiles
@@ -57,7 +56,7 @@ class LogFetcher:
             buffer=buffer,
             isolation=isolation,
         )
-        return read, log_offsets(self._state)
+        return read, self._state.offsets
 
 
 def a_log_of(
@@ -82,7 +81,7 @@ def read_values(
     fetch_bytes: int = 300,
 ) -> list[int]:
     """The offsets that the values of all records name."""
-    end = log_offsets(state).end_offset(isolation) if end is None else end
+    end = state.offsets.end_offset(isolation) if end is None else end
     fetcher = LogFetcher(log, state, fetch_bytes=fetch_bytes)
     found = []
     for rows in reading.read_range(
@@ -151,7 +150,7 @@ def test_an_undecided_offset_is_out_of_range_for_a_reader_of_committed_data(
     log, state = a_log_of(tmp_path, two_transactions)
     with pytest.raises(OffsetOutOfRangeError, match="offsets 0 to 6"):
         read_values(log, state, COMMITTED, end=8)
-    edges = log_offsets(state)
+    edges = state.offsets
     topics = TopicsInMemory({PARTITION: ALog(0, edges.high_watermark, stable=6)})
     ask = {"path": "/data", "subscribe": "events", "endingOffsets": '{"events":{"0":8}}'}
     with pytest.raises(OffsetOutOfRangeError, match="option 'endingOffsets': offset 8"):

@@ -21,6 +21,8 @@ ROOT = "__init__"
 LAYERS = (
     {"errors"},
     {"model"},
+    {"options"},
+    {"topic_config"},
     {"config"},
     {"producer_config", "read_config"},
     {"intrinsics"},
@@ -32,6 +34,7 @@ LAYERS = (
     {"transaction", "export"},
     {"broker", "transports"},
     {"cluster"},
+    {"opening"},
     {"spark"},
     {ROOT},
     {"demo"},
@@ -152,7 +155,7 @@ import sys
 from pathlib import Path
 
 import spark_kbatch
-from spark_kbatch.cluster import open_for_reading
+from spark_kbatch.opening import open_for_reading
 from spark_kbatch.config import parse_write_options
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.model import TopicPartition
@@ -191,7 +194,7 @@ print({"numba", "pyspark"} & sys.modules.keys())
 WHAT_ONLY_WRITERS_AND_TASKS_NEED = """
 import sys
 
-from spark_kbatch.cluster import open_topics
+from spark_kbatch.opening import open_topics
 from spark_kbatch.read_config import parse_read_options
 
 options = parse_read_options({"path": sys.argv[1], "subscribe": "events", "minPartitions": "3"})

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kbatch.cluster import Cluster, now_ms
-from spark_kbatch.config import TopicConfig, parse_write_options
+from spark_kbatch.config import parse_write_options
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -30,6 +30,7 @@ from spark_kbatch.log.truncation import truncate_to
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import codec
 from spark_kbatch.record.header import walk
+from spark_kbatch.topic_config import TopicConfig
 from tests import builders, reference
 from tests.reference import Record
 

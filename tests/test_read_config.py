@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from spark_kbatch.config import Option
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import EARLIEST, LATEST, IsolationLevel, TopicPartition
+from spark_kbatch.options import Option
 from spark_kbatch.read_config import (
     READ_OPTIONS,
     Assign,

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from spark_kbatch import config
+from spark_kbatch.config import WRITE_OPTIONS
+from spark_kbatch.options import Option, ignored_markdown, options_markdown
 from spark_kbatch.producer_config import PRODUCER_OPTIONS
 from spark_kbatch.read_config import READ_OPTIONS
 from tests.conftest import SHORT_LIVED_SPARK
@@ -73,22 +74,22 @@ def test_python_blocks_run_as_pasted_and_print_what_the_readme_shows(tmp_path: P
     ("side", "options"),
     [
         ("read", READ_OPTIONS),
-        ("write", config.WRITE_OPTIONS),
+        ("write", WRITE_OPTIONS),
         ("producer", PRODUCER_OPTIONS),
     ],
 )
-def test_options_tables_are_those_of_config(side: str, options: tuple[config.Option, ...]) -> None:
+def test_options_tables_are_those_of_the_code(side: str, options: tuple[Option, ...]) -> None:
     marker = rf"<!-- {side} options -->\n(.*?)\n<!-- end -->"
     table = re.search(marker, README.read_text(encoding="utf-8"), re.DOTALL)
     assert table is not None
-    assert table[1] == config.options_markdown(options)
+    assert table[1] == options_markdown(options)
 
 
-def test_table_of_ignored_options_is_that_of_config() -> None:
+def test_table_of_ignored_options_is_that_of_the_code() -> None:
     table = re.search(
         r"<!-- ignored options -->\n(.*?)\n<!-- end -->",
         README.read_text(encoding="utf-8"),
         re.DOTALL,
     )
     assert table is not None
-    assert table[1] == config.ignored_markdown()
+    assert table[1] == ignored_markdown()

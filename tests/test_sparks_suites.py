@@ -71,7 +71,7 @@ KafkaMicroBatchSourceSuite: streams
             spark/test_stream_reader::test_topics_of_a_pattern_come_and_go_while_the_query_runs
     M12     no offset without topics is logged once there were some
             spark/test_stream_reader::test_topics_of_a_pattern_come_and_go_while_the_query_runs
-            consumer/test_stream_planner::test_without_any_topic_left_there_is_no_batch
+            consumer/test_stream_data_loss::test_without_any_topic_left_there_is_no_batch
     M13     a topic that is recreated fails the query
             spark/test_stream_reader::test_a_topic_that_was_deleted_fails_the_query_where_loss_is_not_accepted[recreated]
     M14     a new topic of a pattern is read from its start

@@ -21,7 +21,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from spark_kbatch.config import Topic
 from spark_kbatch.consumer import planning, splits
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.consumer.planning import LogView, Topics
@@ -35,6 +34,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import LogOffsets, OffsetRange, TopicPartition
 from spark_kbatch.read_config import ReadOptions, Subscribe
+from spark_kbatch.topic_config import Topic
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from spark_kbatch.config import Topic, parse_isolation_level
+from spark_kbatch.config import parse_isolation_level
 from spark_kbatch.consumer import planning, reading, splits
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.consumer.planning import LogView
@@ -30,6 +30,7 @@ from spark_kbatch.model import (
 from spark_kbatch.read_config import ReadOptions
 from spark_kbatch.record import codec
 from spark_kbatch.record.header import NO_TIMESTAMP, LogRead
+from spark_kbatch.topic_config import Topic
 
 
 class TopicReader(abc.ABC):

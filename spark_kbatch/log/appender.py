@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_kbatch.config import LONG_MAX
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.log.files import Buffer
 from spark_kbatch.log.segment import (
@@ -27,6 +26,7 @@ from spark_kbatch.log.segment import (
     segment_paths,
 )
 from spark_kbatch.log.state import LogState, boot_id
+from spark_kbatch.options import LONG_MAX
 from spark_kbatch.record.header import (
     MAGIC,
     MAGIC_POSITION,

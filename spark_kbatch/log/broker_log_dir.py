@@ -23,7 +23,6 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from spark_kbatch.config import ensure_valid_topic
 from spark_kbatch.errors import ConfigError, InvalidTopicError, KafkaStorageError
 from spark_kbatch.log.broker_log import BrokerLog, Checkpoints
 from spark_kbatch.log.checkpoints import (
@@ -38,6 +37,7 @@ from spark_kbatch.log.checkpoints import (
 )
 from spark_kbatch.log.files import Files
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.topic_config import ensure_valid_topic
 
 logger = logging.getLogger(__name__)
 

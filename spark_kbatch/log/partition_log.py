@@ -25,7 +25,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import (
     CorruptRecordError,
     KafkaStorageError,
@@ -73,6 +72,7 @@ from spark_kbatch.record.header import (
     walk,
     whole_size,
 )
+from spark_kbatch.topic_config import TopicConfig
 
 
 class PartitionLog:

@@ -33,7 +33,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from spark_kbatch.config import NO_LIMIT
 from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
 from spark_kbatch.log import overwritten
 from spark_kbatch.log.partition_log import PartitionLog
@@ -41,6 +40,7 @@ from spark_kbatch.log.segment import last_indexed_timestamp, segment_paths
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import Deletion
 from spark_kbatch.record.header import NO_TIMESTAMP
+from spark_kbatch.topic_config import NO_LIMIT
 
 logger = logging.getLogger(__name__)
 

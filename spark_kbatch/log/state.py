@@ -38,6 +38,7 @@ from typing import NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.log.files import Files
+from spark_kbatch.model import LogOffsets
 from spark_kbatch.record import checksums
 
 STATE_FILE = "kbatch.state"
@@ -75,6 +76,13 @@ class LogState(NamedTuple):
     recovery_point: int
     prepare_offset: int
     boot_id: bytes
+
+    @property
+    def offsets(self) -> LogOffsets:
+        """Its edges."""
+        return LogOffsets(
+            self.log_start_offset, self.high_watermark, self.last_stable_offset, self.log_end_offset
+        )
 
     @property
     def has_pending_commit(self) -> bool:

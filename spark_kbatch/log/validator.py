@@ -17,7 +17,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import InvalidRecordError, RecordTooLargeError
 from spark_kbatch.log.files import Buffer
 from spark_kbatch.model import AppendOrigin, TopicPartition
@@ -35,6 +34,7 @@ from spark_kbatch.record.header import (
     unpack,
     walk,
 )
+from spark_kbatch.topic_config import TopicConfig
 
 _CODEC_MAX = 4
 

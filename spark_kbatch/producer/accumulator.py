@@ -30,7 +30,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spark_kbatch.config import Topic
 from spark_kbatch.errors import ProducerClosedError, RequestTimedOutError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.producer.batch import ProducerBatch, ProduceResult
@@ -42,6 +41,7 @@ from spark_kbatch.producer.sequences import Sequences
 from spark_kbatch.producer.table_append import OnAppended, TableAppend
 from spark_kbatch.record.columns import Columns
 from spark_kbatch.record.plain import Header
+from spark_kbatch.topic_config import Topic
 
 NEVER_MS = 2**62  # a delay: time alone changes nothing
 

@@ -28,7 +28,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spark_kbatch.config import Topic
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import codec
 from spark_kbatch.record import columns as arrow
@@ -40,6 +39,7 @@ from spark_kbatch.record.header import (
     increment_sequence,
     rewrite,
 )
+from spark_kbatch.topic_config import Topic
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from spark_kbatch.config import Topic
 from spark_kbatch.kernels import BATCH_COLUMNS
 from spark_kbatch.producer.batch import ProducerBatch
 from spark_kbatch.producer.buffer_pool import BufferPool
@@ -23,6 +22,7 @@ from spark_kbatch.record.builder import (
     capacity_for,
 )
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
+from spark_kbatch.topic_config import Topic
 
 
 class BatchMemory:

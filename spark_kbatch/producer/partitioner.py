@@ -30,7 +30,6 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kbatch import placement_kernels
-from spark_kbatch.config import Topic
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record.columns import (
@@ -44,6 +43,7 @@ from spark_kbatch.record.columns import (
     frozen,
     integers,
 )
+from spark_kbatch.topic_config import Topic
 
 _NO_COUNTS = np.empty(0, np.int64)
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_kbatch.config import Topic, ensure_codec_exists
+from spark_kbatch.config import ensure_codec_exists
 from spark_kbatch.errors import (
     BufferExhaustedError,
     ConfigError,
@@ -48,6 +48,7 @@ from spark_kbatch.record.columns import HEADER_OVERHEAD_MAX, Array
 from spark_kbatch.record.compression import CODECS
 from spark_kbatch.record.header import MAGIC, NO_TIMESTAMP, RECORD_BATCH_OVERHEAD
 from spark_kbatch.record.plain import Header
+from spark_kbatch.topic_config import Topic
 
 Bytes = bytes | bytearray | memoryview | str
 
@@ -59,6 +60,8 @@ class Producer:
             future = producer.send("events", key=b"k", value=b"v", headers=[("h", b"x")])
             producer.send_arrow("events", table)
             future.result().offset
+
+    Rows are copied: what was given may change when a call returns.
     """
 
     def __init__(

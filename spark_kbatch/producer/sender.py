@@ -30,7 +30,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from spark_kbatch.config import Topic
 from spark_kbatch.errors import (
     KBatchError,
     ProducerClosedError,
@@ -42,6 +41,7 @@ from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.producer.accumulator import NEVER_MS, RecordAccumulator
 from spark_kbatch.producer.batch import NO_OFFSET, ProducerBatch
 from spark_kbatch.producer.sequences import Sequences
+from spark_kbatch.topic_config import Topic
 
 logger = logging.getLogger(__name__)
 

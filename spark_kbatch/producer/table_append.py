@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from spark_kbatch import placement_kernels
-from spark_kbatch.config import Topic
 from spark_kbatch.kernels import INDEX, SLOT
 from spark_kbatch.producer.batch import ProducerBatch
 from spark_kbatch.producer.batch_memory import BatchMemory
@@ -30,6 +29,7 @@ from spark_kbatch.record.builder import (
 )
 from spark_kbatch.record.columns import Array, Columns
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
+from spark_kbatch.topic_config import Topic
 
 # No more is written at once, roughly, so that full batches are still in the cache when they are closed.
 _BYTES_AT_ONCE = 1024 * 1024

@@ -23,7 +23,6 @@ import logging
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import Protocol
 
-from spark_kbatch.config import INTERNAL_PREFIX
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -68,6 +67,7 @@ from spark_kbatch.replica.partition_view import Replica
 from spark_kbatch.replica.partitions import Partitions
 from spark_kbatch.replica.producing import DelayedProduce, OnComplete
 from spark_kbatch.replica.purgatory import Purgatory
+from spark_kbatch.topic_config import INTERNAL_PREFIX
 
 
 class Replicas(Protocol):
@@ -375,7 +375,7 @@ class ReplicaManager(Partitions):
                     seen, offset, max_bytes=max_bytes, buffer=buffer, isolation=wanted,
                     first_batch_whole=first_batch_whole,
                 )  # fmt: skip
-                return read, log_offsets(state)
+                return read, state.offsets
             except (OSError, KafkaStorageError, CorruptRecordError) as error:
                 # 1. We read the state. 2. The log start was moved, and segments below it renamed. 3. We
                 # look for the one that held `offset`.
@@ -412,7 +412,7 @@ class ReplicaManager(Partitions):
                 read = log.read(
                     seen, offset, max_bytes=max_bytes, buffer=buffer, isolation=isolation
                 )
-                return read, log_offsets(state)
+                return read, state.offsets
             except (FileNotFoundError, KafkaStorageError):
                 pass
         start, end = state.log_start_offset, state.high_watermark
@@ -487,7 +487,7 @@ class _Reading:
         state = self.state_for_fetch(topic_partition, info)
         diverging = self._diverging(topic_partition, info, state)
         if diverging is not None:
-            return FetchResult(offsets=log_offsets(state), diverging=diverging)
+            return FetchResult(offsets=state.offsets, diverging=diverging)
         ensure_in_range(topic_partition, state, info.fetch_offset)
         read, offsets = self._manager.fetch(
             topic_partition,
@@ -528,13 +528,6 @@ def ensure_not_internal(topic: str) -> None:
     """
     if topic.startswith(INTERNAL_PREFIX):
         raise ConfigError(f"topic {topic!r} is the cluster's own; write to another")
-
-
-def log_offsets(state: LogState) -> LogOffsets:
-    """The edges that a state records."""
-    return LogOffsets(
-        state.log_start_offset, state.high_watermark, state.last_stable_offset, state.log_end_offset
-    )
 
 
 def _answer(error: OSError | KBatchError) -> AppendResult:

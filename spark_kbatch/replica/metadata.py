@@ -19,14 +19,6 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlparse
 
-from spark_kbatch.config import (
-    INTERNAL_PREFIX,
-    Topic,
-    TopicConfig,
-    ensure_valid_topic,
-    topic_field,
-    topic_key,
-)
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.log import state as log_state
 from spark_kbatch.log.broker_log_dir import BrokerLogDir
@@ -35,6 +27,14 @@ from spark_kbatch.log.files import Files
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.mirrors import GENERATION, Mirrors, mirror_of
+from spark_kbatch.topic_config import (
+    INTERNAL_PREFIX,
+    Topic,
+    TopicConfig,
+    ensure_valid_topic,
+    topic_field,
+    topic_key,
+)
 
 CLUSTER_FILE = "cluster.json"
 FORMAT_VERSION = 1

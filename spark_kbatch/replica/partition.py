@@ -46,7 +46,6 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from spark_kbatch.config import Topic
 from spark_kbatch.errors import (
     KafkaStorageError,
     KBatchError,
@@ -64,6 +63,7 @@ from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.metadata import Metadata, PartitionState
 from spark_kbatch.replica.partition_view import PartitionView, Replica
 from spark_kbatch.replica.replica_fetcher import LeaderError, ReplicaFetcher
+from spark_kbatch.topic_config import Topic
 
 logger = logging.getLogger(__name__)
 

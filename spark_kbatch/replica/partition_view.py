@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from spark_kbatch.config import Topic
 from spark_kbatch.errors import (
     KafkaStorageError,
     KBatchError,
@@ -22,9 +21,10 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import OffsetAndTimestamp, TopicPartition
 from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.metadata import Metadata, PartitionState
+from spark_kbatch.topic_config import Topic
 
 logger = logging.getLogger(__name__)
 
@@ -245,3 +245,21 @@ class PartitionView:
         return KafkaStorageError(
             f"{self.topic_partition} has no in-sync replica that can be used: {reasons}"
         )
+
+
+class StateView:
+    """A log of the cluster as one of its states has it."""
+
+    def __init__(self, log: PartitionLog, state: LogState) -> None:
+        self._log, self._state = log, state
+        self.offsets = state.offsets
+
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, end_offset: int
+    ) -> OffsetAndTimestamp | None:
+        """As `PartitionLog.offset_for_timestamp`."""
+        return self._log.offset_for_timestamp(self._state, timestamp_ms, end_offset=end_offset)
+
+    def cut_offsets(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
+        """As `PartitionLog.cut_offsets`."""
+        return self._log.cut_offsets(self._state, start_offset, end_offset, piece_bytes=piece_bytes)

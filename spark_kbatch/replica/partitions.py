@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 
-from spark_kbatch.config import Topic, TopicConfig, ensure_valid_topic
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.log.checkpoints import random_id
 from spark_kbatch.log.files import Files
@@ -25,6 +24,7 @@ from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.partition_view import Replica
+from spark_kbatch.topic_config import Topic, TopicConfig, ensure_valid_topic
 
 
 class Partitions:

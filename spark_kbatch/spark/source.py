@@ -24,10 +24,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_kbatch.cluster import open_topics
 from spark_kbatch.config import parse_write_options
 from spark_kbatch.consumer import planning
 from spark_kbatch.errors import ConfigError, KBatchError
+from spark_kbatch.opening import open_topics
 from spark_kbatch.read_config import (
     parse_batch_or_stream_options,
     parse_read_options,
@@ -59,7 +59,7 @@ _TABLE_KEYS = frozenset({"owner", "provider"})
 
 
 class KBatchDataSource(DataSource):
-    """The data source. Options: the tables in the README, made from `config.py` and `read_config.py`."""
+    """The data source. Options: the tables in the README, made from `config` and `read_config`."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)

@@ -56,7 +56,8 @@ come again, `rewriting` step 6, `records` what the internal topics are read with
 consistent answer to where partitions end, `repair` logs that cannot be read any more.
 """
 
-from spark_kbatch.config import INT_MAX, TopicConfig
+from spark_kbatch.options import INT_MAX
+from spark_kbatch.topic_config import TopicConfig
 
 # One record per commit would pass max.message.bytes with a few thousand partitions.
 INTERNAL_TOPIC_CONFIG = TopicConfig(max_message_bytes=INT_MAX)

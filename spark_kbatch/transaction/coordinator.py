@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from spark_kbatch.config import STAGING_RETENTION_MS, Topic
+from spark_kbatch.config import STAGING_RETENTION_MS
 from spark_kbatch.errors import (
     CommitError,
     KafkaStorageError,
@@ -31,6 +31,7 @@ from spark_kbatch.replica.manager import ACKS_ALL, ReplicaManager
 from spark_kbatch.replica.metadata import Probe
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.partition_view import Replica
+from spark_kbatch.topic_config import Topic
 from spark_kbatch.transaction import rewriting
 from spark_kbatch.transaction.history import COMMITS, NOBODY, Author, Commit, History, pack
 from spark_kbatch.transaction.messages import (
@@ -43,6 +44,7 @@ from spark_kbatch.transaction.messages import (
 )
 from spark_kbatch.transaction.sequences import Sequences
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, Transaction, transactions
+from spark_kbatch.transaction.staged import Copies, one_of, staged_by_partition, total
 from spark_kbatch.transaction.staging import Extent, gone, remove_left_overs
 
 logger = logging.getLogger(__name__)
@@ -83,15 +85,6 @@ class _Job(NamedTuple):
     sequence: int
     author: Author
     overwrite: Overwrite | None
-
-
-# What one task has staged for a partition: the same batches for each of these nodes.
-Copies: TypeAlias = Mapping[int, Sequence[Extent]]
-
-
-class _Total(NamedTuple):
-    records_count: int
-    size_in_bytes: int
 
 
 class Coordinator:
@@ -157,7 +150,7 @@ class Coordinator:
         """
         if not extents and overwrite is None:
             return True
-        by_partition = _by_partition(extents, overwrite)
+        by_partition = staged_by_partition(extents, overwrite and overwrite.topic)
         job = _Job(transactional_id, sequence, author, overwrite)
         progress = _Progress()
         try:
@@ -194,7 +187,7 @@ class Coordinator:
             for tp, staged in by_partition.items()
         }
         ends = {tp: _log_end(by_node) for tp, by_node in states.items()}
-        counts = {tp: _total(staged) for tp, staged in by_partition.items()}
+        counts = {tp: total(staged) for tp, staged in by_partition.items()}
         record = Commit(
             number=number,
             time_ms=time_ms,
@@ -315,7 +308,7 @@ class Coordinator:
         topics: dict[str, set[tuple[str, int]]] = {}  # as the job knew them
         for topic_partition, staged in by_partition.items():
             known = topics.setdefault(topic_partition.topic, set())
-            for extent in chain.from_iterable(_one_of(copies) for copies in staged):
+            for extent in chain.from_iterable(one_of(copies) for copies in staged):
                 known.add((extent.topic_id, extent.partition_count))
         if overwrite is not None:
             topic = overwrite.topic
@@ -562,33 +555,6 @@ class Coordinator:
             appender.append(self._message(pending.transactional_id, complete))
             completed = appender.finish(flush=self._flush)
         partition.publish_locked(completed, flush=self._flush)
-
-
-def _by_partition(
-    extents: Iterable[Extent], overwrite: Overwrite | None
-) -> dict[TopicPartition, list[Copies]]:
-    """What is to be placed in each partition, in the order of tasks."""
-    found: dict[TopicPartition, dict[str, dict[int, list[Extent]]]] = {}
-    if overwrite is not None:
-        name, partitions = overwrite.topic.name, overwrite.topic.partitions
-        found = {TopicPartition(name, number): {} for number in range(partitions)}
-    for extent in extents:
-        copies = found.setdefault(extent.topic_partition, {}).setdefault(extent.attempt, {})
-        copies.setdefault(extent.node_id, []).append(extent)
-    return {tp: [*by_attempt.values()] for tp, by_attempt in found.items()}
-
-
-def _one_of(copies: Copies) -> Sequence[Extent]:
-    return next(iter(copies.values()))
-
-
-def _total(staged: Iterable[Copies]) -> _Total:
-    """Of what is staged, each copy counted once."""
-    records_count = size_in_bytes = 0
-    for extent in chain.from_iterable(map(_one_of, staged)):
-        records_count += extent.records_count
-        size_in_bytes += extent.size_in_bytes
-    return _Total(records_count, size_in_bytes)
 
 
 def _log_end(states: Mapping[int, LogState]) -> int:

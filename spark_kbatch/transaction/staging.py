@@ -29,10 +29,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_kbatch.config import Topic
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.log.files import AppendFile, Buffer, Files
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.topic_config import Topic
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_kbatch.cluster import Cluster, open_for_reading
+from spark_kbatch.cluster import Cluster
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import DataLossError, OffsetOutOfRangeError
+from spark_kbatch.opening import open_for_reading
 from spark_kbatch.read_config import parse_read_options
 from spark_kbatch.record.codec import RECORD_SCHEMA
 from tests import builders

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spark_kbatch.config import Topic, TopicConfig
 from spark_kbatch.errors import UnknownTopicOrPartitionError
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, TopicPartition
+from spark_kbatch.topic_config import Topic, TopicConfig
 
 
 @dataclass

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster import open_for_reading
-from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import KBatchError
+from spark_kbatch.opening import open_for_reading
+from spark_kbatch.topic_config import TopicConfig
 from tests import builders
 from tests.fuzz.rounds import ROUNDS, for_each_round, mutated
 from tests.reference import Record

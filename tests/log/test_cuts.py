@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kbatch.config import TopicConfig
 from spark_kbatch.log.cuts import cut_offsets
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.headers import SegmentView
@@ -17,6 +16,7 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState
 from spark_kbatch.log.time_lookup import Segments
+from spark_kbatch.topic_config import TopicConfig
 from tests import builders
 
 RECORDS, BATCHES = 5, 60

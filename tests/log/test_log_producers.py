@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
@@ -28,6 +27,7 @@ from spark_kbatch.log.segment import SegmentExtent, segment_paths
 from spark_kbatch.log.truncation import truncate_to
 from spark_kbatch.model import AbortedTransaction, AppendOrigin, AppendResult, IsolationLevel
 from spark_kbatch.record.header import unpack as unpack_header
+from spark_kbatch.topic_config import TopicConfig
 from tests import builders
 from tests.faults import Fault, FaultyFiles
 from tests.log.histories import NOBODY, History, Written, data_batch, histories, marker_batch

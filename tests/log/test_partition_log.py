@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.partition_log import PartitionLog
@@ -24,6 +23,7 @@ from spark_kbatch.log.state import LogState, empty_state
 from spark_kbatch.model import OffsetRange, TopicPartition
 from spark_kbatch.record.codec import RECORD_SCHEMA
 from spark_kbatch.record.header import unpack
+from spark_kbatch.topic_config import TopicConfig
 from tests import builders, reference
 from tests.builders import a_log, append
 from tests.faults import FaultyFiles

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, KBatchError
 from spark_kbatch.log import recovery
 from spark_kbatch.log import state as log_state
@@ -23,6 +22,7 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState, boot_id, create_state, read_state
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.topic_config import TopicConfig
 from tests import builders, reference
 from tests.builders import a_log, append
 from tests.crashes import another_boot

@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kbatch.cluster import open_for_reading
-from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import CorruptRecordError, KBatchError
 from spark_kbatch.log import time_lookup
 from spark_kbatch.log.files import Files
@@ -23,8 +21,10 @@ from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState
 from spark_kbatch.log.time_lookup import Segments, TimeLookup
 from spark_kbatch.model import MAX_TIMESTAMP, OffsetAndTimestamp, TopicPartition
+from spark_kbatch.opening import open_for_reading
 from spark_kbatch.record.header import unpack
 from spark_kbatch.record.times import times
+from spark_kbatch.topic_config import TopicConfig
 from tests import builders, reference
 from tests.builders import a_log, append
 from tests.log.test_partition_log import a_batch, read_all

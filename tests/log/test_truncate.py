@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import (
     CorruptRecordError,
     OffsetsOutOfOrderError,
@@ -26,6 +25,7 @@ from spark_kbatch.log.state import LogState
 from spark_kbatch.log.truncation import truncate_fully_and_start_at, truncate_to
 from spark_kbatch.log.validator import validate
 from spark_kbatch.model import AppendOrigin
+from spark_kbatch.topic_config import TopicConfig
 from tests import builders, reference
 from tests.builders import a_log, append
 from tests.faults import CAN_BE_TORN, Fault, FaultyFiles, died

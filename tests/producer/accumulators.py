@@ -10,7 +10,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import pyarrow as pa
 
-from spark_kbatch.config import Topic, TopicConfig
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.producer.accumulator import (
     AccumulatorConfig,
@@ -23,6 +22,7 @@ from spark_kbatch.record import codec
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX
 from spark_kbatch.record.columns import Array
+from spark_kbatch.topic_config import Topic, TopicConfig
 from tests.reference import HEADER_SIZE
 
 PARTITIONS = 4

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kbatch.config import Topic, TopicConfig
 from spark_kbatch.errors import RecordTooLargeError
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceRequest
 from spark_kbatch.producer_config import ProducerConfig
 from spark_kbatch.record import codec
+from spark_kbatch.topic_config import Topic, TopicConfig
 from tests import builders, reference
 from tests.builders import to_records
 from tests.reference import Record

@@ -20,7 +20,6 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch.cluster import now_ms
-from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import (
     InvalidRecordError,
     KafkaStorageError,
@@ -36,6 +35,7 @@ from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceRequest, Transport
 from spark_kbatch.producer_config import parse_producer_options
 from spark_kbatch.record.compression import CODECS
+from spark_kbatch.topic_config import TopicConfig
 from spark_kbatch.transports import LocalLog
 from tests import builders, reference
 from tests.faults import run_child

@@ -6,7 +6,6 @@ import itertools
 
 import pytest
 
-from spark_kbatch.config import Topic, TopicConfig
 from spark_kbatch.errors import (
     InvalidRecordError,
     KafkaStorageError,
@@ -17,6 +16,7 @@ from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.producer.batch import ProducerBatch
 from spark_kbatch.producer.sequences import Sequences
 from spark_kbatch.record.builder import RecordBatchBuilder
+from spark_kbatch.topic_config import Topic, TopicConfig
 
 INT_MAX = 2**31 - 1
 EPOCH_MAX = 2**15 - 1

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import (
     CommitError,
     ConfigError,
@@ -25,6 +24,7 @@ from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import Deletion, TopicPartition
 from spark_kbatch.replica.manager import RETENTION_CHECK_INTERVAL_MS
+from spark_kbatch.topic_config import TopicConfig
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
 from tests.builders import append_records, batch

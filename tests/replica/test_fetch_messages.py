@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import (
     FencedLeaderEpochError,
     OffsetOutOfRangeError,
@@ -19,6 +18,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import AbortedTransaction, AppendOrigin, IsolationLevel, TopicPartition
 from spark_kbatch.replica.fetching import FUTURE_REPLICA_ID, FetchInfo, FetchResult
+from spark_kbatch.topic_config import TopicConfig
 from tests import builders
 from tests.builders import append_records, batch
 from tests.faults import FaultyFiles

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import TopicConfig, parse_write_options
+from spark_kbatch.config import parse_write_options
 from spark_kbatch.errors import (
     ConfigError,
     InvalidTopicError,
@@ -20,6 +20,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.log.files import Files
 from spark_kbatch.replica.metadata import Probe, absolute_path
+from spark_kbatch.topic_config import TopicConfig
 from tests import builders
 from tests.faults import Fault, FaultyFiles, ReadOnlyFiles, died, run_child
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import (
     ConfigError,
     KafkaStorageError,
@@ -22,6 +21,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.log.files import Buffer
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.replica.log_dirs import RETRY_MS
+from spark_kbatch.topic_config import TopicConfig
 from tests import builders
 from tests.builders import append_records, batch, idempotent_batch, records_of
 from tests.replica.disks import (

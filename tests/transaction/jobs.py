@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import TopicConfig
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.log.files import Files
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.topic_config import TopicConfig
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from spark_kbatch.transaction.staging import Extent

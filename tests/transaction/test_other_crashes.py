@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import TopicConfig
 from spark_kbatch.log.files import Files
+from spark_kbatch.topic_config import TopicConfig
 from spark_kbatch.transaction import rewriting
 from spark_kbatch.transaction.coordinator import Coordinator, Overwrite
 from tests import builders

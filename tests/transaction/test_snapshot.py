@@ -17,7 +17,6 @@ from spark_kbatch.config import parse_write_options
 from spark_kbatch.errors import CommitError, UnknownTopicOrPartitionError
 from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.replica.manager import log_offsets
 from spark_kbatch.transaction import coordinator
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
@@ -196,7 +195,7 @@ def test_a_state_that_is_newer_than_the_pending_commit_is_not_replaced(path: Pat
     log = cluster.manager.log(PARTITIONS[0])
     newer = log.state()._replace(sequence=log.state().sequence + 1, log_start_offset=2)
     log.write_state(newer, flush=False)
-    assert cluster.edges(PARTITIONS[:1])[PARTITIONS[0]] == log_offsets(newer)
+    assert cluster.edges(PARTITIONS[:1])[PARTITIONS[0]] == newer.offsets
 
 
 def test_the_next_commit_finishes_the_one_before_and_both_are_there(path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.config import Topic, TopicConfig
 from spark_kbatch.log.files import Files
+from spark_kbatch.topic_config import Topic, TopicConfig
 from spark_kbatch.transaction.staging import Extent, Staging
 from tests.faults import Fault, FaultyFiles, open_files
 

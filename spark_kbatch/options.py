@@ -1,0 +1,242 @@
+"""What an option is, and how the options of one call are told from each other.
+
+Keys are Kafka's, or those of Spark's Kafka connector, and match in any case. A key of Kafka may
+carry the prefix `kafka.`, as Spark's connector wants it. Keys that only concern a remote broker are
+accepted with that prefix and ignored; keys that neither know are refused, with the nearest known.
+
+Source: Spark connector/kafka-0-10-sql/.../KafkaSourceProvider.scala.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from spark_kbatch.errors import ConfigError
+
+MiB, GiB = 1 << 20, 1 << 30
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Option:
+    """One row of the options tables."""
+
+    key: str
+    parse: Callable[[str, str], Any]
+    accepts: str
+    default: str
+    text: str
+
+    def __call__(self, value: str) -> Any:
+        """The parsed value; `ConfigError` names key, value and what is accepted."""
+        return self.parse(self.key, value)
+
+
+def refuse(key: str, value: str, accepts: str) -> NoReturn:
+    """Raise for a value that is not accepted."""
+    raise ConfigError(f"option {key!r} is {value!r}; accepted: {accepts}")
+
+
+def parse_number(low: int, high: int = INT_MAX) -> Callable[[str, str], int]:
+    """A parser of whole numbers within bounds."""
+
+    def parse(key: str, value: str) -> int:
+        text = value.strip()
+        if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not low <= int(text) <= high:
+            refuse(key, value, f"a whole number from {low} to {high}")
+        return int(text)
+
+    return parse
+
+
+def parse_boolean(key: str, value: str) -> bool:
+    """The parser of true and false."""
+    text = value.strip().lower()
+    if text not in ("true", "false"):
+        refuse(key, value, "true or false")
+    return text == "true"
+
+
+# One row a line: the tables read as tables.
+# fmt: off
+PATH = Option("path", lambda _key, value: value, "a folder", "", "What `save` and `load` are given: the folder that holds the cluster. Absolute, or taken from the driver's working directory; `file:` is accepted. Driver and executors must share it.")
+BOOTSTRAP = Option("kafka.bootstrap.servers", lambda _key, value: value, "a folder: `/...`, `./...` or `file:...`", "", "Stands for `path` where that is not given, so that a function written for `format(\"kafka\")` runs unchanged.")
+# fmt: on
+
+# Options of Kafka's clients without meaning here, by the reason; accepted with their prefix and ignored.
+IGNORED_KAFKA_KEYS_BY_REASON = {
+    "there is no broker to reach": (
+        "allow.auto.create.topics bootstrap.controllers client.dns.lookup client.id client.rack "
+        "connections.max.idle.ms default.api.timeout.ms metadata.max.age.ms metadata.max.idle.ms "
+        "metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy "
+        "partitioner.availability.timeout.ms receive.buffer.bytes reconnect.backoff.max.ms "
+        "reconnect.backoff.ms security.protocol security.providers "
+        "send.buffer.bytes socket.connection.setup.timeout.max.ms "
+        "socket.connection.setup.timeout.ms"
+    ),
+    "there are no consumer groups": (
+        "auto.commit.interval.ms group.id group.instance.id group.protocol group.remote.assignor "
+        "heartbeat.interval.ms max.poll.interval.ms partition.assignment.strategy "
+        "session.timeout.ms"
+    ),
+    "a task reads its range in large pieces, and checks every CRC": (
+        "check.crcs exclude.internal.topics fetch.max.bytes fetch.max.wait.ms fetch.min.bytes "
+        "max.partition.fetch.bytes max.poll.records"
+    ),
+    "a job is acknowledged and repeated as a whole, and a task waits for no memory but its own": (
+        "delivery.timeout.ms enable.idempotence max.block.ms "
+        "max.in.flight.requests.per.connection max.request.size "
+        "partitioner.adaptive.partitioning.enable retries retry.backoff.max.ms retry.backoff.ms "
+        "transaction.timeout.ms"
+    ),
+    "nothing collects metrics": (
+        "auto.include.jmx.reporter enable.metrics.push metric.reporters metrics.num.samples "
+        "metrics.recording.level metrics.sample.window.ms"
+    ),
+}
+
+IGNORED_KAFKA_KEYS = frozenset(" ".join(IGNORED_KAFKA_KEYS_BY_REASON.values()).split())
+IGNORED_KAFKA_PREFIXES = ("sasl.", "ssl.")
+
+# With their prefix they are ignored on the side that does not know them, as both often share options.
+_KAFKA_KEYS_OF_ONE_SIDE = frozenset(
+    "acks batch.size buffer.memory compression.gzip.level compression.lz4.level compression.type "
+    "compression.zstd.level isolation.level linger.ms partitioner.class partitioner.ignore.keys "
+    "request.timeout.ms".split()
+)
+
+FORBIDDEN_KAFKA_KEYS = {
+    "auto.offset.reset": "give startingOffsets instead",
+    "key.deserializer": "keys are read as binary; cast the column",
+    "value.deserializer": "values are read as binary; cast the column",
+    "key.serializer": "keys are written as they are, string or binary",
+    "value.serializer": "values are written as they are, string or binary",
+    "enable.auto.commit": "offsets are given by options, nothing is committed",
+    "interceptor.classes": "there is no Java client to intercept",
+    "transactional.id": "a job is a transaction, and a stream's id is its query's",
+}
+
+
+def parse_options(options: Mapping[str, str], known: tuple[Option, ...]) -> dict[str, Any]:
+    """Every option that is given, parsed; raises as `Given` and its methods."""
+    given = Given(options, known)
+    given.ensure_none_forbidden()
+    return {key: given.get(key) for key in given}
+
+
+class Given:
+    """The options of one call, by their keys as the tables have them; each is parsed when it is asked for.
+
+    Iterates over the keys that are known and given.
+    """
+
+    def __init__(self, options: Mapping[str, str], known: tuple[Option, ...]) -> None:
+        """Match the keys.
+
+        Raises:
+            ConfigError: a key that is unknown, or given twice, as with and without `kafka.`.
+        """
+        by_key = {option.key.lower(): option for option in known}
+        self._options: dict[str, Option] = {}
+        self._texts: dict[str, str] = {}
+        self._forbidden: list[str] = []
+        for given_key, text in options.items():
+            key = given_key.lower()
+            bare = key.removeprefix("kafka.")
+            is_kafkas = bare != key and ("." in bare or bare == "acks")
+            option = by_key.get(key) or (by_key.get(bare) if is_kafkas else None)
+            if option is not None:
+                if self._texts.get(option.key, text) != text:
+                    raise ConfigError(
+                        f"option {option.key!r} is given twice, as {self._texts[option.key]!r} and "
+                        f"{text!r}; give it once"
+                    )
+                self._options[option.key], self._texts[option.key] = option, text
+            elif key != bare and bare in FORBIDDEN_KAFKA_KEYS:
+                self._forbidden.append(given_key)
+            elif key == bare or not (
+                bare in IGNORED_KAFKA_KEYS | _KAFKA_KEYS_OF_ONE_SIDE
+                or bare.startswith(IGNORED_KAFKA_PREFIXES)
+            ):
+                refuse_unknown(given_key, [option.key for option in known])
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._texts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def text(self, key: str) -> str:
+        """The value of an option that is given, as it is."""
+        return self._texts[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The parsed value; raises `ConfigError` where it is not accepted."""
+        return self._options[key](self._texts[key]) if key in self._texts else default
+
+    def ensure_none_forbidden(self) -> None:
+        """Check for keys that Spark's connector forbids.
+
+        Raises:
+            ConfigError: says what to do instead.
+        """
+        for key in self._forbidden:
+            reason = FORBIDDEN_KAFKA_KEYS[key.lower().removeprefix("kafka.")]
+            raise ConfigError(f"option {key!r} is not supported: {reason}")
+
+
+def refuse_unknown(key: str, known: list[str]) -> NoReturn:
+    """Raise for a key that nobody knows, with the nearest that is known."""
+    by_lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.0)
+    raise ConfigError(
+        f"unknown option {key!r}; the nearest known one is {by_lower[near[0]]!r}, "
+        f"known are: {', '.join(known)}"
+    )
+
+
+def path_of(given: Given | Mapping[str, Any]) -> str:
+    """The folder that options name.
+
+    Raises:
+        ConfigError: they name none.
+    """
+    if given.get("path"):
+        return str(given.get("path"))
+    servers = str(given.get("kafka.bootstrap.servers", "")).strip()
+    if not servers:
+        raise ConfigError(
+            "no path is given: name the cluster's folder in save(PATH) or load(PATH), or in the "
+            "option 'kafka.bootstrap.servers'"
+        )
+    if not servers.startswith(("/", "./", "../", "file:")):
+        raise ConfigError(
+            f"option 'kafka.bootstrap.servers' is {servers!r}; kbatch has no servers, so this names "
+            "the cluster's folder and begins with '/', './' or 'file:'"
+        )
+    return servers
+
+
+def options_markdown(known: tuple[Option, ...]) -> str:
+    """The options as a Markdown table, as the README has it."""
+    lines = ["| option | accepted | default | meaning |", "|---|---|---|---|"]
+    for option in known:
+        accepts = option.accepts.replace("|", r"\|")
+        lines.append(f"| `{option.key}` | {accepts} | {option.default} | {option.text} |")
+    return "\n".join(lines)
+
+
+def ignored_markdown() -> str:
+    """What is ignored, as the README has it."""
+    lines = ["| accepted and ignored | because |", "|---|---|"]
+    for reason, keys in IGNORED_KAFKA_KEYS_BY_REASON.items():
+        named = [f"`kafka.{key}`" for key in keys.split()]
+        if "broker" in reason:
+            named += [f"`kafka.{prefix}*`" for prefix in IGNORED_KAFKA_PREFIXES]
+        lines.append(f"| {', '.join(named)} | {reason} |")
+    return "\n".join(lines)

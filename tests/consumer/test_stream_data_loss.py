@@ -1,0 +1,146 @@
+"""What a streaming query does when records that it has not read are gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kbatch.errors import (
+    DataLossError,
+    UnknownTopicOrPartitionError,
+)
+from tests.consumer.queries import Query
+from tests.consumer.topics import FakeTopics, log
+
+
+def ensure_fails_then_goes_on(
+    query: Query, message: str, expected: dict[str, tuple[int, int]] | None
+) -> None:
+    with pytest.raises(DataLossError, match=message) as error:
+        query.batch()
+    assert "failOnDataLoss" in str(error.value)
+
+    query.restart(failOnDataLoss="false")
+    assert query.batch() == expected
+
+
+def test_recreated_topic_is_data_loss_and_then_read_from_its_start() -> None:
+    """Also where it is longer than it was, which only its id shows."""
+    topics = FakeTopics(a=[log(3)])
+    query = Query(topics)
+    query.batch()
+    topics.delete("a")
+    topics.create("a", log(7))
+
+    ensure_fails_then_goes_on(
+        query, "a-0 from offset 3.*deleted and created again", {"a-0": (0, 7)}
+    )
+
+
+def test_limit_of_a_recreated_topic_counts_from_its_log_start() -> None:
+    topics = FakeTopics(a=[log(10)])
+    query = Query(topics, failOnDataLoss="false")
+    query.batch()
+    topics.create("a", log(30))
+    query.restart(maxOffsetsPerTrigger=5)
+
+    assert query.batch() == {"a-0": (0, 5)}
+
+
+def test_topic_recreated_before_its_first_batch_is_read_from_its_start() -> None:
+    topics = FakeTopics(a=[log(5)])
+    query = Query(topics, startingOffsets="latest", failOnDataLoss="false")
+    query.start()
+    topics.create("a", log(7))
+    query.next_end()
+    query.restart()
+
+    assert query.batch() == {"a-0": (0, 7)}
+
+
+def test_topic_recreated_behind_a_logged_batch_is_data_loss() -> None:
+    topics = FakeTopics(a=[log(3)])
+    query = Query(topics)
+    query.batch()
+    topics.append("a-0", 2)
+    query.next_end()
+    topics.delete("a")
+    topics.create("a", log(7))
+
+    ensure_fails_then_goes_on(query, "topic-partitions a-0 .*they are gone", {})
+    assert query.batch() == {"a-0": (0, 7)}
+
+
+def test_log_that_ends_before_the_query_is_data_loss() -> None:
+    """A broker's log whose topic has no id, or whose end was lost."""
+    topics = FakeTopics(a=[log(3)])
+    topics.ids["a"] = ""
+    query = Query(topics)
+    query.batch()
+    topics.logs["a"] = [log(2)]
+
+    ensure_fails_then_goes_on(query, "a-0 .*offset was changed from 3 to 2", {})
+    topics.append("a-0", 2)
+    assert query.batch() == {"a-0": (2, 4)}
+
+
+def test_deleted_topic_of_a_pattern_is_data_loss_and_then_left_out() -> None:
+    topics = FakeTopics(a1=[log(3)], a2=[log(3)])
+    query = Query(topics, subscribe=None, subscribePattern="a.*")
+    query.batch()
+    topics.delete("a1")
+    topics.append("a2-0", 1)
+
+    ensure_fails_then_goes_on(
+        query, "a1-0 .*gone.*available: topic-partitions a2-0", {"a2-0": (3, 4)}
+    )
+    topics.create("a3", log(1))
+    assert query.batch() == {"a3-0": (0, 1)}
+
+
+def test_deleted_topic_that_is_subscribed_fails_the_query_unless_loss_is_accepted() -> None:
+    topics = FakeTopics(a=[log(3)], b=[log(3)])
+    query = Query(topics, subscribe="a,b")
+    query.batch()
+    topics.delete("a")
+    with pytest.raises(UnknownTopicOrPartitionError, match="'subscribe'"):
+        query.batch()
+
+    query.restart(failOnDataLoss="false")
+    topics.append("b-0", 1)
+    assert query.batch() == {"b-0": (3, 4)}
+    topics.create("a", log(1))
+    assert query.batch() == {"a-0": (0, 1)}
+
+
+def test_without_any_topic_left_there_is_no_batch() -> None:
+    topics = FakeTopics(a=[log(3)])
+    query = Query(topics, subscribe=None, subscribePattern="a", failOnDataLoss=False)
+    query.batch()
+    before = query.committed
+    topics.delete("a")
+
+    assert query.batch() is None
+    assert query.committed == before
+
+
+def test_new_partition_that_has_lost_its_first_records_is_data_loss() -> None:
+    topics = FakeTopics(a=[log(3)])
+    query = Query(topics)
+    query.batch()
+    topics.logs["a"].append(log(9, start=4))
+
+    ensure_fails_then_goes_on(
+        query, "new partition a-1 from offset 0.*begins at 4", {"a-1": (4, 9)}
+    )
+
+
+def test_new_partition_whose_records_are_all_gone_since_is_read_no_further_than_planned() -> None:
+    topics = FakeTopics(a=[log(3)])
+    query = Query(topics, failOnDataLoss=False)
+    query.batch()
+    topics.logs["a"].append(log(4))
+    query.next_end()
+    topics.logs["a"][1] = log(9, start=6)
+    query.restart()
+
+    assert query.batch() == {}
