@@ -195,9 +195,9 @@ def _write_rows(
             # The size is counted only where the most that it can be might have no room, or take
             # another number of bytes to tell than the least.
             data_size = key_size + value_size + headers_size
-            total_size = _varint_size((data_size + _LEAST) << _1)
+            length_size = _varint_size((data_size + _LEAST) << _1)
             most = data_size + _MOST
-            if position + total_size + most > stop or _varint_size(most << _1) != total_size:
+            if position + length_size + most > stop or _varint_size(most << _1) != length_size:
                 size = (
                     data_size
                     + _1
@@ -206,14 +206,14 @@ def _write_rows(
                     + _varint_size(key_length)
                     + _varint_size(value_length)
                 )
-                total_size = _varint_size(size << _1)
+                length_size = _varint_size(size << _1)
                 # A first record may be larger than those that follow it.
                 end = np.uint64(batches[batch + _5]) if offset_delta == _0 else stop
-                if position + total_size + size > end:
+                if position + length_size + size > end:
                     is_full = True
                     break
 
-            start = position + total_size
+            start = position + length_size
             memory[start] = np.uint8(0)
             end = _write_varint(memory, start + _1, timestamp_delta)
             end = _write_varint(memory, end, offset_delta << _1)

@@ -73,7 +73,7 @@ class BatchMemory:
         return builder.start // self._pool.poolable_size
 
     @property
-    def bytes(self) -> memoryview:
+    def block(self) -> memoryview:
         """In which all batches lie."""
         return self._pool.memory
 

@@ -106,7 +106,7 @@ class TableAppend:
         now_current = np.array(current, np.int64)
         first_row = self._next_row
         self._next_row = write(
-            self._memory.bytes, self._memory.states, self._columns, first_row,
+            self._memory.block, self._memory.states, self._columns, first_row,
             self._placement.slots, now_current, spares, batch_of,
         )  # fmt: skip
         made = self._queue_builders(now_ms)
