@@ -57,6 +57,7 @@ _LOW_32 = np.uint64(0xFFFFFFFF)
 # What a record takes beside its length, key, value and headers: attributes, timestamp delta, offset
 # delta, and the lengths of key and value.
 _LEAST, _MOST = np.uint64(1 + 1 + 1 + 1 + 1), np.uint64(1 + 10 + 5 + 5 + 5)
+_LOOKED_AT = np.uint64(64)
 _AHEAD = np.uint64(3072)  # how far _prefetch looks; under 2 KiB or over a page is slower
 
 
@@ -124,6 +125,14 @@ def _code(position: Any, otherwise: Any) -> Any:
     return BAD_VARINT if position == _TOO_LONG else otherwise
 
 
+def _is_scattered(slots: Any, first_row: Any) -> Any:
+    """Whether, from a few of the rows, more than every fourth is of another slot than the one before."""
+    end, changes = min(first_row + _LOOKED_AT, np.uint64(slots.shape[0])), _0
+    for row in range(first_row + _1, end):
+        changes = changes + np.uint64(slots[row] != slots[row - _1])
+    return changes * _4 > _LOOKED_AT
+
+
 def _write_rows(
     slots: Any,
     first_row: Any,
@@ -141,17 +150,19 @@ def _write_rows(
     current: Any,
     spares: Any,
     batch_of: Any,
-    has_slots: Any,
-    has_key: Any,
-    has_value: Any,
+    is_scattered: Any,
     has_nulls: Any,
     has_headers: Any,
     is_told: Any,
 ) -> Any:
-    """As write_records; the last six say whether there is anything of the kind.
+    """As write_records, for such rows; where the last four are constants, for such alone.
 
-    Where they are constants, the loop is compiled for that alone.
+    Scattered are rows with key and value of which the next one is seldom of the same slot: to find out
+    costs more than it saves.
     """
+    has_slots = slots.shape[0] > 0
+    has_key = is_scattered or key_bounds.shape[0] > 0
+    has_value = is_scattered or value_bounds.shape[0] > 0
     keys_valid = not has_nulls or key_valid.shape[0] == 0
     values_valid = not has_nulls or value_valid.shape[0] == 0
     rows_count, spares_count = np.uint64(timestamps.shape[0]), np.uint64(spares.shape[0])
@@ -170,7 +181,6 @@ def _write_rows(
         base_timestamp, max_timestamp = batches[batch + _2], batches[batch + _3]
         offset_delta = np.uint64(batches[batch + _4])
         is_full = False
-        # One row, where the next may be of another slot: to find out costs more than it saves.
         while True:
             timestamp = timestamps[row]
             if offset_delta == _0:
@@ -235,7 +245,9 @@ def _write_rows(
             max_timestamp = max(max_timestamp, timestamp)
             offset_delta = offset_delta + _1
             row = row + _1
-            if has_slots or row == rows_count or position >= stop:
+            if is_scattered or row == rows_count or position >= stop:
+                break
+            if has_slots and np.uint64(slots[row]) != slot:
                 break
         batches[batch] = np.int64(position)
         batches[batch + _2], batches[batch + _3] = base_timestamp, max_timestamp
@@ -325,27 +337,26 @@ def write_records(
     Returns the row that was not written: n, or the first whose slot found no spare batch, or
     that passes the END of a batch that is empty.
     """
-    has_slots = slots.shape[0] > 0
-    has_key, has_value = key_bounds.shape[0] > 0, value_bounds.shape[0] > 0
+    has_both = key_bounds.shape[0] > 0 and value_bounds.shape[0] > 0
+    is_scattered = has_both and _is_scattered(slots, np.uint64(first_row))
     has_nulls = key_valid.shape[0] > 0 or value_valid.shape[0] > 0
     has_headers, is_told = headers_bounds.shape[0] > 0, batch_of.shape[0] > 0
-    if not has_key or not has_value or has_nulls or has_headers or is_told:
+    if has_nulls or has_headers or is_told:
         return _write_rows(
             slots, first_row, timestamps, key_data, key_bounds, key_valid,
-            value_data, value_bounds, value_valid, headers_data, headers_bounds,
-            memory, batches, current, spares, batch_of,
-            has_slots, has_key, has_value, has_nulls, has_headers, is_told,
+            value_data, value_bounds, value_valid, headers_data, headers_bounds, memory, batches,
+            current, spares, batch_of, is_scattered, has_nulls, has_headers, is_told,
         )  # fmt: skip
-    if has_slots:
+    if is_scattered:
         return _write_rows(
             slots, first_row, timestamps, key_data, key_bounds, key_valid,
-            value_data, value_bounds, value_valid, headers_data, headers_bounds,
-            memory, batches, current, spares, batch_of, True, True, True, False, False, False,
+            value_data, value_bounds, value_valid, headers_data, headers_bounds, memory, batches,
+            current, spares, batch_of, True, False, False, False,
         )  # fmt: skip
     return _write_rows(
         slots, first_row, timestamps, key_data, key_bounds, key_valid,
-        value_data, value_bounds, value_valid, headers_data, headers_bounds,
-        memory, batches, current, spares, batch_of, False, True, True, False, False, False,
+        value_data, value_bounds, value_valid, headers_data, headers_bounds, memory, batches,
+        current, spares, batch_of, False, False, False, False,
     )  # fmt: skip
 
 
@@ -529,6 +540,7 @@ HELPERS = (
     "_write_varint",
     "_read_varint",
     "_code",
+    "_is_scattered",
     "_write_rows",
 )
 KERNELS = (
