@@ -42,10 +42,7 @@ from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica import overview
 from spark_kbatch.replica.fetching import CONSUMER_REPLICA_ID, FetchInfo, OnFetched
 from spark_kbatch.replica.locks import Locks
-from spark_kbatch.replica.manager import (
-    ReplicaManager,
-    ensure_not_internal,
-)
+from spark_kbatch.replica.manager import ReplicaManager, ensure_not_internal
 from spark_kbatch.replica.metadata import Metadata, absolute_path
 from spark_kbatch.replica.overview import LogDirInfo
 from spark_kbatch.replica.partition_view import ReplicaInfo, StateView

@@ -159,11 +159,6 @@ def _llvm_murmur2_lanes() -> Any:
             def constant(number: int) -> Any:
                 return ir.Constant(vector, [number] * LANES)
 
-            def spread(number: Any) -> Any:
-                undefined = ir.Constant(vector, ir.Undefined)
-                first = builder.insert_element(undefined, number, int32(0))
-                return builder.shuffle_vector(first, undefined, constant(0))
-
             starts = [bound(lane) for lane in lanes]
             size = builder.sub(bound(1), starts[0])
 
@@ -183,7 +178,7 @@ def _llvm_murmur2_lanes() -> Any:
             times = constant(MURMUR_M)
             state = code.alloca_once(builder, vector)
             seed = builder.xor(builder.trunc(size, int32), int32(MURMUR_SEED))
-            builder.store(spread(seed), state)
+            builder.store(_spread(builder, seed), state)
             with code.for_range(builder, builder.lshr(size, int64(2)), intp=int64) as word:
                 k = gather(builder.shl(word.index, int64(2)), int32)
                 k = builder.mul(shifted(builder.mul(k, times), 24), times)
@@ -195,7 +190,7 @@ def _llvm_murmur2_lanes() -> Any:
                 with code.for_range(builder, left, intp=int64) as byte:
                     k = gather(builder.add(tail, byte.index), int8)
                     bits = builder.trunc(builder.shl(byte.index, int64(3)), int32)
-                    k = builder.shl(k, spread(bits))
+                    k = builder.shl(k, _spread(builder, bits))
                     builder.store(builder.xor(builder.load(state), k), state)
                 builder.store(builder.mul(builder.load(state), times), state)
             h = builder.mul(shifted(builder.load(state), 13), times)
@@ -229,17 +224,13 @@ def _llvm_remainder_lanes() -> Any:
             vector = ir.VectorType(int32, LANES)
             doubles = ir.VectorType(double, LANES)
 
-            def spread(number: Any, over: Any) -> Any:
-                undefined = ir.Constant(over, ir.Undefined)
-                filled = builder.insert_element(undefined, number, int32(0))
-                return builder.shuffle_vector(filled, undefined, ir.Constant(vector, [0] * LANES))
-
             divisor = builder.trunc(arguments[2], int32)
             reciprocal = builder.fdiv(double(1.0), builder.uitofp(divisor, double))
-            divisors = spread(divisor, vector)
+            divisors = _spread(builder, divisor)
             place = builder.bitcast(first, vector.as_pointer())
             numbers = builder.load(place, align=4)
-            quotients = builder.fmul(builder.sitofp(numbers, doubles), spread(reciprocal, doubles))
+            reciprocals = _spread(builder, reciprocal)
+            quotients = builder.fmul(builder.sitofp(numbers, doubles), reciprocals)
             products = builder.mul(builder.fptosi(quotients, vector), divisors)
             left = builder.sub(numbers, products)
             is_whole = builder.icmp_signed(">=", left, divisors)
@@ -250,6 +241,17 @@ def _llvm_remainder_lanes() -> Any:
         return types.none(numbers, first, divisor), generate
 
     return intrinsic(remainder_lanes)
+
+
+def _spread(builder: Any, number: Any) -> Any:
+    """A vector that has `number` in all lanes."""
+    from llvmlite import ir  # noqa: PLC0415  see the module's docstring
+
+    int32 = ir.IntType(32)
+    undefined = ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined)
+    first = builder.insert_element(undefined, number, int32(0))
+    nowhere_else = ir.Constant(ir.VectorType(int32, LANES), [0] * LANES)
+    return builder.shuffle_vector(first, undefined, nowhere_else)
 
 
 def _data(context: Any, builder: Any, signature: Any, arguments: Any, array: int) -> Any:

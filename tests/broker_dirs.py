@@ -16,7 +16,9 @@ from tests.reference import Record, decode_batches, encode_batch, read_header, s
 
 TOPIC_ID = "vPeOCWypqUOSepEvx0cbog"
 FIRST_TIMESTAMP_MS = 1_600_000_000_000
-_PARTITION = TopicPartition("t", 0)
+TP = TopicPartition("t", 0)
+LOG = "00000000000000000000.log"
+INDEX = "00000000000000000000.index"
 
 
 def a_batch(*offsets: int, value_bytes: int = 20) -> bytes:
@@ -118,15 +120,9 @@ def listing(path: Path) -> dict[str, tuple[int, bytes]]:
 
 def end_of(path: Path, *, foreign_end: str = "log") -> int:
     """The high watermark of t-0."""
-    return (
-        open_for_reading(str(path), foreign_end=foreign_end)
-        .edges([_PARTITION])[_PARTITION]
-        .high_watermark
-    )
+    return open_for_reading(str(path), foreign_end=foreign_end).edges([TP])[TP].high_watermark
 
 
 def fetch(logs: TopicReader, offset: int, *, max_bytes: int) -> tuple[LogRead, LogOffsets]:
     """What a fetch of t-0 finds."""
-    return logs.fetch(
-        _PARTITION, offset, max_bytes=max_bytes, isolation=IsolationLevel.READ_UNCOMMITTED
-    )
+    return logs.fetch(TP, offset, max_bytes=max_bytes, isolation=IsolationLevel.READ_UNCOMMITTED)

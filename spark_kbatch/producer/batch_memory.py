@@ -8,7 +8,7 @@ Source: Kafka clients/producer/internals/RecordAccumulator.java, recordsBuilder.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -20,7 +20,9 @@ from spark_kbatch.record.builder import (
     CompressionRatioEstimator,
     RecordBatchBuilder,
     capacity_for,
+    write,
 )
+from spark_kbatch.record.columns import Array, Columns
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
 from spark_kbatch.topic_config import Topic
 
@@ -49,8 +51,8 @@ class BatchMemory:
         self._codec, self._level = codec, level
         self._ratios = CompressionRatioEstimator()
         # What the kernel keeps of a batch stands where its first buffer's number says.
-        self.states = np.empty(BATCH_COLUMNS * (len(pool.memory) // pool.poolable_size), np.int64)
-        self._states_view = self.states.data
+        self._states = np.empty(BATCH_COLUMNS * (len(pool.memory) // pool.poolable_size), np.int64)
+        self._states_view = self._states.data
 
     def builder(self, topic: Topic, record_size: int) -> RecordBatchBuilder:
         """An empty one that a record of so many bytes, batch header included, surely fits.
@@ -68,14 +70,23 @@ class BatchMemory:
         start = self._pool.try_allocate(capacity)
         return None if start is None else self._builder(topic, start, capacity, ratio)
 
-    def number(self, builder: RecordBatchBuilder) -> int:
-        """Where its eight numbers stand in `states`, as write_records counts."""
-        return builder.start // self._pool.poolable_size
+    def number(self, start: int) -> int:
+        """Of the builder whose bytes begin there, as `write` counts."""
+        return start // self._pool.poolable_size
 
-    @property
-    def block(self) -> memoryview:
-        """In which all batches lie."""
-        return self._pool.memory
+    def write(
+        self,
+        columns: Columns,
+        first_row: int,
+        slots: Array,
+        current: Array,
+        spares: Sequence[int],
+        batch_of: Array,
+    ) -> int:
+        """kernels.write_records into these builders; returns the first row that had no room."""
+        return write(
+            self._pool.memory, self._states, columns, first_row, slots, current, spares, batch_of
+        )
 
     def release(self, builder: RecordBatchBuilder) -> None:
         """Give back the memory of one that nobody reads or writes any more."""
@@ -111,7 +122,7 @@ class BatchMemory:
         return capacity_for(write_limit, ratio, self._capacity_max), ratio
 
     def _builder(self, topic: Topic, start: int, capacity: int, ratio: float) -> RecordBatchBuilder:
-        first = BATCH_COLUMNS * (start // self._pool.poolable_size)
+        first = BATCH_COLUMNS * self.number(start)
         return RecordBatchBuilder(
             self._pool.memory,
             start,

@@ -25,7 +25,6 @@ from spark_kbatch.record.builder import (
     SPARE_SLOT,
     RecordBatchBuilder,
     size_upper_bound,
-    write,
 )
 from spark_kbatch.record.columns import Array, Columns
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
@@ -93,9 +92,9 @@ class TableAppend:
         self._make_builders(last)
         current, spares = [-1] * len(self._counts), []
         for slot, batch in last.items():
-            current[slot] = self._memory.number(batch.builder)
+            current[slot] = self._memory.number(batch.builder.start)
         for slot, builder in self._unused:
-            number = self._memory.number(builder)
+            number = self._memory.number(builder.start)
             if slot == SPARE_SLOT:
                 spares.append(number)
             else:
@@ -105,10 +104,9 @@ class TableAppend:
         batch_of = np.empty(self._columns.rows_count, np.int32) if is_told else NOT_TOLD
         now_current = np.array(current, np.int64)
         first_row = self._next_row
-        self._next_row = write(
-            self._memory.block, self._memory.states, self._columns, first_row,
-            self._placement.slots, now_current, spares, batch_of,
-        )  # fmt: skip
+        self._next_row = self._memory.write(
+            self._columns, first_row, self._placement.slots, now_current, spares, batch_of
+        )
         made = self._queue_builders(now_ms)
         if is_told:
             self._tell([*last.values(), *made], counts, first_row, batch_of)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kbatch.errors import (
-    DataLossError,
-    UnknownTopicOrPartitionError,
-)
+from spark_kbatch.errors import DataLossError, UnknownTopicOrPartitionError
 from tests.consumer.queries import Query
 from tests.consumer.topics import FakeTopics, log
 

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from spark_kbatch.errors import KafkaStorageError, OffsetOutOfRangeError
 from spark_kbatch.log.files import Files
-from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening import open_for_reading
 from tests.broker_dirs import (
+    INDEX,
+    LOG,
+    TP,
     a_batch,
     a_partition,
     a_segment,
@@ -29,10 +31,6 @@ from tests.broker_dirs import (
 )
 from tests.faults import ReadOnlyFiles
 from tests.reference import frame_batch
-
-LOG = "00000000000000000000.log"
-INDEX = "00000000000000000000.index"
-TP = TopicPartition("t", 0)
 
 
 class CountingFiles(Files):

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.errors import CorruptRecordError
-from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening import open_for_reading
 from tests.broker_dirs import (
+    LOG,
+    TP,
     a_batch,
     a_partition,
     a_segment,
@@ -26,10 +27,6 @@ from tests.broker_dirs import (
     whole_batches,
 )
 from tests.reference import Record, encode_batch
-
-LOG = "00000000000000000000.log"
-INDEX = "00000000000000000000.index"
-TP = TopicPartition("t", 0)
 
 
 def test_every_cut_of_the_tail_keeps_the_whole_batches_before_it(tmp_path: Path) -> None:
