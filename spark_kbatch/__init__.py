@@ -23,7 +23,7 @@
     transports   where producers' batches go: the logs, or staging
     cluster      wires the above; `opening` finds out what lies at a path
     spark        the data source `kbatch`
-    cli          the `kbatch` command
+    cli          the `kbatch` command; `terminal` escapes what it prints
     demo         the pipeline that `make demo` runs
 
 Imports go one way, from the last of these to the first.

@@ -19,9 +19,10 @@ With --json each line is one JSON object and nothing else is printed on stdout. 
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import itertools
-import json
+import logging
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,7 @@ from spark_kbatch.config import FOREIGN_ENDS, STAGING_RETENTION_MS
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import IsolationLevel, TopicPartition
 from spark_kbatch.opening import open_for_reading
+from spark_kbatch.terminal import LogFormatter, cell, field, to_json, visible
 from spark_kbatch.transaction.history import Commit
 
 _foreign_end = click.option(
@@ -70,7 +72,32 @@ def _offset_or(word: str) -> Callable[[click.Context, click.Parameter, str], int
     return convert
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """Commands whose usage errors show the user's words escaped."""
+
+    def make_context(self, *words: Any, **settings: Any) -> click.Context:
+        """Parse the options of `kbatch` itself."""
+        with _words_escaped():
+            return super().make_context(*words, **settings)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Parse a command's words, and run it."""
+        with _words_escaped():
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _words_escaped() -> Iterator[None]:
+    try:
+        yield
+    except click.UsageError as error:
+        message = error.format_message()
+        if message.isprintable() or (error.ctx and message == error.ctx.get_help()):
+            raise
+        raise click.UsageError(visible(message), error.ctx) from None
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="kbatch")
 def cli() -> None:
     """Look at Kafka logs that Spark wrote, with no broker running."""
@@ -104,7 +131,7 @@ def topics(
             ]
             _print_json({"topic": name, "topic_id": topic.topic_id, "partitions": rows})
         return
-    table = Table(title=f"Topics of {cluster.path}", title_justify="left")
+    table = _table(f"Topics of {cluster.path}")
     table.add_column("topic", overflow="fold")
     for heading in ("partition", "first offset", "next offset", "records", "bytes"):
         table.add_column(heading, justify="right")
@@ -116,8 +143,9 @@ def topics(
         start, end = row.offsets.log_start_offset, row.offsets.high_watermark
         numbers = (row.topic_partition.partition, start, end, end - start, row.size_in_bytes)
         shown = (_shown(replicas[name]) for name in _REPLICA_COLUMNS if replicas)
-        table.add_row(row.topic_partition.topic, *(f"{number:,}" for number in numbers), *shown)
-    Console().print(table if partitions else f"{cluster.path} has no topics yet.")
+        topic_cell = cell(row.topic_partition.topic)
+        table.add_row(topic_cell, *(f"{number:,}" for number in numbers), *shown)
+    _print_table(table, if_empty=f"{cluster.path} has no topics yet.")
 
 
 @cli.command()
@@ -153,18 +181,17 @@ def consume(
     foreign_end: str,
     as_json: bool,
 ) -> None:
-    """Print the records of TOPIC, partition by partition, in offset order.
+    r"""Print the records of TOPIC, partition by partition, in offset order.
 
-    A line has partition, offset, time, key, value and headers, separated by tabs. Bytes that are not
-    UTF-8 are shown with escapes; with --json as {"base64": "..."}.
+    A line has partition, offset, time, key, value and headers, separated by tabs. Null is \N. What is
+    not printable is escaped, as \t, \n, \x1b, \u202e, bytes that are not UTF-8 as \xff, a backslash as
+    \\; in headers also "=" and ",". With --json bytes that are not UTF-8 are {"base64": "..."}.
     """
     cluster = open_for_reading(path, foreign_end=foreign_end)
     records = _records(cluster, topic, partitions, start, end, isolation_level)
+    shown = _as_object if as_json else _as_line
     for number, record in enumerate(records, 1):
-        if as_json:
-            _print_json(record)
-        else:
-            click.echo("\t".join(_shown(record[name]) for name in _COLUMNS))
+        _print(shown(record))
         if number == max_records:
             break
 
@@ -201,7 +228,7 @@ def delete_records(path: str, topic: str, offsets: dict[int, int], as_json: bool
         if as_json:
             _print_json({"topic": topic, "partition": tp.partition, "log_start_offset": offset})
         else:
-            click.echo(f"{tp} begins at offset {offset}")
+            _print(visible(f"{tp} begins at offset {offset}"))
 
 
 def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: str) -> int | str:
@@ -251,21 +278,17 @@ def gc(
     would = "would go" if dry_run else "gone"
     for tp, deletion in deletions:
         if deletion.segments:
-            click.echo(
-                f"{tp}: {_count(deletion.segments, 'segment')} of {deletion.size_in_bytes:,} bytes "
-                f"{would}; "
-                f"it begins at offset {deletion.log_start_offset}"
-            )
+            gone = f"{_count(deletion.segments, 'segment')} of {deletion.size_in_bytes:,} bytes"
+            first = f"it begins at offset {deletion.log_start_offset}"
+            _print(visible(f"{tp}: {gone} {would}; {first}"))
         if deletion.files:
-            click.echo(f"{tp}: {_count(deletion.files, 'file')} deleted earlier {would}")
+            _print(visible(f"{tp}: {_count(deletion.files, 'file')} deleted earlier {would}"))
     for left_over in garbage.left_overs:
         days = left_over.age_ms / 86_400_000
-        click.echo(
-            f"staged by {left_over.transaction}, {days:.1f} days ago: "
-            f"{left_over.size_in_bytes:,} bytes {would}"
-        )
+        staged = f"staged by {left_over.transaction}, {days:.1f} days ago"
+        _print(visible(f"{staged}: {left_over.size_in_bytes:,} bytes {would}"))
     if not (deletions or garbage.left_overs):
-        click.echo("Nothing to delete.")
+        _print("Nothing to delete.")
 
 
 @cli.command()
@@ -301,7 +324,7 @@ def offsets(
         if as_json:
             _print_json(row)
         else:
-            click.echo("\t".join(map(_shown, row.values())))
+            _print("\t".join(map(_shown, row.values())))
 
 
 @cli.command()
@@ -320,7 +343,7 @@ def history(
     """
     cluster = Cluster(path)
     if number is not None:
-        click.echo(cluster.find_commit(number).ending_offsets(topic))
+        _print(visible(cluster.find_commit(number).ending_offsets(topic)))
         return
     if topic is not None:
         cluster.topic(topic)
@@ -329,7 +352,7 @@ def history(
         for commit in commits:
             _print_json(commit.as_json())
         return
-    table = Table(title=f"Commits of {cluster.path}", title_justify="left")
+    table = _table(f"Commits of {cluster.path}")
     for heading in ("commit", "time", "mode", "by", "topics", "records", "bytes"):
         justify: Literal["left", "right"] = (
             "right" if heading in ("commit", "records", "bytes") else "left"
@@ -340,12 +363,12 @@ def history(
             str(commit.number),
             _time(commit.time_ms),
             commit.mode,
-            _name(commit),
-            ", ".join(commit.topics),
+            cell(_name(commit)),
+            cell(", ".join(commit.topics)),
             f"{commit.records_count:,}",
             f"{commit.size_in_bytes:,}",
         )
-    Console().print(table if table.rows else f"{cluster.path} has no commits yet.")
+    _print_table(table, if_empty=f"{cluster.path} has no commits yet.")
 
 
 def _name(commit: Commit) -> str:
@@ -379,14 +402,14 @@ def export(path: str, topic: str, log_dir: str, as_json: bool) -> None:
                 }
             )
     else:
-        table = Table(title=f"Topic {topic} in {log_dir}", title_justify="left")
+        table = _table(f"Topic {topic} in {log_dir}")
         headings = ("partition", "first offset", "next offset", "records", "segments", "bytes")
         for heading in headings:
             table.add_column(heading, justify="right")
         for tp, start, end, segments_count, size in exported:
             numbers = (tp.partition, start, end, end - start, segments_count, size)
             table.add_row(*(f"{number:,}" for number in numbers))
-        Console().print(table)
+        _print_table(table)
     click.echo(_RETENTION_NOTE, err=True)
 
 
@@ -419,9 +442,9 @@ def repair(path: str, names: Sequence[str], dry_run: bool, as_json: bool) -> Non
             state = "damaged"
         elif report.found and dry_run:
             state = "can be repaired"
-        click.echo(f"{report.topic_partition}: {state}, offsets {start} to {end}")
+        _print(visible(f"{report.topic_partition}: {state}, offsets {start} to {end}"))
         for sentence in (*report.found, *report.damaged):
-            click.echo(f"  {sentence}")
+            _print(visible(f"  {sentence}"))
     if damaged:
         sys.exit(1)
 
@@ -442,7 +465,7 @@ def log_dirs(path: str, replicate: bool, replace: int | None, as_json: bool) -> 
     if replicate or replace is not None:
         cluster.replicate()
     found = cluster.log_dirs()
-    table = Table(title=f"Log dirs of {cluster.path}", title_justify="left")
+    table = _table(f"Log dirs of {cluster.path}")
     for heading in ("node", "replicas", "leaders", "not in sync"):
         table.add_column(heading, justify="right")
     table.add_column("path", overflow="fold")
@@ -452,9 +475,9 @@ def log_dirs(path: str, replicate: bool, replace: int | None, as_json: bool) -> 
             _print_json(row._asdict())
         numbers = (row.node_id, row.replicas, row.leaders, row.not_in_sync)
         state = "online" if row.why_offline is None else f"offline: {row.why_offline}"
-        table.add_row(*map(str, numbers), row.path, state)
+        table.add_row(*map(str, numbers), cell(row.path), cell(state))
     if not as_json:
-        Console().print(table)
+        _print_table(table)
     if any(row.why_offline is not None or row.not_in_sync for row in found):
         sys.exit(1)
 
@@ -492,12 +515,13 @@ def demo(path: str | None) -> None:
 
 def main() -> None:
     """Entry point; turns our errors into one line and exit code 1."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter())
+    logging.basicConfig(handlers=[handler])
     try:
         cli.main(prog_name="kbatch", standalone_mode=True)
     except (KBatchError, OSError) as error:
-        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
-            f"kbatch: {error}"
-        )
+        click.echo(visible(f"kbatch: {error}"), err=True)
         sys.exit(1)
 
 
@@ -534,10 +558,22 @@ def _records(
                 "partition": row["partition"],
                 "offset": row["offset"],
                 "timestamp": _time(row["timestamp"]),
-                "key": _text(row["key"]),
-                "value": _text(row["value"]),
-                "headers": [[header["key"], _text(header["value"])] for header in headers],
+                "key": row["key"],
+                "value": row["value"],
+                "headers": [(header["key"], header["value"]) for header in headers],
             }
+
+
+def _as_line(record: dict[str, Any]) -> str:
+    edges = (_shown(record[name]) for name in _COLUMNS[:3])
+    headers = ", ".join(f"{field(k, '=,')}={field(v, ',')}" for k, v in record["headers"])
+    return "\t".join((*edges, field(record["key"]), field(record["value"]), headers or "-"))
+
+
+def _as_object(record: dict[str, Any]) -> str:
+    headers = [[key, _text(value)] for key, value in record["headers"]]
+    texts = {"key": _text(record["key"]), "value": _text(record["value"]), "headers": headers}
+    return to_json(record | texts)
 
 
 def _count(things: Sequence[object], noun: str) -> str:
@@ -565,19 +601,29 @@ def _text(data: bytes | None) -> str | dict[str, str] | None:
 
 
 def _shown(value: Any) -> str:
-    """One field of a line, which must not hold a tab or a line's end."""
-    match value:
-        case None:
-            return "-"
-        case {"base64": text}:
-            return repr(base64.b64decode(text))
-        case [int(), *_]:
-            return ", ".join(map(str, value))
-        case list():
-            return ", ".join(f"{key}={_shown(content)}" for key, content in value) or "-"
-        case _:
-            return str(value).replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
+    """Numbers and times in a line or table; "-" for none."""
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    return str(value)
+
+
+def _table(title: str) -> Table:
+    return Table(title=cell(title, "table.title"), title_justify="left")
+
+
+def _print_table(table: Table, *, if_empty: str = "") -> None:
+    if table.rows or not if_empty:
+        Console().print(table)
+    else:
+        _print(visible(if_empty))
 
 
 def _print_json(value: dict[str, Any]) -> None:
-    click.echo(json.dumps(value, ensure_ascii=False))
+    _print(to_json(value))
+
+
+def _print(line: str) -> None:
+    """Print a line that holds nothing but what `terminal` lets through."""
+    click.echo(line)

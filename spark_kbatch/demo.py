@@ -37,6 +37,7 @@ from rich.table import Table
 
 from spark_kbatch.errors import ConfigError, KBatchError
 from spark_kbatch.replica.metadata import absolute_path
+from spark_kbatch.terminal import visible
 
 TOPIC = "flights"
 PARTITIONS = 4
@@ -308,7 +309,7 @@ def show(report: Report, console: Console) -> None:
         f"    {command} topics {path}",
         f"    {command} consume {path} {TOPIC} --max-records 5",
     ):
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+        console.print(visible(line), soft_wrap=True, markup=False, highlight=False)
 
 
 def _prepare_folder(path: str | None) -> Path:
@@ -372,4 +373,4 @@ if __name__ == "__main__":
     try:
         main(*sys.argv[1:2])
     except KBatchError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(visible(f"error: {error}"))

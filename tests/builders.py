@@ -243,11 +243,18 @@ def commit(
     flush: bool = False,
 ) -> None:
     """Publish what was staged, and tidy up."""
-    coordinator = Coordinator(
+    committer = coordinator(cluster, adopt_min_bytes=adopt_min_bytes, flush=flush)
+    committer.commit(extents, transactional_id=transaction)
+    committer.discard(extents, transaction)
+
+
+def coordinator(
+    cluster: Cluster, *, adopt_min_bytes: int = 8 << 20, flush: bool = False
+) -> Coordinator:
+    """Who commits what was staged."""
+    return Coordinator(
         cluster.manager, lambda: FIRST_TIMESTAMP_MS, adopt_min_bytes=adopt_min_bytes, flush=flush
     )
-    coordinator.commit(extents, transactional_id=transaction)
-    coordinator.discard(extents, transaction)
 
 
 def write(cluster: Cluster, batches: Mapping[tuple[str, int], Sequence[bytes]]) -> None:

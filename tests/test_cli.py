@@ -77,10 +77,34 @@ def test_consume_prints_a_line_a_record(path: Path) -> None:
     done = kbatch("consume", path, "events", "--partition", "0")
 
     assert done.stdout.splitlines() == [
-        "0\t0\t1970-01-01T00:00:00.000Z\tk\ttab\\there\th=x, h=-",
-        "0\t1\t-\t-\ttwo\\nlines\t-",
-        "0\t2\t2023-11-14T22:13:20.123Z\tb'\\xff'\t-\t-",
+        "0\t0\t1970-01-01T00:00:00.000Z\tk\ttab\\there\th=x, h=\\N",
+        "0\t1\t-\t\\N\ttwo\\nlines\t-",
+        "0\t2\t2023-11-14T22:13:20.123Z\t\\xff\t\\N\t-",
     ]
+
+
+def test_consume_tells_null_from_text_that_looks_like_it(tmp_path: Path) -> None:
+    values = [None, b"-", rb"\N", b"", b"\\xff", b"\xff"]
+    rows = pa.record_batch({"value": pa.array(values, pa.binary())})
+    cluster = builders.a_cluster(tmp_path)
+    builders.write(cluster, {("events", 0): [codec.encode(rows)]})
+
+    lines = kbatch("consume", cluster.path, "events").stdout.splitlines()
+    assert [line.split("\t")[4] for line in lines] == [
+        r"\N", "-", r"\\N", "", r"\\xff", r"\xff",
+    ]  # fmt: skip
+
+
+def test_a_warning_says_its_level_and_who_logs_it(tmp_path: Path) -> None:
+    directory = tmp_path / "\x1b[2Jlogs" / "events-0"
+    directory.mkdir(parents=True)
+    (directory / "00000000000000000000.log").write_bytes(codec.encode(ROWS) + b"torn")
+
+    done = kbatch("topics", directory.parent)
+    assert done.returncode == 0
+    assert done.stderr.startswith("WARNING spark_kbatch.log.broker_log: ")
+    assert r"\x1b[2Jlogs/events-0" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
 
 
 def test_consume_as_json_keeps_bytes_that_are_no_text(path: Path) -> None:

@@ -1,0 +1,108 @@
+r"""Text of records, names and paths, made safe to print.
+
+What others wrote may hold escape sequences, line ends and characters that reorder a line. Printed as
+it is it could move the cursor, set a window's title, forge a record's line, or be lost on the way. So
+the command line prints:
+
+    printable characters                               as they are
+    tab, newline, carriage return                      \t \n \r
+    other ASCII controls, bytes that are not UTF-8     \x1b, \xff
+    other characters that Python's repr escapes        \u009b, \u202e, \U000e0001
+    in fields of records also backslash, and null      \\, \N
+
+A field so printed says exactly which bytes it holds. Rich gets `Text`, never a `str`, in which it
+would look for markup.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from typing import Any
+
+from rich.text import Text
+
+NULL = r"\N"
+
+_SHORT = {"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"}
+_NOT_PLAIN = re.compile(r"[^\x00-\x7e]")  # json.dumps escapes ASCII controls but DEL
+_BYTE_IN_TEXT = range(0xDC80, 0xDD00)  # what "surrogateescape" makes of a byte that is not UTF-8
+
+
+def visible(text: str) -> str:
+    """Return `text` with everything escaped that is not printable."""
+    return text if _is_shown(text) else "".join(map(_visible, text))
+
+
+def field(data: bytes | str | None, separators: str = "") -> str:
+    """Return a field of a record, escaped so that no two values look alike.
+
+    Args:
+        separators: characters to escape too, where the field stands between them.
+    """
+    if data is None:
+        return NULL
+    text = data.decode(errors="surrogateescape") if isinstance(data, bytes) else data
+    separators += "\\"
+    if _is_shown(text) and not any(c in text for c in separators):
+        return text
+    return "".join(_escaped(c) if c in separators else _visible(c) for c in text)
+
+
+def cell(text: str, style: str = "") -> Text:
+    """Return `text` for a table of rich: escaped, and never markup."""
+    return Text(visible(text), style)
+
+
+def to_json(value: Any) -> str:
+    r"""Return JSON on one line, in which everything that is not printable is \uNNNN."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if _is_shown(text) else _NOT_PLAIN.sub(_in_json, text)
+
+
+class LogFormatter(logging.Formatter):
+    """Level, logger and message of a log record, escaped."""
+
+    def __init__(self) -> None:
+        super().__init__("%(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
+        """Return the first line."""
+        return visible(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  logging's name
+        """Return the traceback, line by line."""
+        return "\n".join(map(visible, super().formatException(ei).split("\n")))
+
+
+def _visible(character: str) -> str:
+    return character if _is_shown(character) else _escaped(character)
+
+
+def _escaped(character: str) -> str:
+    number = ord(character)
+    if character in _SHORT:
+        return _SHORT[character]
+    if number in _BYTE_IN_TEXT:
+        return f"\\x{number - 0xDC00:02x}"
+    if number < 0x80:
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def _in_json(found: re.Match[str]) -> str:
+    character = found[0]
+    if _is_shown(character):
+        return character
+    return r"\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
+
+
+def _is_shown(text: str) -> bool:
+    """Return True if all of it can be printed as it is."""
+    return text.isprintable() and (text.isascii() or _prints_unicode())
+
+
+def _prints_unicode() -> bool:
+    return (sys.stdout.encoding or "utf-8").lower().replace("-", "") == "utf8"
