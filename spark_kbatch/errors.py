@@ -207,6 +207,11 @@ class InvalidTimestampError(KBatchError):
                 "timestamp, microseconds in 64 bits, does not hold; name the other columns to read "
                 'those: .schema("offset bigint, value binary")'
             )
+        if self.timestamp_ms > 0:
+            return (
+                f"a record's timestamp is {self.timestamp_ms} ms; accepted: at most {2**63 - 1} ms, "
+                "the largest number of 64 bits"
+            )
         return (
             f"column 'timestamp' holds {self.timestamp_ms} ms, a time before 1970-01-01T00:00:00Z; "
             "a record's time is 0 or later, or -1 ms for none; a null takes the time of writing"

@@ -234,16 +234,21 @@ class Partitioner:
         return number
 
     def _add_locked(self, topic: Topic) -> int:
-        self._known.append(topic)
-        self._slots += [
-            (topic, TopicPartition(topic.name, partition)) for partition in range(topic.partitions)
-        ]
-        self._first_slots = frozen(np.append(self._first_slots, np.int32(len(self._slots))))
-        self._weights = np.append(self._weights, np.zeros(topic.partitions, np.int64))
+        number = len(self._numbers)
+        first = int(self._first_slots[number])
         state = int(self._random.integers(1, placement_kernels.RANDOM_MODULUS))
         sticky = np.array([[state % topic.partitions, 0, state]], np.int64)
-        self._sticky = np.concatenate([self._sticky, sticky])
-        return len(self._known) - 1
+        # All are cut to what is numbered: an interrupt may have left more of one than of another.
+        self._known[number:] = [topic]
+        self._slots[first:] = [
+            (topic, TopicPartition(topic.name, partition)) for partition in range(topic.partitions)
+        ]
+        self._first_slots = frozen(
+            np.append(self._first_slots[: number + 1], np.int32(len(self._slots)))
+        )
+        self._weights = np.append(self._weights[:first], np.zeros(topic.partitions, np.int64))
+        self._sticky = np.concatenate([self._sticky[:number], sticky])
+        return number
 
     def _weigh_locked(self, numbers: Sequence[int], size_in_bytes: int) -> None:
         """Look at the queues of those topics that will leave their sticky partition.

@@ -11,10 +11,11 @@ Source: Kafka clients/producer/KafkaProducer.java.
 
 from __future__ import annotations
 
+import operator
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -43,14 +44,21 @@ from spark_kbatch.producer.sender import Sender, SenderConfig, Transport
 from spark_kbatch.producer.sequences import Sequences
 from spark_kbatch.producer_config import ProducerConfig
 from spark_kbatch.record import columns as arrow
-from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX
-from spark_kbatch.record.columns import HEADER_OVERHEAD_MAX, Array
+from spark_kbatch.record.builder import INT64_MAX, RECORD_OVERHEAD_MAX
+from spark_kbatch.record.columns import HEADER_OVERHEAD_MAX, Array, Columns
 from spark_kbatch.record.compression import CODECS
 from spark_kbatch.record.header import MAGIC, NO_TIMESTAMP, RECORD_BATCH_OVERHEAD
 from spark_kbatch.record.plain import Header
 from spark_kbatch.topic_config import Topic
 
 Bytes = bytes | bytearray | memoryview | str
+
+
+class _Rows(NamedTuple):
+    """Rows that may be added: every one of them is a record that its topic takes."""
+
+    columns: Columns
+    placement: Placement
 
 
 class Producer:
@@ -161,7 +169,7 @@ class Producer:
         value: Bytes | None = None,
         key: Bytes | None = None,
         *,
-        headers: Iterable[tuple[str, Bytes | None]] = (),
+        headers: Iterable[tuple[str, Bytes | None]] | Mapping[str, Bytes | None] = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
         callback: Callback | None = None,
@@ -169,6 +177,7 @@ class Producer:
         """Send one record; text is written as UTF-8.
 
         Args:
+            headers: pairs of a name and bytes, or a dict of them.
             partition: by default the partitioner's choice.
             timestamp_ms: by default now.
             callback: given the record's metadata, or None and an error, once its fate is known; in
@@ -179,17 +188,23 @@ class Producer:
 
         Raises:
             ConfigError: an argument that no record can have.
-            InvalidTimestampError: a time before 1970, or past the topic's limits.
+            InvalidTimestampError: a time before 1970, past 64 bits, or past the topic's limits.
             UnknownTopicOrPartitionError: no such topic or partition.
             ProducerClosedError: the producer is closed.
         """
         self._ensure_open()
         now_ms = self._clock_ms()
-        timestamp = now_ms if timestamp_ms is None else timestamp_ms
-        if timestamp < NO_TIMESTAMP:
+        # Every argument is checked before anything changes.
+        _ensure_topic(topic)
+        timestamp = now_ms if timestamp_ms is None else _integer("timestamp_ms", timestamp_ms)
+        if not NO_TIMESTAMP <= timestamp <= INT64_MAX:
             raise InvalidTimestampError(timestamp)
         key_bytes, value_bytes = _bytes("key", key), _bytes("value", value)
-        header_bytes = [_header(header) for header in headers]
+        header_bytes = _headers(headers) if headers else []
+        if partition is not None:
+            partition = _integer("partition", partition)
+        if callback is not None and not callable(callback):
+            raise ConfigError(f"callback is a {type(callback).__name__}; accepted: a function")
         size = len(key_bytes or b"") + len(value_bytes or b"")
         size += sum(HEADER_OVERHEAD_MAX + len(k) + len(v or b"") for k, v in header_bytes)
         found, partition = self._partitioner.partition_one(topic, key_bytes, size, partition)
@@ -231,27 +246,32 @@ class Producer:
             A future of where each row lies.
 
         Raises:
-            ConfigError: a column with a wrong type, a value that no record can have.
-            InvalidTimestampError: a time before 1970, or past its topic's limits.
+            ConfigError: a column with a wrong type, a value that no record can have; no row is sent.
+            InvalidTimestampError: a time before 1970, or past its topic's limits; no row is sent.
+            UnknownTopicOrPartitionError: no such topic; no row is sent.
             BufferExhaustedError, RecordTooLargeError: rows before may have been sent.
-            UnknownTopicOrPartitionError: no such topic.
             ProducerClosedError: the producer is closed.
         """
         self._ensure_open()
-        table = rows if isinstance(rows, (pa.RecordBatch, pa.Table)) else pa.table(rows)
+        if topic is not None:
+            _ensure_topic(topic)
+        table = _table(rows)
         batches = table.to_batches() if isinstance(table, pa.Table) else [table]
         arrow.ensure_sendable(table.schema, has_topic=topic is not None)
+        # All of them, before the first row is added.
+        checked = [one for batch in batches for one in self._checked(batch, topic)]
         future = ArrowFuture(callback)
         first_row = 0
-        for batch in batches:
-            self._append(batch, topic, first_row, future)
-            first_row += batch.num_rows
+        for one in checked:
+            self._append(one, first_row, future)
+            first_row += one.columns.rows_count
         future.close(first_row)
         return future
 
     def append(self, rows: pa.RecordBatch, topic: str | None) -> None:
         """As `send_arrow`, without a future; the columns were checked before."""
-        self._append(rows, topic, 0, None)
+        for one in self._checked(rows, topic):
+            self._append(one, 0, None)
 
     def ensure_delivered(self) -> None:
         """Raise the error of the first batch that could not be delivered, if there is one."""
@@ -295,11 +315,9 @@ class Producer:
 
     # Inside.
 
-    def _append(
-        self, batch: pa.RecordBatch, topic: str | None, first_row: int, future: ArrowFuture | None
-    ) -> None:
+    def _checked(self, batch: pa.RecordBatch, topic: str | None) -> list[_Rows]:
+        """Rows that each go to some partition, in pieces that one batch of columns holds."""
         arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
-
         now_ms = self._clock_ms()
         try:
             columns = arrow.columns(
@@ -316,15 +334,8 @@ class Producer:
                 raise RecordTooLargeError(
                     "a record", 2**31, 2**31 - 1, "max.message.bytes"
                 ) from None
-            self._append(batch.slice(0, half), topic, first_row, future)
-            self._append(batch.slice(half), topic, first_row + half, future)
-            return
-
-        def on_appended(to: ProducerBatch, first: int, rows: Array) -> None:
-            assert future is not None
-            future.add(to.result, first, rows + np.int32(first_row) if first_row else rows)
-            to.add_callback(first, len(rows), future.count_down)
-
+            halves = batch.slice(0, half), batch.slice(half)
+            return [one for part in halves for one in self._checked(part, topic)]
         placement = self._partitioner.partition(
             columns,
             arrays.get("topic") if topic is None else topic,
@@ -334,8 +345,16 @@ class Producer:
         _ensure_times_accepted(columns.timestamps, placement, now_ms)
         if len(columns.headers.bounds):
             _ensure_rows_fit(columns.headers.bounds, placement)
+        return [_Rows(columns, placement)]
+
+    def _append(self, rows: _Rows, first_row: int, future: ArrowFuture | None) -> None:
+        def on_appended(to: ProducerBatch, first: int, taken: Array) -> None:
+            assert future is not None
+            future.add(to.result, first, taken + np.int32(first_row) if first_row else taken)
+            to.add_callback(first, len(taken), future.count_down)
+
         told = None if future is None else on_appended
-        self._accumulator.append(columns, placement, now_ms, told)
+        self._accumulator.append(rows.columns, rows.placement, self._clock_ms(), told)
 
     def _wait_for_memory(self, size: int) -> int:
         return self.pool.allocate(size, self._config.max_block_ms)
@@ -401,18 +420,66 @@ def _ensure_rows_fit(headers_bounds: Array, placement: Placement) -> None:
                 _ensure_headers_exist(topic)
 
 
+def _table(rows: Any) -> pa.Table | pa.RecordBatch:
+    if isinstance(rows, (pa.RecordBatch, pa.Table)):
+        return rows
+    try:
+        return pa.table(rows)
+    except (TypeError, ValueError) as error:  # pyarrow's own are among them
+        raise ConfigError(
+            f"rows are a {type(rows).__name__}, which pyarrow.table does not take ({error}); accepted: "
+            "a pyarrow Table or RecordBatch, a dict of columns, or a DataFrame"
+        ) from error
+
+
+def _ensure_topic(topic: Any) -> None:
+    if not isinstance(topic, str):
+        raise ConfigError(f"topic is a {type(topic).__name__}; accepted: text")
+
+
+def _integer(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ConfigError(
+            f"{name} is a {type(value).__name__}, {value!r}; accepted: a whole number"
+        ) from None
+
+
 def _bytes(name: str, value: Bytes | None) -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
-        return value.encode()
+        return _utf8(name, value)
     if isinstance(value, (bytearray, memoryview)):
         return bytes(value)
     raise ConfigError(f"{name} is a {type(value).__name__}; accepted: bytes, text or None")
 
 
-def _header(header: tuple[str, Bytes | None]) -> Header:
+def _utf8(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"{name} is text with a lone surrogate at position {error.start}, which UTF-8 does not "
+            "have; accepted: bytes, or text without"
+        ) from None
+
+
+def _headers(headers: Any) -> list[Header]:
+    if isinstance(headers, Mapping):
+        headers = headers.items()
+    if isinstance(headers, Iterable) and not isinstance(headers, (str, bytes)):
+        return [_header(header) for header in headers]
+    raise ConfigError(
+        f"headers are a {type(headers).__name__}; accepted: pairs of a name and bytes, or a dict"
+    )
+
+
+def _header(header: Any) -> Header:
+    if not isinstance(header, (tuple, list)) or len(header) != 2:
+        raise ConfigError(f"a header is {header!r}; accepted: a pair of a name and bytes")
     key, value = header
     if not isinstance(key, str):
         raise ConfigError(f"a header's key is {key!r}; accepted: text")
-    return key.encode(), _bytes(f"header {key!r}", value)
+    return _utf8("a header's key", key), _bytes(f"header {key!r}", value)

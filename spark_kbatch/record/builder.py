@@ -50,6 +50,7 @@ from spark_kbatch.record.plain import Header
 # A record takes at most this many bytes beside its key, value and headers.
 RECORD_OVERHEAD_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 1
 
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 SPARE_SLOT = -1
 
 _STATE = struct.Struct(f"={BATCH_COLUMNS}q")
@@ -161,18 +162,25 @@ class RecordBatchBuilder:
         value: bytes | None,
         headers: Sequence[Header] = (),
     ) -> bool:
-        """Append one record; False where it has no room."""
+        """Append one record; False where it has no room.
+
+        Raises:
+            ValueError: a timestamp that is no int64; the batch is as it was.
+        """
         state = self.state
         count = state[RECORDS_COUNT]
         base_timestamp = state[BASE_TIMESTAMP] if count else timestamp
         record = plain.encode_record(timestamp - base_timestamp, count, key, value, headers)
         if not self.has_room_for(len(record)):
             return False
+        if not INT64_MIN <= timestamp <= INT64_MAX:
+            raise ValueError(f"the timestamp {timestamp} is no int64")
         position = state[POSITION]
         self.memory[position : position + len(record)] = record
-        state[POSITION], state[RECORDS_COUNT] = position + len(record), count + 1
         state[BASE_TIMESTAMP] = base_timestamp
         state[MAX_TIMESTAMP] = max(state[MAX_TIMESTAMP], timestamp)
+        # The record counts from here on; whatever may fail comes before.
+        state[POSITION], state[RECORDS_COUNT] = position + len(record), count + 1
         return True
 
     def close_for_appends(self) -> None:

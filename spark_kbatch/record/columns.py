@@ -197,7 +197,7 @@ def timestamps_ms(array: pa.Array | None, rows_count: int, now_ms: int) -> Array
     """Record times in ms, int64[n]: floored, nulls and an absent column as `now_ms`.
 
     Raises:
-        InvalidTimestampError: a time before 1970 other than -1 ms.
+        InvalidTimestampError: a time before 1970 other than -1 ms, or one that is no int64 in ms.
     """
     if array is None or array.type.id == _NULL:
         return frozen(np.full(rows_count, now_ms, np.int64))
@@ -208,12 +208,24 @@ def timestamps_ms(array: pa.Array | None, rows_count: int, now_ms: int) -> Array
     if buffer is None or rows_count == 0:
         return frozen(np.full(rows_count, now_ms, np.int64))
     times = np.frombuffer(buffer, np.int64, rows_count, 8 * array.offset)
-    times = times // divisor if divisor > 1 else times * factor if factor > 1 else times
-    if array.null_count:
-        times = np.where(_valid(array), times, now_ms)
+    valid = _valid(array)
+    if factor > 1:
+        times = _multiplied(times if not len(valid) else np.where(valid, times, 0), factor)
+    elif divisor > 1:
+        times = times // divisor
+    if len(valid):
+        times = np.where(valid, times, now_ms)
     if np.minimum.reduce(times) < NO_TIMESTAMP:
         raise InvalidTimestampError(int(times.min()))
     return frozen(times)
+
+
+def _multiplied(seconds: Array, factor: int) -> Array:
+    for extreme in (int(seconds.max()), int(seconds.min())):
+        if abs(extreme * factor) > np.iinfo(np.int64).max:
+            raise InvalidTimestampError(extreme * factor)
+    times: Array = seconds * factor
+    return times
 
 
 def _to_ms(arrow_type: pa.DataType) -> tuple[int, int]:

@@ -53,7 +53,7 @@ def encode_record(
     headers: Sequence[Header] = (),
 ) -> bytes:
     """One record, its length in front."""
-    parts = [b"\0", varint(timestamp_delta), varint(offset_delta)]
+    parts = [b"\0", varint(wrapped(timestamp_delta)), varint(offset_delta)]
     for part in (key, value):
         parts += (_NULL,) if part is None else (varint(len(part)), part)
     parts.append(varint(len(headers)))
@@ -91,8 +91,17 @@ def decode(data: Buffer, position: int, header: BatchHeader) -> list[PlainRecord
     return records
 
 
+def wrapped(number: int) -> int:
+    """Return a sum or difference of two int64 as Java computes it, which wraps around.
+
+    Two times may lie further apart than an int64 says. Writer and reader both wrap, so the reader gets
+    the time that was written.
+    """
+    return (number + 2**63) % 2**64 - 2**63
+
+
 def varint(number: int) -> bytes:
-    """Zigzag, of any size."""
+    """Zigzag, of an int64."""
     if 0 <= number < len(_SMALL):
         return _SMALL[number]
     return unsigned_varint((number << 1) ^ (number >> 63))

@@ -22,7 +22,7 @@ from spark_kbatch.record.header import (
     BatchHeader,
     ensure_valid,
 )
-from spark_kbatch.record.plain import read_varint
+from spark_kbatch.record.plain import read_varint, wrapped
 
 _MESSAGE = struct.Struct(">qiIbb")  # offset, size, CRC, magic, attributes
 _TIMESTAMP, _TIMESTAMP_POSITION = struct.Struct(">q"), 18
@@ -62,7 +62,7 @@ def _of_records(section: bytes, header: BatchHeader) -> Iterator[tuple[int, int]
         at += size
         if not behind <= at <= len(section):
             raise ValueError(f"a record of {size} bytes")
-        yield header.base_offset + offset_delta, header.base_timestamp + delta
+        yield header.base_offset + offset_delta, wrapped(header.base_timestamp + delta)
 
 
 def _of_messages(batch: bytes, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
