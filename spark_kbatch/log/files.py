@@ -4,8 +4,9 @@ One object, given at construction, is the only door to the disk: tests pass one 
 kills at the n-th call. Paths go in and nothing stays open between calls, except for `AppendFile` and
 locks: so a file that was renamed or replaced is seen at once.
 
-Writes loop until every byte is written. No method retries, and OSError passes through: who calls
-knows what a failure means.
+Reads and writes loop until every byte is there. No method retries, and OSError passes through, with
+the file's name: who calls knows what a failure means. What is no file, a FIFO above all, is refused
+and never waited for.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ from types import TracebackType
 from typing import TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+# Linux moves 4 KiB less than this at most in one call, macOS refuses more.
+_CALL_BYTES_MAX = 2**31 - 1
+# Of a file that is read whole: none of ours or of a broker's comes near, and a sparse one costs nobody.
+_WHOLE_BYTES_MAX = 2**30
 
 
 class AppendFile:
@@ -94,12 +100,23 @@ class _Opened:
         self._files, self._path, self._flags = files, path, flags
 
     def __enter__(self) -> int:
-        # As text: os.open would take the longer way to the same.
-        self._descriptor = os.open(str(self._path), self._flags | os.O_CLOEXEC, 0o644)
+        # As text: os.open would take the longer way to the same. Without O_NONBLOCK opening a FIFO
+        # waits for its other end.
+        path = str(self._path)
+        self._descriptor = os.open(path, self._flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+        try:
+            # Costs a quarter of fstat, and fails just where there are no positions to read at.
+            os.lseek(self._descriptor, 0, os.SEEK_CUR)
+        except OSError as error:
+            self._files.close(self._descriptor)
+            what = "not a regular file, but a FIFO, a socket or a terminal"
+            raise OSError(error.errno, what, path) from None
         return self._descriptor
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._files.close(self._descriptor)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(self._path)
 
 
 class Files:
@@ -147,11 +164,27 @@ class Files:
         return path.stat().st_mtime_ns // 1_000_000
 
     def read(self, path: Path, position: int = 0, size: int | None = None) -> bytes:
-        """Up to `size` bytes from `position`; fewer at the end of the file."""
+        """Up to `size` bytes from `position`; fewer at the end of the file.
+
+        Without `size` all of them; a file of over 1 GiB is refused then.
+        """
         with self.opened(path) as descriptor:
             if size is None:
                 size = max(os.fstat(descriptor).st_size - position, 0)
-            return os.pread(descriptor, size, position)
+                if size > _WHOLE_BYTES_MAX:
+                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+            data = os.pread(descriptor, min(size, _CALL_BYTES_MAX), position)
+            if len(data) == size or not data:
+                return data
+            pieces, found = [data], len(data)
+            while found < size:
+                left = min(size - found, _CALL_BYTES_MAX)
+                data = os.pread(descriptor, left, position + found)
+                if not data:
+                    break
+                pieces.append(data)
+                found += len(data)
+            return b"".join(pieces)
 
     def read_into(self, path: Path, position: int, buffer: memoryview) -> int:
         """Fill `buffer` from `position`; returns how many bytes there were."""
@@ -162,7 +195,8 @@ class Files:
         """As `read_into`, on an open descriptor."""
         filled = 0
         while filled < len(buffer):
-            count = os.preadv(descriptor, [buffer[filled:]], position + filled)
+            rest = buffer[filled : filled + _CALL_BYTES_MAX]
+            count = os.preadv(descriptor, [rest], position + filled)
             if count == 0:
                 break
             filled += count
@@ -186,7 +220,7 @@ class Files:
         """Write all of `data` at `position`."""
         view = memoryview(data)
         while len(view):
-            count = os.pwrite(descriptor, view, position)
+            count = os.pwrite(descriptor, view[:_CALL_BYTES_MAX], position)
             view, position = view[count:], position + count
 
     def write(self, path: Path, position: int, data: Buffer) -> None:
