@@ -7,6 +7,7 @@
 
     errors       every exception, as a tree
     model        values that cross modules
+    arguments    checks of what Python code gives to public methods
     options      what an option is: key, type, default, range; `config` has those of writes,
                  `read_config`, `producer_config` and `topic_config` the others
     kernels      compiled code of the record format, `message_kernels` that of old ones,

@@ -544,18 +544,24 @@ def _records(
     end: int | str,
     isolation_level: str,
 ) -> Iterator[dict[str, Any]]:
-    for batch in cluster.read(
+    ranges = cluster.offset_ranges(
         topic,
         partitions=partitions or None,
         start=start,
         end=end,
-        columns=_COLUMNS[1:],
         isolation_level=isolation_level,
-    ):
-        for row in batch.to_pylist():
+    )
+    isolation = IsolationLevel(isolation_level)
+    for wanted in ranges:
+        rows = (
+            row
+            for batch in cluster.read_range(wanted, _COLUMNS[1:], isolation)
+            for row in batch.to_pylist()
+        )
+        for row in rows:
             headers = row["headers"] or []
             yield {
-                "partition": row["partition"],
+                "partition": wanted.topic_partition.partition,
                 "offset": row["offset"],
                 "timestamp": _time(row["timestamp"]),
                 "key": row["key"],

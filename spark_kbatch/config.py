@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from spark_kbatch import arguments
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import IsolationLevel
 from spark_kbatch.options import (
@@ -155,7 +156,7 @@ def compression_level(given: Mapping[str, Any]) -> int | None:
 def parse_isolation_level(key: str, value: str) -> IsolationLevel:
     """The parser of an isolation level's name."""
     try:
-        return IsolationLevel(value.strip().lower())
+        return IsolationLevel(arguments.text(key, value).strip().lower())
     except ValueError:
         refuse(key, value, ", ".join(level.value for level in IsolationLevel))
 

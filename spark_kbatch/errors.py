@@ -173,7 +173,7 @@ class RecordTooLargeError(KBatchError):
 
 
 class InvalidTimestampError(KBatchError):
-    """A record time that Kafka's format does not hold, or a topic does not accept, or Spark cannot show.
+    """A record time that Kafka's format does not hold, or a topic does not accept, or a column cannot hold.
 
     `option` is the topic's limit that it passes, at `now_ms`; empty where there is none. A topic without
     an option is the one that the record was read from.
@@ -203,9 +203,10 @@ class InvalidTimestampError(KBatchError):
             )
         if self.topic:
             return (
-                f"a record of topic {self.topic!r} has the time {self.timestamp_ms} ms, which Spark's "
-                "timestamp, microseconds in 64 bits, does not hold; name the other columns to read "
-                'those: .schema("offset bigint, value binary")'
+                f"a record of topic {self.topic!r} has the time {self.timestamp_ms} ms, which a "
+                "timestamp of microseconds in 64 bits does not hold; name the other columns to read "
+                'those: .schema("offset bigint, value binary") in Spark, columns=["offset", "value"] '
+                "in Python"
             )
         if self.timestamp_ms > 0:
             return (

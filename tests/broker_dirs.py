@@ -95,7 +95,7 @@ def read(
 ) -> list[Record]:
     """What a reader of PATH finds in a topic."""
     logs = open_for_reading(str(path), foreign_end=foreign_end, files=files)
-    return [record for rows in logs.read(topic, **bounds) for record in builders.as_read(rows)]  # type: ignore[arg-type]
+    return builders.read_records(logs, topic, **bounds)
 
 
 def whole_batches(data: bytes) -> list[bytes]:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.log.partition_log import PartitionLog
@@ -268,15 +269,18 @@ def contents(cluster: Cluster) -> dict[TopicPartition, list[Record]]:
     for topic in cluster.topics():
         for partition in range(topic.partitions):
             found[TopicPartition(topic.name, partition)] = []
-        for arrow_batch in cluster.read(topic.name):
-            numbers = arrow_batch.column("partition").to_pylist()
-            for partition, record in zip(numbers, as_read(arrow_batch), strict=True):
-                found[TopicPartition(topic.name, partition)].append(record)
+        for wanted in cluster.offset_ranges(topic.name):
+            for arrow_batch in cluster.read_range(wanted, codec.RECORD_SCHEMA.names):
+                found[wanted.topic_partition] += as_read(arrow_batch)
     return found
 
 
 def as_read(arrow_batch: pa.RecordBatch) -> list[Record]:
-    """The records of a batch with all columns of `codec.RECORD_SCHEMA`."""
+    """The records of a batch with all columns, as they were decoded or as rows of a read."""
+    if pa.types.is_timestamp(arrow_batch.schema.field("timestamp").type):
+        times = arrow_batch.column("timestamp").cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+        at = arrow_batch.schema.get_field_index("timestamp")
+        arrow_batch = arrow_batch.set_column(at, "timestamp", times)
     return [
         Record(
             row["offset"],
@@ -286,6 +290,16 @@ def as_read(arrow_batch: pa.RecordBatch) -> list[Record]:
             tuple((header["key"], header["value"]) for header in row["headers"] or ()),
         )
         for row in arrow_batch.to_pylist()
+    ]
+
+
+def read_records(topics: TopicReader, topic: str, **bounds: Any) -> list[Record]:
+    """What a read of a topic goes over, with any time that a record can have."""
+    return [
+        record
+        for wanted in topics.offset_ranges(topic, **bounds)
+        for arrow_batch in topics.read_range(wanted, codec.RECORD_SCHEMA.names)
+        for record in as_read(arrow_batch)
     ]
 
 

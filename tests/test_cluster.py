@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import spark_kbatch
 from spark_kbatch.config import parse_write_options
+from spark_kbatch.consumer.rows import ROW_SCHEMA
 from spark_kbatch.errors import (
     ConfigError,
+    CorruptRecordError,
     InvalidTopicError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
@@ -165,7 +169,8 @@ def offsets(batches: list[pa.RecordBatch]) -> list[tuple[int, int]]:
 def test_partitions_are_read_one_after_the_other(cluster: spark_kbatch.Cluster) -> None:
     everything = [(0, n) for n in range(12)] + [(1, n) for n in range(3)]
     assert offsets(list(cluster.read("events"))) == everything
-    assert offsets(list(cluster.read("events", columns=["offset"]))) == everything
+    both = ["partition", "offset"]
+    assert offsets(list(cluster.read("events", columns=both))) == everything
     assert offsets(list(cluster.read("events", partitions=[1]))) == everything[12:]
     assert offsets(list(cluster.read("events", partitions=[]))) == []
 
@@ -214,9 +219,114 @@ def test_a_start_past_the_end_of_the_log_is_out_of_range(cluster: spark_kbatch.C
 def test_what_does_not_exist_is_named(cluster: spark_kbatch.Cluster) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match=r"'nothing' does not exist .* events"):
         list(cluster.read("nothing"))
-    for partition in (3, -1):
-        with pytest.raises(UnknownTopicOrPartitionError, match="partitions 0 to 2"):
-            list(cluster.read("events", partitions=[partition]))
+    with pytest.raises(UnknownTopicOrPartitionError, match="partitions 0 to 2"):
+        cluster.read("events", partitions=[3])
+    with pytest.raises(ConfigError, match=r"a number in partitions is -1; .* from 0 to"):
+        cluster.read("events", partitions=[-1])
+
+
+@pytest.mark.parametrize(
+    ("bounds", "found"),
+    [
+        ({"start": {0: 11, 1: 2, 2: "earliest"}}, [(0, 11), (1, 2)]),
+        ({"end": {0: 1, 1: "latest", 2: 0}}, [(0, 0), (1, 0), (1, 1), (1, 2)]),
+        ({"start": {1: 1}, "end": {1: 2}, "partitions": [1]}, [(1, 1)]),
+        ({"start": {}, "partitions": []}, []),
+    ],
+    ids=["starts", "ends", "both of one partition", "of no partition"],
+)
+def test_bounds_may_be_given_by_partition(
+    cluster: spark_kbatch.Cluster, bounds: dict[str, Any], found: list[tuple[int, int]]
+) -> None:
+    assert offsets(list(cluster.read("events", **bounds))) == found
+
+
+@pytest.mark.parametrize(
+    ("bounds", "error", "words"),
+    [
+        ({"start": {0: 5}}, ConfigError, "start names the partitions 0, but what is read has 0, 1, 2"),
+        ({"end": {0: 5, 3: 1}, "partitions": [0]}, ConfigError, "end names the partitions 0, 3"),
+        ({"start": {0: 5, 1: "latest", 2: 0}}, ConfigError, "start of events-1 is 'latest'"),
+        ({"start": {"0": 5}}, ConfigError, "a partition in start is '0'"),
+        ({"start": 4, "end": 3}, ConfigError, r"start of events-0 is 4, after its end, 3"),
+        (
+            {"start": 4},
+            OffsetOutOfRangeError,
+            r"offset 4 of events-1 .* 0 to 3 \(exclusive\); out of range, too, in events-2 \(0 to 0\)",
+        ),
+        ({"end": 13}, OffsetOutOfRangeError, r"offset 13 of events-0 .* too, in events-1 .* events-2"),
+        ({"columns": ["offset", "partiton"]}, ConfigError, "'partiton'.* nearest is 'partition'"),
+        ({"columns": ["timestamp_type"]}, ConfigError, "nearest is 'timestampType'"),
+        ({"columns": "value"}, ConfigError, "columns is 'value'; accepted: a list of columns"),
+        ({"columns": ["key", "key"]}, ConfigError, "columns names 'key' twice"),
+        ({"partitions": 0}, ConfigError, r"partitions is 0; accepted: partition numbers, such as \[0"),
+        ({"partitions": ["0"]}, ConfigError, "a number in partitions is '0'"),
+        ({"start": datetime.datetime(2024, 1, 1)}, ConfigError, "start is datetime.*list_offsets"),  # noqa: DTZ001
+        ({"start": True}, ConfigError, "start is True"),
+        ({"end": 2.0}, ConfigError, "end is 2.0"),
+        ({"isolation_level": None}, ConfigError, "'isolation_level' is None"),
+    ],
+    ids=[
+        "starts of too few", "ends of too many", "a word", "text for a number", "backwards",
+        "a start that two lack", "an end that all lack", "a misspelt column", "another name",
+        "text for a list", "a column twice", "a number for a list", "text in a list", "a time",
+        "a truth", "a fraction", "no isolation",
+    ],
+)  # fmt: skip
+def test_a_read_is_refused_before_its_first_record(
+    cluster: spark_kbatch.Cluster, bounds: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        cluster.read("events", **bounds)
+
+
+def test_a_read_of_several_topics_or_none_is_refused_at_the_call(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    with pytest.raises(ConfigError, match=r"topic is \['events'\] \(list\); accepted: text"):
+        cluster.read(["events"])  # type: ignore[arg-type]
+    with pytest.raises(UnknownTopicOrPartitionError, match="'nothing'"):
+        cluster.read("nothing")
+
+
+def test_a_read_has_the_columns_of_spark_and_those_alone_that_are_named(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    rows = cluster.read("events")
+    assert rows.schema == ROW_SCHEMA
+    table = rows.read_all()
+    assert table.schema == ROW_SCHEMA
+    assert table.num_rows == 15
+    assert table.column("timestamp")[0].as_py() == datetime.datetime.fromtimestamp(
+        builders.FIRST_TIMESTAMP_MS / 1000, datetime.UTC
+    )
+    assert table.column("topic").unique().to_pylist() == ["events"]
+    for columns in (["partition"], ["topic"], ["timestampType"], ["value", "key"], ["timestamp"]):
+        named = cluster.read("events", columns=columns).read_all()
+        assert named == table.select(columns)
+    assert sum(b.num_rows for b in cluster.read("events", columns=[])) == 15
+
+
+def test_a_read_of_nothing_is_a_table_with_all_columns(cluster: spark_kbatch.Cluster) -> None:
+    table = cluster.read("events", partitions=[2]).read_all()
+    assert table.num_rows == 0
+    assert table.schema == ROW_SCHEMA
+
+
+def test_a_read_is_an_arrow_stream_as_it_is(cluster: spark_kbatch.Cluster) -> None:
+    """As DuckDB and Polars take it."""
+    stream = pa.RecordBatchReader.from_stream(cluster.read("events", columns=["offset"]))
+    assert stream.read_all().num_rows == 15
+
+
+def test_an_error_in_the_middle_of_a_read_comes_as_it_is(cluster: spark_kbatch.Cluster) -> None:
+    rows = cluster.read("events", columns=["value"])
+    (log,) = Path(cluster.path, "broker-0", "events-1").glob("*.log")
+    log.write_bytes(log.read_bytes()[:-1] + b"\xff")
+    assert next(rows).num_rows == 12
+    with pytest.raises(CorruptRecordError, match="CRC") as error:
+        next(rows)
+    assert error.value.path == str(log)
 
 
 def test_a_description_has_the_edges_and_sizes_of_every_partition(

@@ -21,7 +21,7 @@ ROOT = "__init__"
 LAYERS = (
     {"errors", "terminal"},
     {"model"},
-    {"options"},
+    {"arguments", "options"},
     {"topic_config"},
     {"config"},
     {"producer_config", "read_config"},

@@ -445,8 +445,8 @@ def test_records_of_v1_may_have_the_time_of_their_append(tmp_path: Path, compres
 
     assert builders.contents(cluster)[EVENTS] == reference.decode_messages(log_bytes(cluster))
     (found,) = pa.Table.from_batches(cluster.read("events")).combine_chunks().to_batches()
-    assert found.column("timestamp_type").to_pylist() == [1] * 301
-    times = found.column("timestamp").to_pylist()
+    assert found.column("timestampType").to_pylist() == [1] * 301
+    times = [record.timestamp for record in builders.as_read(found)]
     assert before <= times[0] <= times[1] <= after
     assert set(times[1:]) == {times[1]}
     assert found.column("value").to_pylist() == [b"v", *rows.column("value").to_pylist()]

@@ -82,8 +82,8 @@ def test_kafka_python_reads_the_time_of_the_append(cluster: Cluster, codec: str)
 def test_readers_see_who_set_the_time(cluster: Cluster) -> None:
     builders.write(cluster, {STAMPED: [builders.batch()], ("events", 0): [builders.batch()]})
     for topic, expected in (("stamped", 1), ("events", 0)):
-        (found,) = cluster.read(topic, columns=["timestamp_type"])
-        assert found.column("timestamp_type").to_pylist() == [expected] * 3
+        (found,) = cluster.read(topic, columns=["timestampType"])
+        assert found.column("timestampType").to_pylist() == [expected] * 3
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ Module by module:
     planning        which partitions, from where to where; times become offsets
     splits          large ranges, divided among tasks
     reading         the records of one range
+    rows            the columns of a read, in Spark and without
+    offset_bounds   from where to where a read in plain Python goes
     data_loss       what becomes of a read whose records are gone
     stream_offset   where a streaming query stands, as its checkpoint has it
     stream_limits   how much a micro-batch takes

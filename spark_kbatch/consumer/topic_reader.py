@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -10,10 +11,13 @@ from typing import Self
 
 import pyarrow as pa
 
+from spark_kbatch import arguments
 from spark_kbatch.config import parse_isolation_level
-from spark_kbatch.consumer import planning, reading, splits
+from spark_kbatch.consumer import offset_bounds, planning, reading, splits
 from spark_kbatch.consumer.data_loss import DataLoss
+from spark_kbatch.consumer.offset_bounds import OffsetBound
 from spark_kbatch.consumer.planning import LogView
+from spark_kbatch.consumer.rows import ROW_SCHEMA, Rows, ensure_columns
 from spark_kbatch.consumer.splits import Piece
 from spark_kbatch.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from spark_kbatch.model import (
@@ -28,7 +32,6 @@ from spark_kbatch.model import (
     TopicPartition,
 )
 from spark_kbatch.read_config import ReadOptions
-from spark_kbatch.record import codec
 from spark_kbatch.record.header import NO_TIMESTAMP, LogRead
 from spark_kbatch.topic_config import Topic
 
@@ -204,53 +207,80 @@ class TopicReader(abc.ABC):
         """As `reading.read_range`."""
         return reading.read_range(self, wanted, columns, isolation)
 
+    def offset_ranges(
+        self,
+        topic: str,
+        *,
+        partitions: Iterable[int] | None = None,
+        start: OffsetBound = "earliest",
+        end: OffsetBound = "latest",
+        isolation_level: str = "read_committed",
+    ) -> list[OffsetRange]:
+        """What `read` goes over with these arguments; raises as it does."""
+        isolation = parse_isolation_level("isolation_level", isolation_level)
+        chosen = self.partitions(arguments.text("topic", topic))
+        if partitions is not None:
+            numbers = arguments.partition_numbers("partitions", partitions)
+            chosen = [TopicPartition(topic, number) for number in numbers]
+
+        def why_unreadable(tp: TopicPartition, offset: int) -> OffsetOutOfRangeError | None:
+            try:
+                self.fetch(tp, offset, max_bytes=1, isolation=isolation)
+            except OffsetOutOfRangeError as error:
+                return error
+            return None
+
+        return offset_bounds.ranges(self.edges(chosen), start, end, isolation, why_unreadable)
+
     def read(
         self,
         topic: str,
         *,
-        partitions: Sequence[int] | None = None,
-        start: int | str = "earliest",
-        end: int | str = "latest",
-        columns: Sequence[str] = tuple(codec.RECORD_SCHEMA.names),
+        partitions: Iterable[int] | None = None,
+        start: OffsetBound = "earliest",
+        end: OffsetBound = "latest",
+        columns: Iterable[str] = tuple(ROW_SCHEMA.names),
         isolation_level: str = "read_committed",
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> pa.RecordBatchReader:
         """The records of a topic, partition by partition, in offset order within each.
+
+        What is wrong with the call is said at once; records are read as batches are taken.
 
         Args:
             topic: its name.
-            partitions: which; all by default.
-            start: offset, or "earliest"; inclusive.
-            end: offset, or "latest"; exclusive.
-            columns: which of `RECORD_SCHEMA`, in which order.
+            partitions: which, by number; all by default.
+            start: offset, or "earliest"; inclusive. Or one for each partition: `{0: 5, 1: "earliest"}`.
+            end: offset, or "latest"; exclusive. Or one for each partition.
+            columns: which, in this order: of key, value, topic, partition, offset, timestamp,
+                timestampType and headers, with the types that they have in Spark. Only these are
+                decoded.
             isolation_level: "read_committed" leaves out what transactions aborted, and ends before
                 the first that is open; "read_uncommitted" does neither.
 
         Returns:
-            Batches of the given columns of `RECORD_SCHEMA`, behind int32 `partition`.
+            A reader: an iterator of `pyarrow.RecordBatch`. Its `read_all()` gives one table, which
+            has the columns also where there are no records; DuckDB, Polars and whatever takes Arrow
+            streams take it as it is.
 
         Raises:
-            OffsetOutOfRangeError: a partition does not hold what was asked for.
+            UnknownTopicOrPartitionError: no such topic or partition.
+            ConfigError: another argument is not accepted.
+            OffsetOutOfRangeError: partitions do not hold what was asked for; names all of them.
         """
-        for word, bound, name in (("earliest", start, "start"), ("latest", end, "end")):
-            if (isinstance(bound, str) and bound != word) or (isinstance(bound, int) and bound < 0):
-                raise ConfigError(
-                    f"{name} is {bound!r}; accepted: {word!r}, or an offset from 0 on"
-                )
-        isolation = parse_isolation_level("isolation_level", isolation_level)
-        all_of_topic = self.partitions(topic)
-        chosen = (
-            all_of_topic if partitions is None else [TopicPartition(topic, p) for p in partitions]
+        rows = Rows(ensure_columns(columns))
+        ranges = self.offset_ranges(
+            topic,
+            partitions=partitions,
+            start=start,
+            end=end,
+            isolation_level=isolation_level,
         )
-        for tp, edges in self.edges(chosen).items():
-            first = edges.log_start_offset if isinstance(start, str) else start
-            last = edges.end_offset(isolation) if isinstance(end, str) else end
-            if first > edges.end_offset(isolation):
-                raise OffsetOutOfRangeError(
-                    str(tp), first, edges.log_start_offset, edges.end_offset(isolation)
-                )
-            number = pa.scalar(tp.partition, pa.int32())
-            for batch in self.read_range(OffsetRange(tp, first, last), columns, isolation):
-                yield batch.add_column(0, "partition", pa.repeat(number, batch.num_rows))
+        isolation = parse_isolation_level("isolation_level", isolation_level)
+        batches = itertools.chain.from_iterable(
+            rows.of(self.read_range(wanted, rows.decoded, isolation), wanted.topic_partition)
+            for wanted in ranges
+        )
+        return pa.RecordBatchReader.from_batches(rows.schema, batches)
 
 
 _EDGES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}

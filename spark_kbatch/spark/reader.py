@@ -17,11 +17,11 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from spark_kbatch.consumer.rows import Rows
 from spark_kbatch.consumer.splits import Piece
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.opening import open_topics
 from spark_kbatch.read_config import ReadOptions
-from spark_kbatch.spark.rows import Rows
 
 
 @dataclass

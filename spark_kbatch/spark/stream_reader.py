@@ -23,13 +23,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_kbatch.cluster import now_ms
+from spark_kbatch.consumer.rows import Rows
 from spark_kbatch.consumer.stream_offset import StreamOffset
 from spark_kbatch.consumer.stream_planner import StreamPiece, StreamPlanner, still_there
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.opening import open_topics
 from spark_kbatch.read_config import ReadOptions
-from spark_kbatch.spark.rows import Rows
 
 try:
     from pyspark.sql.streaming.datasource import (

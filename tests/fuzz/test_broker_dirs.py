@@ -17,11 +17,7 @@ from tests.reference import Record
 
 
 def read_all(path: Path) -> list[Record]:
-    return [
-        record
-        for arrow_batch in open_for_reading(str(path)).read("events")
-        for record in builders.as_read(arrow_batch)
-    ]
+    return builders.read_records(open_for_reading(str(path)), "events")
 
 
 def is_within(found: list[Record], written: list[Record]) -> bool:

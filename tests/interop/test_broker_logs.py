@@ -153,8 +153,8 @@ def test_offsets_by_time_are_those_that_the_broker_found(
 @pytest.mark.parametrize(("topic", "kind"), [("librdkafka", 0), ("stamped", 1)])
 def test_who_set_the_times_is_known(stopped: Written, topic: str, kind: int) -> None:
     with spark_kbatch.open(str(stopped.broker.log_dir)) as logs:
-        batches = logs.read(topic, columns=["timestamp_type"])
-        found = {n for batch in batches for n in batch.column("timestamp_type").to_pylist()}
+        batches = logs.read(topic, columns=["timestampType"])
+        found = {n for batch in batches for n in batch.column("timestampType").to_pylist()}
 
     assert found == {kind}
 

@@ -15,6 +15,7 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -28,6 +29,7 @@ from pyspark.sql.types import (
 
 import spark_kbatch
 from spark_kbatch.config import parse_write_options
+from spark_kbatch.spark.source import ROW_SCHEMA
 from spark_kbatch.spark.writer import Job, KBatchWriter
 from tests import builders
 from tests.conftest import few
@@ -527,8 +529,14 @@ def test_rows_and_offsets_are_those_of_the_plain_python_reader(
     spark: SparkSession, written: Path
 ) -> None:
     with spark_kbatch.open(str(written)) as cluster:
-        found = [row for batch in cluster.read("t") for row in batch.to_pylist()]
-    assert [(r["partition"], r["offset"], r["timestamp"], r["value"]) for r in found] == [
+        found = cluster.read("t").read_all()
+    assert found.schema == to_arrow_schema(ROW_SCHEMA, timezone="UTC")
+    assert found.column("partition").to_pylist() == sorted(found.column("partition").to_pylist())
+    times_ms = found.column("timestamp").cast(pa.int64()).to_numpy() // 1000
+    assert [
+        (r["partition"], r["offset"], time_ms, r["value"])
+        for r, time_ms in zip(found.to_pylist(), times_ms, strict=True)
+    ] == [
         (number, r.offset, r.timestamp, r.value)
         for number, held in expected_records(sample()).items()
         for r in held

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from spark_kbatch.consumer.rows import Rows
 from spark_kbatch.errors import InvalidTimestampError
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.spark.rows import Rows
 
 MAX_MS = (2**63 - 1) // 1000
 

@@ -1,18 +1,56 @@
-"""Records as rows of Spark's Kafka source, in Arrow: for batches and streams alike."""
+"""Records as rows, in Arrow: those of Spark's Kafka source, with and without Spark.
+
+The one definition of what a read gives: names, types and order of the columns.
+"""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 
-from spark_kbatch.errors import InvalidTimestampError
+from spark_kbatch import arguments
+from spark_kbatch.errors import ConfigError, InvalidTimestampError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record.codec import RECORD_SCHEMA
 
+ROW_SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestampType", pa.int32()),  # 0 CreateTime, 1 LogAppendTime, -1 none (V0)
+        RECORD_SCHEMA.field("headers"),
+    ]
+)
+
 _RECORD_COLUMNS = {name: name for name in RECORD_SCHEMA.names} | {"timestampType": "timestamp_type"}
-_TIMESTAMP = pa.timestamp("us", tz="UTC")
+_TIMESTAMP = ROW_SCHEMA.field("timestamp").type
 _TIMESTAMP_MS = pa.timestamp("ms", tz="UTC")
+
+
+def ensure_columns(columns: Any) -> list[str]:
+    """The names of columns, if rows have them.
+
+    Raises:
+        ConfigError: one that they do not have, with the nearest; one that is named twice.
+    """
+    names = arguments.names("columns", columns, "a list of columns, such as ['offset', 'value']")
+    for name in names:
+        if name not in ROW_SCHEMA.names:
+            (near,) = difflib.get_close_matches(name, ROW_SCHEMA.names, n=1, cutoff=0.0)
+            raise ConfigError(
+                f"columns names {name!r}, which rows do not have; the nearest is {near!r}, they have: "
+                f"{', '.join(ROW_SCHEMA.names)}"
+            )
+        if names.count(name) > 1:
+            raise ConfigError(f"columns names {name!r} twice; name each column once")
+    return names
 
 
 class Rows:
@@ -20,6 +58,7 @@ class Rows:
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = columns
+        self.schema = pa.schema([ROW_SCHEMA.field(name) for name in columns])
         # Of RECORD_SCHEMA: what has to be decoded for them.
         self.decoded = [_RECORD_COLUMNS[name] for name in columns if name in _RECORD_COLUMNS]
 
@@ -29,12 +68,14 @@ class Rows:
         """The rows of records of one partition, whose columns are `decoded`.
 
         Raises:
-            InvalidTimestampError: a time that Spark's timestamp does not hold.
+            InvalidTimestampError: a time that a timestamp of microseconds does not hold.
         """
         for batch in batches:
             yield self._of(batch, topic_partition)
 
     def _of(self, batch: pa.RecordBatch, topic_partition: TopicPartition) -> pa.RecordBatch:
+        if not self._columns:
+            return batch
         arrays = []
         for name in self._columns:
             if name == "topic":
@@ -46,7 +87,7 @@ class Rows:
                 arrays.append(_to_timestamp(batch.column("timestamp"), topic_partition.topic))
             else:
                 arrays.append(batch.column(_RECORD_COLUMNS[name]))
-        return pa.RecordBatch.from_arrays(arrays, names=self._columns)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
 def _to_timestamp(times_ms: pa.Array, topic: str) -> pa.Array:

@@ -1,0 +1,118 @@
+"""Where a read in plain Python begins and ends: what was asked for, checked against what the logs hold.
+
+A bound is an offset, a word for an edge, or one of both for each partition. All partitions are looked
+at before the first record is read, so that a bound which only some of them have costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from spark_kbatch import arguments
+from spark_kbatch.errors import ConfigError, OffsetOutOfRangeError
+from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, TopicPartition
+
+# Where a range begins or ends: for all partitions, or by their numbers.
+OffsetBound = int | str | Mapping[int, int | str]
+
+
+def ranges(
+    edges: Mapping[TopicPartition, LogOffsets],
+    start: Any,
+    end: Any,
+    isolation: IsolationLevel,
+    why_unreadable: Callable[[TopicPartition, int], OffsetOutOfRangeError | None],
+) -> list[OffsetRange]:
+    """What is read of each partition.
+
+    Args:
+        edges: of the partitions that are read.
+        why_unreadable: asked for offsets before the begin of a log, which may still be there for readers
+            that know of them; gives the error where one is not, else None.
+
+    Raises:
+        ConfigError: a bound that is none; a start that is greater than the end.
+        OffsetOutOfRangeError: partitions that do not hold what was asked for, all of them.
+    """
+    starts = _by_partition("start", start, "earliest", list(edges))
+    ends = _by_partition("end", end, "latest", list(edges))
+    found, lacking = [], []
+    for tp, held in edges.items():
+        log_end = held.end_offset(isolation)
+        wanted = OffsetRange(
+            tp,
+            held.log_start_offset if starts[tp] is None else starts[tp],
+            log_end if ends[tp] is None else ends[tp],
+        )
+        found.append(wanted)
+        if max(wanted.start, wanted.end) > log_end:
+            past = wanted.start if wanted.start > log_end else wanted.end
+            lacking.append(OffsetOutOfRangeError(str(tp), past, held.log_start_offset, log_end))
+            continue
+        _ensure_ordered(wanted, starts[tp], ends[tp])
+        if wanted.start < min(held.log_start_offset, wanted.end):
+            error = why_unreadable(tp, wanted.start)
+            lacking += [error] if error is not None else []
+    if lacking:
+        raise _of_all(lacking)
+    return found
+
+
+def _by_partition(
+    name: str, bound: Any, word: str, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, Any]:
+    """The bound of each partition; None for the word, which is the edge of each."""
+    if not isinstance(bound, Mapping):
+        return dict.fromkeys(partitions, _offset(name, bound, word))
+    for number in bound:
+        arguments.whole_number(f"a partition in {name}", number, 0, arguments.INT_MAX)
+    numbers = {tp.partition for tp in partitions}
+    if set(bound) != numbers:
+        raise ConfigError(
+            f"{name} names the partitions {_listed(bound)}, but what is read has {_listed(numbers)}: "
+            "name each partition that is read, and no other"
+        )
+    return {tp: _offset(f"{name} of {tp}", bound[tp.partition], word) for tp in partitions}
+
+
+def _offset(name: str, bound: Any, word: str) -> int | None:
+    accepts = f"{word!r}, or an offset from 0 on"
+    if isinstance(bound, str):
+        if bound != word:
+            arguments.refuse(name, bound, accepts)
+        return None
+    try:
+        return arguments.whole_number(name, bound, 0)
+    except ConfigError:
+        arguments.refuse(name, bound, f"{accepts}; `list_offsets` finds the offset of a time")
+
+
+def _ensure_ordered(wanted: OffsetRange, start: int | None, end: int | None) -> None:
+    if wanted.start <= wanted.end:
+        return
+    whence = "" if start is not None else ", where its log begins"
+    assert end is not None  # at the log's end there is no start after it
+    raise ConfigError(
+        f"start of {wanted.topic_partition} is {wanted.start}{whence}, after its end, {wanted.end}; "
+        "give an end that is the same or greater"
+    )
+
+
+def _of_all(lacking: Sequence[OffsetOutOfRangeError]) -> OffsetOutOfRangeError:
+    """The first, with the others named in its text."""
+    first, *others = lacking
+    if not others:
+        return first
+    rest = ", ".join(
+        f"{other.topic_partition} ({other.log_start_offset} to {other.log_end_offset})"
+        for other in others
+    )
+    why = f"{first.why and f'{first.why}; '}out of range, too, in {rest}"
+    return OffsetOutOfRangeError(
+        first.topic_partition, first.offset, first.log_start_offset, first.log_end_offset, why=why
+    )
+
+
+def _listed(numbers: Any) -> str:
+    return ", ".join(map(str, sorted(numbers))) or "none"
