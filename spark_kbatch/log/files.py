@@ -16,7 +16,8 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -159,6 +160,20 @@ class Files:
         status = path.stat()
         return status.st_dev, status.st_ino
 
+    def fingerprint(self, path: Path) -> tuple[int, ...] | None:
+        """Of the file at `path`: another one after each `replace`; None where there is none."""
+        try:
+            found = os.stat(str(path))  # noqa: PTH116  as in `is_at`
+        except FileNotFoundError:
+            return None
+        return (
+            found.st_dev,
+            found.st_ino,
+            found.st_size,
+            found.st_mtime_ns,
+            found.st_ctime_ns,
+        )
+
     def modified_ms(self, path: Path) -> int:
         """When the file was last written."""
         return path.stat().st_mtime_ns // 1_000_000
@@ -185,6 +200,22 @@ class Files:
                 pieces.append(data)
                 found += len(data)
             return b"".join(pieces)
+
+    def read_each(self, paths: Iterable[str], size: int) -> Iterator[bytes | None]:
+        """The first `size` bytes of each of many small files; None where there is none.
+
+        As text, and no more calls than it takes: of thousands the commit lock waits for each.
+        """
+        for path in paths:
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                yield None
+                continue
+            try:
+                yield os.pread(descriptor, size, 0)
+            finally:
+                self.close(descriptor)
 
     def read_into(self, path: Path, position: int, buffer: memoryview) -> int:
         """Fill `buffer` from `position`; returns how many bytes there were."""
@@ -285,6 +316,10 @@ class Files:
         descriptor = self.create(aside)
         try:
             self.write_at(descriptor, 0, data)
+            # The file system's own clock ticks so slowly that a file could look like the one before
+            # the last, whose inode it may have: see `fingerprint`.
+            now_ns = time.time_ns()
+            os.utime(descriptor, ns=(now_ns, now_ns))
             self.flush_descriptor(descriptor)
         finally:
             self.close(descriptor)

@@ -11,6 +11,8 @@ Easily broken:
   would go, or where a replica that is out of step is cut, and its state has the sequence number that
   the next state would take. Rolling forward takes the commit lock, so the partition's is let go
   before. `Locks.partitions` does that, for all writers but committers.
+- Another process may delete a topic, create it again or alter it at any time, but only with the locks of
+  all its partitions. So every writer asks for `partition` again once it holds the lock.
 - `__transaction_state` is written under the commit lock, never by `append_records`.
 
 Source: Kafka core/.../server/ReplicaManager.scala.
@@ -243,6 +245,12 @@ class ReplicaManager(Partitions):
         topic_partition = partition.topic_partition
         try:
             with self.locks.partitions([topic_partition], commits):
+                current = self.partition(topic_partition)
+                if current is not partition:  # The topic was created again, or altered.
+                    partition = current
+                    header = validate(
+                        data, topic_partition, current.config, origin, now_ms=self._now_ms()
+                    )
                 appended, log = partition.append_locked(
                     data, header, origin=origin, required_acks=required_acks, flush=flush
                 )
@@ -271,7 +279,8 @@ class ReplicaManager(Partitions):
         brokers out, see `writing`.
         """
         with self.locks.partitions(topic_partitions, commits):
-            yield {tp: self.partition(tp).ready_locked(flush=flush) for tp in topic_partitions}
+            partitions = self.all_of(topic_partitions)
+            yield {tp: one.ready_locked(flush=flush) for tp, one in partitions.items()}
 
     def delete_old_segments(
         self, topic_partitions: Iterable[TopicPartition], commits: Commits

@@ -3,6 +3,13 @@
 Each file is replaced whole, so a reader sees an old or a new one and needs no lock. Writers hold the
 metadata lock.
 
+    topics/NAME.json     topic_id, partitions, config, and who holds the replicas:
+      replica_cycle      version 2: partition p has those at p modulo the length of the list
+      replicas           version 1: a list for each partition
+
+The version is the cluster's, in cluster.json. A cluster of version 1 keeps it, and its topics keep their
+form, so that the release that made it can go on using it; that release refuses a cluster of version 2.
+
 PATH is one POSIX file system that driver and executors share: `create` probes what we need of it,
 and `Probe` lets a task see that it looks at the driver's PATH.
 """
@@ -37,7 +44,9 @@ from spark_kbatch.topic_config import (
 )
 
 CLUSTER_FILE = "cluster.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # of a cluster that is created; one that exists keeps its own
+READ_VERSIONS = (1, 2)
+PARTITIONS_MAX = 100_000  # of one topic: a damaged file must not ask for all memory
 _NEXT_PRODUCER_ID = "next_producer_id"
 _MIRROR = "mirror-"
 _MIRRORED = {CLUSTER_FILE, "topics", "partitions"}
@@ -97,8 +106,19 @@ class PartitionState(NamedTuple):
     kept: Mapping[int, LogState] = {}
 
 
+class _Known(NamedTuple):
+    """A topic, and the file that it was read from."""
+
+    path: Path
+    fingerprint: tuple[int, ...] | None = None  # None where nothing was read
+    topic: Topic | None = None
+
+
 class Metadata:
-    """The JSON files of one cluster. Keeps nothing: each call reads anew."""
+    """The JSON files of one cluster.
+
+    Each call looks at the disk. A topic's file is read and parsed again only once it was replaced.
+    """
 
     def __init__(self, files: Files, path: Path) -> None:
         self.files = files
@@ -106,6 +126,7 @@ class Metadata:
         # Read once, and again by `log_dirs`; replaced whole. None while the cluster does not exist.
         self._log_dirs: tuple[LogDir, ...] | None = None
         self._new_cluster_id = ""  # between `make_dirs` and `create`
+        self._topics: dict[str, _Known] = {}  # by name; each replaced whole
         self.snapshots_dir = path / "snapshots"
         self.transactions_dir = path / "transactions"
         self.locks_dir = path / "locks"
@@ -171,10 +192,10 @@ class Metadata:
             raise ConfigError(f"no kbatch cluster at {self.path}: {self._what_is_there()}")
         cluster = self._read_json(self.path / CLUSTER_FILE)
         version = cluster.get("version")
-        if version != FORMAT_VERSION:
+        if version not in READ_VERSIONS:
             raise ConfigError(
                 f"the cluster at {self.path} has format version {version}; this release reads "
-                f"{FORMAT_VERSION}: upgrade spark-kbatch"
+                f"{' and '.join(map(str, READ_VERSIONS))}: upgrade spark-kbatch"
             )
         self._log_dirs = self._log_dirs_of(cluster)
 
@@ -383,17 +404,37 @@ class Metadata:
         return sorted(name for name in names if internal or not name.startswith(INTERNAL_PREFIX))
 
     def find_topic(self, name: str) -> Topic | None:
-        """The topic, or None where it does not exist."""
-        path = self._topic_file(name)
-        found = self._read_or_mirrored(path)
-        if found is None:
-            return None
+        """Return the topic as the disk has it now; None if it does not exist.
+
+        The same object is returned until its file is replaced.
+
+        Raises:
+            KafkaStorageError: the file is damaged.
+        """
+        known = self._topics.get(name) or _Known(self._topic_file(name))
+        # The look comes before the read: a file that is replaced in between is read again next time.
+        fingerprint = self.files.fingerprint(known.path)
+        if fingerprint is not None and fingerprint == known.fingerprint:
+            return known.topic
+        found = self._read_or_mirrored(known.path)
+        topic = None if found is None else self._topic_of(name, known.path, found)
+        self._topics[name] = known._replace(fingerprint=fingerprint, topic=topic)
+        return topic
+
+    def _topic_of(self, name: str, path: Path, found: dict[str, Any]) -> Topic:
         try:
             # Earlier releases wrote the fields' names.
             config = TopicConfig(**{topic_field(k): v for k, v in found["config"].items()})
-            replicas = tuple(tuple(map(int, nodes)) for nodes in found["replicas"])
-            return Topic(name, found["topic_id"], found["partitions"], config, replicas)
-        except (KeyError, TypeError, AttributeError, ConfigError) as error:
+            topic_id, partitions = str(found["topic_id"]), found["partitions"]
+            if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
+                raise ConfigError(f"partitions is {partitions!r}, expected 1 to {PARTITIONS_MAX}")
+            key = "replicas" if "replicas" in found else "replica_cycle"
+            cycle = [tuple(map(int, nodes)) for nodes in found[key]]
+            if not cycle or (key == "replicas" and len(cycle) != partitions):
+                raise ConfigError(f"{key} has {len(cycle)} lists, partitions is {partitions}")
+            replicas = tuple(cycle[p % len(cycle)] for p in range(partitions))
+            return Topic(name, topic_id, partitions, config, replicas)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise KafkaStorageError(
                 f"{path} is damaged: it does not describe a topic as this release does: {error}"
             ) from error
@@ -414,15 +455,26 @@ class Metadata:
 
     def write_topic(self, topic: Topic) -> None:
         """Make the topic exist. The caller holds the metadata lock and has made its logs."""
+        replicas = [topic.replicas_of(p) for p in range(topic.partitions)]
+        if self._version() == 1:
+            assignment = {"replicas": replicas}
+        else:
+            assignment = {"replica_cycle": _cycle_of(replicas)}
         self._write_json(
             self._topic_file(topic.name),
             {
                 "topic_id": topic.topic_id,
                 "partitions": topic.partitions,
                 "config": {topic_key(k): v for k, v in asdict(topic.config).items()},
-                "replicas": [topic.replicas_of(p) for p in range(topic.partitions)],
+                **assignment,
             },
         )
+
+    def _version(self) -> int:
+        """Of the cluster; of a new one before it exists."""
+        if not self.exists():
+            return FORMAT_VERSION
+        return int(self._read_json(self.path / CLUSTER_FILE)["version"])
 
     def partition_state(self, topic_partition: TopicPartition) -> PartitionState | None:
         """What was written last; None while nothing has happened to the partition's replicas.
@@ -565,6 +617,15 @@ class Probe:
                 "staging.retention.ms; give a path on a file system that all of them mount at the "
                 "same place"
             )
+
+
+def _cycle_of(replicas: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Return the shortest list that, repeated, gives the replicas of all partitions."""
+    for size in range(1, len(replicas)):
+        if replicas[size] == replicas[0]:
+            # Nodes are given in turn, so it is the first one or none.
+            return replicas[:size] if replicas[size:] == replicas[:-size] else replicas
+    return replicas
 
 
 def _unpack(slot: str) -> LogState:

@@ -110,7 +110,7 @@ class Partition(PartitionView):
         uses_threads: bool = True,
     ) -> None:
         super().__init__(topic_partition, topic, metadata, dirs, log_of)
-        self._topic_id, self._now_ms, self._uses_threads = topic.topic_id, now_ms, uses_threads
+        self._now_ms, self._uses_threads = now_ms, uses_threads
         self._led: Leadership | None = None  # of who holds the partition's lock; guarded by it
 
     @property
@@ -524,7 +524,7 @@ class Partition(PartitionView):
             if node_id in isr or not self._dirs.is_online(node_id):
                 raise
             logger.warning("%s is made anew: %s", follower.directory, error)
-            return fetcher.make_anew(follower, self._topic_id)
+            return fetcher.make_anew(follower, self.topic.topic_id)
 
     def _unless_it_fails(self, node_id: int, step: Callable[[], T]) -> T | None:
         """What a step on a follower leads to; None where it fails, which is noted."""

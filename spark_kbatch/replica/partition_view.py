@@ -81,12 +81,21 @@ class PartitionView:
         log_of: Callable[[int], PartitionLog],
     ) -> None:
         self.topic_partition, self.config = topic_partition, topic.config
+        self.topic = topic  # as it was read last; this partition is the same in both
         self.replicas = topic.replicas_of(topic_partition.partition)
         # Where there is one replica nothing has to be agreed on.
         self.only_log = log_of(self.replicas[0]) if len(self.replicas) == 1 else None
         self.min_isr = min(topic.config.min_insync_replicas, len(self.replicas))
         self._metadata, self._dirs, self._log_of = metadata, dirs, log_of
         self._noted: set[int] = set()  # nodes of which it was said that something is wrong
+
+    def is_of(self, topic: Topic) -> bool:
+        """Return True if a topic, as it was read since, has this partition with the same settings."""
+        return (
+            topic.topic_id == self.topic.topic_id
+            and topic.config == self.config
+            and topic.replicas_of(self.topic_partition.partition) == self.replicas
+        )
 
     def state(self) -> PartitionState:
         """Who leads and who is in sync, as the disk has it."""

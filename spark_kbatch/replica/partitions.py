@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from contextlib import AbstractContextManager
 
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
+from spark_kbatch.log import state as log_state
 from spark_kbatch.log.checkpoints import random_id
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
@@ -44,43 +45,69 @@ class Partitions:
         self.files, self.metadata, self.locks = files, metadata, locks
         self._now_ms = now_ms
         self.dirs = LogDirs(files, metadata, now_ms)
-        self._mutex = threading.Lock()  # guards _logs and _partitions; innermost
-        self._logs: dict[tuple[TopicPartition, int], PartitionLog] = {}
+        self._mutex = threading.Lock()  # of whoever changes _partitions; innermost
         self._partitions: dict[TopicPartition, Partition] = {}
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
-        """The replicas of a partition.
+        """Return the replicas of a partition, of the topic that the disk has now.
+
+        To the holder of the partition's lock they stay so: a topic is deleted, created again or
+        altered by one that holds the locks of all its partitions.
 
         Raises:
             UnknownTopicOrPartitionError: no such topic, or fewer partitions.
         """
+        found = self._partitions.get(topic_partition)
+        if found is not None and found.topic is self.metadata.find_topic(topic_partition.topic):
+            return found
+        return self.all_of([topic_partition])[topic_partition]
+
+    def all_of(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Partition]:
+        """Return these partitions, with one look at each topic; raises as `partition`."""
+        wanted = list(topic_partitions)
+        topics = {name: self.metadata.topic(name) for name in {tp.topic for tp in wanted}}
+        found = {tp: self._partitions.get(tp) for tp in wanted}
+        known = {
+            tp: one
+            for tp, one in found.items()
+            if one is not None and one.topic is topics[tp.topic]
+        }
+        return known if len(known) == len(found) else self._renewed(wanted)
+
+    def _renewed(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, Partition]:
         with self._mutex:
-            found = self._partitions.get(topic_partition)
-        if found is None:
-            topic = self.metadata.topic(topic_partition.topic)
-            if not 0 <= topic_partition.partition < topic.partitions:
-                raise UnknownTopicOrPartitionError(
-                    f"partition {topic_partition} does not exist: topic {topic.name!r} has partitions "
-                    f"0 to {topic.partitions - 1}"
-                )
+            # Looked up again, so that of two threads the later one has the newer topic: the partition
+            # that the holder of its lock has is not replaced.
+            topics = {name: self.metadata.topic(name) for name in {tp.topic for tp in wanted}}
+            found = {}
+            for tp in wanted:
+                topic, one = topics[tp.topic], self._partitions.get(tp)
+                if not 0 <= tp.partition < topic.partitions:
+                    raise UnknownTopicOrPartitionError(
+                        f"partition {tp} does not exist: topic {topic.name!r} has partitions 0 to "
+                        f"{topic.partitions - 1}"
+                    )
+                if one is None or not one.is_of(topic):
+                    # Nothing remembered of a topic that was recreated or altered is true of this one.
+                    one = self._partitions[tp] = self._new(tp, topic)
+                one.topic = topic
+                found[tp] = one
+            return found
 
-            def log_of(node_id: int) -> PartitionLog:
-                with self._mutex:
-                    log = self._logs.get((topic_partition, node_id))
-                if log is None:
-                    log = self._open(topic_partition, topic.config, node_id)
-                    with self._mutex:
-                        # One for all threads: it knows the partition's producers.
-                        log = self._logs.setdefault((topic_partition, node_id), log)
-                return log
+    def _new(self, topic_partition: TopicPartition, topic: Topic) -> Partition:
+        logs: dict[int, PartitionLog] = {}
 
-            made = Partition(
-                topic_partition, topic, self.metadata, self.dirs, log_of, self._now_ms,
-                uses_threads=self._uses_threads,
-            )  # fmt: skip
-            with self._mutex:
-                found = self._partitions.setdefault(topic_partition, made)
-        return found
+        def log_of(node_id: int) -> PartitionLog:
+            log = logs.get(node_id)
+            if log is None:
+                # One for all threads: it knows the partition's producers.
+                log = logs.setdefault(node_id, self._open(topic_partition, topic.config, node_id))
+            return log
+
+        return Partition(
+            topic_partition, topic, self.metadata, self.dirs, log_of, self._now_ms,
+            uses_threads=self._uses_threads,
+        )  # fmt: skip
 
     def replica(self, topic_partition: TopicPartition) -> Replica:
         """The leader of a partition, or who stands in for it; a commit may have overtaken its state.
@@ -90,6 +117,21 @@ class Partitions:
             KafkaStorageError: no replica can be read.
         """
         return self.partition(topic_partition).readable()
+
+    def quick_high_watermarks(
+        self, topic: str, besides: Container[TopicPartition]
+    ) -> dict[TopicPartition, int | None]:
+        """Return those of a topic's other partitions; None where only `replica` can tell."""
+        found = self.metadata.topic(topic)
+        every = (TopicPartition(topic, number) for number in range(found.partitions))
+        others = [tp for tp in every if tp not in besides]
+        if found.replication_factor > 1:
+            return dict.fromkeys(others)
+        log_dirs = [str(one.path) for one in self.dirs.all]
+        directories = [f"{log_dirs[found.replicas_of(tp.partition)[0]]}/{tp}" for tp in others]
+        return dict(
+            zip(others, log_state.read_high_watermarks(self.files, directories), strict=True)
+        )
 
     def log(self, topic_partition: TopicPartition) -> PartitionLog:
         """The log of that replica; raises as `replica`."""

@@ -335,11 +335,11 @@ class Coordinator:
         """Have enough replicas in sync before anybody waits for this commit."""
         deadline_ms = self._now_ms() + self._replicas_timeout_ms
         for topic_partition in topic_partitions:
-            partition = self._manager.partition(topic_partition)
-            while self._acks == ACKS_ALL and partition.min_isr > 1:
+            of = self._manager.partition
+            while self._acks == ACKS_ALL and of(topic_partition).min_isr > 1:
                 with self._manager.writing(), self._manager.locked([topic_partition], self):
                     try:
-                        partition.ensure_enough_in_sync_locked()
+                        of(topic_partition).ensure_enough_in_sync_locked()
                         break
                     except NotEnoughReplicasError:
                         if self._now_ms() >= deadline_ms:
@@ -422,16 +422,15 @@ class Coordinator:
 
     def _ends(self, placed: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """High watermarks of all partitions of their topics, those of others where they can be had."""
-        topics = sorted({topic_partition.topic for topic_partition in placed})
-        ends = {}
-        for topic_partition in (tp for topic in topics for tp in self._manager.partitions(topic)):
-            if topic_partition in placed:
-                ends[topic_partition] = placed[topic_partition]
-                continue
-            try:
-                ends[topic_partition] = self._manager.replica(topic_partition).state.high_watermark
-            except KafkaStorageError as error:
-                logger.warning("the end of %s is not known: %s", topic_partition, error)
+        ends = dict(placed)
+        for topic in {topic_partition.topic for topic_partition in placed}:
+            for topic_partition, end in self._manager.quick_high_watermarks(topic, placed).items():
+                try:
+                    if end is None:
+                        end = self._manager.replica(topic_partition).state.high_watermark
+                    ends[topic_partition] = end
+                except KafkaStorageError as error:
+                    logger.warning("the end of %s is not known: %s", topic_partition, error)
         return ends
 
     def _place_record(self, commit: Commit) -> dict[int, LogState]:

@@ -82,7 +82,7 @@ class Snapshots:
             UnknownTopicOrPartitionError: one of them does not exist.
             KafkaStorageError: of one of them no replica can be read.
         """
-        wanted = {tp: self._manager.partition(tp) for tp in topic_partitions}
+        wanted = self._manager.all_of(topic_partitions)
         transaction_state = self._manager.partition(TRANSACTION_STATE)
         may_elect = True
         while True:

@@ -14,11 +14,13 @@ from spark_kbatch.log import state as log_state
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.state import (
     SLOT_SIZE,
+    STATE_FILE,
     LogState,
     boot_id,
     create_state,
     empty_state,
     pack,
+    read_high_watermarks,
     read_state,
     unpack,
     write_state,
@@ -216,3 +218,41 @@ def test_a_commit_is_pending_when_its_record_is_the_last() -> None:
     assert not state.has_pending_commit
     assert state._replace(prepare_offset=7).has_pending_commit
     assert not state._replace(prepare_offset=6).has_pending_commit
+
+
+@pytest.mark.parametrize("count", [1, 600], ids=["few", "many"])
+def test_high_watermarks_of_many_logs_are_those_of_their_states(tmp_path: Path, count: int) -> None:
+    expected = []
+    for number in range(count):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        state = empty_state()
+        create_state(Files(), directory, state)
+        for sequence in range(2, 2 + number % 3):
+            state = state._replace(sequence=sequence, high_watermark=10 * number + sequence)
+            write_state(Files(), directory, state, flush=False)
+        expected.append(read_state(Files(), directory).high_watermark)
+    directories = [str(tmp_path / str(number)) for number in range(count)]
+
+    assert list(read_high_watermarks(Files(), directories)) == expected
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "newest slot", "another boot"])
+def test_high_watermarks_are_left_to_who_looks_closer(tmp_path: Path, damage: str) -> None:
+    directory = tmp_path
+    create_state(Files(), directory, empty_state())
+    state = empty_state()._replace(sequence=2, high_watermark=7)
+    if damage == "another boot":
+        state = state._replace(boot_id=bytes(16))
+    write_state(Files(), directory, state, flush=False)
+    path = directory / STATE_FILE
+    if damage == "missing":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(path.read_bytes()[:100])
+    elif damage == "newest slot":
+        content = bytearray(path.read_bytes())
+        content[39] ^= 1
+        path.write_bytes(content)
+
+    assert list(read_high_watermarks(Files(), [str(directory)])) == [None]

@@ -6,7 +6,9 @@ import errno
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.log.files import Files
+from spark_kbatch.read_config import parse_read_options
 from spark_kbatch.replica.metadata import Probe, absolute_path
 from spark_kbatch.topic_config import TopicConfig
 from tests import builders
@@ -258,12 +261,13 @@ def test_creation_that_died_is_taken_over(tmp_path: Path, torn: bool) -> None:
 def test_cluster_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     path = builders.a_cluster(tmp_path).path
     described = json.loads((path / "cluster.json").read_text())
-    (path / "cluster.json").write_text(json.dumps(described | {"version": 2}))
+    (path / "cluster.json").write_text(json.dumps(described | {"version": 3}))
     with pytest.raises(ConfigError) as error:
         create(path)
 
     assert str(error.value) == (
-        f"the cluster at {path} has format version 2; this release reads 1: upgrade spark-kbatch"
+        f"the cluster at {path} has format version 3; this release reads 1 and 2: upgrade "
+        "spark-kbatch"
     )
 
 
@@ -301,6 +305,84 @@ def test_a_topic_of_an_earlier_release_keeps_working(tmp_path: Path) -> None:
 
     expected = TopicConfig(max_message_bytes=2000, segment_bytes=3000)
     assert [topic.config for topic in Cluster(str(cluster.path)).topics()] == [expected]
+
+
+def stored_topic(cluster: Cluster, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((cluster.path / "topics" / f"{name}.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("factor", [1, 2, 3])
+@pytest.mark.parametrize("partitions", [1, 2, 3, 4, 100])
+def test_replicas_are_stored_as_the_rule_that_they_follow(
+    tmp_path: Path, partitions: int, factor: int
+) -> None:
+    folders = [tmp_path / f"disk-{number}" for number in range(3)]
+    for folder in folders:
+        folder.mkdir()
+    cluster = Cluster(str(tmp_path / "cluster"), create=True, log_dirs=folders)
+    made = cluster.create_topic("events", partitions=partitions, replication_factor=factor)
+    cycle = [[(p + n) % 3 for n in range(factor)] for p in range(min(partitions, 3))]
+
+    assert stored_topic(cluster, "events")["replica_cycle"] == cycle
+    assert Cluster(str(cluster.path)).topic("events") == made
+    assert made.replicas == tuple(tuple(cycle[p % 3]) for p in range(partitions))
+
+
+def test_replicas_that_follow_no_rule_are_stored_one_by_one(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={"events": 3})
+    topic = replace(cluster.topic("events"), replicas=((0,), (1,), (1,)))
+    cluster.metadata.write_topic(topic)
+
+    assert stored_topic(cluster, "events")["replica_cycle"] == [[0], [1], [1]]
+    assert Cluster(str(cluster.path)).topic("events") == topic
+
+
+def test_a_cluster_of_version_1_keeps_the_form_of_its_topics(tmp_path: Path) -> None:
+    """So that the release that made it can go on using it."""
+    cluster = builders.a_cluster(tmp_path)
+    described = json.loads((cluster.path / "cluster.json").read_text())
+    (cluster.path / "cluster.json").write_text(json.dumps(described | {"version": 1}))
+    made = Cluster(str(cluster.path)).create_topic("more", partitions=3)
+
+    assert stored_topic(cluster, "more")["replicas"] == [[0], [0], [0]]
+    assert "replica_cycle" not in stored_topic(cluster, "more")
+    assert Cluster(str(cluster.path)).topic("more") == made
+    assert json.loads((cluster.path / "cluster.json").read_text())["version"] == 1
+
+
+class CountsReads(Files):
+    """Counts how often a topic's file is read."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def read(self, path: Path, position: int = 0, size: int | None = None) -> bytes:
+        self.reads += path.name == "events.json"
+        return super().read(path, position, size)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        pytest.param(lambda c: builders.write(c, {("events", 7): [builders.batch()]}), id="commit"),
+        pytest.param(
+            lambda c: c.plan(parse_read_options({"path": "/x", "subscribe": "events"})), id="plan"
+        ),
+        pytest.param(lambda c: c.describe(["events"]), id="describe"),
+        pytest.param(lambda c: c.replicas(["events"]), id="replicas"),
+        pytest.param(lambda c: c.collect_garbage(), id="collect garbage"),
+        pytest.param(lambda c: list(c.repair()), id="repair"),
+        pytest.param(lambda c: list(c.read("events")), id="read"),
+    ],
+)
+def test_a_topics_file_is_read_once_however_many_partitions_it_has(
+    tmp_path: Path, use: Callable[[Cluster], object]
+) -> None:
+    path, files = builders.a_cluster(tmp_path, topics={"events": 20}).path, CountsReads()
+    use(Cluster(str(path), files=files))
+
+    assert files.reads == 1
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)

@@ -1,0 +1,209 @@
+"""Topics that another process deletes, creates again or alters while a cluster is open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.errors import (
+    CommitError,
+    KBatchError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.log.files import Files
+from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.topic_config import LOG_APPEND_TIME, TopicConfig
+from tests import builders
+from tests.builders import append_records, batch, contents, idempotent_batch, records_of
+from tests.topic_changes import delete_topic
+
+EVENTS = TopicPartition("events", 0)
+SMALL_LIMIT = TopicConfig(max_message_bytes=1024)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    """Open, and with all in mind that an append and a read leave there."""
+    cluster = builders.a_cluster(tmp_path)
+    append(cluster, batch(seed=7))
+    assert len(contents(cluster)[EVENTS]) == 3
+    return cluster
+
+
+def append(cluster: Cluster, data: bytes) -> AppendResult:
+    return append_records(cluster, {EVENTS: data})[EVENTS]
+
+
+def another(cluster: Cluster) -> Cluster:
+    """The same cluster, as another process has it open."""
+    return Cluster(str(cluster.path))
+
+
+def recreate(cluster: Cluster, config: TopicConfig | None = None, partitions: int = 1) -> None:
+    other = another(cluster)
+    delete_topic(other, "events")
+    other.create_topic("events", partitions=partitions, config=config)
+
+
+def alter(cluster: Cluster, **config: Any) -> None:
+    other = another(cluster)
+    topic = other.topic("events")
+    with other.locks.partitions([EVENTS]):
+        other.metadata.write_topic(replace(topic, config=replace(topic.config, **config)))
+
+
+def test_append_obeys_the_settings_of_the_recreated_topic(cluster: Cluster) -> None:
+    recreate(cluster, SMALL_LIMIT)
+    large, small = batch(n=20), batch(n=1)
+
+    assert isinstance(append(cluster, large).error, RecordTooLargeError)
+    assert append(cluster, small).base_offset == 0
+    assert contents(another(cluster)) == {EVENTS: records_of([small])}
+
+
+def test_settings_count_that_changed_while_an_append_waited_for_the_lock(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = cluster.locks.partitions
+
+    def change_first(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        recreate(cluster, SMALL_LIMIT)
+        return take(*arguments)
+
+    monkeypatch.setattr(cluster.locks, "partitions", change_first)
+
+    assert isinstance(append(cluster, batch(n=20)).error, RecordTooLargeError)
+    assert contents(another(cluster)) == {EVENTS: []}
+
+
+def test_a_batch_of_the_topic_before_is_no_duplicate_in_the_recreated_one(cluster: Cluster) -> None:
+    first = idempotent_batch(producer_id=1, base_sequence=0)
+    append(cluster, first)
+    recreate(cluster)
+
+    assert append(cluster, first).base_offset == 0
+    assert len(contents(another(cluster))[EVENTS]) == len(records_of([first]))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(lambda cluster, data: append(cluster, data), id="append"),
+        pytest.param(
+            lambda cluster, data: builders.write(cluster, {("events", 0): [data]}), id="commit"
+        ),
+    ],
+)
+def test_writers_use_a_setting_that_was_altered(
+    cluster: Cluster, write: Callable[[Cluster, bytes], object]
+) -> None:
+    write(cluster, batch())
+    alter(cluster, message_timestamp_type=LOG_APPEND_TIME)
+    write(cluster, batch())
+
+    times = [record.timestamp for record in contents(cluster)[EVENTS]]
+    assert len(set(times[-6:-3])) > 1, "their own"
+    assert len(set(times[-3:])) == 1, "the append's"
+
+
+def test_a_read_finds_what_the_recreated_topic_holds(cluster: Cluster) -> None:
+    data = batch(n=5, seed=3)
+    recreate(cluster)
+    append(another(cluster), data)
+
+    assert contents(cluster) == {EVENTS: records_of([data])}
+
+
+def test_partitions_that_were_added_are_found(cluster: Cluster) -> None:
+    recreate(cluster, partitions=3)
+
+    assert [tp.partition for tp in cluster.partitions("events")] == [0, 1, 2]
+    assert append_records(cluster, {("events", 2): batch()})["events", 2].base_offset == 0
+
+
+def test_partitions_that_are_gone_are_refused(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={"events": 3})
+    append_records(cluster, {("events", 2): batch()})
+    recreate(cluster, partitions=2)
+
+    (answer,) = append_records(cluster, {("events", 2): batch()}).values()
+
+    assert str(answer.error) == (
+        "partition events-2 does not exist: topic 'events' has partitions 0 to 1"
+    )
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        pytest.param(lambda cluster: cluster.describe(["events"]), id="describe"),
+        pytest.param(lambda cluster: list(cluster.read("events")), id="read"),
+        pytest.param(lambda cluster: cluster.delete_records({EVENTS: 1}), id="delete records"),
+        pytest.param(lambda cluster: cluster.replicate(["events"]), id="replicate"),
+    ],
+)
+def test_a_topic_that_was_deleted_is_unknown(
+    cluster: Cluster, use: Callable[[Cluster], object]
+) -> None:
+    delete_topic(another(cluster), "events")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        use(cluster)
+
+
+def test_an_append_to_a_topic_that_was_deleted_is_refused(cluster: Cluster) -> None:
+    delete_topic(another(cluster), "events")
+
+    assert isinstance(append(cluster, batch()).error, UnknownTopicOrPartitionError)
+    assert not (cluster.path / "broker-0" / "events-0").exists()
+
+
+def test_a_job_that_began_before_the_topic_was_recreated_is_refused(cluster: Cluster) -> None:
+    staged = builders.staged(cluster, {("events", 0): [batch()]})
+    recreate(cluster)
+    with pytest.raises(CommitError, match="topic 'events' was recreated or altered"):
+        builders.commit(cluster, staged)
+
+    assert contents(cluster) == {EVENTS: []}
+
+
+def test_an_append_goes_on_while_the_topic_is_recreated_again_and_again(cluster: Cluster) -> None:
+    other = another(cluster)
+    for number in range(20):
+        with other.locks.partitions([EVENTS]):
+            delete_topic(other, "events")
+            other.manager.create_topic("events", partitions=1, config=TopicConfig())
+        data = batch(seed=number)
+
+        assert append(cluster, data).base_offset == 0
+        assert contents(cluster) == {EVENTS: records_of([data])}
+
+
+def test_a_change_that_looks_like_the_topic_before_the_last_is_seen(tmp_path: Path) -> None:
+    """Its file may get the inode of the one before the last, within one tick of the clock."""
+
+    class NeverFlushing(Files):
+        def flush_descriptor(self, descriptor: int) -> None:
+            del descriptor
+
+    cluster = builders.a_cluster(tmp_path, files=NeverFlushing())
+    reader, topic = another(cluster), cluster.topic("events")
+    for number in range(100, 300):
+        for changed in (number + 1000, number):
+            config = replace(topic.config, retention_ms=changed)
+            cluster.metadata.write_topic(replace(topic, config=config))
+
+        assert reader.topic("events").config.retention_ms == number
+
+
+def test_errors_of_a_deleted_topic_are_of_the_package(cluster: Cluster) -> None:
+    partition = cluster.manager.partition(EVENTS)
+    delete_topic(another(cluster), "events")
+    with pytest.raises(KBatchError):
+        partition.ready_locked(flush=False)
