@@ -442,7 +442,8 @@ def repair(path: str, names: Sequence[str], dry_run: bool, as_json: bool) -> Non
             state = "damaged"
         elif report.found and dry_run:
             state = "can be repaired"
-        _print(visible(f"{report.topic_partition}: {state}, offsets {start} to {end}"))
+        offsets = f"offsets {start} to {end}" if start >= 0 else "offsets unknown"
+        _print(visible(f"{report.topic_partition}: {state}, {offsets}"))
         for sentence in (*report.found, *report.damaged):
             _print(visible(f"  {sentence}"))
     if damaged:

@@ -487,10 +487,7 @@ class Cluster(TopicReader):
             dry_run: only look, and say what would be done.
 
         Returns:
-            A report for each, once it is done.
-
-        Raises:
-            KafkaStorageError: a log's directory is not there.
+            A report for each, once it is done; of a log that cannot be read it says why.
         """
         from spark_kbatch.transaction.repair import Repair  # noqa: PLC0415  above
 

@@ -10,12 +10,12 @@ Source: Kafka storage/.../log/LocalLog.java, LogSegment.append.
 from __future__ import annotations
 
 import bisect
-import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.log import recovery
 from spark_kbatch.log.files import Buffer
 from spark_kbatch.log.segment import (
     INDEX_ENTRY,
@@ -67,6 +67,7 @@ class LogAppender:
     ) -> None:
         self.next_offset = state.log_end_offset
         self._log, self._files, self._state = log, log.files, state
+        self._began = state
         self._magic = log.config.message_magic
         self._now_ms, self._as_follower = now_ms, as_follower
         self._stamps = log.config.is_log_append_time and not as_follower
@@ -80,9 +81,7 @@ class LogAppender:
             max_timestamp=state.max_timestamp,
             max_timestamp_offset=state.max_timestamp_offset,
             bytes_since_entry=state.bytes_since_index_entry,
-            last_indexed_timestamp=functools.partial(
-                last_indexed_timestamp, log.files, self._paths, state.time_index_size
-            ),
+            last_indexed_timestamp=self._last_indexed_timestamp,
         )
         self._touched: dict[Path, None] = {}
         self._made_files = False
@@ -344,6 +343,19 @@ class LogAppender:
             return self._files.modified_ms(self._paths.time_index)
         except FileNotFoundError:
             return self._now_ms
+
+    def _last_indexed_timestamp(self) -> int:
+        """Return the time of the last entry in the time index that there was to begin with.
+
+        Indexes that are missing or too short are made again: entries go to the positions that the
+        state names. Nothing has been added to them so far.
+        """
+        began, log = self._began, self._log
+        if recovery.lacks_index_entries(log, began):
+            began = recovery.with_indexes_of_active(log, began)
+            self._index_size, self._time_index_size = began.index_size, began.time_index_size
+        paths = segment_paths(log.directory, began.segment_base_offset)
+        return last_indexed_timestamp(self._files, paths, began.time_index_size)
 
     def _is_one_segment(self, size: int) -> bool:
         """Whether so many bytes of batches are one segment, whatever is in them."""

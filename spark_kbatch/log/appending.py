@@ -25,6 +25,7 @@ from spark_kbatch.log.checkpoints import read_leader_epochs, write_leader_epochs
 from spark_kbatch.log.files import Buffer
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.producer_snapshot import write_snapshot
+from spark_kbatch.log.recovery import readable_epochs
 from spark_kbatch.log.replay import replay
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import AppendOrigin, AppendResult
@@ -216,14 +217,15 @@ def copy(
     first = next(header for _, header in walk(data))
     appender = LogAppender(log, state, now_ms=now_ms, as_follower=True)
     is_one_batch = first.size_in_bytes == len(data) and first.magic == MAGIC
+    epochs = readable_epochs(log.files, log.directory)
     if (
         not is_one_batch
         or appender.is_full_for(first)
         or not log.is_as_recorded(state)
-        or not log.has_epochs()
+        or not epochs
     ):
         state = log.cut(state)
-    epochs = read_leader_epochs(log.files, log.directory)
+        epochs = read_leader_epochs(log.files, log.directory)
     epochs_after = _checked_copy(log, state, data, epochs)
     if epochs_after != epochs:
         write_leader_epochs(log.files, log.directory, epochs_after)

@@ -21,7 +21,8 @@ Source: Kafka storage/.../log/UnifiedLog.java, LocalLog.java; DESIGN of the stat
 from __future__ import annotations
 
 import bisect
-import contextlib
+import functools
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -73,6 +74,8 @@ from spark_kbatch.record.header import (
     whole_size,
 )
 from spark_kbatch.topic_config import TopicConfig
+
+logger = logging.getLogger(__name__)
 
 
 class PartitionLog:
@@ -140,14 +143,6 @@ class PartitionLog:
             self._checked = state, found
         return found or state
 
-    def has_epochs(self) -> bool:
-        """Whether the leader epochs are known; damaged ones are, to whoever reads a batch."""
-        if not self._leader_epochs.entries:
-            with contextlib.suppress(FileNotFoundError, KafkaStorageError):
-                self._leader_epochs = LeaderEpochCache.read(self.files, self.directory)
-                return bool(self._leader_epochs.entries)
-        return True
-
     def write_state(self, state: LogState, *, flush: bool) -> None:
         """Make `state` the one that counts. The caller holds the partition's lock."""
         write_state(self.files, self.directory, state, flush=flush)
@@ -177,6 +172,20 @@ class PartitionLog:
             bases = [base for base in every if base is not None and base <= active]
             self._listed = key, bases
         return bases
+
+    def _whole_segments(self, state: LogState) -> list[int]:
+        """Return `segments`.
+
+        Raises:
+            KafkaStorageError: the active one is not there.
+        """
+        bases = self.segments(state)
+        if not bases or bases[-1] != state.segment_base_offset:
+            raise self._no_segment(state.segment_base_offset)
+        return bases
+
+    def _no_segment(self, offset: int) -> KafkaStorageError:
+        return KafkaStorageError(f"{self.directory} has no segment that holds offset {offset}")
 
     def _gone(self, path: Path) -> KafkaStorageError:
         return KafkaStorageError(
@@ -234,7 +243,7 @@ class PartitionLog:
         at = bisect.bisect_right(bases, offset) - 1
         if at < 0 or bases[-1] != state.segment_base_offset:
             wanted = offset if at < 0 else state.segment_base_offset
-            raise KafkaStorageError(f"{self.directory} has no segment that holds offset {wanted}")
+            raise self._no_segment(wanted)
         segment = self._view(state, bases, at)
         path, end_position = segment.paths.log, segment.size_in_bytes
         with self.files.opened(path) as descriptor:
@@ -309,7 +318,24 @@ class PartitionLog:
         Raises:
             CorruptRecordError: a batch on the way does not hold.
         """
-        bases = self.segments(state)
+        segments = self._timed_segments(state)
+        edges = (state.log_start_offset, end_offset)
+        if timestamp_ms == MAX_TIMESTAMP:
+            return self._times.max_timestamp(segments, *edges)
+        return self._times.offset_for(segments, timestamp_ms, *edges)
+
+    def largest_timestamp(self, state: LogState, base: int) -> int:
+        """Return the largest time in the segment that begins at `base`; -1 if no record has one.
+
+        Raises:
+            CorruptRecordError: a batch on the way does not hold.
+        """
+        segments = self._timed_segments(state)
+        return self._times.largest(segments, bisect.bisect_left(segments.bases, base)).timestamp
+
+    def _timed_segments(self, state: LogState) -> Segments:
+        """Return the segments to look up times in; what is remembered of them holds for `state`."""
+        bases = self._whole_segments(state)
         known = self._times_as_of
         if known is not None and (
             known.leader_epoch != state.leader_epoch or known.log_end_offset > state.log_end_offset
@@ -318,17 +344,13 @@ class PartitionLog:
             self._times = TimeLookup(self.files)
         self._times_as_of = state
         largest = Largest(state.max_timestamp, state.max_timestamp_offset)
-        segments = Segments(bases, lambda at: self._view(state, bases, at), largest)
-        edges = (state.log_start_offset, end_offset)
-        if timestamp_ms == MAX_TIMESTAMP:
-            return self._times.max_timestamp(segments, *edges)
-        return self._times.offset_for(segments, timestamp_ms, *edges)
+        return Segments(bases, lambda at: self._view(state, bases, at), largest)
 
     def cut_offsets(
         self, state: LogState, start_offset: int, end_offset: int, *, piece_bytes: int
     ) -> list[int]:
         """Where to cut a range into pieces of about `piece_bytes`; as `cuts.cut_offsets`."""
-        bases = self.segments(state)
+        bases = self._whole_segments(state)
         segments = Segments(bases, lambda at: self._view(state, bases, at))
         return cut_offsets(self.files, segments, start_offset, end_offset, piece_bytes)
 
@@ -456,8 +478,11 @@ class PartitionLog:
         if header.magic < MAGIC:
             return  # which has no leader epoch
         if header.partition_leader_epoch != self._leader_epochs.epoch_for(header.base_offset):
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 self._leader_epochs = LeaderEpochCache.read(self.files, self.directory)
+            except (FileNotFoundError, KafkaStorageError) as error:
+                self._leader_epochs = LeaderEpochCache(self.files, self.directory, [])
+                _warn_without_epochs(self.directory, str(error))
             epoch = self._leader_epochs.epoch_for(header.base_offset)
             # Without epochs, until the next writer has made the file anew, none can be wrong.
             if self._leader_epochs.entries and header.partition_leader_epoch != epoch:
@@ -484,3 +509,12 @@ class PartitionLog:
             f"{path} ends at offset {found}, and what follows has offset {expected}: the file was "
             f"cut, or {segment_paths(self.directory, found).log.name} is missing"
         )
+
+
+@functools.lru_cache(maxsize=1024)  # Once for each, not at every read.
+def _warn_without_epochs(directory: Path, error: str) -> None:
+    logger.warning(
+        "leader epochs are not checked in %s until the next writer has made its "
+        "leader-epoch-checkpoint again: %s",
+        directory, error,
+    )  # fmt: skip

@@ -14,14 +14,15 @@
       recorded, past the recovery point
       the same, before it                     error where that is read   error
     .index, .timeindex of the active segment
-      missing or short                        walks batches instead      makes it anew
+      missing or short                        walks batches instead      makes it anew when an entry
+                                                                         is due, or at the next roll
       zero or garbage                         the same, with a warning   (does not look)
     the same of a rolled segment
       missing                                 walks batches instead      makes it anew
       short, zero or garbage                  the same, with a warning   (does not look)
     .log of a rolled segment missing or cut   error where that is read   (does not look)
-    leader-epoch-checkpoint missing, empty    does not check epochs      makes it anew
-    leader-epoch-checkpoint damaged           error                      (does not look)
+    leader-epoch-checkpoint missing, empty    does not check epochs      makes it anew at the next
+      or damaged                                                         roll, commit or election
     partition.metadata missing                (does not look)            (does not look)
     kbatch.state: one slot damaged            takes the other one        the same, and writes over it
     kbatch.state: missing, or both damaged    error                      error
@@ -47,7 +48,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.log import transaction_index
-from spark_kbatch.log.checkpoints import LEADER_EPOCHS, write_leader_epochs
+from spark_kbatch.log.checkpoints import LEADER_EPOCHS, read_leader_epochs, write_leader_epochs
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.headers import SegmentView, indexed_batch, too_short, walk_headers
 from spark_kbatch.log.leader_epochs import LeaderEpochCache
@@ -128,7 +129,7 @@ def _recovered(
     log: PartitionLog, state: LogState, names: Set[str], bases: Sequence[int]
 ) -> LogState:
     """Check what may be damaged, and write anew what is; cuts nothing."""
-    if LEADER_EPOCHS not in names or not log.has_epochs():
+    if not readable_epochs(log.files, log.directory):
         logger.warning("%s is made anew from the batches", log.directory / LEADER_EPOCHS)
         epochs = epochs_of(log.files, views_from(log, state, bases, 0))
         write_leader_epochs(log.files, log.directory, epochs or [(state.leader_epoch, 0)])
@@ -160,6 +161,13 @@ def _recovered(
     return after
 
 
+def readable_epochs(files: Files, directory: Path) -> list[tuple[int, int]]:
+    """Return (epoch, start offset) of leader-epoch-checkpoint; none where it is missing or damaged."""
+    with contextlib.suppress(FileNotFoundError, KafkaStorageError):
+        return read_leader_epochs(files, directory)
+    return []
+
+
 def _bases_without_indexes(
     log: PartitionLog, state: LogState, names: Set[str], bases: Sequence[int]
 ) -> set[int]:
@@ -168,10 +176,26 @@ def _bases_without_indexes(
         base for base in bases[:-1]
         if not {path.name for path in segment_paths(log.directory, base)[1:]} <= names
     }  # fmt: skip
-    for path, recorded in _recorded_sizes(log.directory, state):
-        if path.name not in names or (path.suffix != ".log" and log.files.size(path) < recorded):
-            found.add(state.segment_base_offset)
+    log_name = segment_paths(log.directory, state.segment_base_offset).log.name
+    if log_name not in names or lacks_index_entries(log, state):
+        found.add(state.segment_base_offset)
     return found
+
+
+def lacks_index_entries(log: PartitionLog, state: LogState) -> bool:
+    """Return True if an index of the active segment is missing, or shorter than recorded."""
+    return any(
+        not log.files.exists(path) or log.files.size(path) < recorded
+        for path, recorded in _recorded_sizes(log.directory, state)[1:]
+    )
+
+
+def with_indexes_of_active(log: PartitionLog, state: LogState) -> LogState:
+    """Make the indexes of the active segment again; the state with their sizes."""
+    base, end = state.segment_base_offset, state.log_end_offset
+    paths = segment_paths(log.directory, base)
+    logger.warning("the indexes of %s are made again from the batches", paths.log)
+    return _with_indexes(log, state, SegmentView(paths, base, end, state.segment_size))
 
 
 def _may_have_lost(log: PartitionLog, state: LogState, first_unflushed: int) -> bool:
@@ -189,18 +213,30 @@ def _may_have_lost(log: PartitionLog, state: LogState, first_unflushed: int) -> 
 
 
 def _with_indexes(log: PartitionLog, state: LogState, view: SegmentView) -> LogState:
-    """Write the indexes of a segment anew where they differ; the state with their sizes."""
+    """Write the indexes of a segment anew where they differ; the state with their sizes.
+
+    A batch that does not hold ends them: what lies behind it is found by walking, and it does not
+    keep anyone from writing.
+    """
     active = view.base_offset == state.segment_base_offset
-    made = indexed(
-        log.files, view, interval_bytes=log.config.index_interval_bytes, rolled=not active
-    )
+    made = SegmentIndexer(view.base_offset, interval_bytes=log.config.index_interval_bytes)
+    is_whole = True
+    try:
+        index(log.files, view, made, rolled=not active)
+    except CorruptRecordError as error:
+        logger.warning("the indexes of %s end before a damaged batch: %s", view.paths.log, error)
+        is_whole = False
     for path, content in (
         (view.paths.offset_index, bytes(made.index)),
         (view.paths.time_index, bytes(made.time_index)),
     ):
         if not log.files.exists(path) or log.files.read(path) != content:
             log.files.replace(path, content)
-    return _indexed_state(state, made) if active else state
+    if not active:
+        return state
+    if not is_whole:
+        return state._replace(index_size=len(made.index), time_index_size=len(made.time_index))
+    return _indexed_state(state, made)
 
 
 # What holds.
@@ -310,25 +346,46 @@ def indexed(
 ) -> SegmentIndexer:
     """All index entries of a segment, as an appender writes them, one batch after the other."""
     indexer = SegmentIndexer(view.base_offset, interval_bytes=interval_bytes)
-    if view.size_in_bytes:
-        with files.opened(view.paths.log) as descriptor:
-            for position, header in walk_headers(
-                files, descriptor, view.paths.log, 0, view.size_in_bytes
-            ):
-                indexer.add(header, position)
-    if rolled:
-        indexer.add_time_entry()
+    index(files, view, indexer, rolled=rolled)
     return indexer
 
 
+def index(files: Files, view: SegmentView, indexer: SegmentIndexer, *, rolled: bool) -> None:
+    """Add all batches of a segment to `indexer`.
+
+    Raises:
+        CorruptRecordError: a batch cannot be followed, or has an offset that no entry can say; the
+            batches before it were added.
+    """
+    path, base = view.paths.log, view.base_offset
+    if view.size_in_bytes:
+        with files.opened(path) as descriptor:
+            for position, header in walk_headers(files, descriptor, path, 0, view.size_in_bytes):
+                if not 0 <= header.last_offset - base <= RELATIVE_OFFSET_MAX:
+                    raise CorruptRecordError(
+                        "base offset", path=str(path), position=position,
+                        expected=f"{base} to {base + RELATIVE_OFFSET_MAX}", found=header.base_offset,
+                    )  # fmt: skip
+                indexer.add(header, position)
+    if rolled:
+        indexer.add_time_entry()
+
+
 def epochs_of(files: Files, views: Iterable[SegmentView]) -> list[tuple[int, int]]:
-    """(epoch, start offset) as the batches have them, an epoch only where it is above the last."""
+    """(epoch, start offset) as the batches have them, an epoch only where it is above the last.
+
+    A batch that cannot be followed hides those behind it in its segment.
+    """
     epochs: list[tuple[int, int]] = []
     for view in views:
-        with files.opened(view.paths.log) as descriptor:
-            for _, header in walk_headers(files, descriptor, view.paths.log, 0, view.size_in_bytes):
-                if header.partition_leader_epoch > (epochs[-1][0] if epochs else -1):
-                    epochs.append((header.partition_leader_epoch, header.base_offset))
+        path, size = view.paths.log, view.size_in_bytes
+        try:
+            with files.opened(path) as descriptor:
+                for _, header in walk_headers(files, descriptor, path, 0, size):
+                    if header.partition_leader_epoch > (epochs[-1][0] if epochs else -1):
+                        epochs.append((header.partition_leader_epoch, header.base_offset))
+        except CorruptRecordError as error:
+            logger.warning("leader epochs behind a damaged batch are not known: %s", error)
     return epochs
 
 

@@ -59,14 +59,14 @@ if TYPE_CHECKING:
     from spark_kbatch.log.partition_log import PartitionLog
 
 _COPY_BYTES = 8 * 1024 * 1024
-_UNKNOWN_END = -1
+UNKNOWN_OFFSET = -1
 
 
 class RepairReport(NamedTuple):
     """What was wrong with one log, and what was done, or would be."""
 
     topic_partition: TopicPartition
-    log_start_offset: int
+    log_start_offset: int  # UNKNOWN_OFFSET where nothing can be read; so is the next
     log_end_offset: int
     found: tuple[str, ...]  # sentences
     damaged: tuple[str, ...]  # batches that cannot be made whole
@@ -107,7 +107,7 @@ class LogRepair:
         self._check_epochs(state)
         self._check_metadata(topic_id)
         if not self._dry_run:
-            with contextlib.suppress(KafkaStorageError):  # Said before.
+            with contextlib.suppress(KafkaStorageError, CorruptRecordError):  # Said before.
                 state = self._log.cut(state)
         return RepairReport(
             self._log.topic_partition,
@@ -241,7 +241,7 @@ class LogRepair:
             )  # fmt: skip
         everything = empty_state()._replace(
             log_start_offset=bases[0],
-            log_end_offset=_UNKNOWN_END,
+            log_end_offset=UNKNOWN_OFFSET,
             segment_base_offset=bases[-1],
             segment_size=self._files.size(segment_paths(directory, bases[-1]).log),
         )

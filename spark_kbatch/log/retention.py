@@ -36,7 +36,7 @@ from typing import NamedTuple
 from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
 from spark_kbatch.log import overwritten
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.segment import last_indexed_timestamp, segment_paths
+from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import Deletion
 from spark_kbatch.record.header import NO_TIMESTAMP
@@ -224,17 +224,11 @@ def _by_time(segments: list[_Segment], log: PartitionLog, state: LogState, now_m
 def _is_older(segment: _Segment, log: PartitionLog, state: LogState, oldest_ms: int) -> bool:
     """Whether the segment's newest record is from before `oldest_ms`."""
     paths = segment_paths(log.directory, segment.base_offset)
-    if segment.base_offset == state.segment_base_offset:
-        newest = state.max_timestamp
-    elif log.files.exists(paths.time_index):
-        size = log.files.size(paths.time_index)
-        newest = last_indexed_timestamp(log.files, paths, size)
-    else:
-        newest = NO_TIMESTAMP
-    if newest >= oldest_ms:
-        return False
-    # The index has no checksum, and what is deleted does not come back: the batches must agree.
     try:
+        newest = log.largest_timestamp(state, segment.base_offset)
+        if newest >= oldest_ms:
+            return False
+        # The index has no checksum, and what is deleted does not come back: the batches must agree.
         size = _size(segment, log, state)
         for _, header in log.headers(segment.base_offset, 0, size, messages_together=True):
             newest = max(newest, header.max_timestamp)

@@ -125,13 +125,12 @@ class SegmentIndexer:
 
 
 def last_indexed_timestamp(files: Files, paths: SegmentPaths, time_index_size: int) -> int:
-    """Of the last entry below `time_index_size`; -1 where there is none."""
-    if time_index_size < TIME_INDEX_ENTRY.size:
+    """Return the time of the last whole entry below `time_index_size`; -1 if there is none."""
+    position = (time_index_size // TIME_INDEX_ENTRY.size - 1) * TIME_INDEX_ENTRY.size
+    if position < 0:
         return -1
-    entry = files.read(
-        paths.time_index, time_index_size - TIME_INDEX_ENTRY.size, TIME_INDEX_ENTRY.size
-    )
-    return int(TIME_INDEX_ENTRY.unpack(entry)[0])
+    entry = files.read(paths.time_index, position, TIME_INDEX_ENTRY.size)
+    return int(TIME_INDEX_ENTRY.unpack(entry)[0]) if len(entry) == TIME_INDEX_ENTRY.size else -1
 
 
 class IndexEntries(Sequence[tuple[int, int]]):

@@ -78,7 +78,7 @@ class TimeLookup:
         for at in self._from(segments, start_offset):
             if segments.bases[at] >= end_offset:
                 return None
-            if self._largest(segments, at).timestamp >= timestamp_ms:
+            if self.largest(segments, at).timestamp >= timestamp_ms:
                 found = self._search(segments.view(at), timestamp_ms, start_offset)
                 if found is not None:
                     return found if found.offset < end_offset else None
@@ -99,7 +99,7 @@ class TimeLookup:
             if segments.bases[at] < start_offset:
                 found = self._largest_from(segments.view(at), start_offset)
             else:
-                found = self._largest(segments, at)
+                found = self.largest(segments, at)
             if found.timestamp > best.timestamp:
                 best, holder = found, at
         if best is _NONE:
@@ -111,7 +111,12 @@ class TimeLookup:
         bases = segments.bases
         return range(max(bisect.bisect_right(bases, offset) - 1, 0), len(bases))
 
-    def _largest(self, segments: Segments, at: int) -> Largest:
+    def largest(self, segments: Segments, at: int) -> Largest:
+        """Return the largest time in the segment at that place.
+
+        Raises:
+            CorruptRecordError: a batch on the way does not hold.
+        """
         base = segments.bases[at]
         known = self._rolled.get(base)
         if known is None:

@@ -11,10 +11,9 @@ truncateTo.
 
 from __future__ import annotations
 
-from spark_kbatch.log.checkpoints import read_leader_epochs
 from spark_kbatch.log.headers import indexed_batch, walk_headers
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.recovery import lowered, views_from
+from spark_kbatch.log.recovery import lowered, readable_epochs, views_from
 from spark_kbatch.log.retention import delete_segments
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState
@@ -33,7 +32,7 @@ def truncate_to(log: PartitionLog, state: LogState, offset: int, *, now_ms: int)
     if offset >= state.log_end_offset:
         return state
     bases = log.segments(state)
-    if offset < bases[0]:
+    if not bases or offset < bases[0]:
         return truncate_fully_and_start_at(log, state, offset, now_ms=now_ms)
     after = _with_epoch(log, _state_before(log, state, bases, offset))
     log.forget_batches()
@@ -96,6 +95,6 @@ def _state_before(log: PartitionLog, state: LogState, bases: list[int], offset: 
 
 def _with_epoch(log: PartitionLog, state: LogState) -> LogState:
     """The state with the last of the leader epochs that `cut` keeps."""
-    epochs = read_leader_epochs(log.files, log.directory)
+    epochs = readable_epochs(log.files, log.directory)
     kept = [epoch for epoch, start in epochs if start <= state.log_end_offset]
     return state._replace(leader_epoch=kept[-1] if kept else state.leader_epoch)

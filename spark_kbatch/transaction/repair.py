@@ -11,18 +11,22 @@ But that needs the states of its partitions, and those of __transaction_state. H
     4. all others
 
 With `dry_run` nothing is written and no lock is taken.
+
+A log of which nothing can be made is reported, and the others are looked at all the same. Where the
+roll forward fails nothing more is written: what lies past a recorded end may be what it needs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from spark_kbatch.errors import KBatchError
+from spark_kbatch.errors import KBatchError, LogDirLockedError
 from spark_kbatch.log.recovery import lowered
-from spark_kbatch.log.repair import LogRepair, RepairReport, is_lost
+from spark_kbatch.log.repair import UNKNOWN_OFFSET, LogRepair, RepairReport, is_lost
 from spark_kbatch.log.state import LogState, read_state
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.manager import ReplicaManager
@@ -44,22 +48,41 @@ class Repair:
         """Repair these; reports come in the order of the work.
 
         Raises:
-            KafkaStorageError: a directory is not there, or something in it cannot be read.
             LogDirLockedError: a broker is in.
         """
         wanted = sorted(set(topic_partitions))
-        lost = [tp for tp in wanted if is_lost(self._manager.log(tp))]
+        lost = [tp for tp in wanted if self._is_lost(tp)]
         if TRANSACTION_STATE in lost:
-            yield self._repair_transactions()
+            yield _reported(TRANSACTION_STATE, self._repair_transactions)
         known = self._recorded_states()
         for tp in lost:
             if tp != TRANSACTION_STATE:
-                yield self._repair(tp, known.get(tp, {}))
-        if not self._dry_run:
-            self._coordinator.roll_forward()
+                yield _reported(tp, functools.partial(self._repair, tp, known.get(tp, {})))
+        unfinished = self._roll_forward()
         for tp in wanted:
             if tp not in lost:
-                yield self._repair(tp, known.get(tp, {}))
+                report = _reported(tp, functools.partial(self._repair, tp, known.get(tp, {})))
+                if unfinished and (report.found or report.damaged):
+                    report = report._replace(damaged=(*report.damaged, unfinished))
+                yield report
+
+    def _is_lost(self, tp: TopicPartition) -> bool:
+        try:
+            return is_lost(self._manager.log(tp))
+        except (OSError, KBatchError):
+            return False  # Its repair says why.
+
+    def _roll_forward(self) -> str:
+        """Finish a decided commit; why that fails, if it does. Nothing more is written then."""
+        try:
+            if not self._dry_run:
+                self._coordinator.roll_forward()
+        except LogDirLockedError:
+            raise
+        except (OSError, KBatchError) as error:
+            self._dry_run = True
+            return f"nothing is written here: a commit that is decided cannot be finished: {error}"
+        return ""
 
     def _repair(self, tp: TopicPartition, known: Mapping[int, LogState]) -> RepairReport:
         topic_id = self._manager.metadata.topic(tp.topic).topic_id
@@ -118,3 +141,13 @@ def _last_prepare(replica: Replica) -> int | None:
         if transaction.value.status == PREPARE_COMMIT:
             found = transaction.offset
     return found
+
+
+def _reported(tp: TopicPartition, repair: Callable[[], RepairReport]) -> RepairReport:
+    """The report of a repair, also of one that fails."""
+    try:
+        return repair()
+    except LogDirLockedError:
+        raise
+    except (OSError, KBatchError) as error:
+        return RepairReport(tp, UNKNOWN_OFFSET, UNKNOWN_OFFSET, (), (str(error),))

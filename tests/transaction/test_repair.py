@@ -129,3 +129,42 @@ def test_one_partition_can_be_repaired_alone(cluster: Cluster) -> None:
     (report,) = cluster.repair([FIRST])
     assert report.topic_partition == FIRST
     assert counts(Cluster(str(cluster.path))) == {FIRST: 2, SECOND: 3}
+
+
+def damaged_base_offset(cluster: Cluster, tp: TopicPartition) -> None:
+    path = cluster.metadata.log_directory(tp) / f"{0:020d}.log"
+    path.write_bytes(b"\x80" + path.read_bytes()[1:])
+
+
+@pytest.mark.parametrize("dry_run", [False, True], ids=["repair", "look"])
+@pytest.mark.parametrize("lost", ["directory", "base offset"])
+def test_later_partitions_are_looked_at_after_one_that_cannot_be_repaired(
+    cluster: Cluster, lost: str, dry_run: bool
+) -> None:
+    directory = cluster.metadata.log_directory(FIRST)
+    if lost == "directory":
+        directory.rename(directory.parent.parent / "moved away")
+    else:
+        damaged_base_offset(cluster, FIRST)
+    damaged_base_offset(cluster, SECOND)
+    reports = {report.topic_partition: report for report in cluster.repair(dry_run=dry_run)}
+    assert reports.keys() == {COMMITS, TRANSACTIONS, FIRST, SECOND}
+    (first,), (second,) = reports[FIRST].damaged, reports[SECOND].damaged
+    assert f"{directory} is gone" in first if lost == "directory" else "base offset" in first
+    assert "base offset" in second
+    assert reports[TRANSACTIONS].damaged == ()
+
+
+def test_what_a_commit_needs_that_cannot_be_finished_is_left_as_it_is(cluster: Cluster) -> None:
+    cluster = stopped_in_the_flip(cluster, 0)
+    directory = cluster.metadata.log_directory(FIRST)
+    away = directory.rename(directory.parent.parent / "moved away")
+    other = cluster.metadata.log_directory(SECOND)
+    (other / f"{0:020d}.index").unlink()
+    before = {path.name: path.read_bytes() for path in other.iterdir()}
+    reports = {report.topic_partition: report for report in cluster.repair()}
+    assert "a commit that is decided cannot be finished" in reports[SECOND].damaged[-1]
+    assert {path.name: path.read_bytes() for path in other.iterdir()} == before
+    away.rename(directory)
+    list(cluster.repair())
+    assert counts(Cluster(str(cluster.path))) == COUNTS
