@@ -294,6 +294,11 @@ class DiskFiles(Files):
             node = self._node(directory)
             return node.number, node.changes
 
+    def fingerprint(self, path: Path) -> tuple[int, ...] | None:
+        with self.disk.changed:
+            node = self._find(path)
+            return None if node is None else (node.number, node.changes, node.modified_ns)
+
     def size(self, path: Path) -> int:
         with self.disk.changed:
             return len(self._node(path).data)
@@ -381,6 +386,10 @@ class DiskFiles(Files):
     def set_modified_ms(self, path: Path, time_ms: int) -> None:
         with self.disk.changed:
             self._node(path).modified_ns = time_ms * 1_000_000
+
+    def set_descriptor_modified_ns(self, descriptor: int, time_ns: int) -> None:
+        with self.disk.changed:
+            self.disk.descriptors[descriptor][0].modified_ns = time_ns
 
     def link(self, source: Path, target: Path) -> bool:
         with self.disk.changed:

@@ -275,6 +275,10 @@ class Files:
         """Make `modified_ms` say this."""
         os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
 
+    def set_descriptor_modified_ns(self, descriptor: int, time_ns: int) -> None:
+        """Give an open file this time of its last write."""
+        os.utime(descriptor, ns=(time_ns, time_ns))
+
     def link(self, source: Path, target: Path) -> bool:
         """Give the file a second name; False where `target` exists."""
         try:
@@ -319,7 +323,7 @@ class Files:
             # The file system's own clock ticks so slowly that a file could look like the one before
             # the last, whose inode it may have: see `fingerprint`.
             now_ns = time.time_ns()
-            os.utime(descriptor, ns=(now_ns, now_ns))
+            self.set_descriptor_modified_ns(descriptor, now_ns)
             self.flush_descriptor(descriptor)
         finally:
             self.close(descriptor)
