@@ -389,6 +389,7 @@ class Cluster(TopicReader):
         flush: bool,
         internal_topics_allowed: bool = False,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        lock_timeout_ms: int | None = None,
     ) -> None:
         """As `ReplicaManager.append_records`; a commit that a dead committer left is finished."""
         self.manager.append_records(
@@ -400,6 +401,7 @@ class Cluster(TopicReader):
             on_complete=on_complete,
             flush=flush,
             commits=self._commits(flush=flush),
+            lock_timeout_ms=lock_timeout_ms,
         )
 
     def _commits(self, *, flush: bool) -> Coordinator:

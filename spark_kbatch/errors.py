@@ -24,6 +24,7 @@ KBatchError
     FencedLeaderEpochError          a leader epoch that is over
       UnknownLeaderEpochError       a leader epoch that has not begun here
     LogDirLockedError               a broker holds the log dir
+    LockTimeoutError                a lock was not free in time; lock, path, waited_s
     NotLeaderOrFollowerError        the leader changed while an answer was awaited
     NotEnoughReplicasError          fewer in sync than min.insync.replicas; nothing is written
     NotEnoughReplicasAfterAppendError  the same, but the records are written
@@ -361,6 +362,25 @@ class UnknownLeaderEpochError(FencedLeaderEpochError):
 
 class LogDirLockedError(RetriableError):
     """Another program, a Kafka broker most likely, holds a log dir."""
+
+
+class LockTimeoutError(RetriableError):
+    """A lock was not free in time; nothing is written.
+
+    `lock` is what it is of: a partition, or "commit".
+    """
+
+    def __init__(self, lock: str, path: str, waited_s: float) -> None:
+        super().__init__(lock, path, waited_s)
+        self.lock, self.path, self.waited_s = lock, path, waited_s
+
+    def __str__(self) -> str:
+        return (
+            f"the lock of {self.lock} was not free within {self.waited_s:.1f} s: another process, or "
+            "thread, holds it, which writes for long, is stopped, or hangs; nothing is written. "
+            f"`lsof {self.path}` shows who has the lock's file open on this machine; with the end of "
+            "that process the lock is free"
+        )
 
 
 class NotLeaderOrFollowerError(RetriableError):

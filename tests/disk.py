@@ -15,8 +15,7 @@ What was not flushed may survive or not, each thing by itself:
                 thing, and a flush of either directory covers it. A flush of a file keeps its bytes
                 and not its name.
 
-Two processes that are alive at once see the disk under two mounts, because a process's own table of
-locks is kept by path. Waiting for a lock is waiting in a thread; `Disk.waiting` says who does.
+Waiting for a lock is waiting in a thread; `Disk.waiting` says who does.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from spark_kbatch.log.files import Buffer, Files, Lock
+from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.log.lock_files import LockFile
 
 SECTOR = 512
 
@@ -48,8 +48,8 @@ class Node:
         self.images: list[bytes] = [b""]  # flushed, and after each change since then
         self.entries: dict[str, Node] = {}
         self.flushed_entries: dict[str, Node] = {}
-        self.flock_holder: Lock | None = None
-        self.byte_holders: dict[int, DiskFiles] = {}
+        self.flock_holder: LockFile | None = None
+        self.byte_holders: dict[int, LockFile] = {}
 
     def changed(self) -> None:
         self.modified_ns = time.time_ns()
@@ -196,15 +196,14 @@ def _survivor(images: list[bytes], rng: random.Random, losing: float) -> bytes:
     return bytes(out)
 
 
-class _HeldFlock(Lock):
+class _LockFile(LockFile):
     def __init__(self, files: DiskFiles, descriptor: int, path: Path) -> None:
-        super().__init__(descriptor, path)
-        self._files = files
+        self.files, self.descriptor, self.path = files, descriptor, path
 
     def release(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            self._files.release_flock(descriptor, self)
+        if self.descriptor >= 0:
+            self.files.release_locks(self)
+            self.descriptor = -1
 
 
 class DiskFiles(Files):
@@ -337,10 +336,7 @@ class DiskFiles(Files):
 
     def close(self, descriptor: int) -> None:
         with self.disk.changed:
-            holders = self.disk.descriptors.pop(descriptor)[0].byte_holders
-            for position in [one for one, holder in holders.items() if holder is self]:
-                del holders[position]
-            self.disk.changed.notify_all()
+            del self.disk.descriptors[descriptor]
 
     # Writing.
 
@@ -439,50 +435,50 @@ class DiskFiles(Files):
         finally:
             self.disk.waiting.remove(self)
 
-    def flock(self, path: Path) -> Lock:
+    def flock(self, path: Path, *, wait: bool = True) -> LockFile | None:
         with self.disk.changed:
             while True:
                 node = self._find(path) or self._made(path)
                 if node.flock_holder is None:
                     break
+                if not wait:
+                    return None
                 self._wait(lambda node=node: node.flock_holder is None)
-            node.flock_holder = _HeldFlock(self, self._open(node, path), path)
+            node.flock_holder = _LockFile(self, self._open(node, path), path)
             return node.flock_holder
 
-    def release_flock(self, descriptor: int, lock: Lock) -> None:
+    def release_locks(self, file: LockFile) -> None:
         """Let go."""
         with self.disk.changed:
-            node = self.disk.descriptors[descriptor][0]
-            assert node.flock_holder is lock
-            node.flock_holder = None
-            self.close(descriptor)
+            node = self.disk.descriptors[file.descriptor][0]
+            if node.flock_holder is file:
+                node.flock_holder = None
+            for position in [one for one, holder in node.byte_holders.items() if holder is file]:
+                del node.byte_holders[position]
+            self.close(file.descriptor)
             self.disk.changed.notify_all()
 
-    def is_at(self, descriptor: int, path: Path) -> bool:
+    def is_at(self, file: LockFile) -> bool:
         with self.disk.changed:
-            found = self.disk.descriptors.get(descriptor)
-            return found is not None and self._find(path) is found[0]
+            found = self.disk.descriptors.get(file.descriptor)
+            return found is not None and self._find(file.path) is found[0]
 
-    def open_for_locks(self, path: Path) -> int:
+    def open_for_locks(self, path: Path) -> LockFile:
         with self.disk.changed:
             node = self._find(path) or self._made(path)
-            return self._open(node, path)
+            return _LockFile(self, self._open(node, path), path)
 
-    def lock_byte(self, descriptor: int, position: int) -> None:
+    def lock_byte(self, file: LockFile, position: int, *, wait: bool = True) -> bool:
         with self.disk.changed:
-            holders = self.disk.descriptors[descriptor][0].byte_holders
-            if holders.get(position) not in (None, self):
+            holders = self.disk.descriptors[file.descriptor][0].byte_holders
+            if holders.get(position) not in (None, file):
+                if not wait:
+                    return False
                 self._wait(lambda: position not in holders)
-            holders[position] = self
+            holders[position] = file
+            return True
 
-    def unlock_byte(self, descriptor: int, position: int) -> None:
-        with self.disk.changed:
-            holders = self.disk.descriptors[descriptor][0].byte_holders
-            if holders.get(position) is self:
-                del holders[position]
-            self.disk.changed.notify_all()
-
-    def share_lock(self, descriptor: int) -> bool:
+    def share_lock(self, file: LockFile) -> bool:
         return True  # no broker runs here
 
     take_lock = share_lock

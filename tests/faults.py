@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_kbatch.log.files import Buffer, Files, Lock
+from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.log.lock_files import LockFile
 from tests.disk import Disk, DiskFiles
 
 CAN_BE_TORN = frozenset({"write", "truncate", "make_dir", "remove_dir"})
@@ -144,11 +145,11 @@ class Faults(Files):
         self._step("flush", descriptor)
         super().flush_descriptor(descriptor)
 
-    def flock(self, path: Path) -> Lock:
+    def flock(self, path: Path, *, wait: bool = True) -> LockFile | None:
         self._step("lock", path)
-        return super().flock(path)
+        return super().flock(path, wait=wait)
 
-    def open_for_locks(self, path: Path) -> int:
+    def open_for_locks(self, path: Path) -> LockFile:
         self._step("lock", path)
         return super().open_for_locks(path)
 

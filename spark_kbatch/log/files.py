@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import TypeAlias
+from typing import TypeAlias, overload
+
+from spark_kbatch.log.lock_files import LOCKS_OF_PARTITIONS, LockFile, WholeFile
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -59,39 +59,6 @@ class AppendFile:
             self._files.close(descriptor)
 
 
-class Lock:
-    """A held file lock; released by `release`, by the end of a with block, or by the process's."""
-
-    def __init__(self, descriptor: int, path: Path) -> None:
-        self._descriptor = descriptor
-        self._process_id = os.getpid()
-        self.path = path
-
-    def release(self) -> None:
-        """Let go; doing so again does nothing."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor < 0:
-            return
-        try:
-            # A process that was forked meanwhile has a copy of the descriptor, so that closing ours
-            # would not be enough; nor may it let go of a lock that is not its own.
-            if self._process_id == os.getpid():
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-        finally:
-            os.close(descriptor)
-
-    def __enter__(self) -> Lock:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.release()
-
-
 class _Opened:
     """An open file, while in the context. An append opens ten: so no generator."""
 
@@ -122,6 +89,8 @@ class _Opened:
 
 class Files:
     """The disk. Every method that changes something is one step that a crash may cut off."""
+
+    _lock_file = LOCKS_OF_PARTITIONS
 
     # Reading.
 
@@ -332,58 +301,55 @@ class Files:
 
     # Locks.
 
-    def flock(self, path: Path) -> Lock:
-        """Wait for the exclusive flock on `path`.
+    def place_of_lock(self, topic: str, partition: int) -> tuple[str, int]:
+        """Where a partition's lock is: the name of a file, and a byte of it."""
+        return self._lock_file.place(topic, partition)
+
+    @overload
+    def flock(self, path: Path) -> LockFile: ...
+    @overload
+    def flock(self, path: Path, *, wait: bool) -> LockFile | None: ...
+    def flock(self, path: Path, *, wait: bool = True) -> LockFile | None:
+        """Take the exclusive flock on `path`; None where another has it and `wait` is false.
 
         The lock counts only while its file is the one at its path: one that was replaced while we
         waited is taken again.
         """
         while True:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            file = WholeFile(path)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                counts = self.is_at(descriptor, path)
+                if not file.take(wait=wait):
+                    file.release()
+                    return None
+                counts = self.is_at(file)
             except BaseException:
-                self.close(descriptor)
+                file.release()
                 raise
             if counts:
-                return Lock(descriptor, path)
-            self.close(descriptor)
+                return file
+            file.release()
 
-    def is_at(self, descriptor: int, path: Path) -> bool:
-        """Whether `descriptor` is of the file that is now at `path`."""
+    def open_for_locks(self, path: Path) -> LockFile:
+        """For the next three, which another opening of the same file excludes, in any thread."""
+        return self._lock_file(path)
+
+    def lock_byte(self, file: LockFile, position: int, *, wait: bool = True) -> bool:
+        """Take the exclusive lock on one byte; False where another has it and `wait` is false."""
+        return file.take(position, wait=wait)
+
+    def share_lock(self, file: LockFile) -> bool:
+        """Take the shared lock of a log dir's `.lock`; False where a broker holds it."""
+        return file.take(shared=True, wait=False)
+
+    def take_lock(self, file: LockFile) -> bool:
+        """Take the exclusive lock of a log dir's `.lock`; False where anyone else has one."""
+        return file.take(wait=False)
+
+    def is_at(self, file: LockFile) -> bool:
+        """Whether it is the file that is now at its path."""
         try:
-            there = os.stat(str(path))  # noqa: PTH116  half the time of Path.stat, in every append
+            there = os.stat(str(file.path))  # noqa: PTH116  half the time of Path.stat, in every append
         except FileNotFoundError:
             return False
-        here = os.fstat(descriptor)
+        here = os.fstat(file.descriptor)
         return here.st_ino == there.st_ino and here.st_dev == there.st_dev
-
-    def open_for_locks(self, path: Path) -> int:
-        """A descriptor for `lock_bytes`. Closing any descriptor of the file drops all its locks."""
-        return os.open(str(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-
-    def lock_byte(self, descriptor: int, position: int) -> None:
-        """Wait for the exclusive record lock on one byte; excludes other processes, not threads."""
-        fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, position)
-
-    def unlock_byte(self, descriptor: int, position: int) -> None:
-        """Release what `lock_byte` took."""
-        fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, position)
-
-    def share_lock(self, descriptor: int) -> bool:
-        """Take the shared record lock of a log dir's `.lock`; False where a broker holds it."""
-        return self._try_lock(descriptor, fcntl.LOCK_SH)
-
-    def take_lock(self, descriptor: int) -> bool:
-        """Take the exclusive record lock of a log dir's `.lock`; False where anyone else has one."""
-        return self._try_lock(descriptor, fcntl.LOCK_EX)
-
-    def _try_lock(self, descriptor: int, kind: int) -> bool:
-        try:
-            fcntl.lockf(descriptor, kind | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                return False
-            raise
-        return True

@@ -3,112 +3,53 @@
     commit       flock on locks/commit        one committer at a time; also the lock of
                                               __transaction_state
     metadata     flock on locks/metadata      cluster.json, topics/*.json
-    partition    record lock on byte N of     a partition's log
-                 locks/TOPIC.lock
+    partition    byte N of locks/TOPIC.lock   a partition's log; `lock_files.py` has what macOS does
 
-flock and record locks work between processes; a mutex beside each does the same between threads.
-The commit and metadata locks open their file anew each time, so a forked child never shares them.
-
-    log dir      shared record lock on        keeps a broker, which takes it exclusively, out of a
+    log dir      shared lock on               keeps a broker, which takes it exclusively, out of a
                  broker-N/.lock               log dir that this process writes into
-    broker's     exclusive record lock on     keeps a broker out of its own log dir while a topic is
-    log dir      its .lock                    placed there; one at a time in a process
+    broker's     exclusive lock on its        keeps a broker out of its own log dir while a topic is
+    log dir      .lock                        placed there; one at a time in a process
 
-Record locks belong to a process and are dropped when *any* of its descriptors of the file is
-closed: so all `Locks` of one directory share one descriptor per file, which is closed only while no
-lock on it is held. A forked child begins with none. A lock counts only while its file is the one at
-its path: one that was replaced is left to those who hold locks on it, and opened anew by all others.
+Who takes a lock opens its file for that. So threads exclude each other as processes do, whatever name
+of the cluster they use, and nothing is shared in a process. A lock counts only while its file is the
+one at its path: one that was replaced is left to those who hold locks on it, and opened again by all
+others.
 
-The kernel looks for deadlocks between processes, not threads, and so sees some that are none:
-
-    1. A's first thread holds a-0; B's first thread holds a-1 and waits for nothing.
-    2. A's first thread waits for a-1: process A waits for process B.
-    3. B's second thread wants a-0: B would wait for A, and gets EDEADLK.
-
-Since every thread takes its locks in the one order, no deadlock is real: whoever gets EDEADLK tries
-again, until the others have moved on.
+Nobody is told of a deadlock; since everyone takes locks in the one order, there is none. Who waits
+without a deadline waits in the kernel, in whose queue the first is served first, and says so after a
+while: whoever may read the folder can hold a lock. Who has a deadline asks again and again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
+import logging
 import os
-import random
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from spark_kbatch.errors import LogDirLockedError
+from spark_kbatch.errors import LockTimeoutError, LogDirLockedError
 from spark_kbatch.log.files import Files
+from spark_kbatch.log.lock_files import LockFile
 from spark_kbatch.model import TopicPartition
 
-_DEADLOCK_PAUSE_S = 0.0005, 0.005  # at random, so that two do not step on each other for ever
+logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
-class _LockFile:
-    """A file to lock bytes of, and the one descriptor of it, while some thread uses it.
+_PAUSE_S = 0.0001, 0.005  # of who asks again and again: the first, and the longest
+_SAID_AFTER_S, _SAID_AGAIN_AFTER_S = 5.0, 300.0
 
-    Where another file is at its path by now, this one is left to those who hold locks on it.
-    """
-
-    __slots__ = ("_mutex", "_users", "descriptor", "path")
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._mutex = threading.Lock()  # guards the rest; innermost
-        self._users, self.descriptor = 0, -1
-
-    def open(self, files: Files) -> bool:
-        """Use it, until `close`; whether nobody else does."""
-        with self._mutex:
-            is_first = self._users == 0
-            if is_first:
-                self.descriptor = files.open_for_locks(self.path)
-            self._users += 1
-        return is_first
-
-    def close(self, files: Files, locked_byte: int | None = None) -> None:
-        """Let go of it, and of the lock on a byte of it."""
-        with self._mutex:
-            self._users -= 1
-            if self._users == 0:
-                files.close(self.descriptor)  # which lets go of the lock, too
-            elif locked_byte is not None:
-                files.unlock_byte(self.descriptor, locked_byte)
-
-    def replace_in(self, known: dict[str, _LockFile], name: str) -> None:
-        """Have others use the file that is at the path now."""
-        with self._mutex:  # all who find it replaced hold this one, so that one new file is made
-            if known.get(name) is self:
-                known[name] = _LockFile(self.path)
-
-
-class _Shared:
-    """What all `Locks` of one directory in one process have in common."""
-
-    def __init__(self) -> None:
-        self.process = _process
-        self.commit = threading.Lock()  # before the file's lock; so are the next two
-        self.metadata = threading.Lock()
-        self.partitions: dict[TopicPartition, threading.Lock] = {}
-        self.topics: dict[str, _LockFile] = {}
-        self.log_dirs: dict[str, _LockFile] = {}  # by path
-
-
-_process = object()  # another one in each process
-_shared: dict[Path, _Shared] = {}
 _broker_log_dirs = threading.Lock()  # held with the lock of a broker's log dir; before it
 
 
 def _forget() -> None:
-    """In a forked child: it holds none of its parent's locks, and its threads are gone."""
-    global _broker_log_dirs, _process
-    _process = object()
-    _shared.clear()
+    """In a forked child: the threads of its parent are gone."""
+    global _broker_log_dirs
     _broker_log_dirs = threading.Lock()
 
 
@@ -121,46 +62,61 @@ class Commits(Protocol):
     def is_pending(self, topic_partitions: Collection[TopicPartition], /) -> bool:
         """Whether a commit that is not complete has written to one of these, or may have."""
 
-    def roll_forward(self) -> None:
-        """Finish it. Takes the commit lock, then partition locks."""
+    def roll_forward(self, *, deadline: float | None = None) -> None:
+        """Finish it. Takes the commit lock, by the deadline, then partition locks."""
 
 
 class Locks:
-    """The locks of one cluster, for every thread of one process."""
+    """The locks of one cluster.
+
+    A deadline is a time of `time.monotonic`. It is kept while others hold a lock; once it has passed,
+    a lock that is free is taken all the same.
+    """
 
     def __init__(self, files: Files, locks_dir: Path) -> None:
         self._files, self._dir = files, locks_dir
-        self._known = _shared.setdefault(locks_dir, _Shared())
 
-    @property
-    def _state(self) -> _Shared:
-        if self._known.process is not _process:
-            self._known = _shared.setdefault(self._dir, _Shared())
-        return self._known
+    def commit(self, *, deadline: float | None = None) -> AbstractContextManager[object]:
+        """Of whoever publishes; held from placing to the last flip.
 
-    @contextlib.contextmanager
-    def commit(self) -> Iterator[None]:
-        """Of whoever publishes; held from placing to the last flip."""
-        with self._state.commit, self._files.flock(self._dir / "commit"):
-            yield
+        Raises:
+            LockTimeoutError: by the deadline it was not free.
+        """
+        return self._flocked("commit", deadline)
 
-    @contextlib.contextmanager
-    def metadata(self) -> Iterator[None]:
+    def metadata(self) -> AbstractContextManager[object]:
         """Of whoever changes cluster.json or a topic's file."""
-        with self._state.metadata, self._files.flock(self._dir / "metadata"):
+        return self._flocked("metadata", None)
+
+    @contextlib.contextmanager
+    def _flocked(self, name: str, deadline: float | None) -> Iterator[None]:
+        path = self._dir / name
+
+        def take(wait: bool) -> LockFile | None:
+            return self._files.flock(path, wait=wait)
+
+        with _waited_for(take, name, path, deadline):
             yield
 
     def partitions(
-        self, topic_partitions: Iterable[TopicPartition], commits: Commits | None = None
+        self,
+        topic_partitions: Iterable[TopicPartition],
+        commits: Commits | None = None,
+        *,
+        deadline: float | None = None,
     ) -> AbstractContextManager[None]:
         """Of whoever writes to these logs; taken in the one order.
 
         Args:
             commits: with these, a commit that was decided and not flipped in one of the partitions
                 is finished before. All writers but committers have to.
+            deadline: until when to wait; for ever by default.
+
+        Entering it raises:
+            LockTimeoutError: by the deadline one of them was not free; none is held then.
         """
         return _PartitionLocks(
-            self._files, self._dir, self._state, sorted({*topic_partitions}), commits
+            self._files, self._dir, sorted({*topic_partitions}), commits, deadline
         )
 
     def log_dir(self, path: Path) -> AbstractContextManager[None]:
@@ -169,7 +125,7 @@ class Locks:
         Entering it raises:
             LogDirLockedError: a broker is in.
         """
-        return _SharedLogDir(self._files, self._state, path)
+        return _SharedLogDir(self._files, path)
 
     @contextlib.contextmanager
     def exclusive_log_dir(self, path: Path) -> Iterator[None]:
@@ -178,17 +134,13 @@ class Locks:
         Raises:
             LogDirLockedError: the broker is in, or another process that writes there.
         """
-        with _broker_log_dirs:
-            descriptor = self._files.open_for_locks(path / ".lock")
-            try:
-                if not self._files.take_lock(descriptor):
-                    raise LogDirLockedError(
-                        f"{path / '.lock'} is held by another program, a Kafka broker most likely: "
-                        "stop it first"
-                    )
-                yield
-            finally:
-                self._files.close(descriptor)
+        with _broker_log_dirs, self._files.open_for_locks(path / ".lock") as file:
+            if not self._files.take_lock(file):
+                raise LogDirLockedError(
+                    f"{file.path} is held by another program, a Kafka broker most likely: "
+                    "stop it first"
+                )
+            yield
 
 
 # Every append takes some of the next two: so they are no generators.
@@ -197,115 +149,145 @@ class Locks:
 class _SharedLogDir:
     """A log dir's lock, shared with all that write into it, but a broker."""
 
-    __slots__ = ("_at", "_files", "_known", "_log_dir")
+    __slots__ = ("_file", "_files", "_log_dir")
 
-    def __init__(self, files: Files, state: _Shared, log_dir: Path) -> None:
-        self._files, self._known, self._log_dir = files, state.log_dirs, log_dir
+    def __init__(self, files: Files, log_dir: Path) -> None:
+        self._files, self._log_dir = files, log_dir
 
     def __enter__(self) -> None:
-        name = str(self._log_dir)
-        self._at = _locked(self._files, self._known, name, self._log_dir, ".lock", None)
+        # It is opened now and waits for nobody: so it is the file at its path.
+        self._file = file = self._files.open_for_locks(self._log_dir / ".lock")
+        try:
+            is_shared = self._files.share_lock(file)
+        except BaseException:
+            file.release()
+            raise
+        if not is_shared:
+            file.release()
+            raise LogDirLockedError(
+                f"{file.path} is held by another program, a Kafka broker most likely: stop it, or "
+                "write elsewhere"
+            )
 
     def __exit__(self, *_: object) -> None:
-        self._at.close(self._files)
+        self._file.release()
 
 
 class _PartitionLocks:
     """The locks of some partitions, taken in order."""
 
-    __slots__ = ("_commits", "_dir", "_files", "_held", "_state", "_topic_partitions")
+    __slots__ = ("_commits", "_deadline", "_dir", "_files", "_held", "_topic_partitions")
 
     def __init__(
         self,
         files: Files,
         directory: Path,
-        state: _Shared,
         topic_partitions: list[TopicPartition],
         commits: Commits | None,
+        deadline: float | None,
     ) -> None:
-        self._files, self._dir, self._state = files, directory, state
+        self._files, self._dir = files, directory
         self._topic_partitions, self._commits = topic_partitions, commits
-        self._held: list[tuple[threading.Lock, _LockFile, int]] = []
+        self._deadline = deadline
+        self._held: list[LockFile] = []
 
     def __enter__(self) -> None:
         commits = self._commits
         while True:
             try:
-                for topic_partition in self._topic_partitions:
-                    self._take(topic_partition)
+                self._take_all()
                 if commits is None or not commits.is_pending(self._topic_partitions):
                     return
             except BaseException:
                 self.__exit__()
                 raise
             self.__exit__()
-            commits.roll_forward()
+            commits.roll_forward(deadline=self._deadline)
 
     def __exit__(self, *_: object) -> None:
         try:
             while self._held:
-                thread_lock, at, byte = self._held.pop()
-                try:
-                    at.close(self._files, byte)
-                finally:
-                    thread_lock.release()
+                self._held.pop().release()
         finally:
             if self._held:  # The others, too, where one could not be let go.
                 self.__exit__()
 
-    def _take(self, topic_partition: TopicPartition) -> None:
-        (topic, byte), known = topic_partition, self._state.partitions
-        thread_lock = known.get(topic_partition) or known.setdefault(
-            topic_partition, threading.Lock()
-        )
-        thread_lock.acquire()
-        try:
-            at = _locked(self._files, self._state.topics, topic, self._dir, f"{topic}.lock", byte)
-        except BaseException:
-            thread_lock.release()
-            raise
-        self._held.append((thread_lock, at, byte))
+    def _take_all(self) -> None:
+        place_of_lock = self._files.place_of_lock
+        places = {(tp.topic, *place_of_lock(*tp)): tp for tp in self._topic_partitions}
+        by_file: dict[str, dict[int, TopicPartition]] = {}
+        for (_, name, byte), topic_partition in sorted(places.items()):
+            by_file.setdefault(name, {})[byte] = topic_partition
+        for name, of_bytes in by_file.items():
+            self._take(self._dir / name, of_bytes)
+
+    def _take(self, path: Path, of_bytes: dict[int, TopicPartition]) -> None:
+        """Hold these bytes of the file that is at the path."""
+        files = self._files
+        while True:
+            file = files.open_for_locks(path)
+            self._held.append(file)
+            for byte, topic_partition in of_bytes.items():
+                if not files.lock_byte(file, byte, wait=False):
+                    self._wait_for(file, byte, topic_partition)
+            if files.is_at(file):
+                return
+            self._held.pop().release()
+
+    def _wait_for(self, file: LockFile, byte: int, topic_partition: TopicPartition) -> None:
+        def take(wait: bool) -> bool | None:
+            return self._files.lock_byte(file, byte, wait=wait) or None
+
+        _waited_for(take, str(topic_partition), file.path, self._deadline)
 
 
-def _locked(
-    files: Files,
-    known: dict[str, _LockFile],
-    name: str,
-    directory: Path,
-    file_name: str,
-    byte: int | None,
-) -> _LockFile:
-    """The file that is at its path, with a byte of it locked, or shared with others where that is None.
+def _waited_for(
+    take: Callable[[bool], T | None], lock: str, path: Path, deadline: float | None
+) -> T:
+    """What `take`, told whether to wait, answers once it is not None.
 
     Raises:
-        LogDirLockedError: it cannot be shared.
+        LockTimeoutError: by the deadline it was None.
     """
+    found = take(False)
+    if found is not None:
+        return found
+    begun = time.monotonic()
+    if deadline is None:
+        with _said_while_waiting(lock, path):
+            found = take(True)
+        assert found is not None
+        return found
+    pause_s, longest_s = _PAUSE_S
     while True:
-        at = known.get(name) or known.setdefault(name, _LockFile(directory / file_name))
-        is_first = at.open(files)
-        try:
-            if byte is not None:
-                _wait_for_byte(files, at.descriptor, byte)
-            elif not files.share_lock(at.descriptor):
-                raise LogDirLockedError(
-                    f"{at.path} is held by another program, a Kafka broker most likely: stop it, or "
-                    "write elsewhere"
-                )
-            # Sharing waits for nobody, so what was opened just now is the one at its path.
-            if (is_first and byte is None) or files.is_at(at.descriptor, at.path):
-                return at
-            at.replace_in(known, name)
-        except BaseException:
-            at.close(files, byte)
-            raise
-        at.close(files, byte)
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise LockTimeoutError(lock, str(path), time.monotonic() - begun)
+        time.sleep(min(pause_s, left_s))
+        found = take(False)
+        if found is not None:
+            return found
+        pause_s = min(2 * pause_s, longest_s)
 
 
-def _wait_for_byte(files: Files, descriptor: int, position: int) -> None:
-    while True:
-        try:
-            return files.lock_byte(descriptor, position)
-        except OSError as error:
-            if error.errno != errno.EDEADLK:
-                raise
-        time.sleep(random.uniform(*_DEADLOCK_PAUSE_S))
+@contextlib.contextmanager
+def _said_while_waiting(lock: str, path: Path) -> Iterator[None]:
+    """Log after a while what is waited for, and then from time to time."""
+    is_over = threading.Event()
+    begun = time.monotonic()
+
+    def say() -> None:
+        pause_s = _SAID_AFTER_S
+        while not is_over.wait(pause_s):
+            logger.warning(
+                "the lock of %s has not been free for %.0f s: another process, or thread, holds it; "
+                "`lsof %s` shows who has its file open on this machine",
+                lock, time.monotonic() - begun, path,
+            )  # fmt: skip
+            pause_s = _SAID_AGAIN_AFTER_S
+
+    threading.Thread(target=say, name="kbatch-lock-wait", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()

@@ -21,7 +21,10 @@ Source: Kafka core/.../server/ReplicaManager.scala.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import math
+import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import Protocol
 
@@ -32,6 +35,7 @@ from spark_kbatch.errors import (
     InvalidRequiredAcksError,
     KafkaStorageError,
     KBatchError,
+    LockTimeoutError,
     OffsetOutOfRangeError,
     UnknownLeaderEpochError,
 )
@@ -92,6 +96,9 @@ logger = logging.getLogger(__name__)
 
 RETENTION_CHECK_INTERVAL_MS = 300_000  # Kafka's log.retention.check.interval.ms
 
+# For one of several partitions whose locks others hold: then the next one is tried.
+_LOCK_PATIENCE_S = 0.05
+
 ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
 
 
@@ -129,11 +136,13 @@ class ReplicaManager(Partitions):
         on_complete: OnComplete,
         flush: bool,
         commits: Commits,
+        lock_timeout_ms: int | None = None,
     ) -> None:
         """Append a batch to each of these partitions; one's failure does not stop the others.
 
         Args:
-            timeout_ms: how long an answer may wait for replicas. With one replica none waits.
+            timeout_ms: how long an answer may wait: for partitions' locks, and then for replicas.
+                A partition whose lock others hold does not stop those whose lock is free.
             required_acks: -1 to wait until all in-sync replicas have the batch; 0 or 1 for the
                 leader alone: the others get it behind the answer, before this returns. With one
                 replica they are the same.
@@ -146,6 +155,8 @@ class ReplicaManager(Partitions):
                 repeating it is safe for an idempotent producer.
             flush: whether batches are on disk before they are answered.
             commits: the commits of this cluster.
+            lock_timeout_ms: how long to wait for locks, where that is less than `timeout_ms`. What
+                is not written by then is answered with a LockTimeoutError.
         Source: ReplicaManager.appendRecords.
         """
         if origin is AppendOrigin.REPLICATION:
@@ -154,6 +165,8 @@ class ReplicaManager(Partitions):
             refused = _answer(InvalidRequiredAcksError(required_acks))
             on_complete(dict.fromkeys(sorted(entries_per_partition), refused))
             return
+        wait_ms = timeout_ms if lock_timeout_ms is None else min(timeout_ms, lock_timeout_ms)
+        deadline = time.monotonic() + wait_ms / 1000
         appended: dict[TopicPartition, Appended] = {}
         accepted: dict[TopicPartition, tuple[Partition, BatchHeader]] = {}
         # All are looked at before the first lock is taken.
@@ -170,16 +183,23 @@ class ReplicaManager(Partitions):
                 appended[tp] = Appended(_answer(error))
         try:
             with self.writing({node for one, _ in accepted.values() for node in one.replicas}):
-                for tp, (partition, header) in accepted.items():
-                    appended[tp] = self._append_one(
-                        partition,
-                        entries_per_partition[tp],
-                        header,
-                        required_acks=required_acks,
-                        origin=origin,
-                        flush=flush,
-                        commits=commits,
-                    )
+                append = functools.partial(
+                    self._append_one,
+                    required_acks=required_acks, origin=origin, flush=flush, commits=commits,
+                )  # fmt: skip
+                waiting = list(accepted)
+                patience_s = 0.0 if len(waiting) > 1 else math.inf
+                while waiting:
+                    for tp in waiting:
+                        partition, header = accepted[tp]
+                        until = min(time.monotonic() + patience_s, deadline)
+                        appended[tp] = append(
+                            partition, entries_per_partition[tp], header, deadline=until
+                        )
+                    if time.monotonic() >= deadline:
+                        break
+                    waiting = [tp for tp in waiting if _is_locked(appended[tp])]
+                    patience_s = _LOCK_PATIENCE_S if len(waiting) > 1 else math.inf
         except (OSError, KBatchError) as error:
             appended |= dict.fromkeys(accepted, Appended(_answer(error)))
         self._answer_or_wait(appended, required_acks, timeout_ms, on_complete, commits)
@@ -187,7 +207,7 @@ class ReplicaManager(Partitions):
             if result.error is not None:
                 continue
             if not is_decided:
-                self.replicate([topic_partition], commits, flush=flush)
+                self.replicate([topic_partition], commits, flush=flush, deadline=deadline)
             self.delayed_produces.check_and_complete(topic_partition)
             self.delayed_fetches.check_and_complete(topic_partition)
 
@@ -211,14 +231,20 @@ class ReplicaManager(Partitions):
             partition = self.partition(tp)
             decided, error = partition.reaches(one.required_offset, one.leader_epoch)
             if not decided and partition.may_join():
-                self.replicate([tp], commits, flush=True)
+                soon = time.monotonic() + _LOCK_PATIENCE_S
+                self.replicate([tp], commits, flush=True, deadline=soon)
             return decided, error
 
         delayed = DelayedProduce(timeout_ms, appended, is_decided, on_complete)
         self.delayed_produces.try_complete_else_watch(delayed, appended)
 
     def replicate(
-        self, topic_partitions: Iterable[TopicPartition], commits: Commits, *, flush: bool
+        self,
+        topic_partitions: Iterable[TopicPartition],
+        commits: Commits,
+        *,
+        flush: bool,
+        deadline: float | None = None,
     ) -> None:
         """Bring the followers of these partitions up to their leaders, as far as they can be used.
 
@@ -226,7 +252,8 @@ class ReplicaManager(Partitions):
         """
         for topic_partition in topic_partitions:
             try:
-                with self.writing(), self.locked([topic_partition], commits, flush=flush):
+                locked = self.locked([topic_partition], commits, flush=flush, deadline=deadline)
+                with self.writing(), locked:
                     pass  # That is what who takes the lock does first.
             except (OSError, KBatchError) as error:
                 logger.warning("%s is not replicated for now: %s", topic_partition, error)
@@ -241,10 +268,11 @@ class ReplicaManager(Partitions):
         origin: AppendOrigin,
         flush: bool,
         commits: Commits,
+        deadline: float,
     ) -> Appended:
         topic_partition = partition.topic_partition
         try:
-            with self.locks.partitions([topic_partition], commits):
+            with self.locks.partitions([topic_partition], commits, deadline=deadline):
                 current = self.partition(topic_partition)
                 if current is not partition:  # The topic was created again, or altered.
                     partition = current
@@ -271,6 +299,7 @@ class ReplicaManager(Partitions):
         commits: Commits,
         *,
         flush: bool = True,
+        deadline: float | None = None,
     ) -> Iterator[dict[TopicPartition, Replica]]:
         """Hold the locks of partitions to write to them; yields their leaders.
 
@@ -278,7 +307,7 @@ class ReplicaManager(Partitions):
         replicas one leads then, and the others are equal to it or not in sync. The caller keeps
         brokers out, see `writing`.
         """
-        with self.locks.partitions(topic_partitions, commits):
+        with self.locks.partitions(topic_partitions, commits, deadline=deadline):
             partitions = self.all_of(topic_partitions)
             yield {tp: one.ready_locked(flush=flush) for tp, one in partitions.items()}
 
@@ -537,6 +566,10 @@ def ensure_not_internal(topic: str) -> None:
     """
     if topic.startswith(INTERNAL_PREFIX):
         raise ConfigError(f"topic {topic!r} is the cluster's own; write to another")
+
+
+def _is_locked(appended: Appended) -> bool:
+    return isinstance(appended.result.error, LockTimeoutError)
 
 
 def _answer(error: OSError | KBatchError) -> AppendResult:

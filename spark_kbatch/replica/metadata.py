@@ -271,15 +271,26 @@ class Metadata:
         files.make_dir(self.locks_dir)
         first, second = (self.locks_dir / f".probe-{uuid.uuid4().hex}{end}" for end in "ab")
         try:
-            with files.flock(first), files.opened(first, write=True) as descriptor:
-                files.write_at(descriptor, 1, b"x")
-                files.lock_byte(descriptor, 0)
+            files.write(first, 1, b"x")
+            self._probe_locks(first)
             if not files.link(first, second) or files.read(second) != b"\0x":
                 raise OSError("hard links do not work")
             files.rename(second, first)
         finally:
             files.remove(first)
             files.remove(second)
+
+    def _probe_locks(self, path: Path) -> None:
+        files = self.files
+        with files.flock(path) as _:
+            other = files.flock(path, wait=False)
+            if other is not None:
+                other.release()
+                raise OSError("flock excludes nobody")
+        with files.open_for_locks(path) as first, files.open_for_locks(path) as second:
+            files.lock_byte(first, 0)
+            if files.lock_byte(second, 0, wait=False):
+                raise OSError("record locks exclude nobody")
 
     def make_dirs(self, folders: Sequence[Path] = ()) -> None:
         """The first step of making a cluster. The caller holds the metadata lock.

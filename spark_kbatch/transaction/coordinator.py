@@ -241,10 +241,14 @@ class Coordinator:
                 if self._manager.replica(TRANSACTION_STATE).state == replica.state:
                     raise
 
-    def roll_forward(self) -> None:
-        """Finish the commit that a dead committer decided, if there is one."""
-        with self._manager.locks.commit(), self._manager.writing():
-            self._roll_forward_locked()
+    def roll_forward(self, *, deadline: float | None = None) -> None:
+        """Finish the commit that a dead committer decided, if there is one.
+
+        Raises:
+            LockTimeoutError: by the deadline somebody else had a lock.
+        """
+        with self._manager.locks.commit(deadline=deadline), self._manager.writing():
+            self._roll_forward_locked(deadline=deadline)
 
     def discard(self, extents: Sequence[Extent], transaction: str) -> None:
         """Remove the attempts that staged these extents; all of the job, where nothing else is left.
@@ -526,7 +530,7 @@ class Coordinator:
         except (OSError, KBatchError) as error:
             logger.warning("%s stays as it is for now: %s", TRANSACTION_STATE, error)
 
-    def _roll_forward_locked(self) -> None:
+    def _roll_forward_locked(self, *, deadline: float | None = None) -> None:
         partition = self._transaction_state
         leader = partition.ready_locked(flush=self._flush)
         if not leader.state.has_pending_commit:
@@ -540,7 +544,7 @@ class Coordinator:
         # loss of power could leave the commit in this partition alone.
         with partition.leading_locked() as log:
             log.flush_state()
-        with self._manager.locks.partitions(states):
+        with self._manager.locks.partitions(states, deadline=deadline):
             self._flip(states, flush=True)
         sequence = pending.value.sequence
         if sequence != NO_TRANSACTION_SEQUENCE:

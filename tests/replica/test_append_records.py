@@ -22,6 +22,7 @@ from spark_kbatch.errors import (
     InvalidRecordError,
     InvalidRequiredAcksError,
     KafkaStorageError,
+    LockTimeoutError,
     LogDirLockedError,
     OutOfOrderSequenceError,
     RecordTooLargeError,
@@ -191,6 +192,63 @@ def test_a_broker_in_the_log_dir_is_every_partitions_error(
     monkeypatch.setattr(Files, "share_lock", lambda *_: False)
     for result in append_records(cluster, {EVENTS: batch(), OTHERS: batch()}).values():
         assert isinstance(result.error, LogDirLockedError)
+
+
+# Locks that others hold.
+
+
+def test_a_partition_whose_lock_is_held_does_not_stop_the_others(cluster: Cluster) -> None:
+    last = TopicPartition("others", 1)
+    with another(cluster).locks.partitions([EVENTS]):
+        begun = time.monotonic()
+        found = append_records(
+            cluster, {EVENTS: batch(), OTHERS: batch(), last: batch()}, lock_timeout_ms=200
+        )
+        waited_s = time.monotonic() - begun
+    assert 0.2 <= waited_s < 5
+    error = found[EVENTS].error
+    assert isinstance(error, LockTimeoutError)
+    assert (error.lock, error.path) == ("events-0", str(cluster.path / "locks/events.lock"))
+    assert [found[OTHERS].error, found[last].error] == [None, None]
+    assert [len(records) for records in contents(cluster).values()] == [0, 0, 3, 3]
+    assert append_records(cluster, {EVENTS: batch()})[EVENTS].error is None
+
+
+def test_a_lock_that_is_let_go_in_time_is_taken(cluster: Cluster) -> None:
+    held = another(cluster).locks.partitions([EVENTS, OTHERS])
+    held.__enter__()
+    timer = threading.Timer(0.1, held.__exit__, (None, None, None))
+    timer.start()
+    found = append_records(cluster, {EVENTS: batch(), OTHERS: batch()}, lock_timeout_ms=60_000)
+    assert [result.error for result in found.values()] == [None, None]
+    timer.join()
+
+
+def test_an_append_waits_no_longer_for_a_lock_than_its_timeout(cluster: Cluster) -> None:
+    answers: list[AppendResult] = []
+    with another(cluster).locks.partitions([EVENTS]):
+        cluster.append_records(
+            timeout_ms=50,
+            required_acks=-1,
+            entries_per_partition={EVENTS: batch()},
+            on_complete=lambda found: answers.extend(found.values()),
+            flush=False,
+        )
+    assert [type(answer.error) for answer in answers] == [LockTimeoutError]
+
+
+def test_an_append_waits_no_longer_for_a_committer_that_stands_still(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds the commit lock, and has flipped this partition already."""
+    monkeypatch.setattr(coordinator.Coordinator, "is_pending", lambda *_: True)
+    with another(cluster).locks.commit():
+        found = append_records(cluster, {EVENTS: batch()}, lock_timeout_ms=100)[EVENTS].error
+    assert isinstance(found, LockTimeoutError)
+    assert found.lock == "commit"
+
+
+# What is wrong with a log.
 
 
 def test_a_damaged_state_is_not_the_batchs_error(

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,14 +16,16 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.errors import LogDirLockedError
+from spark_kbatch.errors import LockTimeoutError, LogDirLockedError
 from spark_kbatch.log.files import Files
+from spark_kbatch.log.lock_files import LockFile
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.replica import locks as locks_module
 from spark_kbatch.replica.locks import Locks
 from tests import builders
 from tests.faults import open_files, run_child
 
-Take = Callable[[Locks], AbstractContextManager[None]]
+Take = Callable[[Locks], AbstractContextManager[object]]
 
 LOCKS: dict[str, Take] = {
     "commit": lambda locks: locks.commit(),
@@ -128,7 +131,6 @@ def test_a_thread_keeps_its_lock_when_another_of_its_process_leaves_the_same_fil
     folder: Path, take: Take
 ) -> None:
     with take(some_locks(folder)):
-        # Closing any descriptor of a file drops all record locks of the process on it.
         with some_locks(folder).partitions([TopicPartition("events", 3)]):
             pass
         got = folder / "got"
@@ -166,7 +168,7 @@ def test_partitions_are_taken_in_one_order_whoever_asks(folder: Path) -> None:
 
 
 def wait_until_held(path: Path, position: int) -> None:
-    """In a process of its own: to close a descriptor of the file drops all locks that its process has."""
+    """Where another process is to take it."""
     with path.open("rb+") as file:
         file.seek(position)
         while True:
@@ -178,7 +180,7 @@ def wait_until_held(path: Path, position: int) -> None:
 
 
 def test_threads_whose_processes_wait_for_each_other_both_get_their_locks(folder: Path) -> None:
-    """The kernel, which knows processes only, sees a deadlock where the last one begins to wait.
+    """A kernel that knows processes only would see a deadlock where the last one begins to wait.
 
     1. We hold a-1. 2. A process holds a-0 and waits for a-1. 3. Another thread of ours wants a-0.
     """
@@ -205,9 +207,92 @@ def test_threads_whose_processes_wait_for_each_other_both_get_their_locks(folder
     thread.join()
 
 
+def test_by_its_deadline_a_lock_is_had_or_none_is(folder: Path) -> None:
+    places = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)]
+    with some_locks(folder).partitions(places[1:2]):
+        begun = time.monotonic()
+        with (
+            pytest.raises(LockTimeoutError) as caught,
+            some_locks(folder).partitions(places, deadline=begun + 0.05),
+        ):
+            pass
+        assert time.monotonic() - begun < 5
+        assert (caught.value.lock, caught.value.path) == ("a-1", str(folder / "a.lock"))
+        with some_locks(folder).partitions(places[:1] + places[2:], deadline=begun):
+            pass  # what is free is had, also after the deadline
+    with some_locks(folder).partitions(places, deadline=begun):
+        pass
+
+
+def test_a_lock_timeout_keeps_its_fields_out_of_a_worker() -> None:
+    error = LockTimeoutError("t-0", "/data/locks/t.lock", 1.25)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.lock, copy.path, copy.waited_s) == ("t-0", "/data/locks/t.lock", 1.25)
+    assert str(copy) == str(error)
+    assert "t-0 was not free within 1.2 s" in str(copy)
+    assert "lsof /data/locks/t.lock" in str(copy)
+
+
+@pytest.mark.parametrize("name", ["commit", "metadata", "partition"])
+def test_who_waits_says_so_after_a_while_and_again_later(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(locks_module, "_SAID_AFTER_S", 0.02)
+    monkeypatch.setattr(locks_module, "_SAID_AGAIN_AFTER_S", 0.05)
+    held = LOCKS[name](some_locks(folder))
+    held.__enter__()
+
+    def let_go_once_it_is_said_twice() -> None:
+        until = time.monotonic() + 10
+        while len(caplog.messages) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+        held.__exit__(None, None, None)
+
+    waits(LOCKS[name], some_locks(folder), let_go_once_it_is_said_twice)
+    lock, file = ("events-7", "events.lock") if name == "partition" else (name, name)
+    for message in caplog.messages[:2]:
+        assert message.startswith(f"the lock of {lock} has not been free for ")
+        assert f"lsof {folder / file}" in message
+
+
+def test_a_reader_who_may_not_write_can_hold_the_commit_lock_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(locks_module, "_SAID_AFTER_S", 0.02)
+    cluster = builders.a_cluster(tmp_path)
+    with cluster.locks.commit():
+        pass
+    with (cluster.path / "locks" / "commit").open() as reader:
+        fcntl.flock(reader, fcntl.LOCK_EX)
+
+        def let_go() -> None:
+            assert "the lock of commit has not been free" in caplog.text
+            fcntl.flock(reader, fcntl.LOCK_UN)
+
+        waits(lambda locks: locks.commit(), cluster.locks, let_go)
+
+
+@pytest.mark.parametrize("name", ["link", "two slashes", "link to a parent"])
+def test_a_cluster_opened_by_another_name_waits_for_the_same_locks(
+    tmp_path: Path, name: str
+) -> None:
+    cluster = builders.a_cluster(tmp_path / "parent")
+    links = {"link": cluster.path, "link to a parent": cluster.path.parent}
+    other = f"/{cluster.path}"
+    if name in links:
+        link = tmp_path / "link"
+        link.symlink_to(links[name])
+        other = str(link / cluster.path.relative_to(links[name]))
+    opened = Cluster(other)
+    for take in LOCKS.values():
+        held = take(cluster.locks)
+        held.__enter__()
+        waits(take, opened.locks, lambda held=held: held.__exit__(None, None, None))
+
+
 def test_a_lock_that_fails_for_another_reason_is_an_error(folder: Path) -> None:
     class NoLocks(Files):
-        def lock_byte(self, descriptor: int, position: int) -> None:
+        def lock_byte(self, file: LockFile, position: int, *, wait: bool = True) -> bool:
             raise OSError(errno.ENOLCK, "No locks available")
 
     with pytest.raises(OSError, match="No locks"), Locks(NoLocks(), folder).partitions([FIRST]):
@@ -271,7 +356,6 @@ def test_a_lock_on_a_file_that_was_replaced_meanwhile_does_not_count(
 
 
 def test_threads_that_find_a_file_replaced_at_once_use_one_new_file(folder: Path) -> None:
-    """Each with a file of its own would drop the others' locks when it leaves."""
     path, threads_count = folder / "events.lock", 4
 
     def is_free(number: int) -> bool:
@@ -285,8 +369,8 @@ def test_threads_that_find_a_file_replaced_at_once_use_one_new_file(folder: Path
     leave = threading.Event()
 
     class FoundTogether(Files):
-        def is_at(self, descriptor: int, path: Path) -> bool:
-            is_there = super().is_at(descriptor, path)
+        def is_at(self, file: LockFile) -> bool:
+            is_there = super().is_at(file)
             if not is_there:
                 found.wait(10)
             return is_there

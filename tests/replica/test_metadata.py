@@ -21,6 +21,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.log.files import Files
+from spark_kbatch.log.lock_files import LockFile
 from spark_kbatch.read_config import parse_read_options
 from spark_kbatch.replica.metadata import Probe, absolute_path
 from spark_kbatch.topic_config import TopicConfig
@@ -172,7 +173,7 @@ class NoHardLinks(Files):
 
 
 class NoLocks(Files):
-    def lock_byte(self, descriptor: int, position: int) -> None:
+    def lock_byte(self, file: LockFile, position: int, *, wait: bool = True) -> bool:
         raise OSError(errno.ENOLCK, "No locks available")
 
 

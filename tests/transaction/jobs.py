@@ -15,6 +15,7 @@ from pathlib import Path
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.log.files import Files
+from spark_kbatch.log.lock_files import LockFile
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.topic_config import TopicConfig
 from spark_kbatch.transaction.coordinator import Coordinator
@@ -285,9 +286,9 @@ class _OnceItHasTheCommitLock(DiskFiles):
         super().__init__(disk)
         self._somebody = somebody
 
-    def flock(self, path: Path):  # type: ignore[no-untyped-def]
-        lock = super().flock(path)
-        if path.name == "commit":
+    def flock(self, path: Path, *, wait: bool = True) -> LockFile | None:
+        lock = super().flock(path, wait=wait)
+        if path.name == "commit" and lock is not None:
             self._somebody.start()
             with self.disk.changed:
                 assert self.disk.changed.wait_for(lambda: self.disk.waiting, timeout=60)
@@ -301,11 +302,11 @@ class _BeforeItHasTheCommitLock(DiskFiles):
         super().__init__(disk)
         self._first, self.came = first, False
 
-    def flock(self, path: Path):  # type: ignore[no-untyped-def]
+    def flock(self, path: Path, *, wait: bool = True) -> LockFile | None:
         if path.name == "commit" and not self.came:
             self.came = True
             self._first()
-        return super().flock(path)
+        return super().flock(path, wait=wait)
 
 
 def contents(files: Files) -> Contents:
