@@ -54,6 +54,7 @@ from spark_kbatch.transaction import (
     INTERNAL_TOPIC_CONFIG,
     TRANSACTION_STATE_TOPIC,
 )
+from spark_kbatch.transaction.agreements import Agreements
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.history import Commit, History
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, Snapshots
@@ -116,7 +117,8 @@ class Cluster(TopicReader):
         self.locks = Locks(files, self.metadata.locks_dir)
         self.manager = ReplicaManager(files, self.metadata, self.locks, now_ms)
         self._producer_ids = ProducerIds(self.metadata, self.locks)
-        self.snapshots = Snapshots(self.manager, now_ms, self._elect)
+        self.snapshots = Snapshots(self.manager, self._elect)
+        self._agreements = Agreements(self.files, self.metadata.snapshots_dir, now_ms)
         self._history = History(self.manager)
         self._committers: dict[bool, Coordinator] = {}  # by whether they flush
         if create and not self.metadata.exists():
@@ -348,7 +350,7 @@ class Cluster(TopicReader):
                 for tp, found in edges.items()
             }
 
-        agreed = self.snapshots.agree(action, look_up)
+        agreed = self._agreements.agree(action, look_up)
         if topic_partition not in agreed:
             raise UnknownTopicOrPartitionError(
                 f"partition {topic_partition} does not exist in {self.path} any more: its topic was "

@@ -28,7 +28,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from spark_kbatch.log.files import Buffer, Files
@@ -287,6 +287,11 @@ class DiskFiles(Files):
     def list(self, directory: Path) -> list[str]:
         with self.disk.changed:
             return sorted(self._directory(directory).entries)
+
+    def first_names(self, directory: Path, count: int) -> Sequence[str]:
+        with self.disk.changed:
+            exists = self._find(directory) is not None
+            return list(self._directory(directory).entries)[:count] if exists else []
 
     def version(self, directory: Path) -> tuple[int, int]:
         with self.disk.changed:

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeAlias, overload
@@ -105,6 +106,14 @@ class Files:
     def list(self, directory: Path) -> list[str]:
         """Names in `directory`, sorted."""
         return sorted(os.listdir(directory))  # noqa: PTH208  of 30,000 names this is the fast way
+
+    def first_names(self, directory: Path, count: int) -> Sequence[str]:
+        """Return up to `count` names in `directory`, any of them; none where it does not exist."""
+        try:
+            with os.scandir(directory) as entries:
+                return [entry.name for entry in itertools.islice(entries, count)]
+        except FileNotFoundError:
+            return []
 
     def version(self, directory: Path) -> tuple[int, int]:
         """Another one once a name was added or removed, as far as the clock's grain tells."""

@@ -53,7 +53,7 @@ The commit lock is held from 2 to 6, the locks of all touched partitions from 2 
 Module by module: `staging` step 1, `messages` what is written to __transaction_state, `coordinator`
 steps 2 to 5 and rolling forward, `history` what is written to __commits, `sequences` which commits
 come again, `rewriting` step 6, `records` what the internal topics are read with, `snapshot` the one
-consistent answer to where partitions end, `repair` logs that cannot be read any more.
+consistent answer to where partitions end, `agreements` what tasks of one action agreed on, `repair` logs that cannot be read any more.
 """
 
 from spark_kbatch.options import INT_MAX

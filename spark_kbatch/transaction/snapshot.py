@@ -22,10 +22,7 @@ written meanwhile, then what is shown may end earlier again.
 
 from __future__ import annotations
 
-import json
-import logging
-import uuid
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from typing import NamedTuple
 
 from spark_kbatch.errors import KafkaStorageError
@@ -44,10 +41,7 @@ from spark_kbatch.transaction.messages import (
 )
 from spark_kbatch.transaction.records import read_records
 
-logger = logging.getLogger(__name__)
-
 TRANSACTION_STATE = TopicPartition(TRANSACTION_STATE_TOPIC, 0)
-_AGREEMENT_AGE_MAX_MS = 7 * 24 * 3600 * 1000
 
 
 class Transaction(NamedTuple):
@@ -64,11 +58,10 @@ class Snapshots:
     def __init__(
         self,
         manager: ReplicaManager,
-        now_ms: Callable[[], int],
         elect: Callable[[Collection[TopicPartition]], None],
     ) -> None:
         """`elect` has other replicas lead partitions, if it can; it takes locks."""
-        self._manager, self._now_ms, self._elect = manager, now_ms, elect
+        self._manager, self._elect = manager, elect
 
     def replicas(
         self, topic_partitions: Iterable[TopicPartition], avoid: Container[int] = ()
@@ -125,44 +118,6 @@ class Snapshots:
                     if topic_partition in of:
                         found[topic_partition] = dict(states)
         return found
-
-    def agree(
-        self, name: str, resolve: Callable[[], Mapping[TopicPartition, tuple[int, int]]]
-    ) -> dict[TopicPartition, tuple[int, int]]:
-        """What the first caller under this name resolved; the same for all later ones.
-
-        Where PATH cannot be written each caller resolves for itself.
-        """
-        files, directory = self._manager.files, self._manager.metadata.snapshots_dir
-        path = directory / f"{name}.json"
-        if not files.exists(path):
-            resolved = resolve()
-            text = json.dumps([[*tp, *offsets] for tp, offsets in resolved.items()])
-            aside = directory / f".{uuid.uuid4().hex}"
-            try:
-                files.write(aside, 0, text.encode())
-                try:
-                    files.link(aside, path)
-                finally:
-                    files.remove(aside)
-                self._remove_old()
-            except OSError as error:
-                # Once there is an answer it binds, whatever went wrong behind it.
-                if not files.exists(path):
-                    logger.info("each task resolves offsets for itself: %s", error)
-                    return dict(resolved)
-        rows = json.loads(files.read(path))
-        return {TopicPartition(topic, p): (start, end) for topic, p, start, end in rows}
-
-    def _remove_old(self) -> None:
-        files, directory = self._manager.files, self._manager.metadata.snapshots_dir
-        oldest = self._now_ms() - _AGREEMENT_AGE_MAX_MS
-        for name in files.list(directory):
-            try:
-                if files.modified_ms(directory / name) < oldest:
-                    files.remove(directory / name)
-            except FileNotFoundError:
-                continue
 
 
 def transactions(replica: Replica, first_offset: int) -> Iterator[Transaction]:

@@ -1,0 +1,121 @@
+"""What the tasks of one Spark action agreed on: the edges that `earliest` and `latest` stood for.
+
+    snapshots/by-name/NAME.json            the answer of the first task, linked into place: it binds
+    snapshots/by-time/N/ID.NAME.json       its second name; N counts ten minutes
+
+An answer is kept for six hours after a task last asked for it. The second name is there to remove it:
+whoever adds an answer looks for folders in by-time that are due, and takes up to a hundred names out
+of them. So a read costs the same however many there were, and no read lists all answers.
+
+A task that asks when the answer is gone resolves again. Its edges may be later than those of the other
+tasks of its action: that takes six hours in which no task of the action began to read.
+
+Releases before kept answers as snapshots/NAME.json. Old ones of those are removed in the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from spark_kbatch.log.files import Files
+from spark_kbatch.model import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+KEPT_MS = 6 * 3600 * 1000
+_FOLDER_MS = 10 * 60 * 1000
+_REMOVED_AT_ONCE = 100
+
+
+class Agreements:
+    """The answers of one cluster. Thread-safe."""
+
+    def __init__(self, files: Files, directory: Path, now_ms: Callable[[], int]) -> None:
+        self._files, self._directory, self._now_ms = files, directory, now_ms
+        self._by_name, self._by_time = directory / "by-name", directory / "by-time"
+
+    def agree(
+        self, name: str, resolve: Callable[[], Mapping[TopicPartition, tuple[int, int]]]
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Return what the first caller under this name resolved; the same for all later ones.
+
+        Where PATH cannot be written each caller resolves for itself.
+        """
+        path = self._by_name / f"{name}.json"
+        try:
+            agreed = self._read(path)
+        except FileNotFoundError:
+            resolved = resolve()
+            try:
+                self._add(path, resolved)
+                agreed = self._read(path)
+            except OSError as error:
+                # Once there is an answer it binds, whatever went wrong after it.
+                if not self._files.exists(path):
+                    logger.info("each task resolves offsets for itself: %s", error)
+                    return dict(resolved)
+                agreed = self._read(path)
+        return agreed
+
+    def _read(self, path: Path) -> dict[TopicPartition, tuple[int, int]]:
+        rows = json.loads(self._files.read(path))
+        now_ms = self._now_ms()
+        if now_ms - self._files.modified_ms(path) > _FOLDER_MS:
+            with contextlib.suppress(OSError):  # Who may only read cannot say that it is in use.
+                self._files.set_modified_ms(path, now_ms)
+        return {TopicPartition(topic, p): (start, end) for topic, p, start, end in rows}
+
+    def _add(self, path: Path, resolved: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        files = self._files
+        text = json.dumps([[*tp, *offsets] for tp, offsets in resolved.items()])
+        second = self._folder() / f"{uuid.uuid4().hex}.{path.name}"
+        files.make_dir(self._by_name)
+        files.make_dir(second.parent)
+        files.write(second, 0, text.encode())
+        if files.link(second, path):
+            self._remove_old()
+        else:
+            files.remove(second)
+
+    def _folder(self) -> Path:
+        return self._by_time / str(self._now_ms() // _FOLDER_MS)
+
+    def _remove_old(self) -> None:
+        """Remove answers that nobody asked for in a while; a bounded number of them."""
+        files, oldest_ms = self._files, self._now_ms() - KEPT_MS
+        left = _REMOVED_AT_ONCE
+        for name in files.list(self._by_time):
+            if not name.isdecimal() or (int(name) + 1) * _FOLDER_MS > oldest_ms:
+                continue
+            folder = self._by_time / name
+            found = files.first_names(folder, left)
+            for second in found:
+                self._remove_if_old(folder / second, oldest_ms)
+            left -= len(found)
+            if left <= 0:
+                return
+            if not files.first_names(folder, 1):
+                files.remove_dir(folder)
+        for name in files.first_names(self._directory, left):
+            path = self._directory / name
+            with contextlib.suppress(OSError):
+                if not files.is_dir(path) and files.modified_ms(path) < oldest_ms:
+                    files.remove(path)
+
+    def _remove_if_old(self, second: Path, oldest_ms: int) -> None:
+        files = self._files
+        path = self._by_name / second.name.partition(".")[2]
+        with contextlib.suppress(FileNotFoundError):  # Another task removes the same.
+            if files.modified_ms(second) >= oldest_ms:
+                files.make_dir(self._folder())
+                files.rename(second, self._folder() / second.name)
+                return
+            # What died before it was linked has no first name, and another may have that name.
+            if files.exists(path) and files.identity_at(path) == files.identity_at(second):
+                files.remove(path)
+            files.remove(second)

@@ -1,0 +1,203 @@
+"""Tasks of one action get one answer, and old answers cost no read anything."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch.log.files import Files
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.transaction.agreements import KEPT_MS, Agreements
+from tests.faults import ReadOnlyFiles
+
+ANSWER = {TopicPartition("clicks", 0): (0, 7), TopicPartition("clicks", 1): (3, 9)}
+MINUTE_MS = 60 * 1000
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now_ms = time.time_ns() // 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def agreements(path: Path, clock: Callable[[], int], files: Files | None = None) -> Agreements:
+    return Agreements(files or Files(), path, clock)
+
+
+def not_asked() -> dict[TopicPartition, tuple[int, int]]:
+    raise AssertionError
+
+
+def answers(path: Path) -> list[str]:
+    return sorted(file.stem for file in (path / "by-name").iterdir())
+
+
+def files_in(path: Path) -> int:
+    return sum(file.is_file() for file in path.rglob("*"))
+
+
+def age(path: Path, clock: Clock) -> None:
+    """Give what is there the times that it has by the clock, which has moved on since."""
+    for file in path.rglob("*.json"):
+        os.utime(file, (clock.now_ms / 1000, clock.now_ms / 1000))
+
+
+def test_the_first_answer_is_everybodys(path: Path, clock: Clock) -> None:
+    assert agreements(path, clock).agree("action", lambda: ANSWER) == ANSWER
+    assert agreements(path, clock).agree("action", not_asked) == ANSWER
+    assert agreements(path, clock).agree("another", dict) == {}
+    assert answers(path) == ["action", "another"]
+
+
+def test_those_who_answer_at_once_agree(path: Path, clock: Clock) -> None:
+    together = threading.Barrier(8)
+    found = []
+
+    def ask(number: int) -> None:
+        def resolve() -> dict[TopicPartition, tuple[int, int]]:
+            together.wait()
+            return {TopicPartition("clicks", 0): (0, number)}
+
+        found.append(agreements(path, clock).agree("action", resolve))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert all(answer == found[0] for answer in found)
+    assert files_in(path) == 2
+
+
+def test_where_nothing_can_be_written_each_task_resolves_for_itself(
+    path: Path, clock: Clock
+) -> None:
+    alone = agreements(path, clock, ReadOnlyFiles())
+    assert alone.agree("action", lambda: ANSWER) == ANSWER
+    assert alone.agree("action", dict) == {}
+
+
+def test_who_may_only_read_takes_the_answer_that_there_is(path: Path, clock: Clock) -> None:
+    agreements(path, clock).agree("action", lambda: ANSWER)
+    clock.now_ms += 30 * MINUTE_MS
+    assert agreements(path, clock, ReadOnlyFiles()).agree("action", not_asked) == ANSWER
+
+
+def test_an_answer_goes_when_no_task_has_asked_for_six_hours(path: Path, clock: Clock) -> None:
+    agreements(path, clock).agree("first", lambda: ANSWER)
+    age(path, clock)
+    clock.now_ms += KEPT_MS - MINUTE_MS
+    agreements(path, clock).agree("second", lambda: ANSWER)
+    age(path / "by-time" / str(clock.now_ms // (10 * MINUTE_MS)), clock)
+    assert answers(path) == ["first", "second"]
+    clock.now_ms += 12 * MINUTE_MS
+    agreements(path, clock).agree("third", lambda: ANSWER)
+    assert answers(path) == ["second", "third"]
+    assert files_in(path) == 4
+    assert agreements(path, clock).agree("first", dict) == {}
+
+
+def test_an_answer_stays_while_tasks_ask_for_it(path: Path, clock: Clock) -> None:
+    """A stage of many tasks takes a day."""
+    agreements(path, clock).agree("long", lambda: ANSWER)
+    age(path, clock)
+    for hour in range(24):
+        clock.now_ms += 60 * MINUTE_MS
+        assert agreements(path, clock).agree("long", not_asked) == ANSWER
+        agreements(path, clock).agree(f"other {hour}", lambda: ANSWER)
+    assert "long" in answers(path)
+    clock.now_ms += KEPT_MS + 20 * MINUTE_MS
+    for number in range(2):
+        agreements(path, clock).agree(f"last {number}", lambda: ANSWER)
+    assert "long" not in answers(path)
+
+
+def test_an_answer_that_was_cut_off_leaves_the_one_that_binds(path: Path, clock: Clock) -> None:
+    """A task died before it had linked its own; another has given the answer."""
+    old = path / "by-time" / str(clock.now_ms // (10 * MINUTE_MS)) / "0123.action.json"
+    old.parent.mkdir(parents=True)
+    old.write_text("[]")
+    os.utime(old, (clock.now_ms / 1000, clock.now_ms / 1000))
+    clock.now_ms += KEPT_MS - 5 * MINUTE_MS
+    agreements(path, clock).agree("action", lambda: ANSWER)
+    clock.now_ms += 20 * MINUTE_MS
+    agreements(path, clock).agree("another", lambda: ANSWER)
+    assert not old.exists()
+    assert agreements(path, clock).agree("action", not_asked) == ANSWER
+
+
+class CountingFiles(Files):
+    """Counts what is looked at and removed."""
+
+    def __init__(self) -> None:
+        self.looks = self.removed = self.listed = 0
+
+    def list(self, directory: Path) -> list[str]:
+        names = super().list(directory)
+        self.listed += len(names)
+        return names
+
+    def modified_ms(self, path: Path) -> int:
+        self.looks += 1
+        return super().modified_ms(path)
+
+    def remove(self, path: Path) -> None:
+        self.removed += 1
+        super().remove(path)
+
+
+def test_a_read_costs_the_same_however_many_there_were(path: Path, clock: Clock) -> None:
+    for number in range(400):
+        agreements(path, clock).agree(f"earlier {number}", lambda: ANSWER)
+    files = CountingFiles()
+    agreements(path, clock, files).agree("now", lambda: ANSWER)
+    assert (files.looks, files.removed) == (1, 0)
+    assert files.listed <= 2
+
+    age(path, clock)
+    clock.now_ms += KEPT_MS + 20 * MINUTE_MS
+    files = CountingFiles()
+    agreements(path, clock, files).agree("later", lambda: ANSWER)
+    assert files.removed == 200  # two names each
+    for number in range(5):
+        agreements(path, clock).agree(f"last {number}", lambda: ANSWER)
+    assert len(answers(path)) == 6
+
+
+def test_answers_of_earlier_releases_go_some_at_a_time(path: Path, clock: Clock) -> None:
+    for number in range(250):
+        (path / f"{number:032x}-7.json").write_text("[]")
+    (path / f".{0:032x}").write_text("cut off")
+    age(path, clock)
+    os.utime(path / f".{0:032x}", (clock.now_ms / 1000, clock.now_ms / 1000))
+    agreements(path, clock).agree("early", lambda: ANSWER)
+    assert files_in(path) == 253
+    clock.now_ms += KEPT_MS + MINUTE_MS
+    before = files_in(path)
+    agreements(path, clock).agree("first", lambda: ANSWER)
+    assert before - files_in(path) <= 100
+    for number in range(6):
+        agreements(path, clock).agree(f"later {number}", lambda: ANSWER)
+    assert sorted(file.name for file in path.iterdir()) == ["by-name", "by-time"]
