@@ -110,7 +110,10 @@ def open(
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("kbatch")` known to a session that does not find it by itself."""
+    """Make `format("kbatch")` known to a session that does not find it by itself.
+
+    Warns where Spark's workers run a Python that does not have this package.
+    """
     from spark_kbatch.spark.source import register as register_source  # noqa: PLC0415  no pyspark before
 
     register_source(spark)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -122,6 +122,17 @@ FORBIDDEN_KAFKA_KEYS = {
 }
 
 
+# What other programs, and the other side, call something that has another name here.
+_MEANT = {
+    "topic": ("subscribe",),
+    "topics": ("subscribe", "topic"),
+    "subscribe": ("topic",),
+    "bootstrap.servers": ("path",),
+    "servers": ("path",),
+}
+_NEAR_ENOUGH = 0.6  # of `difflib`; below that a suggestion misleads
+
+
 def parse_options(options: Mapping[str, str], known: tuple[Option, ...]) -> dict[str, Any]:
     """Every option that is given, parsed; raises as `Given` and its methods."""
     given = Given(options, known)
@@ -191,13 +202,21 @@ class Given:
 
 
 def refuse_unknown(key: str, known: list[str]) -> NoReturn:
-    """Raise for a key that nobody knows, with the nearest that is known."""
-    by_lower = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.0)
-    raise ConfigError(
-        f"unknown option {key!r}; the nearest known one is {by_lower[near[0]]!r}, "
-        f"known are: {', '.join(known)}"
-    )
+    """Raise for an unknown key; name the known one that it stands for, or the nearest."""
+    meant = [name for name in _MEANT.get(key.lower(), ()) if name in known]
+    if meant:
+        hint = f"this takes {meant[0]!r} instead"
+    else:
+        near = nearest(key, known)
+        hint = f"the nearest known one is {near!r}" if near else "none is like it"
+    raise ConfigError(f"unknown option {key!r}; {hint}, known are: {', '.join(known)}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a misspelt one is probably meant to be, in any case; None if none is."""
+    by_lower = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=_NEAR_ENOUGH)
+    return by_lower[near[0]] if near else None
 
 
 def path_of(given: Given | Mapping[str, Any]) -> str:
@@ -211,8 +230,10 @@ def path_of(given: Given | Mapping[str, Any]) -> str:
     servers = str(given.get("kafka.bootstrap.servers", "")).strip()
     if not servers:
         raise ConfigError(
-            "no path is given: name the cluster's folder in save(PATH) or load(PATH), or in the "
-            "option 'kafka.bootstrap.servers'"
+            "no path is given: name the cluster's folder in save(PATH), load(PATH) or start(PATH), or "
+            "in the option 'kafka.bootstrap.servers'. Tables of the catalog (saveAsTable, toTable, "
+            "writeTo) are not supported, because Spark does not pass their options to sources "
+            "written in Python: use save(PATH) and start(PATH), and CREATE TEMPORARY VIEW for SQL"
         )
     if not servers.startswith(("/", "./", "../", "file:")):
         raise ConfigError(

@@ -204,13 +204,17 @@ def _by_partition(
     return numbers
 
 
-def _offsets(**words: int) -> Callable[[str, str], Offsets]:
-    """A side by offsets: one of the words, or JSON in which their numbers stand for offsets."""
+def _offsets(*, note: str = "", **words: int) -> Callable[[str, str], Offsets]:
+    """A side by offsets: one of the words, or JSON in which their numbers stand for offsets.
+
+    Args:
+        note: what to say besides to a value that is refused.
+    """
     names = " or ".join(repr(word) for word in words)
     meaning = " and ".join(f"{number} is {word}" for word, number in words.items())
     accepts = (
         f"{names}, or offsets by topic and partition as JSON, such as "
-        f'{{"events":{{"0":23,"1":{next(iter(words.values()))}}}}}, where {meaning}'
+        f'{{"events":{{"0":23,"1":{next(iter(words.values()))}}}}}, where {meaning}{note}'
     )
 
     def parse(key: str, value: str) -> Offsets:
@@ -248,6 +252,10 @@ def _ignored(_key: str, value: str) -> str:
     return value
 
 
+_BATCH_STARTING_OFFSETS = _offsets(
+    earliest=EARLIEST, note="; only a stream may begin at 'latest', or -1"
+)
+
 # One row a line: the table reads as a table.
 # fmt: off
 READ_OPTIONS = (
@@ -256,7 +264,7 @@ READ_OPTIONS = (
     Option("subscribe", _subscribe, "topic names, separated by commas", "", "Topics to read. One of `subscribe`, `subscribePattern` and `assign` is needed."),
     Option("subscribePattern", _subscribe_pattern, "a regular expression", "", "Topics to read: those in whose name it is found, anywhere (`orders` finds `orders-eu`; `^orders$` does not), except internal ones. Python's syntax."),
     Option("assign", _assign, 'JSON: `{"events":[0,1]}`', "", "Partitions to read. Those that do not exist are left out."),
-    Option("startingOffsets", _offsets(earliest=EARLIEST), 'earliest, or JSON: `{"events":{"0":23,"1":-2}}`; a stream also: latest, -1', "earliest; of a stream: latest", "Where to begin, inclusive; -2 is earliest, -1 latest. JSON names every partition that is read. A stream that goes on from its checkpoint begins where it was."),
+    Option("startingOffsets", _BATCH_STARTING_OFFSETS, 'earliest, or JSON: `{"events":{"0":23,"1":-2}}`; a stream also: latest, -1', "earliest; of a stream: latest", "Where to begin, inclusive; -2 is earliest, -1 latest. JSON names every partition that is read. A stream that goes on from its checkpoint begins where it was."),
     Option("startingOffsetsByTimestamp", _timestamps, 'JSON: `{"events":{"0":1735689600000}}`', "not set", "Where to begin: in each partition at the first record of that time, in ms, or of a later one. JSON names every partition that is read. Goes before startingOffsets."),
     Option("startingTimestamp", _timestamp, "a time in ms", "not set", "The same, with one time for all partitions. Goes before startingOffsetsByTimestamp."),
     Option("startingOffsetsByTimestampStrategy", _no_match, "error, latest", "error", "What to do where a partition has no record of that time or a later one: fail, or begin at its end."),

@@ -282,6 +282,12 @@ def test_refusal_names_the_option_what_came_and_what_is_accepted(
     assert str(error.value).startswith(f"option {key!r} is {value!r}; accepted: {accepted}")
 
 
+@pytest.mark.parametrize("value", ["latest", '{"events":{"0":-1}}'], ids=["word", "number"])
+def test_a_batch_that_begins_where_only_a_stream_may_is_told_so(value: str) -> None:
+    with pytest.raises(ConfigError, match="; only a stream may begin at 'latest', or -1"):
+        read("startingOffsets", value)
+
+
 @pytest.mark.parametrize("key", ["endingOffsets", "endingOffsetsByTimestamp"])
 def test_a_stream_has_no_end(key: str) -> None:
     with pytest.raises(

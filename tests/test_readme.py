@@ -49,9 +49,14 @@ def test_python_blocks_run_as_pasted_and_print_what_the_readme_shows(tmp_path: P
     assert found
     script = f"\nprint({_SEPARATOR!r})\n".join(example.code for example in found)
 
-    # As after `source .venv/bin/activate`: nothing but PATH says which Python Spark's workers run.
+    # As in an IDE, or from cron: the virtual environment is not active, and the first python3 on PATH
+    # has nothing of it.
     environment = {name: value for name, value in os.environ.items() if "PYSPARK" not in name}
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    python = tmp_path / "bin" / "python3"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    python.chmod(0o755)
+    environment["PATH"] = f"{python.parent}{os.pathsep}{environment['PATH']}"
     environment |= SHORT_LIVED_SPARK
     run = subprocess.run(
         [sys.executable, "-c", script],

@@ -232,7 +232,15 @@ class StreamPlanner:
     def _ranges(self, start: StreamOffset, end: StreamOffset, seen: Seen) -> list[OffsetRange]:
         """Of the partitions that are there; the begin may lie behind the end."""
         missing = set(_missing(end, seen))
-        self._lose_partitions((start.offsets.keys() - end.offsets.keys()) | missing, seen)
+        left_out = start.offsets.keys() - end.offsets.keys()
+        unselected = set(self._still_there(left_out, start.ids)) if left_out else set()
+        self._lose_partitions((left_out - unselected) | missing, seen, "they are gone")
+        self._lose_partitions(
+            unselected,
+            seen,
+            "the checkpoint has offsets of them, and the options of this run leave them out: name "
+            "them again, or begin with a new checkpoint",
+        )
         found = []
         for tp in sorted(end.offsets.keys() - missing):
             edges, last = seen.views[tp].offsets, end.offsets[tp]
@@ -251,9 +259,16 @@ class StreamPlanner:
             found.append(OffsetRange(tp, first, last))
         return found
 
-    def _lose_partitions(self, gone: Collection[TopicPartition], seen: Seen) -> None:
-        if gone:
-            self._loss.report(_names(gone), _names(seen.views), "they are gone")
+    def _still_there(
+        self, partitions: Iterable[TopicPartition], ids: Mapping[str, str]
+    ) -> list[TopicPartition]:
+        """Those of topics that exist, and were not created again since they had these ids."""
+        found = self._existing(partitions)
+        return [tp for tp in found.views if not is_another_topic(tp.topic, ids, found.ids)]
+
+    def _lose_partitions(self, lost: Collection[TopicPartition], seen: Seen, why: str) -> None:
+        if lost:
+            self._loss.report(_names(lost), _names(seen.views), why)
 
     def _lose(self, asked: str, edges: LogOffsets, why: str) -> None:
         self._loss.report(asked, self._left(edges), why)

@@ -19,13 +19,20 @@ inside a `with` has nothing left to release at its end.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import struct
 import sys
 import threading
 from pathlib import Path
 from types import TracebackType
+
+try:
+    import fcntl
+except ImportError as error:
+    raise ImportError(
+        "spark_kbatch runs on Linux and macOS: this Python has no module 'fcntl', with which files "
+        "are locked there. On Windows run Python and Spark in WSL (the Windows Subsystem for Linux)"
+    ) from error
 
 _RECORD = struct.Struct("@hhqqi0q")  # struct flock: type, whence, start, length, process id
 _FILES_PER_TOPIC = 16  # of whole-file locks; a descriptor each, while they are held

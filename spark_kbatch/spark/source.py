@@ -8,6 +8,7 @@ Source: Spark connector/kafka-0-10-sql/.../KafkaSourceProvider.scala, KafkaRecor
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
@@ -35,6 +36,7 @@ from spark_kbatch.read_config import (
 )
 from spark_kbatch.spark.reader import KBatchReader
 from spark_kbatch.spark.stream_reader import FailedStreamReader, KBatchStreamReader
+from spark_kbatch.spark.workers import why_unknown_to_workers
 from spark_kbatch.spark.writer import Job, KBatchStreamWriter, KBatchWriter, ensure_writable
 
 HEADERS_TYPE = ArrayType(
@@ -167,8 +169,11 @@ def register(spark: SparkSession) -> None:
 
     Spark finds the source by itself where spark_kbatch is installed, and for writes only in the main
     thread. This is for other threads that write, and for sessions whose workers get the package in
-    another way, such as `--py-files`.
+    another way, such as `--py-files`. Warns where workers do not have the package.
     """
+    why_unknown = why_unknown_to_workers(spark)
+    if why_unknown:
+        warnings.warn(why_unknown, stacklevel=3)
     spark.dataSource.register(KBatchDataSource)
     # Spark looks for a write's format in the session that is active in the thread. This call makes
     # it so; PySpark has none that does nothing else.

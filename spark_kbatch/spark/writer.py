@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -33,9 +34,11 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
-    IntegerType,
+    IntegralType,
+    MapType,
     StringType,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -43,15 +46,20 @@ from spark_kbatch.cluster import Cluster
 from spark_kbatch.config import WriteOptions
 from spark_kbatch.errors import ConfigError, KafkaStorageError
 from spark_kbatch.log.files import Files
+from spark_kbatch.options import nearest
 from spark_kbatch.replica.metadata import Probe
 from spark_kbatch.transaction.coordinator import Coordinator, Overwrite
 from spark_kbatch.transaction.history import Author
 from spark_kbatch.transaction.messages import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.transaction.staging import Extent
 
+logger = logging.getLogger(__name__)
+
 
 def ensure_writable(schema: StructType, options: WriteOptions) -> None:
     """Check the columns that a write has. Names match by case; others are ignored.
+
+    Logs a warning for one that is ignored and looks like a column that is not there.
 
     Raises:
         ConfigError: no topic, no value, a column twice, or a type that a column cannot have.
@@ -72,8 +80,46 @@ def ensure_writable(schema: StructType, options: WriteOptions) -> None:
         elif not accepts(types[name]):
             raise ConfigError(
                 f"{name} attribute unsupported type {types[name].simpleString()}. {name} must be "
-                f"a(n) {wanted}; cast the column, or leave it out"
+                f"a(n) {wanted}: {_remedy(name, types[name])}"
             )
+    _warn_of_misspelt(names)
+
+
+def _remedy(name: str, given: DataType) -> str:
+    """What to write in place of a column whose type is not accepted."""
+    match name, given:
+        case (("key" | "value"), (StructType() | ArrayType() | MapType())):
+            instead = f"write to_json({name})"
+        case (("key" | "value" | "topic"), _):
+            instead = f"write CAST({name} AS STRING)"
+        case "partition", _:
+            instead = "write CAST(partition AS INT)"
+        case "timestamp", IntegralType():
+            instead = "write timestamp_millis(timestamp) of milliseconds since 1970"
+        case "timestamp", TimestampNTZType():
+            instead = (
+                "write CAST(timestamp AS TIMESTAMP), which takes it in the session's time zone"
+            )
+        case "timestamp", _:
+            instead = "write CAST(timestamp AS TIMESTAMP)"
+        case _:
+            instead = "write array(struct('name' AS key, CAST('text' AS BINARY) AS value))"
+    without = {"value": "", "topic": ", or name the topic in the option 'topic'"}
+    return instead + without.get(name, ", or leave the column out")
+
+
+def _warn_of_misspelt(names: Sequence[str]) -> None:
+    absent = [name for name in _COLUMNS if name not in names]
+    for name in dict.fromkeys(names):
+        # A topic that was read may be written as it is, with columns that only a read has.
+        if name in _COLUMNS or name in _OF_READS:
+            continue
+        near = nearest(name, absent)
+        if near is not None:
+            logger.warning(
+                "column %r is not written; is %r meant? The columns of a write are: %s",
+                name, near, ", ".join(_COLUMNS),
+            )  # fmt: skip
 
 
 def _is_headers(given: DataType) -> bool:
@@ -90,9 +136,10 @@ _COLUMNS: dict[str, tuple[str, Callable[[DataType], bool]]] = {
     "key": ("string or binary", lambda given: isinstance(given, (StringType, BinaryType))),
     "value": ("string or binary", lambda given: isinstance(given, (StringType, BinaryType))),
     "headers": ("array<struct<key:string,value:binary>>", _is_headers),
-    "partition": ("int", lambda given: isinstance(given, IntegerType)),
+    "partition": ("int or bigint", lambda given: isinstance(given, IntegralType)),
     "timestamp": ("timestamp", lambda given: isinstance(given, TimestampType)),
 }
+_OF_READS = ("offset", "timestampType")
 _REQUIRED = {
     "topic": "topic option required when no 'topic' attribute is present: name the topic in the "
     "option 'topic', or give each row one in a column 'topic'",

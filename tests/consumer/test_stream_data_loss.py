@@ -94,6 +94,23 @@ def test_deleted_topic_of_a_pattern_is_data_loss_and_then_left_out() -> None:
     assert query.batch() == {"a3-0": (0, 1)}
 
 
+def test_topic_that_the_options_leave_out_since_a_restart_is_not_called_gone() -> None:
+    topics = FakeTopics(a=[log(3)], b=[log(3)], c=[log(3)])
+    query = Query(topics, subscribe="a,b,c")
+    query.batch()
+    topics.append("b-0", 1)
+    topics.delete("c")
+    topics.create("c", log(9))
+    query.restart(subscribe="b")
+
+    with pytest.raises(DataLossError, match="topic-partitions c-0 cannot be read: they are gone"):
+        query.batch()
+    query.restart(subscribe="b")
+    query.topics.ids["c"] = ""
+    left_out = "topic-partitions a-0, c-0 cannot be read: .* options of this run leave them out"
+    ensure_fails_then_goes_on(query, left_out, {"b-0": (3, 4)})
+
+
 def test_deleted_topic_that_is_subscribed_fails_the_query_unless_loss_is_accepted() -> None:
     topics = FakeTopics(a=[log(3)], b=[log(3)])
     query = Query(topics, subscribe="a,b")

@@ -348,7 +348,7 @@ def test_save_refuses_options_and_makes_nothing(
         pytest.param("'v' AS value, 1L AS key", ["key", "type bigint", "string or binary"], id="key"),
         pytest.param("'v' AS value, 1 AS topic", ["topic", "type int", "a(n) string"], id="topic"),
         pytest.param(
-            "'v' AS value, 1L AS partition", ["partition", "type bigint", "a(n) int"], id="partition"
+            "'v' AS value, '1' AS partition", ["partition", "type string", "a(n) int"], id="partition"
         ),
         pytest.param(
             "'v' AS value, 1L AS timestamp", ["timestamp", "type bigint", "a(n) timestamp"],
@@ -356,7 +356,8 @@ def test_save_refuses_options_and_makes_nothing(
         ),
         pytest.param(
             "'v' AS value, timestamp_ntz'2020-01-01' AS timestamp",
-            ["timestamp", "type timestamp_ntz", "a(n) timestamp"], id="timestamp-without-zone",
+            ["timestamp", "type timestamp_ntz", "write CAST(timestamp AS TIMESTAMP)"],
+            id="timestamp-without-zone",
         ),
         pytest.param(
             "'v' AS value, map('a', 'b') AS headers",
@@ -378,6 +379,12 @@ def test_save_refuses_columns_and_makes_nothing(
     with refused("save", "ConfigError", *said):
         save(frame, tmp_path / "new", **topic)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_table_is_refused_with_what_to_use_instead(row: DataFrame) -> None:
+    writer = row.write.format("kbatch").option("topic", "t").mode("append")
+    with refused("save", "ConfigError", "saveAsTable, toTable", "use save(PATH)", "TEMPORARY VIEW"):
+        writer.saveAsTable("refused")
 
 
 def test_save_refuses_settings_that_an_existing_topic_does_not_have(
@@ -476,6 +483,11 @@ def test_a_task_that_does_not_see_the_drivers_folder_fails(tmp_path: Path) -> No
             "'v' AS value, CAST(IF(id = 7, 3, 2) AS int) AS partition",
             {"topic": "t", "num_partitions": 3}, "ConfigError",
             ["column 'partition' holds 3", "'t'", "0 to 2"], id="too-large-partition",
+        ),
+        pytest.param(
+            "'v' AS value, IF(id = 7, 4294967296L, 0L) AS partition", {"topic": "t"}, "ConfigError",
+            ["column 'partition' holds a number that is no partition", "4294967296"],
+            id="partition-over-32-bits",
         ),
         pytest.param(
             "'v' AS value, timestamp_millis(IF(id = 7, -2, -1)) AS timestamp", {"topic": "t"},

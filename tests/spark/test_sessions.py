@@ -91,9 +91,7 @@ def test_a_table_is_refused_with_the_view_to_use(
 def test_joins_and_unions_of_one_frame_read_it_as_often_as_it_is_named(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    frame = spark.range(6).selectExpr(
-        "CAST(id AS STRING) AS value", "CAST(id % 2 AS int) AS partition"
-    )
+    frame = spark.range(6).selectExpr("CAST(id AS STRING) AS value", "id % 2 AS partition")
     save(frame, tmp_path, topic="t", num_partitions=2)
     log = load(spark, tmp_path, subscribe="t")
 

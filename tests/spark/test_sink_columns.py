@@ -11,6 +11,7 @@ from pyspark.sql.types import (
     LongType,
     MapType,
     NullType,
+    ShortType,
     StringType,
     StructField,
     StructType,
@@ -36,6 +37,8 @@ TYPES: dict[str, DataType] = {
     "string": StringType(),
     "int": IntegerType(),
     "bigint": LongType(),
+    "smallint": ShortType(),
+    "struct<a:int>": StructType([StructField("a", IntegerType())]),
     "void": NullType(),
     "timestamp": TimestampType(),
     "timestamp_ntz": TimestampNTZType(),
@@ -64,6 +67,8 @@ def ensure(columns: str, **options: str) -> None:
             "value binary, topic string, headers pairs that are never null", id="no nulls"
         ),
         pytest.param("value binary, topic string, timestamp timestamp", id="time"),
+        pytest.param("value binary, topic string, partition bigint", id="long partition"),
+        pytest.param("value binary, topic string, partition smallint", id="short partition"),
         pytest.param(
             "key binary, value binary, topic string, partition int, offset bigint, "
             f"timestamp timestamp, timestampType int, {HEADERS}",
@@ -99,9 +104,14 @@ def test_with_the_option_topic_the_column_is_not_looked_at() -> None:
         pytest.param("value binary, topic int", "topic must be a(n) string", id="topic"),
         pytest.param("value binary, topic binary", "topic must be a(n) string", id="topic binary"),
         pytest.param("value binary, topic string, key int", "key must be a(n) string or binary", id="key"),
-        pytest.param("value binary, topic string, partition bigint", "partition must be a(n) int", id="partition"),
-        pytest.param("value binary, topic string, timestamp bigint", "timestamp must be a(n) timestamp", id="time"),
-        pytest.param("value binary, topic string, timestamp timestamp_ntz", "timestamp must be a(n) timestamp", id="time without zone"),
+        pytest.param("value bigint, topic string", "a(n) string or binary: write CAST(value AS STRING)", id="value as number"),
+        pytest.param("value struct<a:int>, topic string", "write to_json(value)", id="value as struct"),
+        pytest.param("value binary, topic string, key bigint", "write CAST(key AS STRING), or leave the column out", id="key as number"),
+        pytest.param("value binary, topic bigint", "write CAST(topic AS STRING), or name the topic in the option 'topic'", id="topic as number"),
+        pytest.param("value binary, topic string, partition string", "partition must be a(n) int or bigint: write CAST(partition AS INT)", id="partition"),
+        pytest.param("value binary, topic string, timestamp bigint", "timestamp must be a(n) timestamp: write timestamp_millis(timestamp)", id="time"),
+        pytest.param("value binary, topic string, timestamp timestamp_ntz", "timestamp must be a(n) timestamp: write CAST(timestamp AS TIMESTAMP), which takes it in the session's time zone", id="time without zone"),
+        pytest.param("value binary, topic string, timestamp string", "write CAST(timestamp AS TIMESTAMP), or leave", id="time as text"),
         pytest.param("value binary, topic string, headers map<string,binary>", "headers must be a(n) array<struct<key:string,value:binary>>", id="headers"),
         pytest.param("value binary, topic string, headers array<struct<k:string,value:binary>>", "headers must be", id="names in headers"),
         pytest.param("value binary, topic string, headers array<struct<key:string,value:string>>", "headers must be", id="types in headers"),
@@ -113,3 +123,27 @@ def test_columns_are_refused(columns: str, said: str) -> None:
         ensure(columns)
 
     assert said in str(error.value)
+    if "value attribute" in str(error.value):
+        assert "leave" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "warned"),
+    [
+        pytest.param("value binary, partiton int", {"partiton": "partition"}, id="misspelt"),
+        pytest.param("value binary, Key binary", {"Key": "key"}, id="other case"),
+        pytest.param("value binary, header int, time int", {"header": "headers", "time": "timestamp"}, id="two"),
+        pytest.param("value binary, partition int, partiton int", {}, id="beside the right one"),
+        pytest.param("value binary, offset bigint, timestampType int", {}, id="as it was read"),
+        pytest.param("value binary, id bigint, carrier string", {}, id="others"),
+    ],
+)  # fmt: skip
+def test_an_ignored_column_that_looks_like_one_of_ours_is_warned_about(
+    caplog: pytest.LogCaptureFixture, columns: str, warned: dict[str, str]
+) -> None:
+    ensure(columns, topic="t")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"column {name!r} is not written; is {meant!r} meant? The columns of a write are: topic, key, "
+        "value, headers, partition, timestamp"
+        for name, meant in warned.items()
+    ]

@@ -1,0 +1,111 @@
+"""Where this package cannot be used, the one who tries is told why; no Spark is started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import spark_kbatch
+from spark_kbatch.spark.workers import why_not_importable
+
+REPOSITORY = Path(spark_kbatch.__file__).parent.parent
+
+
+class ASession:
+    """As much of a session as `register` uses."""
+
+    def __init__(self, python: str, *, brought_along: list[str] | None = None) -> None:
+        self.sparkContext = SimpleNamespace(pythonExec=python, _python_includes=brought_along or [])
+        self.registered: list[Any] = []
+        self.dataSource = SimpleNamespace(register=self.registered.append)
+
+    def createDataFrame(self, rows: list[Any], schema: str) -> None:  # noqa: N802  Spark's name
+        assert (rows, schema) == ([], "value string")
+
+
+@pytest.fixture
+def another_python(tmp_path: Path) -> str:
+    """A Python without any packages, as the one of the system is."""
+    path = tmp_path / "python3"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_register_warns_where_workers_run_a_python_without_the_package(another_python: str) -> None:
+    session = ASession(another_python)
+    with pytest.warns(UserWarning, match="No module named") as caught:
+        spark_kbatch.register(session)  # type: ignore[arg-type]
+    (warning,) = caught
+    assert warning.filename == __file__
+    said = str(warning.message)
+    assert another_python in said
+    assert sys.executable in said
+    line = said.partition("add: ")[2].partition(". A session")[0]
+    environment: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", "")
+        exec(line, environment)
+        assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert [source.name() for source in session.registered] == ["kbatch"]
+
+
+def test_a_python_that_does_not_exist_is_named() -> None:
+    assert "'/no/python', which is not there" in why_not_importable("/no/python")
+
+
+def test_register_is_silent_where_workers_have_the_package(another_python: str) -> None:
+    session = ASession(another_python, brought_along=["spark_kbatch.zip"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        spark_kbatch.register(ASession(sys.executable))  # type: ignore[arg-type]
+        spark_kbatch.register(session)  # type: ignore[arg-type]
+
+
+def test_another_python_that_imports_the_package_will_do(tmp_path: Path) -> None:
+    path = tmp_path / "python3"
+    path.write_text(f'#!/bin/sh\nPYTHONPATH={REPOSITORY} exec {sys.executable} "$@"\n')
+    path.chmod(0o755)
+    assert why_not_importable(str(path)) == ""
+
+
+# Windows
+
+WITHOUT_FCNTL = """
+import sys
+sys.modules["fcntl"] = None
+"""
+IMPORTED = f"""{WITHOUT_FCNTL}
+try:
+    import spark_kbatch
+except ImportError as error:
+    print(error)
+"""
+FORMAT = f"""{WITHOUT_FCNTL}
+from pyspark.sql.datasource import DataSource
+from pyspark_kbatch import DefaultSource
+assert issubclass(DefaultSource, DataSource)
+print(DefaultSource.name())
+try:
+    DefaultSource({{}})
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("program", [IMPORTED, FORMAT], ids=["package", "format"])
+def test_without_posix_locks_the_error_names_the_systems_that_have_them(program: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    *name, why = done.stdout.splitlines()
+    assert name == (["kbatch"] if program == FORMAT else [])
+    for part in ("Linux and macOS", "'fcntl'", "Windows", "WSL"):
+        assert part in why
