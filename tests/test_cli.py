@@ -135,6 +135,21 @@ def test_consume_stops_where_it_is_told(path: Path, words: list[str], offsets: l
     assert [json.loads(line)["offset"] for line in lines] == offsets
 
 
+def test_consume_prints_nothing_where_one_partition_does_not_hold_what_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={"events": 3})
+    data = codec.encode(ROWS)
+    builders.write(cluster, {("events", 0): [data, data], ("events", 2): [data]})
+
+    done = kbatch("consume", cluster.path, "events", "--start", "4")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "events-1" in done.stderr
+    assert "offset 4" in done.stderr
+    shown = kbatch("consume", cluster.path, "events", "--start", "4", "-p", "0").stdout
+    assert len(shown.splitlines()) == 2
+
+
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
     """Four segments, of which two are more than is to be kept; and what a dead job staged."""
