@@ -501,7 +501,7 @@ def _partitions_named(cluster: Cluster, name: str) -> list[TopicPartition]:
     """Those of a topic, or the one that `name` is."""
     topic, _, number = name.rpartition("-")
     if cluster.metadata.find_topic(name) is None and topic and number.isdecimal():
-        return [TopicPartition(topic, int(number))]
+        return [cluster.manager.partition(TopicPartition(topic, int(number))).topic_partition]
     return cluster.manager.partitions(name)
 
 
