@@ -197,7 +197,8 @@ def test_no_command_prints_what_a_terminal_acts_on(is_terminal: bool, data: Host
                 done = kbatch(*_of(words, cluster), *as_json, is_terminal=is_terminal)
                 assert (done.status, done.err) == (0, ""), done
                 assert all(json.loads(line) for line in done.out.splitlines() if as_json)
-        for words in (*MISTAKES, ["topics", "{path}" + text.replace("\0", "")]):
+        absent = "absent" + text.replace("\0", "").replace("/", "")
+        for words in (*MISTAKES, ["topics", "{path}" + absent], ["consume", "{path}", absent]):
             done = kbatch(*_of(words, cluster), is_terminal=is_terminal)
             assert done.status in (1, 2), done
         _check_records(cluster, data, is_terminal=is_terminal)
