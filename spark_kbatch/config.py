@@ -41,6 +41,10 @@ from spark_kbatch.topic_config import (
 
 COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
 FOREIGN_ENDS = ("log", "checkpoint")
+# A batch's length is an int32, but that bounds only what is compressed: 200 KB of zstd can stand for
+# 6 GB. 1 GiB is about what deflate, at its best of 1032 : 1, makes of the 1 MiB that message.max.bytes
+# allows by default; snappy (21 : 1) and lz4 (255 : 1) make less.
+MAX_DECOMPRESSED_BATCH_BYTES = 1 << 30
 STAGING_RETENTION_MS = 7 * 24 * 3600 * 1000
 _TXN_APP_ID_LENGTH_MAX = 1000  # their UTF-8 has a 16-bit length in the log
 _DOTTED_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -159,6 +163,11 @@ def parse_isolation_level(key: str, value: str) -> IsolationLevel:
         return IsolationLevel(arguments.text(key, value).strip().lower())
     except ValueError:
         refuse(key, value, ", ".join(level.value for level in IsolationLevel))
+
+
+def parse_max_decompressed_batch_bytes(key: str, value: str) -> int:
+    """The parser of what one batch may take decompressed."""
+    return parse_number(1)(key, value)
 
 
 def _topic(_key: str, value: str) -> str:

@@ -4,6 +4,7 @@
     write_headers   the headers of each row as the bytes that end its record
     write_records   record bytes of batch format V2 into the batches of slots, as many rows as fit
     read_records    record bytes -> offsets, timestamps, keys, values; where headers lie
+    divide_records  where the records of a large batch can be divided
     scan_headers    where the keys and values of those headers lie
     copy_spans      bytes from where they lie into one Arrow data buffer
 
@@ -37,7 +38,7 @@ from spark_kbatch import intrinsics, jit
 TRUNCATED = -1  # a field reaches past the end of its record or of the batch
 BAD_VARINT = -2  # a varint with more bytes than its type allows
 BAD_LENGTH = -3  # a record's length differs from what its fields take
-BAD_HEADER_COUNT = -4  # a negative header count, or one that the record cannot hold
+BAD_HEADER_COUNT = -4  # negative, more than the record can hold, or than HEADERS_MAX
 BAD_HEADER_KEY = -5  # a header whose key is null
 TRAILING_BYTES = -6  # bytes behind the last record
 BAD_OFFSET = -7  # offset deltas that do not grow, or pass the batch's last
@@ -59,6 +60,11 @@ _LOW_32 = np.uint64(0xFFFFFFFF)
 _LEAST, _MOST = np.uint64(1 + 1 + 1 + 1 + 1), np.uint64(1 + 10 + 5 + 5 + 5)
 _LOOKED_AT = np.uint64(64)
 _AHEAD = np.uint64(3072)  # how far _prefetch looks; under 2 KiB or over a page is slower
+
+# Of one record, where they are wanted: finding them takes memory for each, and 200 million that are
+# empty are 37 KB of zstd.
+HEADERS_MAX = 2**24
+_HEADERS_MAX = np.int64(HEADERS_MAX)
 
 
 # Helpers: compiled into the kernels that call them.
@@ -448,15 +454,17 @@ def read_records(
             values_size = values_size + size
             bounds[_1, row + _1] = np.int64(values_size)
 
-            # A header takes two bytes or more.
+            # A header takes two bytes or more, and 17 once it is found.
             number, position = _read_varint(data, position + size, record_end)
             if position > record_end:
                 return _code(position, TRUNCATED)
-            if number < 0 or np.uint64(number) > record_end - position:
+            if number < 0 or np.uint64(number) > (record_end - position) >> _1:
                 return BAD_HEADER_COUNT
             if number == 0 and position != record_end:
                 return BAD_LENGTH
             if with_headers:
+                if number > _HEADERS_MAX:
+                    return BAD_HEADER_COUNT
                 headers[_0, row] = np.int64(position)
                 headers[_1, row] = np.int64(record_end)
                 bounds[_2, row + _1] = bounds[_2, row] + number
@@ -468,6 +476,33 @@ def read_records(
     progress[_0], progress[_1] = np.int64(row), np.int64(keys_size)
     progress[_2] = np.int64(values_size)
     return np.int64(row)
+
+
+def divide_records(data: Any, count: Any, run_bytes: Any, runs: Any, fault: Any) -> Any:
+    """Divide the records that fill `data` into runs, by their lengths alone.
+
+    inputs:  data uint8; count, of the records; run_bytes: a run ends behind the record with which it
+             has so many or more.
+    outputs: runs int64[2, k], with room for one in every run_bytes and one more: position behind the
+             run's last record, how many it has; fault int64[1]: position where a negative answer was
+             found.
+    Returns how many runs there are, or a negative code.
+    """
+    position, end, start, run = _0, np.uint64(data.shape[0]), _0, _0
+    run_bytes, first, count = np.uint64(run_bytes), _0, np.uint64(count)
+    for row in range(count):
+        fault[_0] = np.int64(position)
+        number, position = _read_varint(data, position, end)
+        if position > end or number < 0 or np.uint64(number) > end - position:
+            return _code(position, TRUNCATED)
+        position = position + np.uint64(number)
+        if position - start >= run_bytes or row + _1 == count:
+            runs[_0, run], runs[_1, run] = np.int64(position), np.int64(row + _1 - first)
+            start, first, run = position, row + _1, run + _1
+    if position != end:
+        fault[_0] = np.int64(position)
+        return TRAILING_BYTES
+    return np.int64(run)
 
 
 def scan_headers(
@@ -547,6 +582,7 @@ KERNELS = (
     "write_headers",
     "write_records",
     "read_records",
+    "divide_records",
     "scan_headers",
     "copy_spans",
 )
@@ -570,6 +606,7 @@ def warm_up() -> None:
     write_headers(i32, u8, u8, i32, *spans, out8, out32)
     write_records(i32, 0, i64, *spans, *spans, u8, i32, out8, out64, out64, out64, out32[:0])
     read_records(u8, sections, found64, found32, bounds, found8, out8, out8, np.zeros(5, np.int64))
+    divide_records(u8, 0, 1, np.zeros((2, 0), np.int64), out64)
     scan_headers(u8, found32, out32, found32, bounds, out8, out64)
     copy_spans(u8, out32[:0], out32, out8)
 

@@ -20,7 +20,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from spark_kbatch.config import FOREIGN_ENDS, parse_isolation_level
+from spark_kbatch.config import (
+    FOREIGN_ENDS,
+    MAX_DECOMPRESSED_BATCH_BYTES,
+    parse_isolation_level,
+    parse_max_decompressed_batch_bytes,
+)
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import EARLIEST, LATEST, IsolationLevel, TopicPartition
 from spark_kbatch.options import (
@@ -109,6 +114,7 @@ class ReadOptions:
     max_trigger_delay_ms: int = _MAX_TRIGGER_DELAY_MS
     foreign_end: str = "log"
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
+    max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES
 
 
 def _foreign_end(key: str, value: str) -> str:
@@ -280,6 +286,7 @@ READ_OPTIONS = (
     Option("maxTriggerDelay", _time_ms, "`500ms`, `30s`, `15m`, `1h`; ms without a unit", "15m", "How long minOffsetsPerTrigger may hold back a micro-batch. Ignored in a batch."),
     Option("isolation.level", parse_isolation_level, "read_committed, read_uncommitted", "read_committed", "With read_committed, data of aborted transactions is left out and `latest` is the last stable offset, before the first transaction that is open; with read_uncommitted all data up to the high watermark is read. Markers are never rows. Only brokers write such transactions: a kbatch job's data is not in the log before its commit."),
     Option("foreign.end", _foreign_end, "log, checkpoint", "log", "Where the logs of a real broker's directory end: behind the last whole valid batch, or at the high watermark that the broker last wrote into its checkpoint."),
+    Option("max.decompressed.batch.bytes", parse_max_decompressed_batch_bytes, f"1 to {INT_MAX}", "1073741824 (1 GiB)", "What one compressed batch may take decompressed, in bytes; a larger one is an error. A task holds one such batch whole, and some KB of a damaged or hostile log can stand for gigabytes."),
     Option("groupIdPrefix", _ignored, "any", "", "Ignored: there are no consumer groups."),
     Option("kafkaConsumer.pollTimeoutMs", parse_number(0, LONG_MAX), "0 or more", "", "Ignored: a read waits for nobody."),
     Option("fetchOffset.numRetries", parse_number(0), f"0 to {INT_MAX}", "", "Ignored: offsets are read from files, of which a second look says the same."),
@@ -405,6 +412,9 @@ def _general(given: Given, starting: Bound, ending: Bound, no_match: NoMatch) ->
         max_trigger_delay_ms=given.get("maxTriggerDelay", _MAX_TRIGGER_DELAY_MS),
         foreign_end=given.get("foreign.end", "log"),
         isolation_level=given.get("isolation.level", IsolationLevel.READ_COMMITTED),
+        max_decompressed_batch_bytes=given.get(
+            "max.decompressed.batch.bytes", MAX_DECOMPRESSED_BATCH_BYTES
+        ),
     )
 
 

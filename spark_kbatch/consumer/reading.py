@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
+from spark_kbatch.config import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
 from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, TopicPartition
 from spark_kbatch.record import codec
@@ -55,6 +56,7 @@ def read_range(
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     *,
     on_loss: OnLoss = _fail,
+    max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a range whose bounds are numbers, in offset order, in bounded pieces.
 
@@ -64,6 +66,7 @@ def read_range(
         columns: names of `codec.RECORD_SCHEMA`; only those are decoded.
         on_loss: called with offsets of the range that the log does not hold; raises, or returns for
             the read to go on behind them.
+        max_decompressed_batch_bytes: a compressed batch that holds more is an error.
 
     Raises:
         OffsetOutOfRangeError: the log does not hold the range, unless `on_loss` accepts that.
@@ -97,6 +100,7 @@ def read_range(
             yield from codec.decode_batches(
                 read.data, without_aborted(read), columns=columns,
                 start_offset=offset, end_offset=end, max_bytes=PIECE_BYTES,
+                max_decompressed_batch_bytes=max_decompressed_batch_bytes,
             )  # fmt: skip
         except CorruptRecordError as error:
             raise error.at(read.path, read.position) from None

@@ -35,6 +35,7 @@ from spark_kbatch.kernels import (
     SLOT,
     STOP,
 )
+from spark_kbatch.config import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import compression, plain
 from spark_kbatch.record import header as batch_header
 from spark_kbatch.record.columns import EMPTY_I32, Array, Columns
@@ -223,8 +224,8 @@ class RecordBatchBuilder:
 
     def _compressed(self, data: memoryview) -> tuple[memoryview, int]:
         """The batch with its records compressed in their place, where they have room, and the codec."""
-        # Not where there are no records, nor more than any reader accepts uncompressed.
-        if 0 < len(data) - RECORD_BATCH_OVERHEAD <= compression.MAX_DECOMPRESSED_SIZE:
+        # Not where there are no records, nor more than a reader accepts decompressed.
+        if 0 < len(data) - RECORD_BATCH_OVERHEAD <= MAX_DECOMPRESSED_BATCH_BYTES:
             first = self.start + RECORD_BATCH_OVERHEAD
             section = compression.compress(
                 self._codec, data[RECORD_BATCH_OVERHEAD:], level=self._level

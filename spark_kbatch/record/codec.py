@@ -5,6 +5,9 @@
 
 Messages of the formats V0 and V1 (`legacy`) are read likewise, by a kernel of their own.
 
+Many small batches become one Arrow batch, and one that is large several: beside the bytes of one batch
+and of one record memory is bounded, whatever they hold.
+
 Python does a fixed amount of work per batch; what is done per record is in `kernels`, whose
 negative answers become errors with a position here.
 
@@ -20,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kbatch import kernels, message_kernels
+from spark_kbatch.config import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record import compression, legacy
@@ -55,6 +59,10 @@ RECORD_SCHEMA = pa.schema(
 
 MAX_SECTION_SIZE = 2**31 - 1  # positions in a records section are int32, as in Kafka
 
+# A compressed batch that says it has more records than this for its bytes is opened and looked at also
+# where its header would be enough. 7 bytes are the least that a record takes.
+_RECORD_BYTES_PER_BYTE = 32
+
 # What is gone over at once, about, between two looks at its CRC, so that it is still in the cache.
 _BYTES_AT_ONCE = 512 * 1024
 
@@ -62,7 +70,8 @@ _WHAT = {
     kernels.TRUNCATED: "a field reaches past the end of its record",
     kernels.BAD_VARINT: "a varint with too many bytes",
     kernels.BAD_LENGTH: "a record's length differs from what its fields take",
-    kernels.BAD_HEADER_COUNT: "a header count that its record cannot hold",
+    kernels.BAD_HEADER_COUNT: "a header count that its record cannot hold, or above "
+    f"{kernels.HEADERS_MAX:,}",
     kernels.BAD_HEADER_KEY: "a header with a null key",
     kernels.TRAILING_BYTES: "bytes behind the last record",
     kernels.BAD_OFFSET: "an offset delta that does not grow, or passes the batch's last",
@@ -155,11 +164,15 @@ def decode_batches(
     start_offset: int = 0,
     end_offset: int = MAX_OFFSET,
     max_bytes: int,
+    max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """As `decode`, for batches at known positions, in pieces.
 
-    A piece ends behind the batch with which its uncompressed bytes pass `max_bytes`, so it holds
-    at most that and one batch.
+    A piece ends behind the batch with which its uncompressed bytes pass `max_bytes`. A larger batch
+    becomes several pieces, each of which ends behind the record with which it passes them.
+
+    Args:
+        max_decompressed_batch_bytes: a compressed batch that holds more is an error.
     """
     offsets_alone = set(columns) <= {"offset"}
     schema = pa.schema([RECORD_SCHEMA.field(name) for name in columns])
@@ -173,29 +186,48 @@ def decode_batches(
             # What offsets it holds is known once it is open, but not below those before it.
             if header.last_offset < start_offset or next_offset >= end_offset:
                 continue
-            header, plain, shift = legacy.unwrap(data, position, header)
+            header, plain, shift = legacy.unwrap(
+                data, position, header, limit=max_decompressed_batch_bytes
+            )
         base_offset, length, _, _, _, attributes, last_delta, _, _, _, _, _, count = header
         next_offset = base_offset + last_delta + 1
         is_control = attributes & CONTROL and not is_legacy
         # Nothing of the header but its offsets is believed without the CRC; those are checked
         # against the neighbours by whoever has read the batches. They are enough where there is a
-        # record at each of them.
-        is_open = not offsets_alone or is_control or base_offset + count != next_offset
-        if next_offset <= start_offset or base_offset >= end_offset or is_control:
+        # record at each of them, and may be: of plain records that was checked with the header.
+        is_open = (
+            not offsets_alone
+            or is_control
+            or base_offset + count != next_offset
+            or count * MIN_RECORD_SIZE > length * _RECORD_BYTES_PER_BYTE
+        )
+        is_empty = count == 0  # whatever bytes it has, as in Kafka
+        if next_offset <= start_offset or base_offset >= end_offset or is_control or is_empty:
             if is_open and not is_legacy:  # whose CRCs do not cover offsets
                 batch_header.ensure_valid(data, position, header)
             continue
-        if is_open and plain is None and attributes & CODEC_MASK and count:
-            plain = _decompressed(data, position, header)
+        if is_open and plain is None and attributes & CODEC_MASK:
+            plain = _decompressed(data, position, header, max_decompressed_batch_bytes)
         # 8 bytes a record stand for offsets made of the header alone.
         size = 8 * count if not is_open else length if plain is None else len(plain)
         reader = (_FoundMessages if is_legacy else _Found) if is_open else None
-        if piece.parts and (piece.reader != reader or piece.size + size > MAX_SECTION_SIZE):
+        if piece.parts and (
+            piece.reader != reader
+            or piece.size + size > MAX_SECTION_SIZE
+            or position + length - piece.parts[0][0] > MAX_SECTION_SIZE - LOG_OVERHEAD
+        ):
             yield piece.to_arrow(start_offset, end_offset)
             piece = _Piece(data, schema)
+        part = (position, header, plain, shift, 0)
+        if size > max_bytes and not (is_legacy and plain is None):
+            if piece.parts:
+                yield piece.to_arrow(start_offset, end_offset)
+                piece = _Piece(data, schema)
+            yield from _in_pieces(data, schema, part, reader, start_offset, end_offset, max_bytes)
+            continue
         piece.reader = reader
         piece.size += size
-        piece.parts.append((position, header, plain, shift))
+        piece.parts.append(part)
         if piece.size >= max_bytes:
             yield piece.to_arrow(start_offset, end_offset)
             piece = _Piece(data, schema)
@@ -203,13 +235,13 @@ def decode_batches(
         yield piece.to_arrow(start_offset, end_offset)
 
 
-def _decompressed(data: Buffer, position: int, header: BatchHeader) -> Buffer:
+def _decompressed(data: Buffer, position: int, header: BatchHeader, limit: int) -> Buffer:
     """The records of a compressed batch, whose CRC was checked."""
     batch_header.ensure_valid(data, position, header)
     start = position + RECORD_BATCH_OVERHEAD
     try:
         plain = compression.decompress(
-            header.codec, memoryview(data)[start : position + header.size_in_bytes]
+            header.codec, memoryview(data)[start : position + header.size_in_bytes], limit=limit
         )
     except CorruptRecordError as error:
         raise error.at("", start) from None
@@ -223,16 +255,91 @@ def _decompressed(data: Buffer, position: int, header: BatchHeader) -> Buffer:
     return plain
 
 
-# One batch of a piece: its position, its header, its records where they were compressed, and what is
-# added to the offsets in a wrapper. A plain tuple, because making another takes longer.
-_Part = tuple[int, BatchHeader, Buffer | None, int]
+def _in_pieces(
+    data: Buffer,
+    schema: pa.Schema,
+    part: _Part,
+    reader: type[_Found] | None,
+    start_offset: int,
+    end_offset: int,
+    max_bytes: int,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one large batch; a piece of it is decoded when it is asked for."""
+    if reader is None:
+        runs = _runs_of_offsets(part, start_offset, end_offset, max_bytes)
+    elif reader is _Found:
+        runs = _runs_of_records(data, part, max_bytes)
+    else:
+        runs = _runs_of_messages(part, max_bytes)
+    next_offset = 0
+    for run in runs:
+        piece = _Piece(data, schema, next_offset)
+        piece.reader = reader
+        piece.parts.append(run)
+        rows = piece.to_arrow(start_offset, end_offset)
+        next_offset = piece.next_offset
+        if rows.num_rows:
+            yield rows
+        if next_offset >= end_offset:
+            return
+
+
+def _runs_of_offsets(
+    part: _Part, start_offset: int, end_offset: int, max_bytes: int
+) -> Iterator[_Part]:
+    """A batch of which only the header counts, as several; without offsets that are not wanted."""
+    position, header, plain, shift, begin = part
+    at, end = max(header.base_offset, start_offset), min(header.next_offset, end_offset)
+    while at < end:
+        count = min(max(max_bytes // 8, 1), end - at)
+        run = header._replace(base_offset=at, last_offset_delta=count - 1, records_count=count)
+        yield position, run, plain, shift, begin
+        at += count
+
+
+def _runs_of_records(data: Buffer, part: _Part, max_bytes: int) -> Iterator[_Part]:
+    """The records of one batch, divided behind each record with which they pass `max_bytes`."""
+    position, header, plain, shift, _ = part
+    if plain is None:
+        batch_header.ensure_valid(data, position, header)
+        plain = memoryview(data)[position + RECORD_BATCH_OVERHEAD : position + header.size_in_bytes]
+    flat = np.frombuffer(plain, np.uint8)
+    flat.setflags(write=False)
+    runs = np.zeros((2, len(plain) // max_bytes + 1), np.int64)
+    fault = np.zeros(1, np.int64)
+    answer = int(kernels.divide_records(flat, header.records_count, max_bytes, runs, fault))
+    if answer < 0:
+        raise _corrupt_records(answer, part, int(fault[0]))
+    start, view = 0, memoryview(plain)
+    for end, count in runs[:, :answer].T.tolist():
+        yield position, header._replace(records_count=count), view[start:end], shift, start
+        start = end
+
+
+def _runs_of_messages(part: _Part, max_bytes: int) -> Iterator[_Part]:
+    """The messages of a wrapper, likewise; they are known to be whole, and their offsets to grow."""
+    position, header, plain, shift, _ = part
+    assert plain is not None
+    view, start = memoryview(plain), 0
+    while start < len(view):
+        end, count = legacy.run(view, start, max_bytes, header.magic)
+        yield position, header._replace(records_count=count), view[start:end], shift, start
+        start = end
+
+
+# One batch of a piece: its position, its header, its records where they do not lie in the source, what
+# is added to the offsets in a wrapper, and where in the batch's records those begin. A plain tuple,
+# because making another takes longer.
+_Part = tuple[int, BatchHeader, Buffer | None, int, int]
 
 
 class _Piece:
     """Batches that become one Arrow batch."""
 
-    def __init__(self, data: Buffer, schema: pa.Schema) -> None:
+    def __init__(self, data: Buffer, schema: pa.Schema, at_least: int = 0) -> None:
+        """`at_least` is the lowest first offset that may be found."""
         self._data, self._schema = data, schema
+        self.next_offset = at_least  # of its rows, once they are read
         self.parts: list[_Part] = []
         self.reader: type[_Found] | None = None  # of their records; None where headers suffice
         self.size = 0
@@ -243,9 +350,11 @@ class _Piece:
         if self.reader is not None:
             found = self.reader(self._data, self.parts, columns)
             found.read()
+            if len(found.offsets) and found.offsets[0] < self.next_offset:
+                raise _corrupt_records(kernels.BAD_OFFSET, self.parts[0], 0)
             arrays, offsets = [found.column(name) for name in columns], found.offsets
         else:
-            ranges = [np.arange(h.base_offset, h.next_offset) for _, h, _, _ in self.parts]
+            ranges = [np.arange(h.base_offset, h.next_offset) for _, h, _, _, _ in self.parts]
             offsets = np.concatenate(ranges)
             arrays = [pa.array(offsets)] * len(columns)
         if arrays:
@@ -254,6 +363,8 @@ class _Piece:
             nothing = pa.array([{}] * len(offsets), pa.struct([]))
             rows = pa.RecordBatch.from_struct_array(nothing)
         first, end = 0, len(offsets)
+        if end:
+            self.next_offset = int(offsets[-1]) + 1
         if self.parts[0][1].base_offset < start_offset:
             first = int(np.searchsorted(offsets, start_offset))
         if self.parts[-1][1].last_offset >= end_offset:
@@ -269,9 +380,9 @@ class _Found:
     def __init__(self, source: Buffer, parts: list[_Part], columns: Sequence[str]) -> None:
         self._source, self._parts = source, parts
         # Twice as fast as np.array, which first looks what there is.
-        numbers = chain.from_iterable([header for _, header, _, _ in parts])
+        numbers = chain.from_iterable([header for _, header, _, _, _ in parts])
         self._fields = np.fromiter(numbers, np.int64).reshape(len(parts), -1).T
-        positions = np.array([position for position, _, _, _ in parts], np.int64)
+        positions = np.array([position for position, _, _, _, _ in parts], np.int64)
         joined, self._starts, self._sizes = _joined(
             source, parts, positions, self._field("batch_length"), self.OVERHEAD
         )
@@ -311,7 +422,7 @@ class _Found:
             )  # fmt: skip
             batch_header.ensure_all_valid(
                 self._source,
-                [(at, header) for at, header, plain, _ in self._parts[first:end] if plain is None],
+                [part[:2] for part in self._parts[first:end] if part[2] is None],
             )
             if answer < 0:
                 raise self._corrupt(int(answer), first + int(progress[3]), int(progress[4]))
@@ -352,7 +463,7 @@ class _Found:
                 data = self._bytes[index][: bounds[-1]]
                 return arrow.binary_array(data, bounds, self._valid[index])
             case "timestamp_type":
-                types = [header.timestamp_type for _, header, _, _ in self._parts]
+                types = [header.timestamp_type for _, header, _, _, _ in self._parts]
                 return pa.array(np.repeat(np.array(types, np.int32), self._counts))
             case _:
                 return self._headers_column()
@@ -384,11 +495,7 @@ class _Found:
         return data
 
     def _corrupt(self, answer: int, index: int, position: int) -> CorruptRecordError:
-        what, (start, _, plain, _) = _WHAT[answer], self._parts[index]
-        if plain is not None:
-            what = f"{what}, {position} bytes into its decompressed records"
-            return CorruptRecordError(what, position=start)
-        return CorruptRecordError(what, position=start + RECORD_BATCH_OVERHEAD + position)
+        return _corrupt_records(answer, self._parts[index], position)
 
 
 class _FoundMessages(_Found):
@@ -403,7 +510,7 @@ class _FoundMessages(_Found):
             CorruptRecordError: bytes that are not what the format says.
         """
         fault = np.zeros(2, np.int64)
-        shifts = np.array([shift for _, _, _, shift in self._parts], np.int64)
+        shifts = np.array([shift for _, _, _, shift, _ in self._parts], np.int64)
         answer = message_kernels.read_messages(
             self._data, self._table(shifts), self._numbers,
             self._bounds[:2], self._valid, self._bytes[0], self._bytes[1], fault,
@@ -412,7 +519,7 @@ class _FoundMessages(_Found):
             raise self._corrupt(int(answer), int(fault[0]), int(fault[1]))
         has_one_time = [
             plain is not None and header.timestamp_type == LOG_APPEND_TIME_TYPE
-            for _, header, plain, _ in self._parts
+            for _, header, plain, _, _ in self._parts
         ]
         self._set_log_append_times(np.array(has_one_time))
 
@@ -420,7 +527,7 @@ class _FoundMessages(_Found):
         return pa.nulls(len(self.offsets), arrow.HEADERS_TYPE)
 
     def _corrupt(self, answer: int, index: int, position: int) -> CorruptRecordError:
-        (at, _, plain, _), expected, found = self._parts[index], "", ""
+        (at, _, plain, _, begin), expected, found = self._parts[index], "", ""
         what = _WHAT_OF_MESSAGES[answer]
         if answer == message_kernels.BAD_CRC:
             start = int(self._starts[index]) + position
@@ -429,8 +536,18 @@ class _FoundMessages(_Found):
         if plain is None:
             at += position
         else:
-            what = f"{what}, {position} bytes into a wrapper's decompressed messages"
+            what = f"{what}, {begin + position} bytes into a wrapper's decompressed messages"
         return CorruptRecordError(what, position=at, expected=expected, found=found)
+
+
+def _corrupt_records(answer: int, part: _Part, position: int) -> CorruptRecordError:
+    """The error for what a kernel answers; `position` counts from where the part's records begin."""
+    what, (at, header, _, _, begin) = _WHAT[answer], part
+    position += begin
+    if header.codec:
+        what = f"{what}, {position} bytes into its decompressed records"
+        return CorruptRecordError(what, position=at)
+    return CorruptRecordError(what, position=at + RECORD_BATCH_OVERHEAD + position)
 
 
 def _joined(
@@ -438,11 +555,13 @@ def _joined(
 ) -> tuple[Buffer, Array, Array]:
     """Bytes in which the records of all batches lie; where each batch's begin, and their size."""
     starts, sizes = positions + overhead, lengths + (LOG_OVERHEAD - overhead)
-    if all(plain is None for _, _, plain, _ in parts):
-        return source, starts, sizes
+    if all(plain is None for _, _, plain, _, _ in parts):
+        # From the first on, for positions in them are int32 and those in the source may be larger.
+        first, end = int(starts[0]), int(starts[-1] + sizes[-1])
+        return memoryview(source)[first:end], starts - first, sizes
     pieces = [
         memoryview(source)[start : start + size] if plain is None else memoryview(plain)
-        for (_, _, plain, _), start, size in zip(
+        for (_, _, plain, _, _), start, size in zip(
             parts, starts.tolist(), sizes.tolist(), strict=True
         )
     ]

@@ -46,6 +46,7 @@ import lz4.frame
 import pyarrow as pa
 import zstandard
 
+from spark_kbatch.config import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.errors import ConfigError, CorruptRecordError
 
 if TYPE_CHECKING:
@@ -54,13 +55,6 @@ if TYPE_CHECKING:
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 CODECS: Mapping[str, int] = {"none": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
 _NAMES = {codec: name for name, codec in CODECS.items()}
-
-# A batch's length is an int32, but that bounds only what is compressed: 200 KB of zstd can stand for
-# 6 GB. 1 GiB is about what deflate, at its best of 1032 : 1, makes of the 1 MiB that message.max.bytes
-# allows by default; snappy (21 : 1) and lz4 (255 : 1) make less. Producers count the bytes of a batch
-# before compression in an int32 as well, and half of its range keeps every column decoded from one
-# batch within the int32 bounds of Arrow's binary type.
-MAX_DECOMPRESSED_SIZE = 1 << 30
 
 # Decoders give this much at a time, so a stream has cost at most this much more than its limit when it
 # is refused. zlib also takes its input in steps: it copies what lies behind a member's end, which for
@@ -139,8 +133,8 @@ def compress(codec: int, data: Buffer, *, magic: int = 2, level: int | None = No
 
 
 def decompress(
-    codec: int, data: Buffer, *, magic: int = 2, limit: int = MAX_DECOMPRESSED_SIZE
-) -> bytes | memoryview:
+    codec: int, data: Buffer, *, magic: int = 2, limit: int = MAX_DECOMPRESSED_BATCH_BYTES
+) -> bytes | bytearray | memoryview:
     """Decompress what `compress` or another Kafka client wrote.
 
     Args:
@@ -168,13 +162,19 @@ def decompress(
         pieces = _unzstd(view)
     else:
         raise _corrupt("batch of an old format is compressed with zstd", -1, "magic 2", magic)
-    kept, size = [], 0
+    # Most batches are one piece. What is larger grows in its place, and is never held twice.
+    whole: bytes | bytearray = b""
     for piece in pieces:
-        size += len(piece)
+        size = len(whole) + len(piece)
         if size > limit:
             raise _too_large(name, limit, size)
-        kept.append(piece)
-    return kept[0] if len(kept) == 1 else b"".join(kept)
+        if not whole:
+            whole = piece
+        elif isinstance(whole, bytearray):
+            whole += piece
+        else:
+            whole = bytearray(whole) + piece
+    return whole
 
 
 def _bytes_view(data: Buffer) -> memoryview:
@@ -199,7 +199,7 @@ def _too_large(name: str, limit: int, size: int) -> CorruptRecordError:
     return _corrupt(
         f"{name} stream is too large when decompressed",
         -1,
-        f"{limit} bytes or less",
+        f"{limit} bytes or less, or a higher max.decompressed.batch.bytes",
         f"{size} or more",
     )
 

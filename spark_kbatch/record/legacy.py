@@ -41,6 +41,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spark_kbatch import message_kernels
+from spark_kbatch.config import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.message_kernels import (
     SCAN_COUNT,
@@ -107,8 +108,23 @@ class Unwrapped(NamedTuple):
     shift: int  # what is added to the offsets that stand in them
 
 
-def unwrap(data: Buffer, position: int, header: BatchHeader) -> Unwrapped:
-    """Open the wrapper at `position`, whose size was checked.
+def run(messages: memoryview, position: int, run_bytes: int, magic: int) -> tuple[int, int]:
+    """How far and how many of a wrapper's messages lie in `run_bytes` from `position` on: one or more."""
+    found = scan(messages, position, min(position + run_bytes, len(messages)), magic)
+    if found.records_count:
+        return found.end_position, found.records_count
+    (size,) = _SIZE.unpack_from(messages, position + _OFFSET.size)
+    return position + LOG_OVERHEAD + int(size), 1
+
+
+def unwrap(
+    data: Buffer,
+    position: int,
+    header: BatchHeader,
+    *,
+    limit: int = MAX_DECOMPRESSED_BATCH_BYTES,
+) -> Unwrapped:
+    """Open the wrapper at `position`, whose size was checked; its messages take up to `limit` bytes.
 
     Raises:
         CorruptRecordError: its CRC, its lengths or its codec do not hold, or what it holds is not as
@@ -123,6 +139,7 @@ def unwrap(data: Buffer, position: int, header: BatchHeader) -> Unwrapped:
                 header.codec,
                 memoryview(data)[start : position + header.size_in_bytes],
                 magic=header.magic,
+                limit=limit,
             )
         )
     except CorruptRecordError as error:
