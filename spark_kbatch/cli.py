@@ -35,10 +35,15 @@ from rich.table import Table
 from spark_kbatch import __version__
 from spark_kbatch.broker import BrokerLogs
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import FOREIGN_ENDS, STAGING_RETENTION_MS
+from spark_kbatch.config import (
+    FOREIGN_ENDS,
+    MAX_DECOMPRESSED_BATCH_BYTES,
+    STAGING_RETENTION_MS,
+)
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import IsolationLevel, TopicPartition
 from spark_kbatch.opening import open_for_reading
+from spark_kbatch.options import INT_MAX
 from spark_kbatch.terminal import LogFormatter, cell, field, to_json, visible
 from spark_kbatch.transaction.history import Commit
 
@@ -167,6 +172,13 @@ def topics(
     help="Offset to stop before.",
 )
 @click.option("--max-records", "-n", type=click.IntRange(1), help="Stop after so many.")
+@click.option(
+    "--max-decompressed-batch-bytes",
+    type=click.IntRange(1, INT_MAX),
+    default=MAX_DECOMPRESSED_BATCH_BYTES,
+    show_default=True,
+    help="What one compressed batch may take decompressed; a larger one is an error.",
+)
 @_isolation_level
 @_foreign_end
 @_as_json
@@ -177,6 +189,7 @@ def consume(
     start: int | str,
     end: int | str,
     max_records: int | None,
+    max_decompressed_batch_bytes: int,
     isolation_level: str,
     foreign_end: str,
     as_json: bool,
@@ -188,7 +201,9 @@ def consume(
     \\; in headers also "=" and ",". With --json bytes that are not UTF-8 are {"base64": "..."}.
     """
     cluster = open_for_reading(path, foreign_end=foreign_end)
-    records = _records(cluster, topic, partitions, start, end, isolation_level)
+    records = _records(
+        cluster, topic, partitions, start, end, isolation_level, max_decompressed_batch_bytes
+    )
     shown = _as_object if as_json else _as_line
     for number, record in enumerate(records, 1):
         _print(shown(record))
@@ -544,6 +559,7 @@ def _records(
     start: int | str,
     end: int | str,
     isolation_level: str,
+    max_decompressed_batch_bytes: int,
 ) -> Iterator[dict[str, Any]]:
     ranges = cluster.offset_ranges(
         topic,
@@ -556,7 +572,12 @@ def _records(
     for wanted in ranges:
         rows = (
             row
-            for batch in cluster.read_range(wanted, _COLUMNS[1:], isolation)
+            for batch in cluster.read_range(
+                wanted,
+                _COLUMNS[1:],
+                isolation,
+                max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+            )
             for row in batch.to_pylist()
         )
         for row in rows:

@@ -165,11 +165,6 @@ def parse_isolation_level(key: str, value: str) -> IsolationLevel:
         refuse(key, value, ", ".join(level.value for level in IsolationLevel))
 
 
-def parse_max_decompressed_batch_bytes(key: str, value: str) -> int:
-    """The parser of what one batch may take decompressed."""
-    return parse_number(1)(key, value)
-
-
 def _topic(_key: str, value: str) -> str:
     return ensure_valid_topic(value.strip())
 

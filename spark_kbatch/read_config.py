@@ -24,7 +24,6 @@ from spark_kbatch.config import (
     FOREIGN_ENDS,
     MAX_DECOMPRESSED_BATCH_BYTES,
     parse_isolation_level,
-    parse_max_decompressed_batch_bytes,
 )
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import EARLIEST, LATEST, IsolationLevel, TopicPartition
@@ -286,7 +285,7 @@ READ_OPTIONS = (
     Option("maxTriggerDelay", _time_ms, "`500ms`, `30s`, `15m`, `1h`; ms without a unit", "15m", "How long minOffsetsPerTrigger may hold back a micro-batch. Ignored in a batch."),
     Option("isolation.level", parse_isolation_level, "read_committed, read_uncommitted", "read_committed", "With read_committed, data of aborted transactions is left out and `latest` is the last stable offset, before the first transaction that is open; with read_uncommitted all data up to the high watermark is read. Markers are never rows. Only brokers write such transactions: a kbatch job's data is not in the log before its commit."),
     Option("foreign.end", _foreign_end, "log, checkpoint", "log", "Where the logs of a real broker's directory end: behind the last whole valid batch, or at the high watermark that the broker last wrote into its checkpoint."),
-    Option("max.decompressed.batch.bytes", parse_max_decompressed_batch_bytes, f"1 to {INT_MAX}", "1073741824 (1 GiB)", "What one compressed batch may take decompressed, in bytes; a larger one is an error. A task holds one such batch whole, and some KB of a damaged or hostile log can stand for gigabytes."),
+    Option("max.decompressed.batch.bytes", parse_number(1), f"1 to {INT_MAX}", "1073741824 (1 GiB)", "What one compressed batch may take decompressed, in bytes; a larger one is an error. A task holds one such batch whole, and some KB of a damaged or hostile log can stand for gigabytes."),
     Option("groupIdPrefix", _ignored, "any", "", "Ignored: there are no consumer groups."),
     Option("kafkaConsumer.pollTimeoutMs", parse_number(0, LONG_MAX), "0 or more", "", "Ignored: a read waits for nobody."),
     Option("fetchOffset.numRetries", parse_number(0), f"0 to {INT_MAX}", "", "Ignored: offsets are read from files, of which a second look says the same."),

@@ -15,11 +15,18 @@ import click.testing
 import pytest
 
 import spark_kbatch
-from spark_kbatch import BrokerLogs, Cluster, ConfigError, UnknownTopicOrPartitionError
+from spark_kbatch import (
+    BrokerLogs,
+    Cluster,
+    ConfigError,
+    CorruptRecordError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.cli import cli
 from spark_kbatch.log.files import Files
 from spark_kbatch.opening import open_for_reading
-from tests import builders
+from spark_kbatch.read_config import parse_read_options
+from tests import builders, reference
 from tests.broker_dirs import (
     TOPIC_ID,
     a_partition,
@@ -471,3 +478,34 @@ def test_the_command_reads_a_log_dir(log_dir: Path) -> None:
     assert code == 0
     assert [json.loads(line)["offset"] for line in output.splitlines()] == [4, 5]
     assert listing(log_dir) == before
+
+
+def test_a_batch_over_the_limit_is_an_error_that_names_file_and_option(tmp_path: Path) -> None:
+    batch = reference.encode_batch([Record(0, 5, None, bytes(9000))], codec=4)
+    log = a_segment(tmp_path / "t-0", 0, [batch])
+    logs = spark_kbatch.open(str(tmp_path))
+    ask = {"path": str(tmp_path), "subscribe": "t"}
+
+    def through_options(limit: int) -> int:
+        options = parse_read_options({**ask, "max.decompressed.batch.bytes": str(limit)})
+        (piece,) = logs.plan(options)
+        return sum(rows.num_rows for rows in logs.read_piece(piece, ["value"], options, "action"))
+
+    def by_command(limit: int) -> int:
+        words = ["consume", str(tmp_path), "t", "--max-decompressed-batch-bytes", str(limit)]
+        done = click.testing.CliRunner().invoke(cli, words)
+        if done.exception:
+            raise done.exception
+        return len(done.output.splitlines())
+
+    def in_python(limit: int) -> int:
+        return logs.read("t", max_decompressed_batch_bytes=limit).read_all().num_rows
+
+    for read_with in (through_options, by_command, in_python):
+        assert read_with(9100) == 1
+        with pytest.raises(CorruptRecordError, match=r"max\.decompressed\.batch\.bytes") as raised:
+            read_with(9000)
+        assert str(log) in str(raised.value)
+    for limit in (0, 2**31, "9100", True):
+        with pytest.raises(ConfigError, match="max_decompressed_batch_bytes is"):
+            logs.read("t", max_decompressed_batch_bytes=limit)

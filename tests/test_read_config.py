@@ -56,6 +56,7 @@ def test_a_read_needs_no_option_but_a_path_and_topics() -> None:
         "max_trigger_delay_ms": 900_000,
         "foreign_end": "log",
         "isolation_level": IsolationLevel.READ_COMMITTED,
+        "max_decompressed_batch_bytes": 2**30,
     }
     assert parse_read_options(READ) == ReadOptions(
         starting=Offsets("startingOffsets", EARLIEST), **defaults
@@ -105,6 +106,7 @@ def test_a_read_needs_no_option_but_a_path_and_topics() -> None:
         pytest.param("maxRecordsPerPartition", str(2**63 - 1), "max_records_per_partition", 2**63 - 1, id="most records"),
         pytest.param("kafka.isolation.level", "Read_Uncommitted", "isolation_level", IsolationLevel.READ_UNCOMMITTED, id="isolation"),
         pytest.param("foreign.end", "Checkpoint", "foreign_end", "checkpoint", id="end of a broker's log"),
+        pytest.param("max.decompressed.batch.bytes", " 2147483647 ", "max_decompressed_batch_bytes", 2**31 - 1, id="largest batch"),
     ],
 )  # fmt: skip
 def test_read_option_is_parsed(key: str, value: str, field: str, parsed: object) -> None:
@@ -270,6 +272,9 @@ def test_sides_that_do_not_fit_are_reported_last() -> None:
         pytest.param("maxTriggerDelay", "-1s", "a time such as", id="delay: negative"),
         pytest.param("maxTriggerDelay", "1 week", "a time such as", id="delay: unknown unit"),
         pytest.param("isolation.level", "serializable", "read_uncommitted, read_committed", id="isolation"),
+        pytest.param("max.decompressed.batch.bytes", "0", "a whole number from 1 to 2147483647", id="largest batch: none"),
+        pytest.param("max.decompressed.batch.bytes", "1 GiB", "a whole number from 1 to 2147483647", id="largest batch: a unit"),
+        pytest.param("max.decompressed.batch.bytes", "2147483648", "a whole number from 1 to 2147483647", id="largest batch: past 31 bits"),
         pytest.param("fetchOffset.numRetries", "x", "a whole number", id="retries"),
     ],
 )  # fmt: skip

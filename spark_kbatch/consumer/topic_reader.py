@@ -12,7 +12,7 @@ from typing import Self
 import pyarrow as pa
 
 from spark_kbatch import arguments
-from spark_kbatch.config import parse_isolation_level
+from spark_kbatch.config import MAX_DECOMPRESSED_BATCH_BYTES, parse_isolation_level
 from spark_kbatch.consumer import offset_bounds, planning, reading, splits
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.consumer.offset_bounds import OffsetBound
@@ -31,6 +31,7 @@ from spark_kbatch.model import (
     PartitionInfo,
     TopicPartition,
 )
+from spark_kbatch.options import INT_MAX
 from spark_kbatch.read_config import ReadOptions
 from spark_kbatch.record.header import NO_TIMESTAMP, LogRead
 from spark_kbatch.topic_config import Topic
@@ -184,8 +185,9 @@ class TopicReader(abc.ABC):
         loss = DataLoss(fail=options.fail_on_data_loss)
         try:
             yield from reading.read_range(
-                self, wanted, columns, options.isolation_level, on_loss=loss.offsets_gone
-            )
+                self, wanted, columns, options.isolation_level, on_loss=loss.offsets_gone,
+                max_decompressed_batch_bytes=options.max_decompressed_batch_bytes,
+            )  # fmt: skip
         except UnknownTopicOrPartitionError as error:
             loss.report(f"partition {wanted.topic_partition}", "nothing of it", str(error))
 
@@ -203,9 +205,14 @@ class TopicReader(abc.ABC):
         wanted: OffsetRange,
         columns: Sequence[str],
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+        *,
+        max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
     ) -> Iterator[pa.RecordBatch]:
         """As `reading.read_range`."""
-        return reading.read_range(self, wanted, columns, isolation)
+        return reading.read_range(
+            self, wanted, columns, isolation,
+            max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+        )  # fmt: skip
 
     def offset_ranges(
         self,
@@ -241,6 +248,7 @@ class TopicReader(abc.ABC):
         end: OffsetBound = "latest",
         columns: Iterable[str] = tuple(ROW_SCHEMA.names),
         isolation_level: str = "read_committed",
+        max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
     ) -> pa.RecordBatchReader:
         """The records of a topic, partition by partition, in offset order within each.
 
@@ -256,6 +264,8 @@ class TopicReader(abc.ABC):
                 decoded.
             isolation_level: "read_committed" leaves out what transactions aborted, and ends before
                 the first that is open; "read_uncommitted" does neither.
+            max_decompressed_batch_bytes: what one compressed batch may take decompressed; taking
+                rows of a larger one is a CorruptRecordError.
 
         Returns:
             A reader: an iterator of `pyarrow.RecordBatch`. Its `read_all()` gives one table, which
@@ -276,10 +286,17 @@ class TopicReader(abc.ABC):
             isolation_level=isolation_level,
         )
         isolation = parse_isolation_level("isolation_level", isolation_level)
-        batches = itertools.chain.from_iterable(
-            rows.of(self.read_range(wanted, rows.decoded, isolation), wanted.topic_partition)
-            for wanted in ranges
+        most = arguments.whole_number(
+            "max_decompressed_batch_bytes", max_decompressed_batch_bytes, 1, INT_MAX
         )
+
+        def rows_of(wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+            batches = self.read_range(
+                wanted, rows.decoded, isolation, max_decompressed_batch_bytes=most
+            )
+            return rows.of(batches, wanted.topic_partition)
+
+        batches = itertools.chain.from_iterable(map(rows_of, ranges))
         return pa.RecordBatchReader.from_batches(rows.schema, batches)
 
 

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spark_kbatch import kernels
+from spark_kbatch.config import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.kernels import (
     BASE_TIMESTAMP,
     BATCH_COLUMNS,
@@ -35,7 +36,6 @@ from spark_kbatch.kernels import (
     SLOT,
     STOP,
 )
-from spark_kbatch.config import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import compression, plain
 from spark_kbatch.record import header as batch_header
 from spark_kbatch.record.columns import EMPTY_I32, Array, Columns

@@ -18,6 +18,8 @@ from spark_kbatch.record.header import (
     seal,
 )
 
+_SHIFT_MAX = 63  # of a varint's last byte: what takes more than ten is no number of the format
+
 Header: TypeAlias = tuple[bytes, bytes | None]  # of a record; the key is UTF-8
 
 
@@ -124,9 +126,11 @@ def read_varint(data: Buffer, position: int) -> tuple[int, int]:
 
 
 def read_unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """(number, position behind it)."""
+    """(number, position behind it). IndexError where it passes the end, or has over ten bytes."""
     number, shift = 0, 0
     while True:
+        if shift > _SHIFT_MAX:
+            raise IndexError("a varint of over ten bytes")
         byte = data[position]
         position += 1
         number |= (byte & 0x7F) << shift

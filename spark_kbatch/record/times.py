@@ -8,6 +8,7 @@ Source: Kafka clients/.../record/DefaultRecord.java, LegacyRecord.java, Abstract
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Iterator
 
 from spark_kbatch.errors import CorruptRecordError
@@ -37,7 +38,7 @@ def times(data: Buffer, position: int, header: BatchHeader) -> Iterator[tuple[in
             batch's position in `data`.
     """
     ensure_valid(data, position, header)
-    batch = bytes(memoryview(data)[position : position + header.size_in_bytes])
+    batch = memoryview(data)[position : position + header.size_in_bytes]
     stamped = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     if header.magic == MAGIC:
         found = _of_records(_decompressed(batch, RECORD_BATCH_OVERHEAD, position, header), header)
@@ -53,7 +54,7 @@ def times(data: Buffer, position: int, header: BatchHeader) -> Iterator[tuple[in
         ) from None  # fmt: skip
 
 
-def _of_records(section: bytes, header: BatchHeader) -> Iterator[tuple[int, int]]:
+def _of_records(section: Buffer, header: BatchHeader) -> Iterator[tuple[int, int]]:
     at = 0
     for _ in range(header.records_count):
         size, at = read_varint(section, at)
@@ -65,20 +66,21 @@ def _of_records(section: bytes, header: BatchHeader) -> Iterator[tuple[int, int]
         yield header.base_offset + offset_delta, wrapped(header.base_timestamp + delta)
 
 
-def _of_messages(batch: bytes, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
+def _of_messages(batch: Buffer, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
     if not header.codec:
         return _walked(batch)
     (key_size,) = _KEY_SIZE.unpack_from(batch, _KEY_SIZE_POSITIONS[header.magic])
     value = _KEY_SIZE_POSITIONS[header.magic] + 2 * _KEY_SIZE.size + max(key_size, 0)
-    found = list(_walked(_decompressed(batch, value, position, header)))
+    messages = _decompressed(batch, value, position, header)
     # Relative in V1: the last one's is the wrapper's. A wrapper at 0 was never given an offset.
     shift = 0
-    if header.magic and header.last_offset and found:
-        shift = header.last_offset - found[-1][0]
-    return ((offset + shift, timestamp) for offset, timestamp in found)
+    if header.magic and header.last_offset:
+        for last_offset, _ in deque(_walked(messages), maxlen=1):
+            shift = header.last_offset - last_offset
+    return ((offset + shift, timestamp) for offset, timestamp in _walked(messages))
 
 
-def _walked(data: bytes) -> Iterator[tuple[int, int]]:
+def _walked(data: Buffer) -> Iterator[tuple[int, int]]:
     at = 0
     while at + _MESSAGE.size <= len(data):
         offset, size, _, magic, _ = _MESSAGE.unpack_from(data, at)
@@ -93,9 +95,8 @@ def _walked(data: bytes) -> Iterator[tuple[int, int]]:
         at += LOG_OVERHEAD + size
 
 
-def _decompressed(batch: bytes, start: int, position: int, header: BatchHeader) -> bytes:
+def _decompressed(batch: Buffer, start: int, position: int, header: BatchHeader) -> Buffer:
     try:
-        found = compression.decompress(header.codec, batch[start:], magic=header.magic)
+        return compression.decompress(header.codec, memoryview(batch)[start:], magic=header.magic)
     except CorruptRecordError as error:
         raise error.at("", position + start) from None
-    return bytes(found)

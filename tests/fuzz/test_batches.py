@@ -8,6 +8,7 @@ import pytest
 
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.record import codec
+from spark_kbatch.record.header import walk
 from tests import builders, reference
 from tests.fuzz.rounds import ROUNDS, for_each_round, mutated
 from tests.reference import CODECS, HEADER_SIZE, LOG_APPEND_TIME, Record
@@ -45,6 +46,14 @@ def framed_again(data: bytes) -> bytes:
     return reference.with_crc(data[:8] + size + data[12:16] + b"\x02" + data[17:])
 
 
+def with_another_count(rng: random.Random, data: bytes) -> bytes:
+    """With a records count, and a last offset delta that fits it, of which the bytes know nothing."""
+    count = rng.choice((0, 1, 2, 10**5, 3 * 10**8))
+    delta = max(count - 1, 0).to_bytes(4, "big")
+    numbers = data[:23] + delta + data[27:57] + count.to_bytes(4, "big") + data[61:]
+    return framed_again(numbers)
+
+
 def read_by_reference(data: bytes) -> list[Record]:
     """The records, without those of control batches; errors of any kind where it refuses."""
     return [
@@ -64,17 +73,59 @@ def test_mutated_batches_are_read_as_the_reference_reads_them_or_refused(codec_i
         damaged = mutated(rng, data)
         if rng.random() < 0.8:
             damaged = framed_again(damaged)
+        if rng.random() < 0.2 and len(damaged) >= HEADER_SIZE:
+            damaged = with_another_count(rng, damaged)
+        max_bytes = rng.choice((1, 40, 300))
+        offsets = offsets_alone(damaged, max_bytes)
         try:
             rows = codec.decode(damaged)
         except CorruptRecordError:
             outcomes["refused"] += 1
+            assert not is_empty_to_the_reference(damaged), damaged.hex()
+            with pytest.raises(CorruptRecordError):
+                in_pieces(damaged, max_bytes)
             return
         outcomes["read"] += 1
         expected = [wrapped(record) for record in read_by_reference(damaged)]
         assert builders.as_read(rows) == expected, damaged.hex()
+        assert in_pieces(damaged, max_bytes) == expected, damaged.hex()
+        assert offsets == [record.offset for record in expected], damaged.hex()
 
     for_each_round(f"batches-{codec_id}", one)
     assert min(outcomes.values()) > ROUNDS // 50, outcomes
+
+
+def in_pieces(data: bytes, max_bytes: int) -> list[Record]:
+    """As small as they come."""
+    pieces = codec.decode_batches(
+        data, walk(data), columns=codec.RECORD_SCHEMA.names, max_bytes=max_bytes
+    )
+    return [record for rows in pieces for record in builders.as_read(rows)]
+
+
+def offsets_alone(data: bytes, max_bytes: int) -> list[int] | None:
+    """What a reader of nothing else finds; None where it refuses. Never more than the bytes may be."""
+    found: list[int] = []
+    try:
+        for rows in codec.decode_batches(data, walk(data), columns=["offset"], max_bytes=max_bytes):
+            found += rows.column("offset").to_pylist()
+            assert len(found) <= 5 * len(data), data.hex()
+    except CorruptRecordError:
+        return None
+    return found
+
+
+def is_empty_to_the_reference(data: bytes) -> bool:
+    """Whether these are whole valid batches without any record, whatever bytes they have."""
+    try:
+        headers = [reference.read_header(part) for part in reference.split_batches(data)]
+        return not reference.decode_batches(data) and all(
+            header.records_count == 0 <= header.last_offset_delta
+            and 0 <= header.base_offset < 2**62
+            for header in headers
+        )
+    except Exception:  # noqa: BLE001  of any kind, where it refuses
+        return False
 
 
 def wrapped(record: Record) -> Record:

@@ -11,7 +11,7 @@ from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.record import codec
 from tests import builders, reference
 from tests.fuzz.rounds import ROUNDS, for_each_round, mutated
-from tests.fuzz.test_batches import some_bytes
+from tests.fuzz.test_batches import in_pieces, some_bytes
 from tests.reference import CODECS, LOG_APPEND_TIME, Record
 
 
@@ -64,14 +64,18 @@ def test_mutated_messages_are_read_as_the_reference_reads_them_or_refused(
 
     def one(rng: random.Random) -> None:
         damaged = damaged_messages(rng, magic, CODECS[codec_name])
+        max_bytes = rng.choice((1, 40, 300))
         try:
             rows = codec.decode(damaged)
         except CorruptRecordError:
             outcomes["refused"] += 1
+            with pytest.raises(CorruptRecordError):
+                in_pieces(damaged, max_bytes)
             return
         outcomes["read"] += 1
         expected = reference.decode_messages(damaged, strict=False)
         assert builders.as_read(rows) == expected, damaged.hex()
+        assert in_pieces(damaged, max_bytes) == expected, damaged.hex()
 
     for_each_round(f"messages-{codec_name}-{magic}", one)
     assert min(outcomes.values()) > ROUNDS // 50, outcomes

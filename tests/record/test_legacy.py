@@ -512,10 +512,11 @@ def test_crc_of_every_message_of_a_run_is_checked() -> None:
 
 def test_bytes_of_a_wrapper_are_bounded_by_what_they_become() -> None:
     """A piece ends when it has enough bytes, so a reader never holds many wrappers open."""
+    plain = reference.encode_messages(some_records(20), magic=1)
     data = b"".join(
         reference.encode_messages(some_records(20, base_offset=20 * at), magic=1, codec=1)
         for at in range(10)
     )
-    parts = list(codec.decode_batches(data, walk(data), columns=ALL_COLUMNS, max_bytes=1))
+    parts = list(codec.decode_batches(data, walk(data), columns=ALL_COLUMNS, max_bytes=len(plain)))
     assert [part.num_rows for part in parts] == [20] * 10
     assert pa.Table.from_batches(parts).column("offset").to_pylist() == list(range(200))
