@@ -8,6 +8,7 @@
       00000000000000000042.snapshot    the producers as of the offset in the name
       leader-epoch-checkpoint          text: which leader epoch began at which offset
       partition.metadata               text: the topic's id
+      kbatch.producers                 ours: the producers as of an end, read in place of batches
       kbatch.state                     ours: the authority on all of the above
 
 `kbatch.state` (`state.py`) records the offsets and the sizes of the active segment's files. Bytes
@@ -20,7 +21,7 @@ Module by module: `files` all I/O and file locks, `state` the two slots, `segmen
 `headers` a file's batches, walked and found through its index, `checkpoints` the small text files,
 `leader_epochs` which epoch began where, `appender` what is put behind the end and shown later,
 `validator` which batches a leader takes, `producer_state` which it has taken before and which
-transactions are open, `log_producers` that of one log, `producer_snapshot` that as a file,
+transactions are open, `log_producers` that of one log, `producer_snapshot` and `saved_producers` that as files,
 `transaction_index` what was aborted, `replay` both from the batches themselves, `partition_log`
 segments in order: read, look up, cut, `appending` what leaders and followers append, `retention` what
 is deleted from a log's begin, `truncation` what is cut off its end, `time_lookup` from times to

@@ -163,7 +163,7 @@ def _append(
     if are_known:
         if idempotent:
             replay(log.producers.states, header, marker, now_ms)
-        log.producers.are_as_of(after)
+        log.producers.appended(after, 1)
     result = _result(log, state, header.base_offset, header.max_timestamp)
     return Ahead(result, after, log, appender)
 
@@ -235,7 +235,7 @@ def copy(
     appender = LogAppender(log, state, now_ms=now_ms, as_follower=True)
     log.producers.read(state, now_ms)
     with _producers_with_batches(log):
-        _append_and_replay(log, appender, memoryview(data), now_ms)
+        batches_count = _append_and_replay(log, appender, memoryview(data), now_ms)
 
     def show() -> LogState:
         shown_end = max(state.high_watermark, min(high_watermark, appender.next_offset))
@@ -249,7 +249,7 @@ def copy(
                 ),
             )
             log.write_state(after, flush=flush)
-        log.producers.are_as_of(after)
+        log.producers.appended(after, batches_count)
         return after
 
     return Copied(appender.next_offset, show)
@@ -266,10 +266,15 @@ def _producers_with_batches(log: PartitionLog) -> Iterator[None]:
 
 def _append_and_replay(
     log: PartitionLog, appender: LogAppender, data: memoryview, now_ms: int
-) -> None:
-    """Append a leader's batches, and let the producers and the transaction index know of them."""
-    begin = 0
+) -> int:
+    """Append a leader's batches, and let the producers and the transaction index know of them.
+
+    Returns:
+        How many there were.
+    """
+    begin = count = 0
     for position, header in walk(data):
+        count += 1
         if header.producer_id <= NO_PRODUCER_ID:
             continue
         marker = read_marker(data, position, header) if header.is_control else None
@@ -282,6 +287,7 @@ def _append_and_replay(
             base = appender.segment_base_offset
             appender.touch(transaction_index.append(log.files, log.directory, base, [aborted]))
     appender.append(data[begin:])
+    return count
 
 
 def _checked_copy(

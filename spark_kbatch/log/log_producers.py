@@ -1,16 +1,30 @@
 """Which producers a log knows: those of all batches below its end.
 
-They are loaded on first need, from the newest `.snapshot` and the batches behind it, and brought up to
-date from the batches that came since the last look: of other processes, of commits, and ours where the
-write of their state seemed to fail. `producer_state` tells what is known of each.
+They are loaded on first need, and brought up to date from the batches that came since the last look: of
+other processes, of commits, and ours where the write of their state seemed to fail. `producer_state` tells
+what is known of each.
+
+    kbatch.producers      written once a thousand batches came since, as of the recorded end
+    NNN.snapshot          written when a segment is rolled, as of its begin, for brokers too
+    the batches           from the newer of these on, or from the log start
+
+So the first append of a process reads no more than a thousand headers, unless others wrote without
+knowing the producers: commits and producers without idempotence. Then the first reads theirs, and saves
+what it knows, so that the next need not. Nothing is written when a producer is closed: a process that is
+killed leaves the same.
 
 Source: Kafka storage/.../log/ProducerStateManager.java, UnifiedLog.rebuildProducerState.
 """
 
 from __future__ import annotations
 
+import collections
+import logging
 from typing import TYPE_CHECKING
 
+from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
+from spark_kbatch.log import saved_producers
+from spark_kbatch.log.headers import indexed_batch, walk_headers
 from spark_kbatch.log.producer_snapshot import (
     snapshot_offsets,
     snapshot_path,
@@ -19,10 +33,18 @@ from spark_kbatch.log.producer_snapshot import (
 )
 from spark_kbatch.log.producer_state import ProducerStates
 from spark_kbatch.log.replay import Place, producer_batches, rebuild, replay
+from spark_kbatch.log.saved_producers import SavedProducers
+from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState
+from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, BatchHeader
 
 if TYPE_CHECKING:
     from spark_kbatch.log.partition_log import PartitionLog
+
+
+logger = logging.getLogger(__name__)
+
+SAVED_AFTER_BATCHES = 1000
 
 
 class LogProducers:
@@ -33,6 +55,7 @@ class LogProducers:
         # Of the batches below the end of this state; None until somebody needs them.
         self.states = ProducerStates(log.topic_partition)
         self._as_of: LogState | None = None
+        self._unsaved = 0  # batches, or records where those were not counted, since they were saved
 
     def read(self, state: LogState, now_ms: int) -> None:
         """Know the producers of all batches that `state` shows."""
@@ -53,6 +76,7 @@ class LogProducers:
                 Place(first, known.segment_size),
             ):
                 replay(self.states, header, marker, now_ms)
+            self._unsaved += state.log_end_offset - known.log_end_offset
         self.states.remove_expired(now_ms)
         self.are_as_of(state)
 
@@ -64,6 +88,14 @@ class LogProducers:
         """Take note that `states` has all batches that `state` shows."""
         self._as_of = state
         self.states.forget_ended(state.high_watermark)
+
+    def appended(self, state: LogState, batches: int) -> None:
+        """Take note that `states` has the batches of an append, which `state` shows."""
+        self.are_as_of(state)
+        self._unsaved += batches
+        # Writing takes time for each producer, so many producers are written more rarely.
+        if self._unsaved >= max(SAVED_AFTER_BATCHES, len(self.states)):
+            self._save(state)
 
     def high_watermark_moved(self, state: LogState) -> None:
         """Take note of it, where the producers of this log are known."""
@@ -80,7 +112,7 @@ class LogProducers:
 
         From the batches, whatever is remembered; nothing is written.
         """
-        states = self._rebuilt(state, state.log_end_offset, now_ms)
+        states = self._rebuilt(state, state.log_end_offset, now_ms, self._saved(state))
         return states.last_stable_offset(state.high_watermark, state.log_start_offset)
 
     def _load(self, state: LogState, now_ms: int) -> ProducerStates:
@@ -89,29 +121,93 @@ class LogProducers:
         Those of segments that are gone are removed.
         """
         files, directory, active = self._log.files, self._log.directory, state.segment_base_offset
+        saved = self._saved(state)
+        if saved is not None and saved.segment_base_offset == active:
+            self._unsaved = state.log_end_offset - saved.offset
+            return self._rebuilt(state, state.log_end_offset, now_ms, saved)
+        self._unsaved = state.log_end_offset - active
         if active > state.log_start_offset and not files.exists(snapshot_path(directory, active)):
-            producers = self._rebuilt(state, active, now_ms)
+            producers = self._rebuilt(state, active, now_ms, saved)
             write_snapshot(files, directory, active, producers.entries)
         found = snapshot_offsets(files, directory)
         for offset in stray_snapshots(found, self._log.segments(state)):
             files.remove(snapshot_path(directory, offset))
-        return self._rebuilt(state, state.log_end_offset, now_ms)
+        return self._rebuilt(state, state.log_end_offset, now_ms, saved)
 
-    def _rebuilt(self, state: LogState, log_end_offset: int, now_ms: int) -> ProducerStates:
+    def _rebuilt(
+        self, state: LogState, log_end_offset: int, now_ms: int, saved: SavedProducers | None
+    ) -> ProducerStates:
         """The producers as of an offset.
 
         A snapshot counts only where a segment begins that the state shows: one that a dead writer
         left is at an offset that came to hold other batches. Nor does it above the high watermark:
         it does not say of which transactions the end is not yet sure.
         """
-        bases = self._log.segments(state)
+        if saved is not None and saved.offset <= log_end_offset:
+            # No snapshot is newer than one that lies in the active segment.
+            first = saved.segment_base_offset
+            later = [] if first == state.segment_base_offset else self._log.segments(state)
+            place = Place(first, saved.segment_size)
+        else:
+            saved, first, later, place = None, 0, self._log.segments(state), None
         return rebuild(
             self._log.files,
             self._log.directory,
             self._log.topic_partition,
-            self._log.extents(state),
+            self._log.extents(state, first),
             log_start_offset=state.log_start_offset,
             log_end_offset=log_end_offset,
             now_ms=now_ms,
-            snapshots={base for base in bases if base <= state.high_watermark},
+            snapshots={base for base in later if first < base <= state.high_watermark},
+            saved=None if saved is None or place is None else (saved, place),
         ).states
+
+    def _save(self, state: LogState) -> None:
+        """Write the producers as of `state`, which is recorded. What goes wrong costs a replay."""
+        self._unsaved = 0
+        files, directory = self._log.files, self._log.directory
+        try:
+            last = self._last_batch(state)
+            if last is not None:
+                position, header = last
+                paths = segment_paths(directory, state.segment_base_offset)
+                saved = SavedProducers(
+                    state.log_end_offset,
+                    state.segment_base_offset,
+                    state.segment_size,
+                    position,
+                    files.read(paths.log, position, RECORD_BATCH_OVERHEAD),
+                    self.states.entries,
+                )
+                if header.next_offset == state.log_end_offset:
+                    saved_producers.write(files, directory, saved)
+        except (OSError, CorruptRecordError, KafkaStorageError) as error:
+            logger.info("the producers of %s are not saved: %s", self._log.topic_partition, error)
+
+    def _last_batch(self, state: LogState) -> tuple[int, BatchHeader] | None:
+        """Return position and header of the active segment's last batch, if it has one."""
+        view = self._log.active_view(state)
+        if not view.size_in_bytes:
+            return None
+        files, path = self._log.files, view.paths.log
+        with files.opened(path) as descriptor:
+            last = indexed_batch(files, descriptor, view, view.next_offset - 1)
+            walked = walk_headers(files, descriptor, path, last[0], view.size_in_bytes)
+            return collections.deque(walked, maxlen=1).pop()
+
+    def _saved(self, state: LogState) -> SavedProducers | None:
+        """Return what was saved, if it is of batches that `state` shows, and of these."""
+        files, directory = self._log.files, self._log.directory
+        saved = saved_producers.read(files, directory)
+        if saved is None or not (
+            state.log_start_offset < saved.offset <= min(state.high_watermark, state.log_end_offset)
+            and 0 <= saved.segment_base_offset <= state.segment_base_offset
+        ):
+            return None
+        path = segment_paths(directory, saved.segment_base_offset).log
+        active = saved.segment_base_offset == state.segment_base_offset
+        size = state.segment_size if active else self._log.log_size(saved.segment_base_offset)
+        if not 0 <= saved.batch_position < saved.segment_size <= size:
+            return None
+        found = files.read(path, saved.batch_position, RECORD_BATCH_OVERHEAD)
+        return saved if found == saved.batch_header else None

@@ -32,7 +32,7 @@ from spark_kbatch.errors import (
     KBatchError,
     OffsetOutOfRangeError,
 )
-from spark_kbatch.log import recovery
+from spark_kbatch.log import recovery, saved_producers
 from spark_kbatch.log.checkpoints import write_leader_epochs, write_partition_metadata
 from spark_kbatch.log.cuts import cut_offsets
 from spark_kbatch.log.files import Buffer, Files
@@ -297,15 +297,20 @@ class PartitionLog:
             size = state.segment_size if active else self.files.size(path)
             yield SegmentExtent(base, path, size)
 
+    def active_view(self, state: LogState) -> SegmentView:
+        """Return the active segment, as far as the state shows it."""
+        base = state.segment_base_offset
+        return SegmentView(
+            segment_paths(self.directory, base), base, state.log_end_offset, state.segment_size,
+            state.index_size, state.time_index_size,
+        )  # fmt: skip
+
     def _view(self, state: LogState, bases: Sequence[int], at: int) -> SegmentView:
         """The segment that is `at` in `bases`, as far as the state shows it."""
         base = bases[at]
-        paths = segment_paths(self.directory, base)
         if base == state.segment_base_offset:
-            return SegmentView(
-                paths, base, state.log_end_offset, state.segment_size,
-                state.index_size, state.time_index_size,
-            )  # fmt: skip
+            return self.active_view(state)
+        paths = segment_paths(self.directory, base)
         return SegmentView(paths, base, bases[at + 1], self.files.size(paths.log))
 
     def offset_for_timestamp(
@@ -429,6 +434,7 @@ class PartitionLog:
     def forget_batches(self) -> None:
         """Remember nothing of the batches: for who has taken some out of the log."""
         self.producers.forget()
+        saved_producers.remove(self.files, self.directory)
         self._aborted = AbortedSearch(self.files)
 
     def _whole_batches(

@@ -23,6 +23,8 @@
     .log of a rolled segment missing or cut   error where that is read   (does not look)
     leader-epoch-checkpoint missing, empty    does not check epochs      makes it anew at the next
       or damaged                                                         roll, commit or election
+    kbatch.producers, .snapshot missing,      (does not look)            reads the batches instead
+      damaged, or of other batches
     partition.metadata missing                (does not look)            (does not look)
     kbatch.state: one slot damaged            takes the other one        the same, and writes over it
     kbatch.state: missing, or both damaged    error                      error
@@ -47,7 +49,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
-from spark_kbatch.log import transaction_index
+from spark_kbatch.log import saved_producers, transaction_index
 from spark_kbatch.log.checkpoints import LEADER_EPOCHS, read_leader_epochs, write_leader_epochs
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.headers import SegmentView, indexed_batch, too_short, walk_headers
@@ -156,6 +158,7 @@ def _recovered(
     log.files.flush([log.directory])
     if after.log_end_offset != recorded.log_end_offset:
         after = after._replace(recovery_point=after.log_end_offset)
+        saved_producers.remove(log.files, log.directory)
     after = after._replace(sequence=recorded.sequence + 1)
     log.write_state(after, flush=True)
     return after

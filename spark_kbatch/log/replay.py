@@ -31,6 +31,7 @@ from spark_kbatch.log import transaction_index
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.producer_snapshot import newest_snapshot, snapshot_offsets
 from spark_kbatch.log.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerStates
+from spark_kbatch.log.saved_producers import SavedProducers
 from spark_kbatch.log.segment import SegmentExtent
 from spark_kbatch.model import AbortedTransaction, TopicPartition
 from spark_kbatch.record.control import EndTransactionMarker, read_marker
@@ -88,6 +89,7 @@ def rebuild(
     log_end_offset: int,
     now_ms: int,
     snapshots: Collection[int] | None = None,
+    saved: tuple[SavedProducers, Place] | None = None,
     expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
 ) -> Rebuilt:
     """The producers of a log as of its end.
@@ -97,13 +99,15 @@ def rebuild(
         log_end_offset: batches from here on are not looked at, nor are snapshots above it.
         now_ms: which producers are idle for too long, by the time of their last record.
         snapshots: offsets of the snapshots that may be used, where not all may.
+        saved: what is used where no snapshot can be, and where the batches after it begin.
 
     Raises:
         CorruptRecordError: a header or a marker that cannot be; carries file and position.
     """
+    found_offsets = snapshot_offsets(files, directory) if snapshots is None or snapshots else []
     usable = [
         offset
-        for offset in snapshot_offsets(files, directory)
+        for offset in found_offsets
         if log_start_offset < offset <= log_end_offset
         and (snapshots is None or offset in snapshots)
     ]
@@ -112,9 +116,15 @@ def rebuild(
     if (found := newest_snapshot(files, directory, usable)) is not None:
         replayed_from = found[0]
         states.load(found[1], now_ms)
+        saved = None
+    elif saved is not None:
+        replayed_from = saved[0].offset
+        states.load(saved[0].entries, now_ms)
     aborted: list[AbortedTransaction] = []
     if replayed_from < log_end_offset:
-        for _, header, marker in producer_batches(files, segments, replayed_from):
+        for _, header, marker in producer_batches(
+            files, segments, replayed_from, saved and saved[1]
+        ):
             if header.base_offset >= log_end_offset:
                 break
             ended = replay(states, header, marker, header.max_timestamp)

@@ -1,0 +1,139 @@
+"""`kbatch.producers`: the producers of a log as of a recorded end, read in place of its batches.
+
+    position  bytes  field
+           0      4  magic "KBPR"
+           4      4  CRC-32C of position 8 to the end
+           8      4  version                 1
+          12      4  size_in_bytes           of all; the file may be longer
+          16      8  offset                  where the log ended, exclusive
+          24      8  segment_base_offset     of its active segment then
+          32      8  segment_size            where that ended
+          40      8  batch_position          of its last batch
+          48     61  header of that batch, as it lies there
+         109      4  number of entries
+         113         entries:
+                  8  producer_id
+                  2  producer_epoch
+                  4  coordinator_epoch       -1 where no transaction of it was ended
+                  8  last_timestamp          largest of its last batch or marker, ms
+                  8  last_append_ms          by the clock, as far as that is known
+                  8  txn_first_offset        of its open transaction; -1 for none
+                  4  number of batches, of 28 bytes each, up to five:
+                  4  first_sequence
+                  4  last_sequence
+                  8  last_offset
+                  4  offset_delta
+                  8  timestamp
+
+Big-endian. Kafka's `.snapshot` holds the last batch of each producer alone, and says nothing of which
+log it was made from; so it serves where a segment begins, and this file anywhere. It counts where the
+batch that it names lies in the log, byte for byte in its header, which has the offset, the leader epoch
+and the CRC of its records. Any other file costs a longer replay: so it is written in place, not flushed.
+A broker takes no notice of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from spark_kbatch.log.files import Files
+from spark_kbatch.log.producer_state import BATCHES_REMEMBERED, BatchMetadata, ProducerEntry
+from spark_kbatch.record import checksums
+from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
+
+PRODUCERS_FILE = "kbatch.producers"
+
+_HEAD = struct.Struct(">4sIiiqqqq61si")
+_CRC_COVERS_FROM = 8
+_ENTRY = struct.Struct(">qhiqqqi")
+_BATCH = struct.Struct(">iiqiq")
+_MAGIC = b"KBPR"
+_VERSION = 1
+assert _HEAD.size == 113
+assert _ENTRY.size == 42
+assert _BATCH.size == 28
+assert RECORD_BATCH_OVERHEAD == 61
+
+
+class SavedProducers(NamedTuple):
+    """What the file holds."""
+
+    offset: int
+    segment_base_offset: int
+    segment_size: int
+    batch_position: int
+    batch_header: bytes
+    entries: Mapping[int, ProducerEntry]
+
+
+def pack(saved: SavedProducers) -> bytes:
+    """Return the file's bytes."""
+    parts = []
+    for producer_id, entry in saved.entries.items():
+        first_offset = -1 if entry.txn_first_offset is None else entry.txn_first_offset
+        fields = (
+            producer_id, entry.producer_epoch, entry.coordinator_epoch, entry.last_timestamp,
+            entry.last_append_ms, first_offset, len(entry.batches),
+        )  # fmt: skip
+        parts.append(_ENTRY.pack(*fields))
+        parts += (_BATCH.pack(*batch) for batch in entry.batches)
+    body = b"".join(parts)
+    head = _HEAD.pack(
+        _MAGIC, 0, _VERSION, _HEAD.size + len(body), *saved[:5], len(saved.entries)
+    )  # fmt: skip
+    covered = head[_CRC_COVERS_FROM:] + body
+    return struct.pack(">4sI", _MAGIC, checksums.crc32c(covered)) + covered
+
+
+def unpack(data: bytes) -> SavedProducers | None:
+    """Return what the bytes hold; None where they are not such a file."""
+    if len(data) < _HEAD.size:
+        return None
+    magic, crc, version, size, *place, header, count = _HEAD.unpack_from(data)
+    if magic != _MAGIC or version != _VERSION or not _HEAD.size <= size <= len(data):
+        return None
+    if crc != checksums.crc32c(data[_CRC_COVERS_FROM:size]):
+        return None
+    entries, position = {}, _HEAD.size
+    for _ in range(count):
+        if position + _ENTRY.size > size:
+            return None
+        producer_id, epoch, coordinator_epoch, timestamp, append_ms, first_offset, batches = (
+            _ENTRY.unpack_from(data, position)
+        )
+        position += _ENTRY.size
+        end = position + batches * _BATCH.size
+        if not (0 <= batches <= BATCHES_REMEMBERED and end <= size):
+            return None
+        entries[producer_id] = ProducerEntry(
+            epoch,
+            tuple(BatchMetadata(*fields) for fields in _BATCH.iter_unpack(data[position:end])),
+            coordinator_epoch,
+            timestamp,
+            first_offset if first_offset >= 0 else None,
+            append_ms,
+        )
+        position = end
+    offset, base_offset, segment_size, position = place
+    return SavedProducers(offset, base_offset, segment_size, position, header, entries)
+
+
+def write(files: Files, directory: Path, saved: SavedProducers) -> None:
+    """Write the file; not flushed."""
+    files.write(directory / PRODUCERS_FILE, 0, pack(saved))
+
+
+def read(files: Files, directory: Path) -> SavedProducers | None:
+    """Return what the file holds; None where there is none, or it is damaged."""
+    try:
+        return unpack(files.read(directory / PRODUCERS_FILE))
+    except FileNotFoundError:
+        return None
+
+
+def remove(files: Files, directory: Path) -> None:
+    """Remove the file, for a caller that takes batches out of the log."""
+    files.remove(directory / PRODUCERS_FILE)
