@@ -16,6 +16,7 @@ where the data is. Its offset is the number of the commit. Nothing that decides 
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -176,24 +177,46 @@ def pack(commit: Commit) -> bytearray:
 def _unpack(record: PlainRecord) -> Commit | None:
     if record.value is None:
         return None
-    number, value = record.offset, json.loads(record.value)
-    if value["version"] != _VERSION:
+    number = record.offset
+    try:
+        value = json.loads(record.value)
+        version = value["version"]
+        commit = _commit_of(number, value) if version == _VERSION else None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise CorruptRecordError(
-            f"version of commit {number} in {COMMITS_TOPIC}", expected=_VERSION,
-            found=value["version"],
-        )  # fmt: skip
+            f"value of commit {number} in {COMMITS_TOPIC}", expected="what a commit says, as JSON",
+            found=reprlib.repr(record.value),
+        ) from None  # fmt: skip
+    if commit is None:
+        raise CorruptRecordError(
+            f"version of commit {number} in {COMMITS_TOPIC}", expected=_VERSION, found=version
+        )
+    return commit
+
+
+def _commit_of(number: int, value: Mapping[str, Any]) -> Commit:
+    """Return the commit that the JSON tells of; raises where a field is missing or of another type."""
     return Commit(
         number=number,
-        time_ms=value["time"],
+        time_ms=_of(int, value["time"]),
         overwrite=value["mode"] == _OVERWRITE,
-        transactional_id=value["transactional_id"],
-        sequence=value["sequence"],
-        author=Author(*(value[field] for field in Author._fields)),
-        records_count=value["records"],
-        size_in_bytes=value["bytes"],
-        offsets=_by_partition(value["offsets"], lambda pair: (pair[0], pair[1])),
-        ends=_by_partition(value["ends"], int),
+        transactional_id=_of(str, value["transactional_id"]),
+        sequence=_of(int, value["sequence"]),
+        author=Author(*(_of(str, value[field]) for field in Author._fields)),
+        records_count=_of(int, value["records"]),
+        size_in_bytes=_of(int, value["bytes"]),
+        offsets=_by_partition(
+            value["offsets"], lambda pair: (_of(int, pair[0]), _of(int, pair[1]))
+        ),
+        ends=_by_partition(value["ends"], lambda end: _of(int, end)),
     )
+
+
+def _of(kind: type[_Value], value: Any) -> _Value:
+    if type(value) is not kind:
+        raise TypeError
+    found: _Value = value
+    return found
 
 
 def _by_topic(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.errors import ConfigError
+from spark_kbatch.errors import ConfigError, CorruptRecordError
 from spark_kbatch.log.files import Files
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.read_config import parse_read_options
 from spark_kbatch.transaction import history
 from spark_kbatch.transaction.coordinator import Coordinator
@@ -20,6 +20,7 @@ from spark_kbatch.transaction.history import COMMITS, Author, Commit
 from tests import builders
 from tests.faults import Fault, FaultyFiles, ReadOnlyFiles, died
 from tests.log.soundness import ensure_sound
+from tests.reference import Record, encode_batch
 
 TOPICS = {"clicks": 3, "views": 2}
 BATCH = builders.batch(n=2)
@@ -37,6 +38,46 @@ def write(cluster: Cluster, *places: tuple[str, int], transaction: str = "job", 
         cluster.manager, lambda: builders.FIRST_TIMESTAMP_MS, adopt_min_bytes=1 << 20, flush=False
     )
     coordinator.commit(extents, transactional_id=transaction, **named)  # type: ignore[arg-type]
+
+
+def changed(**fields: object) -> str:
+    commit = Commit(0, 0, False, "job", -1, Author(), 2, 3, {}, {})
+    value = commit.as_json() | {"version": 1} | fields
+    return json.dumps(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("[" * 100_000, id="deep"),
+        pytest.param("[]", id="list"),
+        pytest.param("7", id="number"),
+        pytest.param(changed(time="2024-01-01"), id="time"),
+        pytest.param(changed(records="[/b]"), id="records"),
+        pytest.param(changed(records=True), id="boolean"),
+        pytest.param(changed(user=["\x1b[2J"]), id="user"),
+        pytest.param(changed(ends={"clicks": 3}), id="no partitions"),
+        pytest.param(changed(ends={"clicks": {"x": 3}}), id="partition"),
+        pytest.param(changed(offsets={"clicks": {"0": [1]}}), id="half a range"),
+        pytest.param(changed(version=2), id="version"),
+    ],
+)
+def test_a_record_that_is_no_commit_is_named(cluster: Cluster, value: str) -> None:
+    data = encode_batch([Record(0, 0, b"job", value.encode())])
+    builders.append_records(
+        cluster, {COMMITS: data}, internal_topics_allowed=True, origin=AppendOrigin.COORDINATOR
+    )
+    with pytest.raises(CorruptRecordError, match=r"commit 0 in __commits: expected .*, found"):
+        list(cluster.history())
+
+
+def test_what_is_changed_in_a_commit_is_all_that_is_wrong(cluster: Cluster) -> None:
+    data = encode_batch([Record(0, 0, b"job", changed().encode())])
+    builders.append_records(
+        cluster, {COMMITS: data}, internal_topics_allowed=True, origin=AppendOrigin.COORDINATOR
+    )
+    assert [commit.transactional_id for commit in cluster.history()] == ["job"]
 
 
 def test_a_commit_says_who_wrote_what_where_and_how_its_topics_ended(cluster: Cluster) -> None:
