@@ -22,6 +22,7 @@ from spark_kbatch.consumer.splits import Piece
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.opening import open_topics
 from spark_kbatch.read_config import ReadOptions
+from spark_kbatch.spark.shown import briefly
 
 
 @dataclass
@@ -39,6 +40,7 @@ class KBatchReader(DataSourceReader):
         self._options = replace(options, path=str(path))
         self._rows = Rows(columns)
 
+    @briefly
     def partitions(self) -> list[InputPartition]:
         """One for each piece of the plan."""
         load = uuid.uuid4().hex

@@ -35,6 +35,7 @@ from spark_kbatch.read_config import (
     parse_stream_read_options,
 )
 from spark_kbatch.spark.reader import KBatchReader
+from spark_kbatch.spark.shown import briefly
 from spark_kbatch.spark.stream_reader import FailedStreamReader, KBatchStreamReader
 from spark_kbatch.spark.workers import why_unknown_to_workers
 from spark_kbatch.spark.writer import Job, KBatchStreamWriter, KBatchWriter, ensure_writable
@@ -80,6 +81,7 @@ class KBatchDataSource(DataSource):
         """What `format()` takes."""
         return "kbatch"
 
+    @briefly
     def schema(self) -> StructType:
         """Spark's Kafka row, with headers where they are wanted; checks the options."""
         options, is_batch = parse_batch_or_stream_options(self.options)
@@ -91,6 +93,7 @@ class KBatchDataSource(DataSource):
             planning.selected(options.selection, topics, strict=options.fail_on_data_loss)
         return ROW_SCHEMA if options.include_headers else StructType(ROW_SCHEMA.fields[:-1])
 
+    @briefly
     def reader(self, schema: StructType) -> KBatchReader:
         """Of the columns that the user or `schema` named."""
         options = parse_read_options(self.options)
@@ -105,15 +108,17 @@ class KBatchDataSource(DataSource):
             _ensure_readable(schema)
             path = open_topics(options).path
         except KBatchError as error:
-            return FailedStreamReader(error)
+            return FailedStreamReader(error.with_traceback(None))
         return KBatchStreamReader(options, path, schema.fieldNames())
 
+    @briefly
     def writer(self, schema: StructType, overwrite: bool) -> KBatchWriter:
         """Of one job; makes cluster and topic where they do not exist."""
         options = parse_write_options(self.options)
         ensure_writable(schema, options)
         return KBatchWriter(Job.begin(options, overwrite=overwrite))
 
+    @briefly
     def streamWriter(self, schema: StructType, overwrite: bool) -> KBatchStreamWriter:
         """Of one micro-batch. Output mode complete appends, as with Spark's Kafka sink."""
         options = parse_write_options(_without_query(self.options))

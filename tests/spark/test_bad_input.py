@@ -48,6 +48,8 @@ def refused(moment: Moment, kind: str, *said: str) -> Iterator[None]:
         yield
     text = str(caught.value)
     assert happened in text
+    # What users look for is the last line, so there should not be many before it.
+    assert moment == "task" or text.count('\n  File "') == 1
     (error,) = _OUR_ERROR.findall(text)
     assert error[0] == kind
     for part in said:
