@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import functools
 import logging
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from spark_kbatch.clock import now_ms
 from spark_kbatch.config import STAGING_RETENTION_MS, WriteOptions, ensure_codec_exists
 from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.topic_reader import TopicReader
@@ -76,11 +76,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-
-
-def now_ms() -> int:
-    """The one clock; everything below takes it as an argument."""
-    return time.time_ns() // 1_000_000
 
 
 class Garbage(NamedTuple):

@@ -19,7 +19,7 @@ ROOT = "__init__"
 
 # From the bottom up. Parts of one layer do not know each other.
 LAYERS = (
-    {"errors", "terminal"},
+    {"errors", "clock", "terminal"},
     {"model"},
     {"arguments", "options"},
     {"topic_config"},

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_kbatch.cluster import Cluster, now_ms
+from spark_kbatch.clock import now_ms
+from spark_kbatch.cluster import Cluster
 from spark_kbatch.config import parse_write_options
 from spark_kbatch.errors import (
     ConfigError,

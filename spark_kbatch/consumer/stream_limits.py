@@ -44,13 +44,14 @@ class TriggerDelay:
 
     def __init__(self, min_offsets: int, max_delay_ms: int) -> None:
         self._min_offsets, self._max_delay_ms = min_offsets, max_delay_ms
-        self._last_trigger_ms = 0
+        self._last_trigger_ms: int | None = None
 
     def waits(
         self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], now_ms: int
     ) -> bool:
         """Whether to wait; a partition that is not in `start` counts from 0 on."""
-        if now_ms - self._last_trigger_ms < self._max_delay_ms:
+        last_ms = self._last_trigger_ms
+        if last_ms is not None and now_ms - last_ms < self._max_delay_ms:
             if sum(end[tp] - start.get(tp, 0) for tp in end) < self._min_offsets:
                 return True
         self._last_trigger_ms = now_ms

@@ -70,10 +70,11 @@ class StreamPlanner:
         self,
         options: ReadOptions,
         open_topics: Callable[[], StreamTopics],
-        now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
     ) -> None:
         """`open_topics` gives what lies at PATH, which is looked at anew for each question."""
-        self._options, self._open_topics, self._now_ms = options, open_topics, now_ms
+        self._options, self._open_topics = options, open_topics
+        self._monotonic_ms = monotonic_ms
         self._loss = DataLoss(fail=options.fail_on_data_loss)
         self._delay = TriggerDelay(
             options.min_offsets_per_trigger or 0, options.max_trigger_delay_ms
@@ -225,7 +226,7 @@ class StreamPlanner:
     def _waits(self, start: Offsets, end: Offsets) -> bool:
         if self._options.min_offsets_per_trigger is None or self._is_available_now:
             return False
-        return self._delay.waits(start, end, self._now_ms())
+        return self._delay.waits(start, end, self._monotonic_ms())
 
     # What lies between two offsets.
 

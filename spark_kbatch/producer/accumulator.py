@@ -10,7 +10,7 @@ A batch may go when one of these holds and it is not backing off after an attemp
 lies behind it; linger.ms has passed since it was made; somebody waits for memory; a flush is under way;
 the accumulator is closed. Without linger.ms time alone sends nothing.
 
-Locks, innermost last: a queue's guards its batches and the builder of the last one, and who takes
+Locks, innermost last: a queue's, which knows the thread that has it, guards its batches and the builder of the last one, and who takes
 several takes them in the order of the queues' numbers; `_lock` guards which queues and unfinished
 batches there are, and the counts. Memory is waited for with none held; so the last batch is tried
 again once there is some.
@@ -25,8 +25,8 @@ import random
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -78,6 +78,15 @@ class _QueuesOf(NamedTuple):
     queues: dict[int, PartitionQueue]
 
 
+class _Append:
+    """An append that is under way."""
+
+    __slots__ = ("thread",)
+
+    def __init__(self, thread: int) -> None:
+        self.thread = thread
+
+
 class RecordAccumulator:
     """Batches of one producer that are not yet with a transport. Thread-safe."""
 
@@ -117,7 +126,8 @@ class RecordAccumulator:
         self._full: set[PartitionQueue] = set()  # at least those whose first batch is full
         self._incomplete: set[ProducerBatch] = set()
         self._drain_number = 0
-        self._appends = self._flushes = 0
+        self._appends: set[_Append] = set()  # each step on it is one of the interpreter's
+        self._flushes = 0
         self._is_closed = False
 
     # Appending.
@@ -141,26 +151,45 @@ class RecordAccumulator:
         """
         queues = self._queues_of(placement)
         table = TableAppend(columns, placement, queues, self._memory, on_appended)
-        in_order = queues.values()
-        with self._appending():
+        append = _Append(threading.get_ident())
+        try:
+            self._appends.add(append)
             while not table.is_done:
-                for queue in in_order:
-                    queue.lock.acquire()
-                try:
-                    self._ensure_open()
-                    fresh, full = table.fill(now_ms)
-                    if fresh or full:
-                        with self._lock:
-                            self._incomplete.update(fresh)
-                            self._full.update(full)
-                finally:
-                    for queue in in_order:
-                        queue.lock.release()
-                    table.release_unused()
+                fresh, full = self._fill(table, queues.values(), now_ms)
+                table.release_unused()
                 if full or (fresh and self._config.linger_ms is not None):
                     self._on_ready()
                 if not table.is_done:
                     table.wait_for_room()
+        finally:
+            try:
+                table.release_unused()
+            finally:
+                self._appends.discard(append)
+
+    def _fill(
+        self, table: TableAppend, queues: Collection[PartitionQueue], now_ms: int
+    ) -> tuple[list[ProducerBatch], list[PartitionQueue]]:
+        """`TableAppend.fill` with the queues' locks."""
+        try:
+            for queue in queues:
+                queue.lock.acquire()
+            self._ensure_open()
+            fresh, full = table.fill(now_ms)
+            if fresh or full:
+                with self._lock:
+                    self._incomplete.update(fresh)
+                    self._full.update(full)
+            for queue in queues:
+                queue.lock.release()
+        except BaseException:
+            # An interrupt comes anywhere, also between a lock's being taken and the next statement: so
+            # the locks themselves are asked which of them this thread has.
+            for queue in queues:
+                with suppress(RuntimeError):
+                    queue.lock.release()
+            raise
+        return fresh, full
 
     def append_record(
         self,
@@ -173,34 +202,41 @@ class RecordAccumulator:
     ) -> None:
         """Add one record: timestamp, key, value, headers. As `append` otherwise."""
         queue = self._queue(TopicPartition(topic.name, partition))
-        fresh, is_full = None, False
-        with self._appending():
+        fresh, is_new, is_full = None, False, False
+        append = _Append(threading.get_ident())
+        try:
+            self._appends.add(append)
+            while True:
+                with queue.lock:
+                    self._ensure_open()
+                    batch = queue.batches[-1] if queue.batches else None
+                    if batch is None or not batch.builder.append_record(*record):
+                        batch = None
+                        if fresh is not None:
+                            fresh.append_record(*record)
+                            # From here on its memory is the batch's.
+                            builder, fresh, is_new = fresh, None, True
+                            batch = ProducerBatch(
+                                topic, queue.topic_partition, builder, now_ms, is_pooled=True
+                            )
+                            queue.batches.append(batch)
+                            with self._lock:
+                                self._incomplete.add(batch)
+                    if batch is not None:
+                        on_appended(batch, batch.records_count - 1)
+                        is_full = queue.has_full()
+                        break
+                fresh = self._memory.builder(topic, size_upper_bound)
+        finally:
             try:
-                while True:
-                    with queue.lock:
-                        self._ensure_open()
-                        batch = queue.batches[-1] if queue.batches else None
-                        if batch is None or not batch.builder.append_record(*record):
-                            batch = None
-                            if fresh is not None:
-                                fresh.append_record(*record)
-                                batch = ProducerBatch(
-                                    topic, queue.topic_partition, fresh, now_ms, is_pooled=True
-                                )
-                                queue.batches.append(batch)
-                                with self._lock:
-                                    self._incomplete.add(batch)
-                        if batch is not None:
-                            on_appended(batch, batch.records_count - 1)
-                            is_full = queue.has_full()
-                            break
-                    fresh = self._memory.builder(topic, size_upper_bound)
-            finally:
-                if fresh is not None and fresh.records_count == 0:
+                if fresh is not None:
+                    is_new = True  # Memory came free that others may wait for.
                     self._memory.release(fresh)
+            finally:
+                self._appends.discard(append)
         if is_full:
             self._mark_full(queue)
-        if is_full or fresh is not None:
+        if is_full or is_new:
             self._on_ready()
 
     def queue_sizes(self, topic: Topic) -> list[int]:
@@ -237,7 +273,7 @@ class RecordAccumulator:
         """Take the first batch of every queue that may go; together at most `max_size` bytes.
 
         The first batch is taken whatever its size. They are closed, and numbered where the producer
-        is idempotent. Each call begins where the one before stopped, so that no queue starves; one
+        is idempotent; one for which that fails has an `error`. Each call begins where the one before stopped, so that no queue starves; one
         whose sequences must be cleared up first keeps nobody else waiting.
         """
         candidates, taken, size = self._candidates(), list[ProducerBatch](), 0
@@ -259,7 +295,10 @@ class RecordAccumulator:
                 if not queue.has_full():
                     with self._lock:
                         self._full.discard(queue)
-            self._memory.close(batch)
+            try:
+                self._memory.close(batch)
+            except Exception as error:  # noqa: BLE001  whatever it is, it is this batch's fate
+                batch.error = error
             size += len(batch.builder.data)
             taken.append(batch)
         return taken
@@ -379,7 +418,7 @@ class RecordAccumulator:
     # Ends.
 
     def begin_flush(self) -> None:
-        """Everything may go until `await_flush` returns."""
+        """Everything may go until `end_flush`."""
         with self._lock:
             self._flushes += 1
 
@@ -390,20 +429,21 @@ class RecordAccumulator:
             RequestTimedOutError: not within so many seconds; the rest is still on its way.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        try:
-            with self._lock:
-                waiting: list[ProduceResult] = [batch.result for batch in self._incomplete]
-            while waiting:
-                result = waiting.pop()
-                left = None if deadline is None else max(deadline - time.monotonic(), 0)
-                if not result.wait(left):
-                    raise RequestTimedOutError(
-                        f"flush waited {timeout} s and batches are still on their way"
-                    )
-                waiting += [child for _, child in result.children]
-        finally:
-            with self._lock:
-                self._flushes -= 1
+        with self._lock:
+            waiting: list[ProduceResult] = [batch.result for batch in self._incomplete]
+        while waiting:
+            result = waiting.pop()
+            left = None if deadline is None else max(deadline - time.monotonic(), 0)
+            if not result.wait(left):
+                raise RequestTimedOutError(
+                    f"flush waited {timeout} s and batches are still on their way"
+                )
+            waiting += [child for _, child in result.children]
+
+    def end_flush(self) -> None:
+        """Undo `begin_flush`."""
+        with self._lock:
+            self._flushes -= 1
 
     def close(self) -> None:
         """Take nothing more; what is there may go."""
@@ -413,11 +453,16 @@ class RecordAccumulator:
     def abort_incomplete(self, error: Exception) -> None:
         """End every batch that has not ended. Nobody sends any more."""
         self.close()
-        # Who is in the middle of an append may still add a batch.
+        # Another thread that is in the middle of an append may still add a batch.
+        me = threading.get_ident()
         while True:
+            appends = any(append.thread != me for append in self._appends.copy())
             with self._lock:
-                appends, incomplete = self._appends, list(self._incomplete)
-            for batch in incomplete:
+                unfinished = {*self._incomplete}
+            for queue in self._order:  # of which an interrupt may have kept some from the former
+                with queue.lock:
+                    unfinished.update(queue.batches)
+            for batch in unfinished:
                 queue = self._queue(batch.topic_partition)
                 with queue.lock:
                     if batch in queue.batches:
@@ -430,16 +475,6 @@ class RecordAccumulator:
             if not appends:
                 return
             time.sleep(0.001)
-
-    @contextmanager
-    def _appending(self) -> Iterator[None]:
-        with self._lock:
-            self._appends += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._appends -= 1
 
     def _ensure_open(self) -> None:
         if self._is_closed:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from enum import Enum
 from typing import NamedTuple
 
@@ -87,9 +88,17 @@ class ProduceResult:
         """Whether the batch itself has ended within so many seconds; its children may not have."""
         if not self._was_released:
             left = -1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)
-            if self._pending.acquire(timeout=left):
-                self._pending.release()
+            try:
+                self._pending.acquire(timeout=left)
+            finally:
+                self._pass_on()
         return self._was_released
+
+    def _pass_on(self) -> None:
+        """Let the others go, too, whose lock this thread may have; also after an interrupt."""
+        if self._was_released:
+            with suppress(RuntimeError):  # it has not
+                self._pending.release()
 
     @property
     def is_done(self) -> bool:
@@ -141,6 +150,7 @@ class ProducerBatch:
         self.result = ProduceResult(self.topic_partition)
         self.producer_id, self.producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
         self.base_sequence, self.sequence_was_reset = NO_SEQUENCE, False
+        self.error: Exception | None = None  # why it could not be closed
         self._thunks: list[Thunk] = []
         self._final_state: FinalState | None = None
         self._lock = threading.Lock()  # guards _final_state: it changes once
@@ -292,9 +302,11 @@ class ProducerBatch:
 
     def _complete(self, base_offset: int, log_append_time: int, error: Exception | None) -> None:
         self.result.set(base_offset, log_append_time, error)
-        for first, size, callback in self._thunks:
-            try:
-                callback(self.result, first, size)
-            except Exception:
-                logger.exception("a callback of records of %s failed", self.topic_partition)
-        self.result.release()
+        try:
+            for first, size, callback in self._thunks:
+                try:
+                    callback(self.result, first, size)
+                except (Exception, SystemExit):  # which would end the sender's thread, quietly
+                    logger.exception("a callback of records of %s failed", self.topic_partition)
+        finally:
+            self.result.release()

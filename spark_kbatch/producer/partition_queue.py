@@ -16,7 +16,9 @@ class PartitionQueue:
 
     def __init__(self, topic_partition: TopicPartition, number: int) -> None:
         self.topic_partition, self.number = topic_partition, number
-        self.lock = threading.Lock()  # guards batches, and the builder of the last one
+        # Guards batches, and the builder of the last one. It knows who has it, so that after an
+        # interrupt that is let go which was taken.
+        self.lock = threading.RLock()
         self.batches: deque[ProducerBatch] = deque()
         self.is_muted = False
 

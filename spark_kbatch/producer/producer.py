@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.config import ensure_codec_exists
 from spark_kbatch.errors import (
     BufferExhaustedError,
@@ -79,6 +80,7 @@ class Producer:
         find_topic: Callable[[str], Topic],
         clock_ms: Callable[[], int],
         *,
+        monotonic_ms: Callable[[], int] = monotonic_ms,
         new_producer_id: Callable[[], int] | None = None,
         inline: bool = False,
         seed: int | None = None,
@@ -87,10 +89,13 @@ class Producer:
 
         Args:
             find_topic: asked for each topic that occurs.
+            clock_ms: the time of day, for records without a time.
+            monotonic_ms: how long batches wait goes by this one.
             new_producer_id: needed where the config says idempotence.
             seed: of everything that is random; by default another one each time.
         """
-        self._config, self._clock_ms, self._inline = config, clock_ms, inline
+        self._config, self._inline = config, inline
+        self._clock_ms, self._monotonic_ms = clock_ms, monotonic_ms
         codec = CODECS[config.compression_type]
         # A buffer for each of four partitions at least, whatever batch.size says.
         batch_size = max(min(config.batch_size, config.buffer_memory // 4), RECORD_BATCH_OVERHEAD)
@@ -135,7 +140,7 @@ class Producer:
                 max_request_size=config.max_request_size,
                 max_in_flight=config.max_in_flight_requests_per_connection,
             ),
-            clock_ms,
+            monotonic_ms,
             sequences=sequences,
         )
         topics: dict[str, Topic] = {}
@@ -222,7 +227,9 @@ class Producer:
         try:
             self._ensure_size(size)
             record = timestamp, key_bytes, value_bytes, header_bytes
-            self._accumulator.append_record(found, partition, record, size, now_ms, on_appended)
+            self._accumulator.append_record(
+                found, partition, record, size, self._monotonic_ms(), on_appended
+            )
         except (BufferExhaustedError, RecordTooLargeError) as error:
             if callback is not None:
                 callback(None, error)
@@ -285,11 +292,14 @@ class Producer:
             RequestTimedOutError: not within so many seconds; the rest is still on its way.
         """
         self._accumulator.begin_flush()
-        if self._inline:
-            self._pump()
-        else:
-            self._wake_up()
-        self._accumulator.await_flush(timeout)
+        try:
+            if self._inline:
+                self._pump()
+            else:
+                self._wake_up()
+            self._accumulator.await_flush(timeout)
+        finally:
+            self._accumulator.end_flush()
 
     def close(self, timeout: float | None = None) -> None:
         """Send all that was given, within so many seconds, and end. More calls do nothing.
@@ -354,7 +364,7 @@ class Producer:
             to.add_callback(first, len(taken), future.count_down)
 
         told = None if future is None else on_appended
-        self._accumulator.append(rows.columns, rows.placement, self._clock_ms(), told)
+        self._accumulator.append(rows.columns, rows.placement, self._monotonic_ms(), told)
 
     def _wait_for_memory(self, size: int) -> int:
         return self.pool.allocate(size, self._config.max_block_ms)

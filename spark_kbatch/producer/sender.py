@@ -107,12 +107,12 @@ class Sender:
         accumulator: RecordAccumulator,
         transport: Transport,
         config: SenderConfig,
-        clock_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
         *,
         sequences: Sequences | None = None,
     ) -> None:
         self._accumulator, self._transport, self._config = accumulator, transport, config
-        self._clock_ms, self._sequences = clock_ms, sequences
+        self._monotonic_ms, self._sequences = monotonic_ms, sequences
         self._looked_ms = -1  # when it was looked last what is expired and what may go
         self._in_flight: list[_InFlight] = []
         self._read_late: list[_InFlight] = []  # given up, not answered
@@ -130,7 +130,7 @@ class Sender:
     def _send_one_request(self) -> bool:
         """Take answers, and send what may go in one request; whether anything did."""
         # Asked each time: a busy producer always has another request, and time goes on.
-        now_ms = self._clock_ms()
+        now_ms = self._monotonic_ms()
         self._take_answers(now_ms)
         if now_ms != self._looked_ms:
             self._expire(now_ms)
@@ -139,10 +139,14 @@ class Sender:
             return False
         if self._sequences is not None:
             self._sequences.prepare()
-        batches = self._accumulator.drain(now_ms, self._config.max_request_size)
+        drained = self._accumulator.drain(now_ms, self._config.max_request_size)
+        for batch in drained:
+            if batch.error is not None:
+                self._fail(batch, batch.error)
+        batches = [batch for batch in drained if batch.error is None]
         if batches:
             self._send(batches, now_ms)
-        return bool(batches)
+        return bool(drained)
 
     def run_once(self) -> int:
         """As `send_ready`; after how many ms to come again unless woken."""
@@ -161,7 +165,7 @@ class Sender:
                 # It waits for answers that are under way, or has just become so.
                 delay = NEVER_MS if self._in_flight else 1
             due.append(self._looked_ms + delay)
-        return 0 if self._answers else max(min(due) - self._clock_ms(), 0)
+        return 0 if self._answers else max(min(due) - self._monotonic_ms(), 0)
 
     def start(self) -> None:
         """Run in a thread of its own until `close`."""
@@ -273,7 +277,11 @@ class Sender:
             if not request.is_answered:
                 self._finish(request)
                 for batch in request.batches:
-                    self._complete(batch, _result_of(answer, batch.topic_partition), now_ms)
+                    result = _result_of(answer, batch.topic_partition)
+                    try:
+                        self._complete(batch, result, now_ms)
+                    except Exception as failure:  # noqa: BLE001  its fate; the others have theirs
+                        self._fail(batch, failure)
         for request in [*self._in_flight]:
             if now_ms - request.sent_ms >= self._config.request_timeout_ms:
                 self._give_up(request)

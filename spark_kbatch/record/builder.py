@@ -201,13 +201,13 @@ class RecordBatchBuilder:
 
         It stays uncompressed where the codec makes more of it than the capacity.
         """
+        self.takes_more = False  # also where the rest fails
         self._keep_state()
         position, _, base_timestamp, max_timestamp, records_count, *_ = self.state
         data, codec = self.memory[self.start : position], 0
         if self._codec:
             data, codec = self._compressed(data)
         self.data = data
-        self.takes_more = False
         self.is_closed = True
         batch_header.seal(
             data,

@@ -33,12 +33,14 @@ logger = logging.getLogger(__name__)
 
 RETRY_MS = 1000
 
+_AT_ONCE = -(2**63)  # before any time of a monotonic clock
+
 
 _WRITES_FAIL = {errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES, errno.EPERM}
 
 
 class _Offline(NamedTuple):
-    until_ms: int  # not looked at before
+    until_ms: int  # not looked at before, by the monotonic clock
     why: str
     only_for_writers: bool
 
@@ -46,8 +48,8 @@ class _Offline(NamedTuple):
 class LogDirs:
     """The log dirs of one cluster, as one process sees them. Thread-safe."""
 
-    def __init__(self, files: Files, metadata: Metadata, now_ms: Callable[[], int]) -> None:
-        self._files, self._metadata, self._now_ms = files, metadata, now_ms
+    def __init__(self, files: Files, metadata: Metadata, monotonic_ms: Callable[[], int]) -> None:
+        self._files, self._metadata, self._monotonic_ms = files, metadata, monotonic_ms
         self._mutex = threading.Lock()  # guards the next two; innermost
         self._offline: dict[int, _Offline] = {}
         self._identities: dict[int, tuple[int, int]] = {}  # of directories that were looked at
@@ -62,7 +64,7 @@ class LogDirs:
         with self._mutex:
             offline = self._offline.get(node_id)
             identity = self._identities.get(node_id)
-        if offline is not None and self._now_ms() < offline.until_ms:
+        if offline is not None and self._monotonic_ms() < offline.until_ms:
             return False
         try:
             log_dir = self._metadata.log_dir(node_id)
@@ -93,7 +95,7 @@ class LogDirs:
         with self._mutex:
             is_new = node_id not in self._offline
             self._offline[node_id] = _Offline(
-                self._now_ms() + RETRY_MS,
+                self._monotonic_ms() + RETRY_MS,
                 str(error),
                 isinstance(error, OSError) and error.errno in _WRITES_FAIL,
             )
@@ -133,7 +135,7 @@ class LogDirs:
         """Look at every log dir when it is asked for next, whatever was found before."""
         with self._mutex:
             self._offline = {
-                node: offline._replace(until_ms=0) for node, offline in self._offline.items()
+                node: offline._replace(until_ms=_AT_ONCE) for node, offline in self._offline.items()
             }
 
     def _ensure_ours(self, log_dir: LogDir) -> None:

@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import Protocol
 
+from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -112,17 +113,21 @@ class ReplicaManager(Partitions):
         locks: Locks,
         now_ms: Callable[[], int],
         *,
+        monotonic_ms: Callable[[], int] = monotonic_ms,
         uses_threads: bool = True,
     ) -> None:
         """Without `uses_threads` all is done by callers; who waits is looked at when `look` is called."""
-        super().__init__(files, metadata, locks, now_ms, uses_threads=uses_threads)
+        super().__init__(
+            files, metadata, locks, now_ms, monotonic_ms=monotonic_ms, uses_threads=uses_threads
+        )
+        self.monotonic_ms = monotonic_ms
         # When retention was last looked at behind an append; of each partition under its lock.
         self._retention_checked_ms: dict[TopicPartition, int] = {}
         self.delayed_fetches: Purgatory[TopicPartition] = Purgatory(
-            now_ms, looks_by_itself=uses_threads
+            monotonic_ms, looks_by_itself=uses_threads
         )
         self.delayed_produces: Purgatory[TopicPartition] = Purgatory(
-            now_ms, looks_by_itself=uses_threads
+            monotonic_ms, looks_by_itself=uses_threads
         )
 
     def append_records(
@@ -333,9 +338,10 @@ class ReplicaManager(Partitions):
         """As above, once in a while. What goes wrong is not the append's, and comes up again."""
         topic_partition = log.topic_partition
         checked_ms = self._retention_checked_ms.get(topic_partition)
-        if checked_ms is not None and now_ms - checked_ms < RETENTION_CHECK_INTERVAL_MS:
+        elapsed_ms = self.monotonic_ms()
+        if checked_ms is not None and elapsed_ms - checked_ms < RETENTION_CHECK_INTERVAL_MS:
             return
-        self._retention_checked_ms[topic_partition] = now_ms
+        self._retention_checked_ms[topic_partition] = elapsed_ms
         try:
             retention.delete_old_segments(log, log.state(), now_ms)
         except (OSError, KBatchError) as error:

@@ -38,13 +38,14 @@ class Partitions:
         locks: Locks,
         now_ms: Callable[[], int],
         *,
+        monotonic_ms: Callable[[], int],
         uses_threads: bool,
     ) -> None:
         """With `uses_threads` the disks of several replicas are waited for together."""
         self._uses_threads = uses_threads
         self.files, self.metadata, self.locks = files, metadata, locks
         self._now_ms = now_ms
-        self.dirs = LogDirs(files, metadata, now_ms)
+        self.dirs = LogDirs(files, metadata, monotonic_ms)
         self._mutex = threading.Lock()  # of whoever changes _partitions; innermost
         self._partitions: dict[TopicPartition, Partition] = {}
 

@@ -67,9 +67,9 @@ class Purgatory(Generic[Key]):
     A forked child begins with none: those of its parent are its parent's to answer.
     """
 
-    def __init__(self, now_ms: Callable[[], int], *, looks_by_itself: bool = True) -> None:
+    def __init__(self, monotonic_ms: Callable[[], int], *, looks_by_itself: bool = True) -> None:
         """Without `looks_by_itself` there is no thread, and somebody has to call `look`."""
-        self._now_ms, self._looks_by_itself = now_ms, looks_by_itself
+        self._monotonic_ms, self._looks_by_itself = monotonic_ms, looks_by_itself
         self._forget()
 
     def _forget(self) -> None:
@@ -91,7 +91,7 @@ class Purgatory(Generic[Key]):
             return True
         watched = list(dict.fromkeys(keys))
         with self._mutex:
-            self._waiting[operation] = self._now_ms() + operation.timeout_ms, watched
+            self._waiting[operation] = self._monotonic_ms() + operation.timeout_ms, watched
             for key in watched:
                 self._watchers.setdefault(key, {})[operation] = None
         # 1. The first try finds nothing. 2. What is awaited happens, and nobody watches. 3. We watch.
@@ -118,7 +118,7 @@ class Purgatory(Generic[Key]):
         with self._mutex:
             waiting = dict(self._waiting)
         self._try(waiting)
-        now_ms = self._now_ms()
+        now_ms = self._monotonic_ms()
         late = [operation for operation, (deadline, _) in waiting.items() if now_ms >= deadline]
         for operation in late:
             _guarded(operation.force_complete)

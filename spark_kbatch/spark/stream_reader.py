@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from spark_kbatch.cluster import now_ms
+from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.consumer.rows import Rows
 from spark_kbatch.consumer.stream_offset import StreamOffset
 from spark_kbatch.consumer.stream_planner import StreamPiece, StreamPlanner, still_there
@@ -65,7 +65,7 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @functools.cached_property
     def _planner(self) -> StreamPlanner:
         """Only of the reader that Spark asks for offsets; what goes to tasks has none."""
-        return StreamPlanner(self._options, self._open, now_ms)
+        return StreamPlanner(self._options, self._open, monotonic_ms)
 
     def initialOffset(self) -> dict[str, Any]:
         """Where the query begins, where no checkpoint says so."""

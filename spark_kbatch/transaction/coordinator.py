@@ -337,7 +337,7 @@ class Coordinator:
 
     def _await_replicas(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Have enough replicas in sync before anybody waits for this commit."""
-        deadline_ms = self._now_ms() + self._replicas_timeout_ms
+        deadline_ms = self._manager.monotonic_ms() + self._replicas_timeout_ms
         for topic_partition in topic_partitions:
             of = self._manager.partition
             while self._acks == ACKS_ALL and of(topic_partition).min_isr > 1:
@@ -346,7 +346,7 @@ class Coordinator:
                         of(topic_partition).ensure_enough_in_sync_locked()
                         break
                     except NotEnoughReplicasError:
-                        if self._now_ms() >= deadline_ms:
+                        if self._manager.monotonic_ms() >= deadline_ms:
                             raise
                 time.sleep(_PAUSE_S)
 

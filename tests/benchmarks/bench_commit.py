@@ -20,7 +20,8 @@ from pathlib import Path
 import pyarrow as pa
 from rich.console import Console
 
-from spark_kbatch.cluster import Cluster, now_ms
+from spark_kbatch.clock import now_ms
+from spark_kbatch.cluster import Cluster
 from spark_kbatch.config import parse_write_options
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.transaction.coordinator import Coordinator

@@ -69,7 +69,8 @@ def test_shares_stay_within_their_ranges_and_their_sum_near_the_limit(
 
 
 def test_first_trigger_never_waits() -> None:
-    assert not TriggerDelay(100, 60_000).waits({P[0]: 0}, {P[0]: 1}, now_ms=10**12)
+    for now_ms in (10**12, 5):  # also where a clock begins at 0 with the machine
+        assert not TriggerDelay(100, 60_000).waits({P[0]: 0}, {P[0]: 1}, now_ms)
 
 
 @pytest.mark.parametrize(

@@ -230,6 +230,7 @@ class AccumulatorAgainstModel(RuleBasedStateMachine):
                 self.accumulator.await_flush(0)
         else:
             self.accumulator.await_flush(0)
+        self.accumulator.end_flush()
         self.flushes -= 1
 
     @precondition(lambda self: self.waiter is None and not self.is_closed)

@@ -22,7 +22,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import kernels, placement_kernels
-from spark_kbatch.cluster import now_ms
+from spark_kbatch.clock import now_ms
 from spark_kbatch.errors import (
     BufferExhaustedError,
     ConfigError,
@@ -176,6 +176,16 @@ def test_a_lone_record_goes_after_linger_ms_without_another(cluster: spark_kbatc
         started = time.monotonic()
         assert producer.send("events", b"v").result(SOON).offset == 0
         assert time.monotonic() - started >= 0.2
+
+
+def test_a_time_of_day_that_is_set_back_keeps_no_record_waiting(
+    cluster: spark_kbatch.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time_ns = time.time_ns
+    with cluster.producer(linger_ms=200, flush=False) as producer:
+        future = producer.send("events", b"v")
+        monkeypatch.setattr(time, "time_ns", lambda: time_ns() - 3600 * 10**9)
+        assert future.result(SOON).offset == 0
 
 
 def test_flush_sends_what_lingers_and_waits_for_it(cluster: spark_kbatch.Cluster) -> None:

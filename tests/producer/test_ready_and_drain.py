@@ -129,6 +129,7 @@ def test_everything_may_go_until_the_last_flush_has_ended(linger_ms: int | None)
         assert accumulator.ready(0) == Ready(True, 0)
         with pytest.raises(RequestTimedOutError, match="batches are still on their way"):
             accumulator.await_flush(0)
+        accumulator.end_flush()
     assert not accumulator.ready(0).is_ready
 
     accumulator.begin_flush()
@@ -136,6 +137,7 @@ def test_everything_may_go_until_the_last_flush_has_ended(linger_ms: int | None)
     batch.done(0)
     accumulator.complete(batch)
     accumulator.await_flush(0)
+    accumulator.end_flush()
     append(accumulator, 0, values(1))
     assert not accumulator.ready(0).is_ready
 

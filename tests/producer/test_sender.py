@@ -19,21 +19,23 @@ import pyarrow as pa
 import pytest
 
 import spark_kbatch
-from spark_kbatch.cluster import now_ms
+from spark_kbatch.clock import monotonic_ms, now_ms
 from spark_kbatch.errors import (
+    CorruptRecordError,
     InvalidRecordError,
     KafkaStorageError,
     OutOfOrderSequenceError,
     RequestTimedOutError,
 )
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.producer import sequences
+from spark_kbatch.producer import batch, sequences
 from spark_kbatch.producer.accumulator import RecordAccumulator
 from spark_kbatch.producer.buffer_pool import BufferPool
 from spark_kbatch.producer.futures import FailedFuture, RecordFuture
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceRequest, Transport
 from spark_kbatch.producer_config import parse_producer_options
+from spark_kbatch.record import compression
 from spark_kbatch.record.compression import CODECS
 from spark_kbatch.topic_config import TopicConfig
 from spark_kbatch.transports import LocalLog
@@ -94,7 +96,7 @@ def producing(
     cluster: spark_kbatch.Cluster,
     transport: Transport | None = None,
     *,
-    clock_ms: Callable[[], int] = now_ms,
+    clock_ms: Callable[[], int] = monotonic_ms,
     **options: Any,
 ) -> Iterator[Producer]:
     """A producer whose records are batches of their own unless told otherwise."""
@@ -103,7 +105,8 @@ def producing(
         parse_producer_options(defaults | options),
         transport or a_log(cluster),
         cluster.topic_to_write,
-        clock_ms,
+        now_ms,
+        monotonic_ms=clock_ms,
         new_producer_id=cluster.new_producer_id,
         seed=1,
     )
@@ -296,6 +299,57 @@ def test_records_of_a_batch_that_was_split_know_their_offsets(
         assert waiting.result() == list(range(40))
         assert of_table.result(10).column("offset").to_pylist() == list(range(40, 60))
     assert values(cluster) == records
+
+
+@pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
+def test_a_batch_that_cannot_be_split_fails_with_the_reason_and_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idempotent: bool
+) -> None:
+    cluster = a_cluster(tmp_path, max_message_bytes=2000)
+
+    def damaged(_: bytes) -> pa.RecordBatch:
+        raise CorruptRecordError("a length")
+
+    with producing(
+        cluster,
+        batch_size=2000,
+        compression_type="zstd",
+        enable_idempotence=idempotent,
+        linger_ms=10_000,
+    ) as producer:
+        producer._accumulator._memory._ratios.reset("events", CODECS["zstd"], 0.1)
+        futures = send(producer, *(random.Random(n).randbytes(300) for n in range(40)))
+        other = producer.send("events", b"other", partition=1)
+        monkeypatch.setattr(batch.codec, "decode", damaged)
+        producer.flush(10)
+        assert {type(future.exception(0)) for future in futures} == {CorruptRecordError}
+        monkeypatch.undo()
+        futures = send(producer, b"later")
+        producer.flush(10)
+        assert [other.result(0).offset, *offsets(futures)] == [0, 0]
+        assert producer.pool.in_use == 0
+
+
+@pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
+def test_a_batch_that_cannot_be_closed_fails_with_the_reason_and_others_go_on(
+    cluster: spark_kbatch.Cluster, monkeypatch: pytest.MonkeyPatch, idempotent: bool
+) -> None:
+    def no_memory(*_: Any, **__: Any) -> bytes:
+        raise MemoryError("too little of it")
+
+    with producing(
+        cluster, batch_size=2000, compression_type="zstd", enable_idempotence=idempotent,
+        linger_ms=10_000,
+    ) as producer:  # fmt: skip
+        futures = send(producer, *numbered(3))
+        monkeypatch.setattr(compression, "compress", no_memory)
+        producer.flush(10)
+        assert {type(future.exception(0)) for future in futures} == {MemoryError}
+        monkeypatch.undo()
+        futures = send(producer, b"later")
+        producer.flush(10)
+        assert offsets(futures) == [0]
+        assert producer.pool.in_use == 0
 
 
 def test_batches_behind_one_that_is_refused_are_delivered(cluster: spark_kbatch.Cluster) -> None:

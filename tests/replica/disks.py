@@ -88,13 +88,17 @@ class Killed(BaseException):
 
 
 class Clock:
-    """A clock that is turned by hand."""
+    """A clock that is turned by hand; the time of day may be set back against it."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000_000
+        self.set_back_ms = 0
 
     def __call__(self) -> int:
         return self.now_ms
+
+    def time_of_day(self) -> int:
+        return self.now_ms - self.set_back_ms
 
 
 def a_replicated_cluster(
@@ -119,7 +123,9 @@ def with_clock(cluster: Cluster, clock: Clock) -> Cluster:
     again = Cluster(str(cluster.path), files=cluster.files)
     metadata = Metadata(cluster.files, cluster.path)
     locks = Locks(cluster.files, metadata.locks_dir)
-    again.manager = ReplicaManager(cluster.files, metadata, locks, clock, uses_threads=False)
+    again.manager = ReplicaManager(
+        cluster.files, metadata, locks, clock.time_of_day, monotonic_ms=clock, uses_threads=False
+    )
     again.snapshots._manager = again.manager
     return again
 

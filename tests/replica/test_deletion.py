@@ -56,9 +56,11 @@ def offsets(cluster: Cluster, topic_partition: TopicPartition = EVENTS) -> list[
 
 
 def later(cluster: Cluster, ms: int) -> None:
-    """Let the clock of its logs be so much later."""
+    """Let the clocks of its logs be so much later."""
     now_ms: Callable[[], int] = cluster.manager._now_ms
+    monotonic_ms = cluster.manager.monotonic_ms
     cluster.manager._now_ms = lambda: now_ms() + ms
+    cluster.manager.monotonic_ms = lambda: monotonic_ms() + ms
 
 
 # After commits and appends.

@@ -176,6 +176,19 @@ def test_a_log_dir_that_fails_stops_nobody_and_is_in_sync_again_when_it_is_back(
     ensure_holds(cluster, 0, 1, 2, 3)
 
 
+def test_a_log_dir_is_back_in_time_where_the_time_of_day_was_set_back(
+    cluster: Cluster, disks: Disks, clock: Clock
+) -> None:
+    disks.fail(disk(cluster, 1), BROKEN)
+    write(cluster, 0)
+    assert isr(cluster) == (0, 2)
+    disks.mend(disk(cluster, 1))
+    clock.set_back_ms = 3_600_000
+    clock.now_ms += RETRY_MS
+    write(cluster, 1)
+    assert isr(cluster) == (0, 1, 2)
+
+
 @pytest.mark.parametrize("node_id", [0, 2], ids=["leader", "follower"])
 def test_a_log_dir_that_is_deleted_stays_offline_until_it_is_replaced(
     cluster: Cluster, clock: Clock, node_id: int

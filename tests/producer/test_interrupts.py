@@ -1,0 +1,162 @@
+"""An interrupt anywhere in an append or a wait keeps no lock: others go on, and the producer ends."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_kbatch.errors import ProducerClosedError
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.producer import accumulator as module
+from spark_kbatch.producer.accumulator import RecordAccumulator
+from spark_kbatch.producer.batch import ProduceResult
+from spark_kbatch.producer.partitioner import Placement
+from spark_kbatch.record import columns as arrow
+from tests.producer.accumulators import (
+    PARTITIONS,
+    TOPIC,
+    TOPIC_PARTITIONS,
+    an_accumulator,
+    append,
+    append_record,
+    values,
+)
+
+SOON = 10
+CALLS_MAX = 2_000
+PRODUCER = str(Path(module.__file__).parent)
+
+
+def interrupted(work: Callable[[], object], number: int) -> bool:
+    """Do something, with an interrupt after so many calls in the producer's code; whether it came.
+
+    Python looks for signals as a function begins and as one of C's ends, but never between the end of a
+    `with` block's body and that of its `__exit__`.
+    """
+    left = number
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        nonlocal left
+        is_ours = frame.f_code.co_filename.startswith(PRODUCER)
+        if is_ours and event in ("call", "c_return"):
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(before)
+    return False
+
+
+def ends(work: Callable[[], object]) -> bool:
+    """Whether another thread gets it done."""
+    done: list[object] = []
+    thread = threading.Thread(target=lambda: done.append(work()), daemon=True)
+    thread.start()
+    thread.join(SOON)
+    return bool(done)
+
+
+def append_to_all(accumulator: RecordAccumulator) -> None:
+    rows = 12
+    columns = arrow.columns(
+        rows,
+        key=None,
+        value=pa.array(values(rows), pa.binary()),
+        timestamps=arrow.timestamps_ms(None, rows, 0),
+        headers=None,
+    )
+    slots = arrow.frozen(np.arange(rows, dtype=np.int32) % PARTITIONS)
+    counts = np.bincount(slots)
+    placement = Placement(slots, counts, [(TOPIC, tp) for tp in TOPIC_PARTITIONS], [TOPIC])
+    accumulator.append(columns, placement, 0)
+
+
+APPENDS = {
+    "a table": append_to_all,
+    "a record": lambda accumulator: append_record(accumulator, 1, values(1)[0]),
+}
+
+
+@pytest.mark.parametrize("kind", APPENDS)
+@pytest.mark.parametrize("before", [0, 3], ids=["first", "among others"])
+def test_an_append_that_is_interrupted_anywhere_keeps_nobody_waiting(
+    kind: str, before: int
+) -> None:
+    def use_and_end(accumulator: RecordAccumulator) -> None:
+        for partition in range(PARTITIONS):
+            append(accumulator, partition, values(1))
+            append_record(accumulator, partition, values(1)[0])
+        accumulator.abort_incomplete(ProducerClosedError("closed"))
+        assert not accumulator.has_undrained
+
+    number = 0
+    while True:
+        number += 1
+        assert number < CALLS_MAX
+        accumulator = an_accumulator()
+        for partition in range(PARTITIONS if before else 0):
+            append(accumulator, partition, values(before))
+        if not interrupted(lambda: APPENDS[kind](accumulator), number):  # noqa: B023
+            break
+        assert ends(lambda: use_and_end(accumulator)), f"call {number}"  # noqa: B023
+    assert number > 10
+
+
+@pytest.mark.parametrize("position", range(PARTITIONS))
+def test_a_lock_that_is_taken_as_the_interrupt_comes_is_let_go(position: int) -> None:
+    """It comes inside of `acquire`, so no statement knows that it was taken."""
+
+    class Interrupted:
+        def __init__(self, lock: Any) -> None:
+            self._lock = lock
+
+        def acquire(self) -> None:
+            self._lock.acquire()
+            raise KeyboardInterrupt
+
+        def release(self) -> None:
+            self._lock.release()
+
+    accumulator = an_accumulator()
+    append_to_all(accumulator)
+    queue = accumulator._queue(TOPIC_PARTITIONS[position])
+    lock = queue.lock
+    queue.lock = Interrupted(lock)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        append_to_all(accumulator)
+    queue.lock = lock
+    assert ends(lambda: append_to_all(accumulator))
+
+
+def test_a_wait_that_is_interrupted_anywhere_lets_the_others_go() -> None:
+    number = 0
+    while True:
+        number += 1
+        result = ProduceResult(TopicPartition("events", 0))
+        waiting = [threading.Thread(target=result.wait, daemon=True) for _ in range(2)]
+        for other in waiting:
+            other.start()
+        ending = threading.Timer(0.005, result.release)
+        ending.start()
+        is_interrupted = interrupted(result.wait, number)
+        for other in (ending, *waiting):
+            other.join(SOON)
+            assert not other.is_alive()
+        if not is_interrupted:
+            break
+    assert number > 3
