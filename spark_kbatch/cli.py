@@ -289,6 +289,8 @@ def gc(
             _print_json({"topic": tp.topic, "partition": tp.partition, **deletion._asdict()})
         for left_over in garbage.left_overs:
             _print_json(left_over._asdict())
+        for path_kept, why in garbage.not_removed:
+            _print_json({"not_removed": str(path_kept), "why": why})
         return
     would = "would go" if dry_run else "gone"
     for tp, deletion in deletions:
@@ -302,6 +304,8 @@ def gc(
         days = left_over.age_ms / 86_400_000
         staged = f"staged by {left_over.transaction}, {days:.1f} days ago"
         _print(visible(f"{staged}: {left_over.size_in_bytes:,} bytes {would}"))
+    for path_kept, why in garbage.not_removed:
+        _print(visible(f"{path_kept} stays: {why}"))
     if not (deletions or garbage.left_overs):
         _print("Nothing to delete.")
 

@@ -60,6 +60,7 @@ from spark_kbatch.transaction.history import Commit, History
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, Snapshots
 from spark_kbatch.transaction.staging import (
     LeftOver,
+    NotRemoved,
     ReplicatedStaging,
     Staging,
     left_overs,
@@ -83,6 +84,7 @@ class Garbage(NamedTuple):
 
     partitions: Mapping[TopicPartition, Deletion]
     left_overs: Sequence[LeftOver]
+    not_removed: Sequence[NotRemoved] = ()  # of what jobs staged, or what lies among that
 
 
 class Cluster(TopicReader):
@@ -450,20 +452,20 @@ class Cluster(TopicReader):
         names = self.metadata.topic_names() if topics is None else topics
         partitions = [tp for name in names for tp in self.manager.partitions(name)]
         look = left_overs if dry_run else remove_left_overs
-        found = [
-            left_over
-            for staging_dir in self.manager.dirs.staging().values()
-            for left_over in look(
-                self.files, staging_dir, retention_ms=staging_retention_ms, now_ms=now_ms()
-            )
-        ]
+        found: list[LeftOver] = []
+        not_removed: list[NotRemoved] = []
+        for log_dir in self.manager.dirs.all:
+            if self.manager.dirs.is_online(log_dir.node_id):  # so it is ours
+                gone, kept = look(
+                    self.files, log_dir.staging, retention_ms=staging_retention_ms, now_ms=now_ms()
+                )
+                found += gone
+                not_removed += kept
         if dry_run:
-            return Garbage(
-                self.manager.planned_deletions(partitions, self.snapshots.replicas), found
-            )
-        return Garbage(
-            self.manager.delete_old_segments(partitions, self._commits(flush=True)), found
-        )
+            deletions = self.manager.planned_deletions(partitions, self.snapshots.replicas)
+        else:
+            deletions = self.manager.delete_old_segments(partitions, self._commits(flush=True))
+        return Garbage(deletions, found, not_removed)
 
     def new_producer_id(self) -> int:
         """An id that no producer of this cluster has had, in any process.

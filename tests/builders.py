@@ -33,6 +33,7 @@ ROWS_SCHEMA = pa.schema(
     ]
 )
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
+JOB = "0123456789abcdef" * 2  # a transaction, as jobs name theirs
 
 
 def rows(
@@ -218,7 +219,7 @@ def staged(
     cluster: Cluster,
     batches: Mapping[tuple[str, int], Sequence[bytes]],
     *,
-    transaction: str = "job",
+    transaction: str = JOB,
     adopt_min_bytes: int = 8 << 20,
     flush: bool = False,
 ) -> list[Extent]:
@@ -239,7 +240,7 @@ def commit(
     cluster: Cluster,
     extents: Sequence[Extent],
     *,
-    transaction: str = "job",
+    transaction: str = JOB,
     adopt_min_bytes: int = 8 << 20,
     flush: bool = False,
 ) -> None:

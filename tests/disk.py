@@ -284,6 +284,9 @@ class DiskFiles(Files):
             node = self._find(path)
             return node is not None and node.is_dir
 
+    def is_link(self, path: Path) -> bool:
+        return False
+
     def list(self, directory: Path) -> list[str]:
         with self.disk.changed:
             return sorted(self._directory(directory).entries)

@@ -158,7 +158,7 @@ def old(tmp_path: Path) -> Path:
     cluster = builders.a_cluster(tmp_path, config=config)
     for _ in range(4):
         builders.append_records(cluster, {("events", 0): data})
-    builders.staged(cluster, {("events", 0): [data]}, transaction="dead")
+    builders.staged(cluster, {("events", 0): [data]}, transaction="dead" * 8)
     for path in (cluster.path / "staging-0").rglob("*"):
         os.utime(path, (0, 0))
     return cluster.path
@@ -180,10 +180,24 @@ def test_gc_says_what_it_deletes(old: Path) -> None:
         assert done.returncode == 0
         deleted, left_over = done.stdout.splitlines()
         assert deleted == lines[0].format(outcome)
-        assert left_over.startswith("staged by dead, ")
+        assert left_over.startswith(f"staged by {'dead' * 8}, ")
         assert left_over.endswith(lines[1].format(outcome))
         assert first_offset(old) == (0 if words else 6)
     assert kbatch("gc", old).stdout == "Nothing to delete.\n"
+
+
+def test_gc_says_what_it_leaves(old: Path) -> None:
+    stray = old / "staging-0" / ".nfs0001"
+    stray.write_bytes(b"x")
+    kbatch("gc", old)
+    assert kbatch("gc", old).stdout.splitlines() == [
+        f"{stray} stays: it is not what a job makes there",
+        "Nothing to delete.",
+    ]
+    assert json.loads(kbatch("gc", old, "--json").stdout) == {
+        "not_removed": str(stray),
+        "why": "it is not what a job makes there",
+    }
 
 
 def test_gc_as_json_is_one_object_a_partition_and_a_dead_job(old: Path) -> None:
@@ -194,7 +208,7 @@ def test_gc_as_json_is_one_object_a_partition_and_a_dead_job(old: Path) -> None:
         "topic": "events", "partition": 0, "log_start_offset": 6, "segments": [0, 3],
         "size_in_bytes": 2 * size, "files": [],
     }  # fmt: skip
-    assert (left_over.pop("transaction"), left_over.pop("size_in_bytes")) == ("dead", size)
+    assert (left_over.pop("transaction"), left_over.pop("size_in_bytes")) == ("dead" * 8, size)
     assert left_over.pop("age_ms") > 0
     assert kbatch("gc", old, "--json").stdout == ""
 

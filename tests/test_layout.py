@@ -53,7 +53,7 @@ HOMES = {
         "demo.py",
     },
     "numba": {"intrinsics.py", "jit.py"},
-    "fcntl": {"log/lock_files.py"},
+    "fcntl": {"log/files.py", "log/lock_files.py"},
     "mmap": set(),
     "awscrt": {"record/checksums.py"},
 }

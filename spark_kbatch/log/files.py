@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import itertools
 import os
 import shutil
+import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeAlias, overload
@@ -30,6 +32,30 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 _CALL_BYTES_MAX = 2**31 - 1
 # Of a file that is read whole: none of ours or of a broker's comes near, and a sparse one costs nobody.
 _WHOLE_BYTES_MAX = 2**30
+
+
+_MODE = 0o666  # the umask decides, as for any file
+
+
+def flushing(platform: str) -> Callable[[int], object]:
+    """What brings an open file's bytes to the disk itself, on a platform as `sys.platform` names it."""
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if platform != "darwin" or full is None:
+        return os.fsync
+
+    def flush(descriptor: int) -> None:
+        # There fsync leaves them in the disk's own cache.
+        try:
+            fcntl.fcntl(descriptor, full)
+        except OSError as error:
+            if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
+                raise
+            os.fsync(descriptor)  # as a network's file system has it
+
+    return flush
+
+
+_to_disk = flushing(sys.platform)
 
 
 class AppendFile:
@@ -72,7 +98,7 @@ class _Opened:
         # As text: os.open would take the longer way to the same. Without O_NONBLOCK opening a FIFO
         # waits for its other end.
         path = str(self._path)
-        self._descriptor = os.open(path, self._flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+        self._descriptor = os.open(path, self._flags | os.O_CLOEXEC | os.O_NONBLOCK, _MODE)
         try:
             # Costs a quarter of fstat, and fails just where there are no positions to read at.
             os.lseek(self._descriptor, 0, os.SEEK_CUR)
@@ -102,6 +128,10 @@ class Files:
     def is_dir(self, path: Path) -> bool:
         """Whether a directory is at `path`."""
         return path.is_dir()
+
+    def is_link(self, path: Path) -> bool:
+        """Whether a symbolic link is at `path`."""
+        return path.is_symlink()
 
     def list(self, directory: Path) -> list[str]:
         """Names in `directory`, sorted."""
@@ -223,7 +253,7 @@ class Files:
 
     def create(self, path: Path) -> int:
         """Make a new file, which must not exist; returns its descriptor."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
 
     def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
         """Write all of `data` at `position`."""
@@ -269,6 +299,13 @@ class Files:
         """Remove a file, if it is there."""
         path.unlink(missing_ok=True)
 
+    def make_dir_on_disk(self, path: Path) -> None:
+        """Make a directory and its parents; on return those that were made are on disk."""
+        made = [path, *path.parents]
+        made = made[: next(at for at, one in enumerate(made) if self.exists(one))]
+        self.make_dir(path)
+        self.flush([*made, *(one.parent for one in made[-1:])])
+
     def make_dir(self, path: Path, *, exclusive: bool = False) -> None:
         """Make a directory and its parents; with `exclusive` it must not exist."""
         path.mkdir(parents=True, exist_ok=not exclusive)
@@ -282,7 +319,7 @@ class Files:
 
     def flush_descriptor(self, descriptor: int) -> None:
         """On return the file's bytes are on disk."""
-        os.fsync(descriptor)
+        _to_disk(descriptor)
 
     def flush(self, paths: Iterable[Path]) -> None:
         """On return these files and directories are on disk."""

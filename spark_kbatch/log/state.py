@@ -29,6 +29,7 @@ slot half-written, reads again, and takes the other slot alone only where this o
 from __future__ import annotations
 
 import struct
+import subprocess
 import sys
 import time
 import uuid
@@ -54,6 +55,7 @@ _READ_SIZE = _SLOT_DISTANCE + _SLOT.size + _CRC.size
 _ATTEMPTS = 20
 _PAUSE_S = 0.001
 _BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")  # Linux has it
+_SYSCTL = Path("/usr/sbin/sysctl")  # macOS has it
 
 SLOT_SIZE = _SLOT.size + _CRC.size
 assert SLOT_SIZE == 144
@@ -231,4 +233,21 @@ def boot_id() -> bytes:
     """Changes when the machine starts: what was not flushed by then may be gone."""
     if _BOOT_ID_FILE.exists():
         return uuid.UUID(_BOOT_ID_FILE.read_text().strip()).bytes
-    return uuid.uuid5(uuid.NAMESPACE_OID, f"{sys.platform}-{uuid.getnode()}").bytes
+    started = _sysctl("kern.bootsessionuuid") or _sysctl("kern.boottime")
+    return uuid.uuid5(uuid.NAMESPACE_OID, f"{sys.platform}-{uuid.getnode()}-{started}").bytes
+
+
+def _sysctl(name: str) -> str:
+    """What macOS says of its start; nothing where that cannot be had."""
+    try:
+        done = subprocess.run(
+            [_SYSCTL, "-n", name],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=10,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    # kern.boottime is "{ sec = 1700000000, usec = 123 } Tue Nov 14 ...": the rest is of the locale.
+    return done.stdout.partition("}")[0].strip() if done.returncode == 0 else ""

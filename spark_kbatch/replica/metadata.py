@@ -16,6 +16,7 @@ and `Probe` lets a task see that it looks at the driver's PATH.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlparse
+from urllib.parse import unquote
 
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.log import state as log_state
@@ -56,24 +57,51 @@ _FIRST_PARTITION = f"{INTERNAL_PREFIX}transaction_state-0"
 def absolute_path(text: str) -> Path:
     """The folder that `text` names; `file:` is accepted.
 
+    As in Spark, "#" and "?" are characters of a name like others, also behind `file:`.
+
     Raises:
-        ConfigError: any other scheme, or an empty path.
+        ConfigError: any other scheme, an empty path, or one that no file system has.
     """
+    named = text
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", text)
     if scheme:
-        if scheme[1] != "file":
+        if scheme[1].lower() != "file":
             raise ConfigError(
                 f"path {text!r} has the scheme {scheme[1]!r}; a cluster lies on a POSIX file system "
                 "that driver and executors share: give a folder, such as /data/events or "
                 "file:/data/events"
             )
-        parsed = urlparse(text)
-        if parsed.netloc not in ("", "localhost"):
-            raise ConfigError(f"path {text!r} names the host {parsed.netloc!r}; write file:/folder")
-        text = unquote(parsed.path)
-    if not text.strip():
+        named = _path_of_file_uri(text)
+    if not named.strip():
         raise ConfigError("the path is empty; it names the cluster's folder")
-    return Path(os.path.abspath(text))  # noqa: PTH100  resolve() would follow links that may move
+    try:
+        named.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"path {text!r} has a character that UTF-8 does not have; rename the folder"
+        ) from None
+    if "\0" in named:
+        raise ConfigError(f"path {text!r} has a NUL character, which no folder's name has")
+    # Two slashes at its begin are kept otherwise.
+    return Path(f"/{os.path.abspath(named).lstrip('/')}")  # noqa: PTH100  resolve() would follow links that may move
+
+
+def _path_of_file_uri(text: str) -> str:
+    """Behind `file:`, with its escapes undone."""
+    path = text.partition(":")[2]
+    if path.startswith("//"):
+        host, slash, rest = path[2:].partition("/")
+        if host.lower() not in ("", "localhost"):
+            raise ConfigError(f"path {text!r} names the host {host!r}; write file:/folder")
+        path = slash + rest
+    if "%2f" in path.lower():
+        raise ConfigError(f"path {text!r} has the escape %2F, a slash that no name has; write '/'")
+    try:
+        return unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"path {text!r} has escapes that are not UTF-8; write the folder without `file:`"
+        ) from None
 
 
 class LogDir(NamedTuple):
@@ -169,7 +197,40 @@ class Metadata:
                 f"{self.path / CLUSTER_FILE} is damaged: its log dirs have the nodes "
                 f"{[one.node_id for one in found]}; expected 0 and so on"
             )
+        for one in found:
+            # What lies in others, such as somebody's own folders, is not ours to write or remove.
+            if one.path.name != f"broker-{one.node_id}":
+                raise KafkaStorageError(
+                    f"{self.path / CLUSTER_FILE} is damaged: it gives node {one.node_id} the log dir "
+                    f"{one.path}; expected a folder that is named broker-{one.node_id}"
+                )
         return tuple(found)
+
+    def _ensure_not_copied(self, cluster: dict[str, Any]) -> None:
+        """Check that no other folder holds this cluster, where its log dirs lie outside of PATH.
+
+        Raises:
+            ConfigError: one does, and it has locks of its own for the same logs.
+        """
+        home = cluster.get("path")
+        if not isinstance(home, str) or Path(home) == self.path:
+            return
+        outside = [one.path for one in self._log_dirs or () if one.path.parent != self.path]
+        if outside and self._is_elsewhere(Path(home), cluster.get("cluster_id")):
+            raise ConfigError(
+                f"{self.path} is a copy of the kbatch cluster at {home}, and both use the logs in "
+                f"{outside[0]}: with locks of their own they would overwrite each other's records. "
+                f"Open {home}; where the copy is to take its place, rename {home}, or remove it, first"
+            )
+
+    def _is_elsewhere(self, home: Path, cluster_id: object) -> bool:
+        """Whether another folder than PATH, by whatever names, holds this cluster too."""
+        try:
+            if self.files.identity_at(home) == self.files.identity_at(self.path):
+                return False
+            return self._read_json(home / CLUSTER_FILE).get("cluster_id") == cluster_id
+        except (OSError, KafkaStorageError):
+            return False  # It was moved, or is mounted elsewhere.
 
     def exists(self) -> bool:
         """Whether PATH holds a cluster.
@@ -198,6 +259,7 @@ class Metadata:
                 f"{' and '.join(map(str, READ_VERSIONS))}: upgrade spark-kbatch"
             )
         self._log_dirs = self._log_dirs_of(cluster)
+        self._ensure_not_copied(cluster)
 
     def ensure_not_inside_a_cluster(self) -> None:
         """Check that PATH is not within a log dir of ours, where not all that lies there counts.
@@ -242,7 +304,7 @@ class Metadata:
                     f"no kbatch cluster can be made at {self.path}: {self._what_is_there()}; give a "
                     "new or an empty folder"
                 )
-            self.files.make_dir(self.path)
+            self.files.make_dir_on_disk(self.path)
             self._probe()
         except OSError as error:
             raise ConfigError(
@@ -321,9 +383,9 @@ class Metadata:
                     f"{log_dir.path} is the log dir of another cluster; name an empty folder"
                 )
         for directory in (log_dir.path, log_dir.staging):
-            self.files.make_dir(directory)
+            self.files.make_dir_on_disk(directory)
         if log_dir.path.parent != self.path:
-            self.files.make_dir(mirror_of(log_dir.path))
+            self.files.make_dir_on_disk(mirror_of(log_dir.path))
         write_meta_properties(
             self.files, log_dir.path, cluster_id=cluster_id, node_id=log_dir.node_id,
             directory_id=log_dir.directory_id,
@@ -428,9 +490,32 @@ class Metadata:
         if fingerprint is not None and fingerprint == known.fingerprint:
             return known.topic
         found = self._read_or_mirrored(known.path)
+        if found is not None and self._ignores_case and name not in self._all_names():
+            found = None  # It is another topic's.
         topic = None if found is None else self._topic_of(name, known.path, found)
         self._topics[name] = known._replace(fingerprint=fingerprint, topic=topic)
         return topic
+
+    def ensure_may_be_named(self, name: str) -> None:
+        """Check that a new topic of this name has files of its own.
+
+        Raises:
+            ConfigError: another topic's name differs by case only, which is the same name here.
+        """
+        if self._ignores_case:
+            for other in self._all_names():
+                if other != name and other.lower() == name.lower():
+                    raise ConfigError(
+                        f"topic {name!r} cannot be made beside {other!r}: the file system of "
+                        f"{self.path} takes both for one name; choose another one"
+                    )
+
+    @functools.cached_property
+    def _ignores_case(self) -> bool:
+        return self.files.exists(self.path / CLUSTER_FILE.upper())
+
+    def _all_names(self) -> list[str]:
+        return self.topic_names(internal=True)
 
     def _topic_of(self, name: str, path: Path, found: dict[str, Any]) -> Topic:
         try:

@@ -155,13 +155,14 @@ class Partitions:
         """The topic, made if it does not exist.
 
         Raises:
-            ConfigError: there are not as many log dirs.
+            ConfigError: there are not as many log dirs, or another topic's name is the same here.
         """
         ensure_valid_topic(name)
         with self.locks.metadata():
             found = self.metadata.find_topic(name)
             if found is not None:
                 return found
+            self.metadata.ensure_may_be_named(name)
             if replication_factor > 1:
                 self.metadata.add_log_dirs(replication_factor)
             with self.writing():

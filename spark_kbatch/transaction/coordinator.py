@@ -271,9 +271,10 @@ class Coordinator:
             files.remove_dir(staging_dir / attempt)
         if files.exists(transaction_dir) and {*files.list(transaction_dir)} <= {Probe.NAME}:
             files.remove_dir(transaction_dir)
-        for left_over in remove_left_overs(
+        removed, _ = remove_left_overs(
             files, staging_dir, retention_ms=self._staging_retention_ms, now_ms=self._now_ms()
-        ):
+        )
+        for left_over in removed:
             logger.warning(
                 "%d bytes are removed that job %s has staged, which nobody has written to for "
                 "%.1f days",

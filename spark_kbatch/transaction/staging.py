@@ -24,17 +24,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.log.files import AppendFile, Buffer, Files
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.replica.metadata import Probe
 from spark_kbatch.topic_config import Topic
 
 logger = logging.getLogger(__name__)
+
+_RANDOM_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class Extent(NamedTuple):
@@ -263,39 +267,80 @@ class LeftOver(NamedTuple):
     age_ms: int  # since the last write to it
 
 
+class NotRemoved(NamedTuple):
+    """What was passed over, among what jobs have staged."""
+
+    path: Path
+    why: str
+
+
 def left_overs(
     files: Files, staging_dir: Path, *, retention_ms: int, now_ms: int
-) -> list[LeftOver]:
-    """The transactions that nobody has written to for longer than `retention_ms`."""
-    found = []
-    for transaction in files.list(staging_dir):
-        size_in_bytes, newest_ms = 0, 0
-        # The directory comes first: of a job that has just begun nothing else is looked at.
-        for path in _paths(files, staging_dir / transaction):
-            with contextlib.suppress(FileNotFoundError):  # its job is alive, then
-                newest_ms = max(newest_ms, files.modified_ms(path))
-                size_in_bytes += 0 if files.is_dir(path) else files.size(path)
+) -> tuple[list[LeftOver], list[NotRemoved]]:
+    """The transactions that nobody has written to for longer than `retention_ms`; what is none.
+
+    A folder that no job makes is none: whoever wrote cluster.json may have named any folder.
+    """
+    found, strays = [], []
+    for name in files.list(staging_dir):
+        path = staging_dir / name
+        try:
+            if not (_RANDOM_ID.fullmatch(name) and _is_folder(files, path)):
+                strays.append(NotRemoved(path, "it is not what a job makes there"))
+                continue
+            size_in_bytes, newest_ms = _size_and_time(files, path, now_ms - retention_ms)
             if now_ms - newest_ms <= retention_ms:
-                break
+                continue
+            others = [one for one in files.list(path) if one != Probe.NAME]
+            strange = [one for one in others if not _is_folder(files, path / one)]
+        except FileNotFoundError:
+            continue  # its job has ended meanwhile
+        except OSError as error:
+            strays.append(NotRemoved(path, str(error)))
+            continue
+        if strange:
+            why = f"it holds {strange[0]}, which no job makes there"
+            strays.append(NotRemoved(path, why))
         else:
-            found.append(LeftOver(transaction, size_in_bytes, now_ms - newest_ms))
-    return found
+            found.append(LeftOver(name, size_in_bytes, now_ms - newest_ms))
+    return found, strays
 
 
 def remove_left_overs(
     files: Files, staging_dir: Path, *, retention_ms: int, now_ms: int
-) -> list[LeftOver]:
-    """Remove them; returns what there was."""
-    found = left_overs(files, staging_dir, retention_ms=retention_ms, now_ms=now_ms)
+) -> tuple[list[LeftOver], list[NotRemoved]]:
+    """Remove them; what is gone, and what is not."""
+    gone, kept = [], []
+    found, strays = left_overs(files, staging_dir, retention_ms=retention_ms, now_ms=now_ms)
     for left_over in found:
-        files.remove_dir(staging_dir / left_over.transaction)
-    return found
+        path = staging_dir / left_over.transaction
+        try:
+            files.remove_dir(path)
+        except OSError as error:
+            kept.append(NotRemoved(path, str(error)))
+        else:
+            gone.append(left_over)
+    return gone, strays + kept
 
 
-def _paths(files: Files, path: Path) -> Iterator[Path]:
-    """The path, and all below it."""
-    yield path
-    if files.is_dir(path):
+def _is_folder(files: Files, path: Path) -> bool:
+    return files.is_dir(path) and not files.is_link(path)
+
+
+def _size_and_time(files: Files, folder: Path, old_ms: int) -> tuple[int, int]:
+    """The bytes of all below a folder, and when something was last written; after `old_ms` no more."""
+    # The folder comes first: of a job that has just begun nothing else is looked at.
+    size_in_bytes, newest_ms = 0, files.modified_ms(folder)
+    for name in files.list(folder) if newest_ms < old_ms else ():
+        path = folder / name
         with contextlib.suppress(FileNotFoundError):
-            for name in files.list(path):
-                yield from _paths(files, path / name)
+            if files.is_link(path):
+                continue
+            if files.is_dir(path):
+                size, modified_ms = _size_and_time(files, path, old_ms)
+            else:
+                size, modified_ms = files.size(path), files.modified_ms(path)
+            size_in_bytes, newest_ms = size_in_bytes + size, max(newest_ms, modified_ms)
+        if newest_ms >= old_ms:
+            break
+    return size_in_bytes, newest_ms

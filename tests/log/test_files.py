@@ -210,3 +210,50 @@ def test_a_file_of_gigabytes_is_not_read_whole(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=str(path)) as raised:
         Files().read(path)
     assert raised.value.errno == errno.EFBIG
+
+
+# Flushing.
+
+
+def a_full_flush(
+    monkeypatch: pytest.MonkeyPatch, answer: Callable[..., object]
+) -> tuple[Callable[[int], object], list[int]]:
+    """What flushes on macOS, where the full flush answers so; what was flushed the other way."""
+    plain: list[int] = []
+    monkeypatch.setattr("fcntl.F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr("fcntl.fcntl", answer)
+    monkeypatch.setattr("os.fsync", plain.append)
+    return files_module.flushing("darwin"), plain
+
+
+def test_on_macos_a_flush_goes_past_the_disks_own_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, ...]] = []
+    flush, plain = a_full_flush(monkeypatch, lambda *what: asked.append(what))
+    flush(7)
+    assert (asked, plain) == ([(7, 51)], [])
+
+
+@pytest.mark.parametrize("number", [errno.ENOTSUP, errno.EINVAL, errno.ENOTTY])
+def test_where_the_full_flush_is_not_known_the_plain_one_does(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    flush, plain = a_full_flush(monkeypatch, refuse)
+    flush(7)
+    assert plain == [7]
+
+
+def test_a_full_flush_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    flush, plain = a_full_flush(monkeypatch, fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        flush(7)
+    assert plain == []
+
+
+def test_on_linux_a_flush_is_fsync() -> None:
+    assert files_module.flushing("linux") is os.fsync

@@ -213,6 +213,37 @@ def test_the_boot_id_is_this_machines_and_stays() -> None:
     assert empty_state().boot_id == boot_id() == boot_id()
 
 
+@pytest.mark.parametrize(
+    ("told", "again", "is_same"),
+    [
+        (("kern.bootsessionuuid", "A-1"), ("kern.bootsessionuuid", "A-1"), True),
+        (("kern.bootsessionuuid", "A-1"), ("kern.bootsessionuuid", "B-2"), False),
+        (("kern.boottime", "{ sec = 7 } Tue"), ("kern.boottime", "{ sec = 7 } mar."), True),
+        (("kern.boottime", "{ sec = 7 } Tue"), ("kern.boottime", "{ sec = 8 } Tue"), False),
+    ],
+    ids=["same session", "another session", "same time", "another time"],
+)
+def test_without_linuxs_file_the_boot_id_is_of_what_sysctl_tells(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    told: tuple[str, str],
+    again: tuple[str, str],
+    is_same: bool,
+) -> None:
+    sysctl = tmp_path / "sysctl"
+    monkeypatch.setattr(log_state, "_BOOT_ID_FILE", tmp_path / "absent")
+    monkeypatch.setattr(log_state, "_SYSCTL", sysctl)
+    found = [boot_id.__wrapped__()]
+    for name, text in (told, again):
+        sysctl.write_text(f"#!/bin/sh\n[ $1 = -n ] && [ $2 = {name} ] && echo '{text}'\n")
+        sysctl.chmod(0o755)
+        found.append(boot_id.__wrapped__())
+    absent, first, second = found
+    assert [len(one) for one in found] == [16] * 3
+    assert absent not in (first, second)
+    assert (first == second) == is_same
+
+
 def test_a_commit_is_pending_when_its_record_is_the_last() -> None:
     state = empty_state()._replace(log_end_offset=8)
     assert not state.has_pending_commit

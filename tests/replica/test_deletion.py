@@ -19,6 +19,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.log import retention
+from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState
@@ -27,7 +28,7 @@ from spark_kbatch.replica.manager import RETENTION_CHECK_INTERVAL_MS
 from spark_kbatch.topic_config import TopicConfig
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
-from tests.builders import append_records, batch
+from tests.builders import JOB, append_records, batch
 from tests.faults import Fault, FaultyFiles, StopsInTheFlip, died
 from tests.log.soundness import ensure_sound
 
@@ -235,12 +236,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("newest", ["driver", "shared", "job"])
+@pytest.mark.parametrize("newest", ["driver", "shared", JOB])
 def test_what_a_dead_job_staged_goes_by_its_newest_file(cluster: Cluster, newest: str) -> None:
-    a_left_over(cluster, "job", age_ms=7 * DAY, newest=newest)
+    a_left_over(cluster, JOB, age_ms=7 * DAY, newest=newest)
     assert cluster.collect_garbage().left_overs == []
     found = cluster.collect_garbage(staging_retention_ms=7 * DAY - 1).left_overs
-    assert [tuple(left_over) for left_over in found] == [("job", 2 * SIZE + 4, 7 * DAY)]
+    assert [tuple(left_over) for left_over in found] == [(JOB, 2 * SIZE + 4, 7 * DAY)]
     assert list(cluster.metadata.staging_dir.iterdir()) == []
 
 
@@ -249,7 +250,7 @@ def test_a_dry_run_says_what_would_go_and_changes_nothing(cluster: Cluster) -> N
     append_records(cluster, {EVENTS: batch()})
     for _ in range(3):
         append_records(cluster, {EVENTS: batch()})
-    a_left_over(cluster, "job", age_ms=8 * DAY, newest="driver")
+    a_left_over(cluster, JOB, age_ms=8 * DAY, newest="driver")
     before = everything(cluster)
     planned = cluster.collect_garbage(dry_run=True)
 
@@ -258,6 +259,70 @@ def test_a_dry_run_says_what_would_go_and_changes_nothing(cluster: Cluster) -> N
     assert cluster.collect_garbage() == planned
     assert offsets(cluster) == [*range(6, 12)]
     assert cluster.collect_garbage().partitions[EVENTS] == Deletion(6, (), 0, ())
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "loop", "folder"])
+def test_what_no_job_made_stays_and_stops_nothing(cluster: Cluster, kind: str) -> None:
+    for _ in range(4):
+        append_records(cluster, {EVENTS: batch()})
+    builders.staged(cluster, {EVENTS: [batch()]}, transaction="f" * 32)
+    elsewhere = cluster.path.with_name("elsewhere")
+    (elsewhere / "text").mkdir(parents=True)
+    staging = cluster.metadata.staging_dir
+    strays = [staging / name for name in (".nfs0001", "a" * 32)]
+    for path in strays:
+        if kind == "file":
+            path.write_bytes(b"x")
+        elif kind == "link":
+            path.symlink_to(elsewhere)
+        elif kind == "loop":
+            path.symlink_to(path)
+        else:
+            path.mkdir()
+            (path / "text").write_bytes(b"x")
+    found = cluster.collect_garbage(staging_retention_ms=-1)
+    assert [path for path, _ in found.not_removed] == strays
+    assert all(why for _, why in found.not_removed)
+    assert [left_over.transaction for left_over in found.left_overs] == ["f" * 32]
+    assert len(found.partitions[EVENTS].segments) == 2
+    assert sorted(staging.iterdir()) == strays
+    assert (elsewhere / "text").exists()
+
+
+def test_links_in_what_a_dead_job_left_are_not_followed(cluster: Cluster) -> None:
+    elsewhere = cluster.path.with_name("elsewhere")
+    elsewhere.mkdir()
+    (elsewhere / "text").write_bytes(b"x" * 1000)
+    builders.staged(cluster, {EVENTS: [batch()]}, transaction=JOB)
+    (attempt,) = (cluster.metadata.staging_dir / JOB).iterdir()
+    (attempt / "link").symlink_to(elsewhere)
+    (attempt / "loop").symlink_to(attempt)
+    (left_over,) = cluster.collect_garbage(staging_retention_ms=-1).left_overs
+    assert left_over.size_in_bytes == SIZE
+    assert (elsewhere / "text").exists()
+    assert list(cluster.metadata.staging_dir.iterdir()) == []
+
+
+def test_what_cannot_be_removed_is_told_and_stops_nothing(cluster: Cluster) -> None:
+    class Stuck(Files):
+        def remove_dir(self, path: Path) -> None:
+            if path.name == "a" * 32:
+                raise PermissionError(13, "Permission denied", str(path))
+            super().remove_dir(path)
+
+    for name in ("a" * 32, "b" * 32):
+        builders.staged(cluster, {EVENTS: [batch()]}, transaction=name)
+    found = Cluster(str(cluster.path), files=Stuck()).collect_garbage(staging_retention_ms=-1)
+    ((path, why),) = found.not_removed
+    assert (path.name, "Permission denied" in why) == ("a" * 32, True)
+    assert [left_over.transaction for left_over in found.left_overs] == ["b" * 32]
+
+
+def test_nothing_is_removed_beside_a_log_dir_that_is_not_the_clusters(cluster: Cluster) -> None:
+    builders.staged(cluster, {EVENTS: [batch()]}, transaction=JOB)
+    (cluster.metadata.broker_dir / "meta.properties").unlink()
+    cluster.collect_garbage(["others"], staging_retention_ms=-1)
+    assert (cluster.metadata.staging_dir / JOB).exists()
 
 
 def test_garbage_of_some_topics_is_collected_alone(cluster: Cluster) -> None:
@@ -304,7 +369,7 @@ def test_a_kill_at_any_step_loses_no_record_that_is_to_stay_and_is_finished_next
     original.create_topic("others", partitions=2, config={"retention.ms": -1})
     for _ in range(4):
         append_records(original, {EVENTS: batch(), OTHERS[0]: batch()})
-    a_left_over(original, "job", age_ms=DAY, newest="driver")
+    a_left_over(original, JOB, age_ms=DAY, newest="driver")
     before = {EVENTS: [*range(12)], OTHERS[0]: [*range(12)]}
     starts = {EVENTS: 6, OTHERS[0]: 0} if what == "collect garbage" else {EVENTS: 7, OTHERS[0]: 2}
     counted = FaultyFiles()
@@ -322,6 +387,6 @@ def test_a_kill_at_any_step_loses_no_record_that_is_to_stay_and_is_finished_next
         for tp, start in starts.items():
             assert offsets(found, tp) == before[tp][start:], f"killed at {step}"
             ensure_sound(found.manager.log(tp))
-        assert (found.metadata.staging_dir / "job").exists() == (what == "delete records")
+        assert (found.metadata.staging_dir / JOB).exists() == (what == "delete records")
         assert append_records(found, {EVENTS: batch()})[EVENTS].base_offset == 12
         shutil.rmtree(path)

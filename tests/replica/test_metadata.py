@@ -49,6 +49,15 @@ def create(path: Path, files: Files | None = None) -> Cluster:
         pytest.param("file:/data/a%20b", "/data/a b", id="file with an escape"),
         pytest.param("/data/a%20b", "/data/a%20b", id="percent in a folder"),
         pytest.param("/data/a:b", "/data/a:b", id="colon in a folder"),
+        pytest.param("//data/events", "/data/events", id="two slashes"),
+        pytest.param("file:////data/events", "/data/events", id="file with four slashes"),
+        pytest.param("FILE:/data/events", "/data/events", id="file in capitals"),
+        pytest.param("file:/data/a#b", "/data/a#b", id="file with a hash"),
+        pytest.param("file:///data/a?b=c#d", "/data/a?b=c#d", id="file with a question mark"),
+        pytest.param("file:/data/a%3Fb%23c%25d", "/data/a?b#c%d", id="file with those escaped"),
+        pytest.param("file:/data/%C3%A9", "/data/é", id="file with an escape of UTF-8"),
+        pytest.param("file:/data/a;b", "/data/a;b", id="file with a semicolon"),
+        pytest.param("/data/a#b?c", "/data/a#b?c", id="hash in a folder"),
     ],
 )
 def test_path_names_a_folder(text: str, path: str) -> None:
@@ -72,6 +81,13 @@ def test_relative_path_is_of_the_working_directory(
         pytest.param("file://host/data", "names the host 'host'", id="file of another host"),
         pytest.param("", "the path is empty", id="empty"),
         pytest.param("  ", "the path is empty", id="blank"),
+        pytest.param("file:/data/a%2Fb", "the escape %2F", id="escaped slash"),
+        pytest.param("file:/data/a%2fb", "the escape %2F", id="escaped slash in small letters"),
+        pytest.param("file:/data/a%FF", "escapes that are not UTF-8", id="escape of no character"),
+        pytest.param("file:/data/a%00", "a NUL character", id="escaped NUL"),
+        pytest.param("/data/a\0b", "a NUL character", id="NUL"),
+        pytest.param("/data/a\ud800b", "a character that UTF-8 does not have", id="surrogate"),
+        pytest.param("/data/a\udcff", "a character that UTF-8 does not have", id="byte of a name"),
     ],
 )
 def test_path_that_names_no_folder_is_refused(text: str, words: str) -> None:

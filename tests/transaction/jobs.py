@@ -129,13 +129,13 @@ class Scenario:
         extents = self.extents(cluster)
         coordinator = self.coordinator(cluster)
         coordinator.commit(extents, transactional_id=QUERY_ID, sequence=0)
-        coordinator.discard(extents, "job")
+        coordinator.discard(extents, builders.JOB)
 
     def run_job_that_aborts(self, files: Files) -> None:
         """Stage, and tidy up."""
         cluster = Cluster(PATH, files=files)
         extents = self.extents(cluster)
-        self.coordinator(cluster).discard(extents, "job")
+        self.coordinator(cluster).discard(extents, builders.JOB)
 
     def roll_forward(self, files: Files) -> None:
         """As whoever finds the job's commit undone."""

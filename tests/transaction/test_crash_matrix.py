@@ -142,7 +142,9 @@ def test_a_job_that_crashes_in_another_way_is_met_by_everyone(
 
 def test_a_job_that_aborts_is_never_there(scenario: Scenario) -> None:
     aborted = Recording(scenario.disk, scenario.run_job_that_aborts)
-    lock = aborted.first("flush", "staging-0/job", after=aborted.first("remove_dir") - 2)
+    lock = aborted.first(
+        "flush", f"staging-0/{builders.JOB}", after=aborted.first("remove_dir") - 2
+    )
     for crash in itertools.chain(aborted.kills(), aborted.torn_kills(), aborted.power_losses()):
         if crash.at >= lock:
             found = scenario.ensure_met_well(crash, by=0)
@@ -297,13 +299,13 @@ def test_an_error_of_the_disk_at_any_step_says_truly_what_became_of_the_data(
 @pytest.mark.parametrize(
     ("step", "torn"),
     [
-        pytest.param(("write", "staging-0/job"), True, id="while it stages"),
+        pytest.param(("write", f"staging-0/{builders.JOB}"), True, id="while it stages"),
         pytest.param(("rename", ".log"), False, id="while it places"),
         pytest.param(("write", SLOT), False, id="before it decides"),
         pytest.param(("flush", SLOT), False, id="once it has decided"),
         pytest.param(("write", "rolled-0/kbatch.state"), False, id="while it flips"),
         pytest.param(("rename", ".json"), False, id="before it completes"),
-        pytest.param(("remove_dir", "staging-0/job"), True, id="while it tidies up"),
+        pytest.param(("remove_dir", f"staging-0/{builders.JOB}"), True, id="while it tidies up"),
     ],
 )
 def test_a_real_process_that_is_killed_leaves_what_the_table_says(

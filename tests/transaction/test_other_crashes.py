@@ -96,8 +96,8 @@ def test_collecting_garbage_that_crashes_at_any_step_takes_nothing_else(seeds: r
     config = TopicConfig(segment_bytes=size, retention_bytes=2 * size, file_delete_delay_ms=0)
     disk = a_disk(config, jobs=2)
     cluster = Cluster(PATH, files=DiskFiles(disk))
-    builders.commit(cluster, builders.staged(cluster, OLD, transaction="dead"), flush=True)
-    builders.staged(cluster, OLD, transaction="dead", flush=True)
+    builders.commit(cluster, builders.staged(cluster, OLD, transaction="dead" * 8), flush=True)
+    builders.staged(cluster, OLD, transaction="dead" * 8, flush=True)
     kept = contents(DiskFiles(disk))
 
     def collect(files: Files) -> None:

@@ -35,7 +35,7 @@ def overwrite(
     batches: dict[tuple[str, int], list[bytes]],
     *,
     now_ms: int = NOW,
-    transaction: str = "job",
+    transaction: str = builders.JOB,
     adopt_min_bytes: int = 1 << 20,
 ) -> None:
     """Replace `events` by these batches."""
