@@ -484,19 +484,27 @@ class Cluster(TopicReader):
         """Make logs whole again as far as their batches allow; `log/repair.py` says what that means.
 
         Args:
-            partitions: which, as (topic, number); all by default, the cluster's own too.
+            partitions: which, as (topic, number); all by default, the cluster's own too, and also
+                those of topics whose file is lost, which is made again (`lost_topics.py`).
             dry_run: only look, and say what would be done.
 
         Returns:
             A report for each, once it is done; of a log that cannot be read it says why.
         """
-        from spark_kbatch.transaction.repair import Repair  # noqa: PLC0415  above
+        from spark_kbatch.replica import lost_topics  # noqa: PLC0415  above
+        from spark_kbatch.transaction.repair import Repair  # noqa: PLC0415
 
-        if partitions is None:
-            names = self.metadata.topic_names(internal=True)
-            partitions = [tp for name in names for tp in self.manager.partitions(name)]
-        partitions = [TopicPartition(*tp) for tp in partitions]
-        return Repair(self.manager, self._commits(flush=True), dry_run=dry_run).run(partitions)
+        repair = Repair(self.manager, self._commits(flush=True), dry_run=dry_run)
+        if partitions is not None:
+            return repair.run([TopicPartition(*tp) for tp in partitions])
+        restored = lost_topics.restore(self.manager, dry_run=dry_run)
+        every: list[TopicPartition] = []
+        for name in self.metadata.topic_names(internal=True):
+            try:
+                every += self.manager.partitions(name)
+            except KafkaStorageError as error:  # The others are repaired all the same.
+                restored[name] = lost_topics.LostTopic(None, str(error))
+        return repair.run(every, restored)
 
     def coordinator(self, options: WriteOptions) -> Coordinator:
         """Who publishes what tasks stage."""

@@ -93,7 +93,8 @@ def selected(selection: Selection, topics: Topics, *, strict: bool = True) -> li
         case Assign(wanted):
             names = tuple(tp.topic for tp in wanted)
             existing = _partitions("assign", names, topics, strict=strict)
-            return [tp for tp in existing if tp in wanted]
+            chosen = set(wanted)
+            return [tp for tp in existing if tp in chosen]
         case SubscribePattern(pattern):
             search = re.compile(pattern).search
             found: list[TopicPartition] = []

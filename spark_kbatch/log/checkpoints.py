@@ -68,7 +68,12 @@ def random_id() -> str:
 
 def write_partition_metadata(files: Files, directory: Path, topic_id: str) -> None:
     """Say which topic the partition directory belongs to."""
-    files.replace(directory / PARTITION_METADATA, f"version: 0\ntopic_id: {topic_id}".encode())
+    files.replace(directory / PARTITION_METADATA, partition_metadata(topic_id))
+
+
+def partition_metadata(topic_id: str) -> bytes:
+    """Return what such a file holds."""
+    return f"version: 0\ntopic_id: {topic_id}".encode()
 
 
 def read_partition_metadata(files: Files, directory: Path) -> str:
@@ -103,8 +108,12 @@ def _is_topic_id(text: str) -> bool:
 
 def write_leader_epochs(files: Files, directory: Path, epochs: Iterable[tuple[int, int]]) -> None:
     """(epoch, start offset), ascending."""
-    lines = [f"{epoch} {start}" for epoch, start in epochs]
-    _write_checkpoint(files, directory / LEADER_EPOCHS, lines)
+    files.replace(directory / LEADER_EPOCHS, leader_epochs(epochs))
+
+
+def leader_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
+    """Return what such a file holds."""
+    return _checkpoint([f"{epoch} {start}" for epoch, start in epochs])
 
 
 def read_leader_epochs(files: Files, directory: Path) -> list[tuple[int, int]]:
@@ -129,7 +138,7 @@ def write_offset_checkpoint(
 ) -> None:
     """One of RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS, its lines in the mapping's order."""
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
-    _write_checkpoint(files, log_dir / name, lines)
+    files.replace(log_dir / name, _checkpoint(lines))
 
 
 def read_offset_checkpoint(files: Files, log_dir: Path, name: str) -> dict[TopicPartition, int]:
@@ -161,8 +170,8 @@ def _number(text: str, largest: int) -> int:
     return int(text)
 
 
-def _write_checkpoint(files: Files, path: Path, entries: list[str]) -> None:
-    files.replace(path, ("\n".join(["0", str(len(entries)), *entries]) + "\n").encode())
+def _checkpoint(entries: list[str]) -> bytes:
+    return ("\n".join(["0", str(len(entries)), *entries]) + "\n").encode()
 
 
 def _read_checkpoint(files: Files, path: Path, entry: Callable[[str], _Entry]) -> list[_Entry]:

@@ -33,7 +33,12 @@ from spark_kbatch.errors import (
     OffsetOutOfRangeError,
 )
 from spark_kbatch.log import recovery, saved_producers
-from spark_kbatch.log.checkpoints import write_leader_epochs, write_partition_metadata
+from spark_kbatch.log.checkpoints import (
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    leader_epochs,
+    partition_metadata,
+)
 from spark_kbatch.log.cuts import cut_offsets
 from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.log.headers import (
@@ -48,13 +53,15 @@ from spark_kbatch.log.log_producers import LogProducers
 from spark_kbatch.log.replay import AbortedSearch
 from spark_kbatch.log.segment import SegmentExtent, base_offset_of, segment_paths
 from spark_kbatch.log.state import (
+    STATE_FILE,
     LogState,
     boot_id,
-    create_state,
+    both_slots,
     empty_state,
     flush_state,
     read_slots,
     read_state,
+    valid_slots,
     write_state,
 )
 from spark_kbatch.log.time_lookup import Largest, Segments, TimeLookup
@@ -108,14 +115,27 @@ class PartitionLog:
         self._aborted = AbortedSearch(files)
 
     def create(self, topic_id: str) -> None:
-        """Make the directory of an empty log; what an unfinished creation left is removed."""
+        """Make the directory of an empty log, on disk on return; what was there is removed."""
+        self.files.flush(self.create_unflushed(topic_id))
+
+    def create_unflushed(self, topic_id: str) -> list[Path]:
+        """As `create`, for a caller that makes thousands and flushes them together.
+
+        Returns:
+            What is to be flushed before anything names the log.
+        """
         self.files.remove_dir(self.directory)
         self.files.make_dir(self.directory)
-        write_partition_metadata(self.files, self.directory, topic_id)
-        write_leader_epochs(self.files, self.directory, [(0, 0)])
+        contents = {
+            PARTITION_METADATA: partition_metadata(topic_id),
+            LEADER_EPOCHS: leader_epochs([(0, 0)]),
+            STATE_FILE: both_slots(empty_state()),
+        }
         for path in segment_paths(self.directory, 0):
             self.files.write(path, 0, b"")
-        create_state(self.files, self.directory, empty_state())
+        for name, data in contents.items():
+            self.files.write(self.directory / name, 0, data)
+        return [*(self.directory / name for name in contents), self.directory]
 
     def state(self) -> LogState:
         """The recorded state, which a commit that is decided but not flipped may have overtaken."""
@@ -524,3 +544,19 @@ def _warn_without_epochs(directory: Path, error: str) -> None:
         "leader-epoch-checkpoint again: %s",
         directory, error,
     )  # fmt: skip
+
+
+def holds_records(files: Files, directory: Path) -> bool:
+    """Return True if a partition's directory is, or was, more than an empty log.
+
+    What a creation leaves that was cut off never is: neither has its log a byte, nor its state an end.
+    """
+    if not files.is_dir(directory):
+        return False
+    logs = (name for name in files.list(directory) if base_offset_of(name) is not None)
+    if any(files.size(directory / name) for name in logs):
+        return True
+    try:
+        return any(state.log_end_offset > 0 for state in valid_slots(files, directory))
+    except FileNotFoundError:
+        return False

@@ -152,9 +152,14 @@ def flush_state(files: Files, directory: Path) -> None:
 
 
 def create_state(files: Files, directory: Path, state: LogState) -> None:
-    """Make the file, with `state` in both slots: so both are valid from the beginning."""
+    """Make the file; what it holds is as in `both_slots`."""
+    files.replace(_path(directory), both_slots(state))
+
+
+def both_slots(state: LogState) -> bytes:
+    """Return a file with `state` in both slots: so both are valid from the beginning."""
     first = pack(state).ljust(_SLOT_DISTANCE, b"\0")
-    files.replace(_path(directory), first + pack(state._replace(sequence=state.sequence + 1)))
+    return first + pack(state._replace(sequence=state.sequence + 1))
 
 
 def read_slots(files: Files, directory: Path) -> bytes:
@@ -215,8 +220,14 @@ def read_high_watermarks(files: Files, directories: Sequence[str]) -> Iterator[i
 
 def is_whole(files: Files, directory: Path) -> bool:
     """Whether both slots are valid; the caller holds the partition's lock."""
+    return len(valid_slots(files, directory)) == 2
+
+
+def valid_slots(files: Files, directory: Path) -> list[LogState]:
+    """Return those slots that are valid just now; raises as `read_slots`."""
     data = read_slots(files, directory)
-    return None not in (unpack(data[:SLOT_SIZE]), unpack(data[_SLOT_DISTANCE:]))
+    slots = unpack(data[:SLOT_SIZE]), unpack(data[_SLOT_DISTANCE:])
+    return [slot for slot in slots if slot is not None]
 
 
 def _path(directory: Path) -> Path:

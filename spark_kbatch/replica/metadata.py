@@ -32,6 +32,7 @@ from spark_kbatch.log import state as log_state
 from spark_kbatch.log.broker_log_dir import BrokerLogDir
 from spark_kbatch.log.checkpoints import META_PROPERTIES, random_id, write_meta_properties
 from spark_kbatch.log.files import Files
+from spark_kbatch.log.partition_log import holds_records
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.mirrors import GENERATION, Mirrors, mirror_of
@@ -51,7 +52,6 @@ PARTITIONS_MAX = 100_000  # of one topic: a damaged file must not ask for all me
 _NEXT_PRODUCER_ID = "next_producer_id"
 _MIRROR = "mirror-"
 _MIRRORED = {CLUSTER_FILE, "topics", "partitions"}
-_FIRST_PARTITION = f"{INTERNAL_PREFIX}transaction_state-0"
 
 
 def absolute_path(text: str) -> Path:
@@ -158,7 +158,7 @@ class Metadata:
         self.snapshots_dir = path / "snapshots"
         self.transactions_dir = path / "transactions"
         self.locks_dir = path / "locks"
-        self._topics_dir = path / "topics"
+        self.topics_dir = path / "topics"
         self._partitions_dir = path / "partitions"
 
     @property
@@ -290,6 +290,11 @@ class Metadata:
             return f"the folder cannot be read: {error.strerror or error}"
         if not names:
             return "the folder is empty; write to it first"
+        if self._has_topics():
+            return (
+                f"the folder holds topics, but its {CLUSTER_FILE} is lost; put it back from a copy: it "
+                "has the cluster's id and log dirs"
+            )
         return f"the folder holds something else ({', '.join(names[:3])}{', ...' if names[3:] else ''})"
 
     def ensure_creatable(self) -> None:
@@ -315,17 +320,29 @@ class Metadata:
     def _is_empty_or_unfinished(self) -> bool:
         """Whether nothing lies here, or only what a creation makes: one cut off, or one under way."""
         names = set(self.files.list(self.path))
+        if self._has_topics():
+            return False  # A cluster that has lost its file.
         cluster_file = self.path / CLUSTER_FILE
         ours = (
             self.broker_dir,
             self.staging_dir,
             self.snapshots_dir,
             self.locks_dir,
-            self._topics_dir,
+            self.topics_dir,
             cluster_file,
             cluster_file.with_suffix(".tmp"),
         )
         return not names or (self.locks_dir.name in names and names <= {path.name for path in ours})
+
+    def _has_topics(self) -> bool:
+        """Whether there is more than the topics that a creation makes."""
+        topics, logs = (
+            self.files.list(directory) if self.files.exists(directory) else []
+            for directory in (self.topics_dir, self.broker_dir)
+        )
+        names = {name.removesuffix(".json") for name in topics if name.endswith(".json")}
+        names |= {found.topic for found in map(partition_of, logs) if found is not None}
+        return any(not name.startswith(INTERNAL_PREFIX) for name in names)
 
     def _probe(self) -> None:
         """Use each thing once that the file system must be able to do."""
@@ -368,7 +385,7 @@ class Metadata:
             for node_id, folder in enumerate(folders or [self.path])
         ]
         self._log_dirs = tuple(planned)
-        for directory in (self._topics_dir, self.snapshots_dir):
+        for directory in (self.topics_dir, self.snapshots_dir):
             self.files.make_dir(directory)
         self._new_cluster_id = random_id()
         for log_dir in planned:
@@ -376,9 +393,9 @@ class Metadata:
 
     def _make_log_dir(self, log_dir: LogDir, cluster_id: str) -> None:
         if self.files.exists(log_dir.path / META_PROPERTIES) and log_dir.path.parent != self.path:
-            # One that was cut off while it was made holds the first topic at most.
-            names = [name for name in self.files.list(log_dir.path) if re.search(r"-\d+$", name)]
-            if set(names) - {_FIRST_PARTITION}:
+            # One that was cut off while it was made holds the cluster's own topics at most.
+            found = map(partition_of, self.files.list(log_dir.path))
+            if any(one and not one.topic.startswith(INTERNAL_PREFIX) for one in found):
                 raise ConfigError(
                     f"{log_dir.path} is the log dir of another cluster; name an empty folder"
                 )
@@ -472,7 +489,7 @@ class Metadata:
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
         """Sorted; internal topics where asked."""
-        files = {*self.files.list(self._topics_dir), *self._mirrors().list(self._topics_dir.name)}
+        files = {*self.files.list(self.topics_dir), *self._mirrors().list(self.topics_dir.name)}
         names = (name.removesuffix(".json") for name in files if name.endswith(".json"))
         return sorted(name for name in names if internal or not name.startswith(INTERNAL_PREFIX))
 
@@ -543,11 +560,22 @@ class Metadata:
         """
         topic = self.find_topic(name)
         if topic is None:
+            self._ensure_not_lost(name)
             known = ", ".join(self.topic_names()) or "none"
             raise UnknownTopicOrPartitionError(
                 f"topic {name!r} does not exist in {self.path}; its topics: {known}"
             )
         return topic
+
+    def _ensure_not_lost(self, name: str) -> None:
+        for log_dir in self.log_dirs():
+            directory = log_dir.path / f"{name}-0"
+            if self.files.exists(directory) and holds_records(self.files, directory):
+                raise UnknownTopicOrPartitionError(
+                    f"topic {name!r} does not exist in {self.path}: {self._topic_file(name)} is not "
+                    f"there, though {directory} holds records; `kbatch repair {self.path}` makes the "
+                    "file again"
+                )
 
     def write_topic(self, topic: Topic) -> None:
         """Make the topic exist. The caller holds the metadata lock and has made its logs."""
@@ -612,7 +640,7 @@ class Metadata:
         return log_dir / str(topic_partition)
 
     def _topic_file(self, name: str) -> Path:
-        return self._topics_dir / f"{ensure_valid_topic(name)}.json"
+        return self.topics_dir / f"{ensure_valid_topic(name)}.json"
 
     def _write_json(self, path: Path, value: dict[str, Any]) -> None:
         mirrors = self._mirrors()
@@ -656,7 +684,7 @@ class Metadata:
                 self.files.make_dir(path.parent)
                 self.files.replace(path, (json.dumps(value, indent=1) + "\n").encode())
         if self.exists():
-            for directory in (self._topics_dir, self.snapshots_dir):
+            for directory in (self.topics_dir, self.snapshots_dir):
                 self.files.make_dir(directory)
         return self.exists()
 
@@ -713,6 +741,12 @@ class Probe:
                 "staging.retention.ms; give a path on a file system that all of them mount at the "
                 "same place"
             )
+
+
+def partition_of(directory: str) -> TopicPartition | None:
+    """Return the partition that a directory with this name in a log dir holds; None if none."""
+    found = re.fullmatch(r"(.+)-(0|[1-9][0-9]{0,9})", directory)
+    return TopicPartition(found[1], int(found[2])) if found else None
 
 
 def _cycle_of(replicas: list[tuple[int, ...]]) -> list[tuple[int, ...]]:

@@ -11,6 +11,7 @@ dirs. What was written to PATH alone when both were lost at once is gone.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -61,7 +62,11 @@ class Mirrors:
 
     def list(self, directory: str) -> set[str]:
         """The names of the files in one of PATH's directories that some mirror has."""
-        return {name.name for name in self.names() if str(name.parent) == directory}
+        found: set[str] = set()
+        for folder in self.folders:
+            with contextlib.suppress(OSError):
+                found.update(self._files.list(folder / directory))
+        return {name for name in found if name.endswith(".json")}
 
     def names(self) -> Sequence[PurePath]:
         """Of all files that some mirror has, cluster.json last."""

@@ -11,21 +11,29 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from pathlib import Path
 
-from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import (
+    ConfigError,
+    KafkaStorageError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.log import state as log_state
 from spark_kbatch.log.checkpoints import random_id
 from spark_kbatch.log.files import Files
-from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.log.partition_log import PartitionLog, holds_records
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.log_dirs import LogDirs
-from spark_kbatch.replica.metadata import Metadata
+from spark_kbatch.replica.metadata import Metadata, partition_of
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.partition_view import Replica
 from spark_kbatch.topic_config import Topic, TopicConfig, ensure_valid_topic
+
+_FEW, _FLUSHES_AT_ONCE = 64, 16
 
 
 class Partitions:
@@ -177,18 +185,57 @@ class Partitions:
         self, name: str, *, partitions: int, config: TopicConfig, replication_factor: int = 1
     ) -> Topic:
         """As `create_topic`, of a topic that does not exist; the caller holds the metadata lock."""
-        replicas = self._assign(partitions, replication_factor)
+        replicas = self.assign(partitions, replication_factor)
         topic = Topic(name, random_id(), partitions, config, replicas)
-        for partition in range(partitions):
-            for node_id in topic.replicas_of(partition):
-                log = self._open(TopicPartition(name, partition), config, node_id)
-                log.create(topic.topic_id)
-        nodes = {node_id for nodes in topic.replicas for node_id in nodes}
-        self.files.flush(self.dirs.all[node_id].path for node_id in sorted(nodes))
+        self.make_logs(topic, range(partitions))
         self.metadata.write_topic(topic)
         return topic
 
-    def _assign(self, partitions: int, replication_factor: int) -> tuple[tuple[int, ...], ...]:
+    def make_logs(self, topic: Topic, partitions: range) -> None:
+        """Make the empty logs of partitions that do not exist yet, on disk on return.
+
+        What an attempt that was cut off has left is removed: that is always empty.
+
+        Raises:
+            KafkaStorageError: a directory with the name of such a partition holds records.
+        """
+        for log_dir in self.dirs.all:
+            if self.dirs.is_readable(log_dir.node_id):
+                self._ensure_no_records(log_dir.path, topic.name, partitions.start)
+        nodes: set[int] = set()
+        unflushed: list[Path] = []
+        for partition in partitions:
+            for node_id in topic.replicas_of(partition):
+                log = self._open(TopicPartition(topic.name, partition), topic.config, node_id)
+                unflushed += log.create_unflushed(topic.topic_id)
+                nodes.add(node_id)
+        self._flush(unflushed)
+        self.files.flush(self.dirs.all[node_id].path for node_id in sorted(nodes))
+
+    def _ensure_no_records(self, log_dir: Path, topic: str, first: int) -> None:
+        for name in self.files.list(log_dir):
+            found = partition_of(name)
+            if found is not None and found.topic == topic and found.partition >= first:
+                directory = log_dir / name
+                if holds_records(self.files, directory):
+                    raise KafkaStorageError(
+                        f"{directory} holds records, and no file in {self.metadata.path / 'topics'} "
+                        "tells of that partition: topic "
+                        f"{topic!r} cannot be created over them. `kbatch repair {self.metadata.path}` "
+                        "makes a topic's lost file again; for an empty topic move the directory away"
+                    )
+
+    def _flush(self, paths: Sequence[Path]) -> None:
+        """Flush files; many at once, since those that wait together cost the disk one write."""
+        if len(paths) < _FEW or not self._uses_threads:
+            self.files.flush(paths)
+            return
+        with ThreadPoolExecutor(_FLUSHES_AT_ONCE) as pool:
+            shares = (paths[first::_FLUSHES_AT_ONCE] for first in range(_FLUSHES_AT_ONCE))
+            for _ in pool.map(self.files.flush, shares):
+                pass  # and raise what went wrong
+
+    def assign(self, partitions: int, replication_factor: int) -> tuple[tuple[int, ...], ...]:
         """Nodes for each partition, so that each node leads as many as any other.
 
         Raises:

@@ -29,6 +29,7 @@ from spark_kbatch.log.recovery import lowered
 from spark_kbatch.log.repair import UNKNOWN_OFFSET, LogRepair, RepairReport, is_lost
 from spark_kbatch.log.state import LogState, read_state
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.replica.lost_topics import LostTopic
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.partition_view import Replica
 from spark_kbatch.transaction.coordinator import Coordinator
@@ -37,6 +38,8 @@ from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, transactions
 
 logger = logging.getLogger(__name__)
 
+NOTHING_RESTORED: Mapping[str, LostTopic] = {}
+
 
 class Repair:
     """One run over logs of a cluster."""
@@ -44,13 +47,30 @@ class Repair:
     def __init__(self, manager: ReplicaManager, coordinator: Coordinator, *, dry_run: bool) -> None:
         self._manager, self._coordinator, self._dry_run = manager, coordinator, dry_run
 
-    def run(self, topic_partitions: Iterable[TopicPartition]) -> Iterator[RepairReport]:
+    def run(
+        self,
+        topic_partitions: Iterable[TopicPartition],
+        restored: Mapping[str, LostTopic] = NOTHING_RESTORED,
+    ) -> Iterator[RepairReport]:
         """Repair these; reports come in the order of the work.
+
+        Args:
+            restored: topics whose file was lost, or is with `dry_run`; reported with their partitions.
 
         Raises:
             LogDirLockedError: a broker is in.
         """
-        wanted = sorted(set(topic_partitions))
+        for report in self._run(sorted(set(topic_partitions))):
+            lost = restored.get(report.topic_partition.topic)
+            yield report if lost is None else report._replace(found=(lost.what, *report.found))
+        for name, (topic, what) in sorted(restored.items()):
+            if topic is None:
+                yield _of_nothing(TopicPartition(name, 0), damaged=(what,))
+            elif self._manager.metadata.find_topic(name) is None:  # with `dry_run`
+                for number in range(topic.partitions):
+                    yield _of_nothing(TopicPartition(name, number), found=(what,))
+
+    def _run(self, wanted: list[TopicPartition]) -> Iterator[RepairReport]:
         lost = [tp for tp in wanted if self._is_lost(tp)]
         if TRANSACTION_STATE in lost:
             yield _reported(TRANSACTION_STATE, self._repair_transactions)
@@ -150,4 +170,10 @@ def _reported(tp: TopicPartition, repair: Callable[[], RepairReport]) -> RepairR
     except LogDirLockedError:
         raise
     except (OSError, KBatchError) as error:
-        return RepairReport(tp, UNKNOWN_OFFSET, UNKNOWN_OFFSET, (), (str(error),))
+        return _of_nothing(tp, damaged=(str(error),))
+
+
+def _of_nothing(
+    tp: TopicPartition, *, found: tuple[str, ...] = (), damaged: tuple[str, ...] = ()
+) -> RepairReport:
+    return RepairReport(tp, UNKNOWN_OFFSET, UNKNOWN_OFFSET, found, damaged)

@@ -1,0 +1,182 @@
+"""Topics whose file in `topics` is lost, while their logs are there; and how the file is made again.
+
+    name, partitions    the names of the directories, in all log dirs
+    topic id            their partition.metadata
+    replicas            who holds a directory; the one whose states are the highest leads
+    settings            cannot be known: the defaults, but for the format that the records have
+
+A copy in a mirror has all of that, and is put back as it is. An empty log is no sign of a topic: an
+unfinished creation leaves some.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from spark_kbatch.errors import KafkaStorageError
+from spark_kbatch.log.checkpoints import read_partition_metadata
+from spark_kbatch.log.files import Files
+from spark_kbatch.log.partition_log import holds_records
+from spark_kbatch.log.segment import base_offset_of
+from spark_kbatch.log.state import valid_slots
+from spark_kbatch.record.header import MAGIC, MAGIC_POSITION
+from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.replica.metadata import partition_of
+from spark_kbatch.topic_config import INTERNAL_PREFIX, Topic, TopicConfig
+
+logger = logging.getLogger(__name__)
+
+_VERSION_OF_MAGIC = {0: "0.9.0", 1: "0.10.2"}
+
+
+class LostTopic(NamedTuple):
+    """A topic that was made again, or would be."""
+
+    topic: Topic | None  # None where it cannot be made again
+    what: (
+        str  # a sentence: what was lost, what it was made from, what is not known; or why it cannot
+    )
+
+
+def restore(manager: ReplicaManager, *, dry_run: bool) -> dict[str, LostTopic]:
+    """Make the lost files of topics again.
+
+    Args:
+        dry_run: only look; takes no lock.
+
+    Returns:
+        Those that were lost, by name.
+    """
+    if dry_run:
+        return dict(_lost(manager))
+    found = {}
+    with manager.locks.metadata(), manager.writing():
+        for name, lost in _lost(manager):
+            if lost.topic is not None:
+                manager.metadata.write_topic(lost.topic)
+                logger.warning("topic %s: %s", name, lost.what)
+            found[name] = lost
+    return found
+
+
+def _lost(manager: ReplicaManager) -> Iterator[tuple[str, LostTopic]]:
+    metadata = manager.metadata
+    own = {name.removesuffix(".json") for name in manager.files.list(metadata.topics_dir)}
+    for name in sorted({*metadata.topic_names(internal=True)} - own):
+        if not name.startswith("."):
+            what = (
+                f"{metadata.topics_dir / name}.json is lost: made again from its copy in a mirror"
+            )
+            yield name, LostTopic(metadata.topic(name), what)
+            own.add(name)
+    for name, directories in sorted(_directories(manager).items()):
+        is_new = name not in own and not name.startswith(INTERNAL_PREFIX)
+        if is_new and _hold_records(manager.files, directories):
+            try:
+                yield name, _made_again(manager, name, directories)
+            except KafkaStorageError as error:
+                yield name, LostTopic(None, str(error))
+
+
+_Directories = Mapping[int, Mapping[int, Path]]  # of one topic: by partition and node
+
+
+def _directories(manager: ReplicaManager) -> dict[str, dict[int, dict[int, Path]]]:
+    """All partitions' directories, by topic."""
+    found: dict[str, dict[int, dict[int, Path]]] = {}
+    for log_dir in manager.dirs.all:
+        if manager.dirs.is_readable(log_dir.node_id):
+            for name in manager.files.list(log_dir.path):
+                held = partition_of(name)
+                if held is not None and manager.files.is_dir(log_dir.path / name):
+                    by_partition = found.setdefault(held.topic, {})
+                    by_node = by_partition.setdefault(held.partition, {})
+                    by_node[log_dir.node_id] = log_dir.path / name
+    return found
+
+
+def _hold_records(files: Files, directories: _Directories) -> bool:
+    return any(
+        holds_records(files, directory)
+        for by_node in directories.values()
+        for directory in by_node.values()
+    )
+
+
+def _made_again(manager: ReplicaManager, name: str, directories: _Directories) -> LostTopic:
+    path = manager.metadata.topics_dir / f"{name}.json"
+    for log_dir in manager.dirs.all:
+        if not manager.dirs.is_readable(log_dir.node_id):
+            raise KafkaStorageError(
+                f"{path} is lost, and cannot be made again while the log dir {log_dir.path} is offline: "
+                "it may hold more of the topic"
+            )
+    partitions = max(directories) + 1
+    if len(directories) < partitions:
+        missing = next(number for number in range(partitions) if number not in directories)
+        raise KafkaStorageError(
+            f"{path} is lost, and so is the directory of partition {missing}, while there are "
+            f"{len(directories)} others up to {partitions - 1}: put that back from a copy first"
+        )
+    files = manager.files
+    topic_id = _topic_id(files, path, directories)
+    replicas = tuple(_leader_first(files, directories[number]) for number in range(partitions))
+    magic = _magic(files, directories)
+    version = _VERSION_OF_MAGIC.get(magic, TopicConfig().message_format_version)
+    topic = Topic(name, topic_id, partitions, TopicConfig(message_format_version=version), replicas)
+    format_said = f", but for message.format.version={version}" if magic != MAGIC else ""
+    return LostTopic(
+        topic,
+        f"{path} is lost: made again from the directories of {partitions} partitions; its settings "
+        f"are not known, so they are the defaults{format_said}",
+    )
+
+
+def _topic_id(files: Files, path: Path, directories: _Directories) -> str:
+    found: dict[str, Path] = {}
+    for by_node in directories.values():
+        for directory in by_node.values():
+            try:
+                found[read_partition_metadata(files, directory)] = directory
+            except (FileNotFoundError, KafkaStorageError):
+                continue  # Its repair writes it again.
+    if len(found) != 1:
+        where = " and ".join(f"{topic_id} in {one}" for topic_id, one in sorted(found.items())[:2])
+        raise KafkaStorageError(
+            f"{path} is lost, and its directories do not agree on the topic's id: "
+            f"{where or 'none of them has one'}; move those away that are of another topic"
+        )
+    return next(iter(found))
+
+
+def _leader_first(files: Files, by_node: Mapping[int, Path]) -> tuple[int, ...]:
+    """The nodes that hold a partition; first the one that leads, unless partitions/ says otherwise.
+
+    No follower's log ends behind its leader's, and a follower learns the high watermark later.
+    """
+
+    def ends(node_id: int) -> tuple[int, int]:
+        try:
+            slots = valid_slots(files, by_node[node_id])
+        except FileNotFoundError:
+            slots = []
+        state = max(slots, default=None)
+        return (-1, -1) if state is None else (state.log_end_offset, state.high_watermark)
+
+    # Sorting keeps those that are equal in order.
+    return tuple(sorted(sorted(by_node), key=ends, reverse=True))
+
+
+def _magic(files: Files, directories: _Directories) -> int:
+    """The format of the first batch that is found."""
+    for by_node in directories.values():
+        for directory in by_node.values():
+            for name in files.list(directory):
+                if base_offset_of(name) is not None:
+                    found = files.read(directory / name, MAGIC_POSITION, 1)
+                    if found:
+                        return found[0]
+    return MAGIC

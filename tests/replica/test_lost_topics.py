@@ -1,0 +1,210 @@
+"""A topic's file is lost: nobody writes over its logs, and a repair makes the file again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.config import parse_write_options
+from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.topic_config import TopicConfig
+from tests import builders
+from tests.builders import append_records, batch, contents
+from tests.reference import Record
+
+EVENTS = TopicPartition("events", 0)
+Contents = dict[TopicPartition, list[Record]]
+
+
+def a_filled_cluster(tmp_path: Path) -> tuple[Cluster, Contents]:
+    cluster = builders.a_cluster(tmp_path, topics={"events": 3, "others": 1})
+    builders.write(cluster, {("events", 0): [batch()], ("events", 2): [batch(seed=1)]})
+    append_records(cluster, {("events", 1): batch(seed=2), ("others", 0): batch(seed=3)})
+    return cluster, contents(cluster)
+
+
+def lose(cluster: Cluster, name: str = "events") -> Path:
+    file = cluster.path / "topics" / f"{name}.json"
+    file.unlink()
+    return file
+
+
+def another(cluster: Cluster) -> Cluster:
+    return Cluster(str(cluster.path))
+
+
+def segments(cluster: Cluster) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(cluster.path.rglob("events-*/*.log"))}
+
+
+@pytest.mark.parametrize("way", ["create", "write"])
+@pytest.mark.parametrize("partitions", [1, 3], ids=["fewer", "as many"])
+def test_a_topic_is_not_created_over_records(tmp_path: Path, way: str, partitions: int) -> None:
+    cluster, _ = a_filled_cluster(tmp_path)
+    before, file = segments(cluster), lose(cluster)
+    # With one partition, records of the first are not in its way: those of the others are.
+    shutil.rmtree(cluster.path / "broker-0" / "events-0")
+    del before[cluster.path / "broker-0" / "events-0" / f"{0:020}.log"]
+    options = parse_write_options({"path": "/x", "num.partitions": str(partitions)})
+    other = another(cluster)
+    create = {
+        "create": lambda: other.create_topic("events", partitions=partitions),
+        "write": lambda: other.topic_for("events", options),
+    }[way]
+    with pytest.raises(KafkaStorageError) as error:
+        create()
+
+    assert f"{cluster.path / 'broker-0' / 'events-1'} holds records" in str(error.value)
+    assert f"`kbatch repair {cluster.path}`" in str(error.value)
+    assert segments(cluster) == before
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("left", ["state", "bytes"])
+def test_a_log_of_which_one_half_is_left_is_not_removed(tmp_path: Path, left: str) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    builders.write(cluster, {("events", 0): [batch()]})
+    lose(cluster)
+    directory = cluster.path / "broker-0" / "events-0"
+    (directory / ("kbatch.state" if left == "bytes" else f"{0:020}.log")).unlink()
+    with pytest.raises(KafkaStorageError, match="holds records"):
+        another(cluster).create_topic("events")
+
+    assert directory.exists()
+
+
+def test_an_unfinished_creation_is_taken_over(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={"events": 3})
+    lose(cluster)
+    (cluster.path / "broker-0" / "events-1" / "kbatch.state").write_bytes(b"torn")
+    another(cluster).create_topic("events", partitions=2)
+    append_records(cluster, {("events", 1): batch()})
+
+    assert len(contents(another(cluster))["events", 1]) == 3
+
+
+def test_a_read_of_a_topic_without_its_file_names_the_repair(tmp_path: Path) -> None:
+    cluster, _ = a_filled_cluster(tmp_path)
+    file = lose(cluster)
+    with pytest.raises(UnknownTopicOrPartitionError) as error:
+        list(another(cluster).read("events"))
+
+    assert f"{file} is not there, though" in str(error.value)
+    assert f"`kbatch repair {cluster.path}` makes the file again" in str(error.value)
+
+
+def test_repair_makes_a_lost_file_again(tmp_path: Path) -> None:
+    cluster, before = a_filled_cluster(tmp_path)
+    topic, file = cluster.topic("events"), lose(cluster)
+    reports = {report.topic_partition: report for report in another(cluster).repair()}
+
+    assert another(cluster).topic("events") == topic
+    assert contents(cluster) == contents(another(cluster)) == before
+    for partition in range(3):
+        assert reports["events", partition].found == (
+            f"{file} is lost: made again from the directories of 3 partitions; its settings are not "
+            "known, so they are the defaults",
+        )
+    assert not reports["others", 0].found
+    assert [report.found for report in another(cluster).repair() if report.found] == []
+
+
+def test_a_dry_run_only_says_so(tmp_path: Path) -> None:
+    cluster, _ = a_filled_cluster(tmp_path)
+    file = lose(cluster)
+    reports = [one for one in another(cluster).repair(dry_run=True) if one.found or one.damaged]
+
+    assert [one.topic_partition.partition for one in reports] == [0, 1, 2]
+    assert all(one.found[0].startswith(f"{file} is lost: ") for one in reports)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("version", ["0.9.0", "0.10.2", "3.0"])
+def test_the_format_of_the_records_is_kept(tmp_path: Path, version: str) -> None:
+    cluster = builders.a_cluster(tmp_path, config=TopicConfig(message_format_version=version))
+    with cluster.producer(enable_idempotence=False) as producer:
+        producer.send("events", value="x").result()
+    before = contents(cluster)
+    lose(cluster)
+    found = [report.found for report in another(cluster).repair() if report.found]
+
+    assert contents(another(cluster)) == before
+    assert (f"message.format.version={version}" in found[0][0]) == (version != "3.0")
+
+
+def test_a_copy_in_a_mirror_has_the_settings(tmp_path: Path) -> None:
+    folders = [tmp_path / f"disk-{number}" for number in range(2)]
+    for folder in folders:
+        folder.mkdir()
+    cluster = Cluster(str(tmp_path / "cluster"), create=True, log_dirs=folders)
+    topic = cluster.create_topic(
+        "events", partitions=3, replication_factor=2, config={"retention.ms": 7}
+    )
+    file = lose(cluster)
+    (report, *_) = [one for one in another(cluster).repair() if one.found]
+
+    assert report.found == (f"{file} is lost: made again from its copy in a mirror",)
+    assert file.exists()
+    assert another(cluster).topic("events") == topic
+
+
+def test_replicas_are_found_on_all_disks_the_longest_first(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={"small": 1})
+    cluster.create_topic("events", partitions=4, replication_factor=2)
+    append_records(cluster, {("events", p): batch(seed=p) for p in range(4)})
+    before = contents(cluster)
+    lose(cluster)
+    list(another(cluster).repair())
+
+    replicas = another(cluster).topic("events").replicas
+    assert [sorted(nodes) for nodes in replicas] == [[0, 1]] * 4
+    assert contents(another(cluster)) == before
+
+
+@pytest.mark.parametrize("doubt", ["a gap", "two topics", "an offline disk"])
+def test_a_topic_that_cannot_be_known_is_reported_and_others_are_repaired(
+    tmp_path: Path, doubt: str
+) -> None:
+    cluster, _ = a_filled_cluster(tmp_path)
+    file, broker = lose(cluster), cluster.path / "broker-0"
+    if doubt == "a gap":
+        shutil.rmtree(broker / "events-1")
+    elif doubt == "two topics":
+        shutil.copy(broker / "others-0" / "partition.metadata", broker / "events-1")
+    else:
+        cluster.create_topic("copied", replication_factor=2)
+        (cluster.path / "broker-1").rename(cluster.path / "elsewhere")
+    (broker / "others-0" / "kbatch.state").unlink()
+    reports = {report.topic_partition: report for report in another(cluster).repair()}
+
+    (why,) = reports[EVENTS].damaged
+    assert str(file) in why
+    assert not file.exists()
+    assert reports["others", 0].found
+
+
+def test_a_damaged_topic_file_does_not_stop_the_repair_of_others(tmp_path: Path) -> None:
+    cluster, _ = a_filled_cluster(tmp_path)
+    (cluster.path / "topics" / "events.json").write_text("{")
+    (cluster.path / "broker-0" / "others-0" / "kbatch.state").unlink()
+    reports = {report.topic_partition: report for report in another(cluster).repair()}
+
+    assert "events.json is damaged" in reports[EVENTS].damaged[0]
+    assert reports["others", 0].found
+
+
+def test_a_cluster_whose_own_file_is_lost_is_not_made_again_over_its_topics(tmp_path: Path) -> None:
+    cluster, before = a_filled_cluster(tmp_path)
+    text = (cluster.path / "cluster.json").read_text()
+    (cluster.path / "cluster.json").unlink()
+    with pytest.raises(ConfigError, match=r"its cluster\.json is lost; put it back from a copy"):
+        Cluster(str(cluster.path), create=True)
+    (cluster.path / "cluster.json").write_text(text)
+
+    assert json.loads(text)["cluster_id"] == another(cluster).metadata.cluster_id()
+    assert contents(another(cluster)) == before
