@@ -209,8 +209,8 @@ class Files:
                 found += len(data)
             return b"".join(pieces)
 
-    def read_each(self, paths: Iterable[str], size: int) -> Iterator[bytes | None]:
-        """The first `size` bytes of each of many small files; None where there is none.
+    def read_each(self, paths: Iterable[str], size: int) -> Iterator[bytes]:
+        """The first `size` bytes of each of many small files; nothing of one that is not there.
 
         As text, and no more calls than it takes: of thousands the commit lock waits for each.
         """
@@ -218,12 +218,12 @@ class Files:
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
-                yield None
+                yield b""
                 continue
             try:
                 yield os.pread(descriptor, size, 0)
             finally:
-                self.close(descriptor)
+                os.close(descriptor)
 
     def read_into(self, path: Path, position: int, buffer: memoryview) -> int:
         """Fill `buffer` from `position`; returns how many bytes there were."""

@@ -205,17 +205,18 @@ def read_high_watermarks(files: Files, directories: Sequence[str]) -> Iterator[i
     """
     booted, head = boot_id(), _MAGIC + _I32.pack(_VERSION)
     crc_of = checksums.crc32c_of_few if len(directories) < _FEW else checksums.crc32c
-    for data in files.read_each((f"{one}/{STATE_FILE}" for one in directories), _READ_SIZE):
-        first, second = (b"", b"") if data is None else (data[:SLOT_SIZE], data[_SLOT_DISTANCE:])
+    paths = [f"{directory}/{STATE_FILE}" for directory in directories]
+    for data in files.read_each(paths, _READ_SIZE):
         # Sequence numbers are not negative, so their bytes compare as they do.
-        newest = first if first[8:16] > second[8:16] else second
+        at = 0 if data[8:16] > data[_SLOT_DISTANCE + 8 : _SLOT_DISTANCE + 16] else _SLOT_DISTANCE
+        body, crc = data[at : at + _SLOT.size], data[at + _SLOT.size : at + SLOT_SIZE]
         is_valid = (
-            len(newest) == SLOT_SIZE
-            and newest.startswith(head)
-            and newest[-20:-4] == booted
-            and _CRC.pack(crc_of(newest[:-4])) == newest[-4:]
+            len(crc) == _CRC.size
+            and body.startswith(head)
+            and body.endswith(booted)
+            and crc_of(body) == int.from_bytes(crc)
         )
-        yield int.from_bytes(newest[32:40]) if is_valid else None
+        yield int.from_bytes(body[32:40]) if is_valid else None
 
 
 def is_whole(files: Files, directory: Path) -> bool:

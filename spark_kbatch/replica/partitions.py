@@ -128,17 +128,17 @@ class Partitions:
         return self.partition(topic_partition).readable()
 
     def quick_high_watermarks(
-        self, topic: str, besides: Container[TopicPartition]
-    ) -> dict[TopicPartition, int | None]:
-        """Return those of a topic's other partitions; None where only `replica` can tell."""
+        self, topic: str, besides: Container[int]
+    ) -> list[tuple[int, int | None]]:
+        """Return those of a topic's other partitions, by number; None where only `replica` can tell."""
         found = self.metadata.topic(topic)
-        every = (TopicPartition(topic, number) for number in range(found.partitions))
-        others = [tp for tp in every if tp not in besides]
+        others = [number for number in range(found.partitions) if number not in besides]
         if found.replication_factor > 1:
-            return dict.fromkeys(others)
-        log_dirs = [str(one.path) for one in self.dirs.all]
-        directories = [f"{log_dirs[found.replicas_of(tp.partition)[0]]}/{tp}" for tp in others]
-        return dict(
+            return [(number, None) for number in others]
+        starts = [f"{one.path}/{topic}-" for one in self.dirs.all]
+        replicas = found.replicas or ((0,),) * found.partitions
+        directories = [f"{starts[replicas[number][0]]}{number}" for number in others]
+        return list(
             zip(others, log_state.read_high_watermarks(self.files, directories), strict=True)
         )
 

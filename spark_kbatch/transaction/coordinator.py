@@ -428,8 +428,12 @@ class Coordinator:
     def _ends(self, placed: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """High watermarks of all partitions of their topics, those of others where they can be had."""
         ends = dict(placed)
-        for topic in {topic_partition.topic for topic_partition in placed}:
-            for topic_partition, end in self._manager.quick_high_watermarks(topic, placed).items():
+        by_topic: dict[str, set[int]] = {}
+        for topic, partition in placed:
+            by_topic.setdefault(topic, set()).add(partition)
+        for topic, numbers in by_topic.items():
+            for number, end in self._manager.quick_high_watermarks(topic, numbers):
+                topic_partition = TopicPartition(topic, number)
                 try:
                     if end is None:
                         end = self._manager.replica(topic_partition).state.high_watermark

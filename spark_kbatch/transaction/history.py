@@ -221,8 +221,9 @@ def _of(kind: type[_Value], value: Any) -> _Value:
 
 def _by_topic(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for topic, partition in sorted(values):
-        found.setdefault(topic, {})[str(partition)] = values[TopicPartition(topic, partition)]
+    for topic_partition in sorted(values):
+        topic, partition = topic_partition
+        found.setdefault(topic, {})[str(partition)] = values[topic_partition]
     return found
 
 
