@@ -72,10 +72,10 @@ def test_settings_count_that_changed_while_an_append_waited_for_the_lock(
 ) -> None:
     take = cluster.locks.partitions
 
-    def change_first(*arguments: Any) -> Any:
+    def change_first(*arguments: Any, **named: Any) -> Any:
         monkeypatch.undo()
         recreate(cluster, SMALL_LIMIT)
-        return take(*arguments)
+        return take(*arguments, **named)
 
     monkeypatch.setattr(cluster.locks, "partitions", change_first)
 
