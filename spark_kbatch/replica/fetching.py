@@ -10,7 +10,8 @@ until a partition's log is rolled or cut, or until `max_wait_ms` is over.
     a consumer, read_uncommitted    -1             the high watermark
     a consumer, read_committed      -1             the last stable offset
 
-Partitions are read in the order of the request. The first that has a batch gives it whole, whatever
+All partitions are looked at once, as of one moment, and read as they stood then: a commit is seen in all
+of them or in none. They are read in the order of the request. The first that has a batch gives it whole, whatever
 the limits are, so that a large batch stops nobody; all others only what fits.
 
 Source: Kafka core/.../server/ReplicaManager.scala fetchMessages, readFromLog, DelayedFetch.scala.
@@ -18,7 +19,7 @@ Source: Kafka core/.../server/ReplicaManager.scala fetchMessages, readFromLog, D
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -27,6 +28,7 @@ from spark_kbatch.log.leader_epochs import EpochEntry
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import IsolationLevel, LogOffsets, TopicPartition
 from spark_kbatch.record.header import LogRead
+from spark_kbatch.replica.partition_view import Replica
 from spark_kbatch.replica.purgatory import DelayedOperation
 
 CONSUMER_REPLICA_ID, FUTURE_REPLICA_ID = -1, -3
@@ -78,15 +80,21 @@ class FetchParams:
         return state.last_stable_offset if committed else state.high_watermark
 
 
+Moment: TypeAlias = Mapping[TopicPartition, Replica | Exception]
+
+
 class Reading(Protocol):
     """How partitions are read: the replica manager's part of a fetch."""
 
-    def state_for_fetch(self, topic_partition: TopicPartition, info: FetchInfo) -> LogState:
+    def look(self, topic_partitions: Iterable[TopicPartition]) -> Moment:
+        """The replicas to read, all of one moment, or what is wrong with one."""
+
+    def state_for_fetch(self, seen: Replica, info: FetchInfo) -> LogState:
         """The state that counts; raises where the leader epochs do not agree."""
 
     def read_for_fetch(
         self,
-        topic_partition: TopicPartition,
+        seen: Replica,
         info: FetchInfo,
         params: FetchParams,
         *,
@@ -97,15 +105,28 @@ class Reading(Protocol):
 
 
 def read_partitions(
-    reading: Reading, params: FetchParams, fetch_infos: Mapping[TopicPartition, FetchInfo]
+    reading: Reading,
+    params: FetchParams,
+    fetch_infos: Mapping[TopicPartition, FetchInfo],
+    moment: Moment | None = None,
 ) -> dict[TopicPartition, FetchResult]:
-    """All partitions, within the limits; what is wrong with one stands in its result."""
+    """All partitions, within the limits; what is wrong with one stands in its result.
+
+    Args:
+        moment: at which they are looked at; now by default. Of one moment, so that a commit is seen in
+            all of them or in none.
+    """
     results = {}
     left, first_batch_whole = params.max_bytes, not params.hard_max_bytes_limit
+    if moment is None:
+        moment = reading.look(fetch_infos)
     for topic_partition, info in fetch_infos.items():
+        seen = moment[topic_partition]
         try:
+            if isinstance(seen, Exception):
+                raise seen
             result = reading.read_for_fetch(
-                topic_partition,
+                seen,
                 info,
                 params,
                 max_bytes=max(min(info.max_bytes, left), 0),
@@ -147,9 +168,13 @@ class DelayedFetch(DelayedOperation):
     def is_satisfied(self) -> bool:
         """Look at the ends; read only where one of them has moved."""
         ends = {}
+        moment = self._reading.look(self._fetch_infos)
         for topic_partition, info in self._fetch_infos.items():
+            seen = moment[topic_partition]
+            if isinstance(seen, Exception):
+                return True
             try:
-                state = self._reading.state_for_fetch(topic_partition, info)
+                state = self._reading.state_for_fetch(seen, info)
             except (OSError, KBatchError):
                 return True
             end = ends[topic_partition] = self._params.end_offset(state)
@@ -160,9 +185,8 @@ class DelayedFetch(DelayedOperation):
         if ends == self._seen:
             return False
         self._seen = ends
-        return may_answer(
-            self._params, read_partitions(self._reading, self._params, self._fetch_infos)
-        )
+        results = read_partitions(self._reading, self._params, self._fetch_infos, moment)
+        return may_answer(self._params, results)
 
     def on_complete(self) -> None:
         """Read once more, and answer with what there is."""

@@ -62,6 +62,7 @@ from spark_kbatch.replica.fetching import (
     FetchInfo,
     FetchParams,
     FetchResult,
+    Moment,
     OnFetched,
     ensure_in_range,
     may_answer,
@@ -101,6 +102,8 @@ RETENTION_CHECK_INTERVAL_MS = 300_000  # Kafka's log.retention.check.interval.ms
 _LOCK_PATIENCE_S = 0.05
 
 ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
+
+_LOOKS_MAX = 5  # of a fetch at partitions of which one cannot be seen
 
 
 class ReplicaManager(Partitions):
@@ -388,6 +391,7 @@ class ReplicaManager(Partitions):
         isolation: IsolationLevel,
         to_log_end: bool = False,
         first_batch_whole: bool = True,
+        seen: Replica | None = None,
     ) -> tuple[LogRead, LogOffsets]:
         """Whole batches from the one that holds `offset` on, and the log's edges.
 
@@ -397,6 +401,8 @@ class ReplicaManager(Partitions):
             buffer: used for the result where it is large enough.
             isolation: what of transactions is wanted.
             to_log_end: whether what is above the high watermark is wanted, too.
+            seen: what `replicas` has said: nothing is given that was not there then. Asked now by
+                default.
 
         Raises:
             As `PartitionLog.read`.
@@ -405,18 +411,26 @@ class ReplicaManager(Partitions):
         failed: dict[int, Exception] = {}
         while True:
             try:
-                node_id, log, state = replicas([topic_partition], failed)[topic_partition]
+                if seen is not None and not failed:
+                    replica = seen
+                else:
+                    replica = replicas([topic_partition], failed)[topic_partition]
             except KafkaStorageError:
                 for error in reversed(failed.values()):
                     raise error from None
                 raise
-            seen, wanted = state, isolation
+            node_id, log, state = replica
+            log_end_offset = state.log_end_offset
+            if seen is not None and replica is not seen:
+                state = _as_of(seen.state, state)
+                log_end_offset = min(log_end_offset, seen.state.log_end_offset)
+            shown, wanted = state, isolation
             if to_log_end:
-                seen = state._replace(high_watermark=state.log_end_offset)
+                shown = state._replace(high_watermark=log_end_offset)
                 wanted = IsolationLevel.READ_UNCOMMITTED
             try:
                 read = log.read(
-                    seen, offset, max_bytes=max_bytes, buffer=buffer, isolation=wanted,
+                    shown, offset, max_bytes=max_bytes, buffer=buffer, isolation=wanted,
                     first_batch_whole=first_batch_whole,
                 )  # fmt: skip
                 return read, state.offsets
@@ -508,9 +522,31 @@ class _Reading:
     def __init__(self, manager: ReplicaManager, replicas: Replicas) -> None:
         self._manager, self._replicas = manager, replicas
 
-    def state_for_fetch(self, topic_partition: TopicPartition, info: FetchInfo) -> LogState:
+    def look(self, topic_partitions: Iterable[TopicPartition]) -> Moment:
         """As `fetching.Reading`."""
-        state = self._replicas([topic_partition])[topic_partition].state
+        wanted, failed = list(topic_partitions), dict[TopicPartition, Exception]()
+        for left in reversed(range(_LOOKS_MAX)):
+            try:
+                return {**self._replicas(wanted), **failed}
+            except (OSError, KBatchError) as error:
+                # Where each can be seen alone by now, all are looked at together again.
+                for topic_partition in wanted:
+                    wrong = self._what_is_wrong(topic_partition) if left else error
+                    if wrong is not None:
+                        failed[topic_partition] = wrong
+            wanted = [tp for tp in wanted if tp not in failed]
+        return failed
+
+    def _what_is_wrong(self, topic_partition: TopicPartition) -> Exception | None:
+        try:
+            self._replicas([topic_partition])
+        except (OSError, KBatchError) as error:
+            return error
+        return None
+
+    def state_for_fetch(self, seen: Replica, info: FetchInfo) -> LogState:
+        """As `fetching.Reading`."""
+        state, topic_partition = seen.state, seen.log.topic_partition
         known, current = info.current_leader_epoch, state.leader_epoch
         if known != NO_EPOCH and known < current:
             raise FencedLeaderEpochError(str(topic_partition), current, known)
@@ -520,7 +556,7 @@ class _Reading:
 
     def read_for_fetch(
         self,
-        topic_partition: TopicPartition,
+        seen: Replica,
         info: FetchInfo,
         params: FetchParams,
         *,
@@ -528,10 +564,11 @@ class _Reading:
         first_batch_whole: bool,
     ) -> FetchResult:
         """As `fetching.Reading`."""
-        state = self.state_for_fetch(topic_partition, info)
-        diverging = self._diverging(topic_partition, info, state)
+        state = self.state_for_fetch(seen, info)
+        diverging = _diverging(seen, info)
         if diverging is not None:
             return FetchResult(offsets=state.offsets, diverging=diverging)
+        topic_partition = seen.log.topic_partition
         ensure_in_range(topic_partition, state, info.fetch_offset)
         read, offsets = self._manager.fetch(
             topic_partition,
@@ -541,27 +578,34 @@ class _Reading:
             isolation=params.isolation,
             to_log_end=params.to_log_end,
             first_batch_whole=first_batch_whole,
+            seen=seen,
         )
         return FetchResult(read, offsets)
 
-    def _diverging(
-        self, topic_partition: TopicPartition, info: FetchInfo, state: LogState
-    ) -> EpochEntry | None:
-        """Where the caller's last epoch ends here, if its log and ours have come to differ."""
-        if info.last_fetched_epoch == NO_EPOCH:
-            return None
-        log = self._manager.log(topic_partition)
-        epochs = LeaderEpochCache.read(log.files, log.directory)
-        end = epochs.end_offset_for(info.last_fetched_epoch, state.log_end_offset)
-        if end.epoch < 0:
-            raise OffsetOutOfRangeError(
-                str(topic_partition),
-                info.fetch_offset,
-                state.log_start_offset,
-                state.log_end_offset,
-            )
-        differs = end.epoch < info.last_fetched_epoch or end.start_offset < info.fetch_offset
-        return end if differs else None
+
+def _diverging(seen: Replica, info: FetchInfo) -> EpochEntry | None:
+    """Where the caller's last epoch ends here, if its log and ours have come to differ."""
+    if info.last_fetched_epoch == NO_EPOCH:
+        return None
+    _, log, state = seen
+    epochs = LeaderEpochCache.read(log.files, log.directory)
+    end = epochs.end_offset_for(info.last_fetched_epoch, state.log_end_offset)
+    if end.epoch < 0:
+        raise OffsetOutOfRangeError(
+            str(log.topic_partition),
+            info.fetch_offset,
+            state.log_start_offset,
+            state.log_end_offset,
+        )
+    differs = end.epoch < info.last_fetched_epoch or end.start_offset < info.fetch_offset
+    return end if differs else None
+
+
+def _as_of(before: LogState, state: LogState) -> LogState:
+    """A replica's state without what another one did not show before."""
+    high_watermark = min(state.high_watermark, before.high_watermark)
+    stable = min(state.last_stable_offset, before.last_stable_offset)
+    return state._replace(high_watermark=high_watermark, last_stable_offset=stable)
 
 
 def ensure_not_internal(topic: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +199,45 @@ def test_a_fetch_sees_what_a_job_commits(cluster: Cluster) -> None:
 
     assert answer.came.wait(10)
     assert answer.sizes == [len(SMALL)] * 2
+
+
+@pytest.mark.parametrize("max_wait_ms", [0, 60_000], ids=["at once", "waiting"])
+@pytest.mark.parametrize("looks", range(1, 5))
+def test_a_fetch_sees_a_commit_in_all_partitions_or_in_none(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, looks: int, max_wait_ms: int
+) -> None:
+    other = Cluster(str(cluster.path), files=FaultyFiles())
+    look, left = cluster.snapshots.replicas, looks
+
+    def commit_after_some(*arguments: Any) -> Any:
+        nonlocal left
+        found, left = look(*arguments), left - 1
+        if left == 0:
+            builders.write(other, {("events", 0): [SMALL], ("others", 0): [SMALL]})
+        return found
+
+    monkeypatch.setattr(cluster.snapshots, "replicas", commit_after_some)
+    answer = fetch(cluster, {EVENTS: 0, OTHERS: 0}, max_wait_ms=max_wait_ms)
+
+    assert answer.came.wait(10)
+    assert answer.sizes in ([0, 0], [len(SMALL)] * 2)
+    assert answer.sizes != [0, 0] or max_wait_ms == 0
+
+
+def test_a_fetch_looks_at_all_partitions_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_records(cluster, {EVENTS: SMALL, OTHERS: SMALL})
+    look, looks = cluster.snapshots.replicas, []
+
+    def count(topic_partitions: Iterable[TopicPartition], *rest: Any) -> Any:
+        looks.append([*topic_partitions])
+        return look(looks[-1], *rest)
+
+    monkeypatch.setattr(cluster.snapshots, "replicas", count)
+    fetch(cluster, {EVENTS: 0, OTHERS: 0})
+
+    assert looks == [[EVENTS, OTHERS]]
 
 
 def test_a_roll_answers_a_fetch_that_waits_in_the_segment_before(tmp_path: Path) -> None:
