@@ -307,8 +307,8 @@ class BrokerLog:
                 self.files, path, segment.base_offset, position, size,
                 trusted_below=MAX_OFFSET if recovery_point is None else recovery_point,
             )  # fmt: skip
-            if end.last is not None:
-                self._positions.remember(opened, *end.last)
+            for known in (*end.resumed, *([end.last] if end.last else [])):
+                self._positions.remember(opened, *known)
         for error in end.damaged:
             self._warn(
                 (error.path, error.position),

@@ -34,10 +34,16 @@ from spark_kbatch.record.header import (
 )
 
 _CHUNK_BYTES = 1 << 20
+_FIRST_CHUNK_BYTES = 4 * 1024  # behind each damage, of which there may be one in every 100 bytes
+_CHUNKS_GROW = 4
 _PROBE_BYTES = 64 * 1024
 # How far behind damage the next batch is looked for. Few batches are larger, and a preallocated tail
 # of zeros may be a gigabyte.
 _SEARCHED_BYTES = 16 * 1024 * 1024
+# What is tried on the way, whatever it says of its size: so many bytes, and so many for each one that
+# the look has come further. More look like batches only where somebody made them so.
+_TRIED_BYTES = 256 * 1024 * 1024
+_TRIED_BYTES_PER_BYTE = 4
 _BASE_OFFSET = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
 _LENGTH_POSITION = 8
@@ -52,6 +58,7 @@ class SegmentEnd(NamedTuple):
     last: tuple[int, int] | None  # base offset and position of that batch; None where there is none
     fault: CorruptRecordError | None  # in the bytes behind; None where there are no bytes
     damaged: tuple[CorruptRecordError, ...] = ()  # batches before the end that do not hold
+    resumed: tuple[tuple[int, int], ...] = ()  # as `last`, of those behind damage that took offsets
 
 
 def read_batches(
@@ -160,7 +167,13 @@ def find_end(
     """
     offset_max = base_offset + RELATIVE_OFFSET_MAX
     next_offset, last = base_offset, None
+    allowance = _Allowance(position)
     damaged: list[CorruptRecordError] = []
+    resumed: list[tuple[int, int]] = []
+
+    def ended(fault: CorruptRecordError | None) -> SegmentEnd:
+        return SegmentEnd(position, next_offset, last, fault, tuple(damaged), tuple(resumed))
+
     with files.opened(path) as descriptor:
         while True:
             misplaced = None
@@ -177,47 +190,78 @@ def find_end(
             except CorruptRecordError as error:
                 fault = error
             else:
-                return SegmentEnd(position, next_offset, last, None, tuple(damaged))
+                return ended(None)
             if next_offset >= trusted_below:
-                return SegmentEnd(position, next_offset, last, fault, tuple(damaged))
+                return ended(fault)
             # Where offsets fall it may be the batch before that is wrong: the one behind decides.
             lowest = min(next_offset, misplaced.next_offset) if misplaced else next_offset
             behind = _find_batch(
-                files, descriptor, position, end_position, range(lowest, offset_max + 1)
+                files, descriptor, position, end_position, range(lowest, offset_max + 1), allowance
             )
             if behind is None:
-                return SegmentEnd(position, next_offset, last, fault, tuple(damaged))
-            if behind[1].base_offset < next_offset:
+                return ended(fault)
+            position, header = behind
+            if header.base_offset < next_offset:
                 next_offset = lowest
-            position = behind[0]
+            elif header.base_offset > next_offset:
+                resumed.append((header.base_offset, position))
             damaged.append(fault)
 
 
+class _Allowance:
+    """How many bytes may be read to try what looks like a batch: not more than are linear."""
+
+    def __init__(self, position: int) -> None:
+        self._begin, self._left = position, _TRIED_BYTES
+
+    def spend(self, position: int, size: int) -> bool:
+        """Whether a batch of `size` bytes at `position` may be tried; then it counts as tried."""
+        earned = (position - self._begin) * _TRIED_BYTES_PER_BYTE
+        if size > self._left + earned:
+            return False
+        self._left -= size
+        return True
+
+
 def _find_batch(
-    files: Files, descriptor: int, position: int, end_position: int, offsets: range
+    files: Files,
+    descriptor: int,
+    position: int,
+    end_position: int,
+    offsets: range,
+    allowance: _Allowance,
 ) -> tuple[int, BatchHeader] | None:
     """The next whole valid batch behind what lies at `position`, with all offsets in `offsets`."""
 
-    def found_at(at: int) -> tuple[int, BatchHeader] | None:
-        header = valid_batch_at(files, descriptor, at, end_position)
+    def found_at(at: int, head: memoryview) -> tuple[int, BatchHeader] | None:
+        size = _size_of_first(head)
+        if not 0 < size <= end_position - at or not allowance.spend(at, size):
+            return None
+        header = valid_batch_at(files, descriptor, at, at + size)
         fits = header and header.base_offset in offsets and header.last_offset in offsets
         return (at, header) if header and fits else None
 
+    found = None
     size = _size_of_first(_read(files, descriptor, position, LOG_OVERHEAD))
-    found = found_at(position + size) if size > 0 else None
+    if 0 < size < end_position - position:
+        at = position + size
+        found = found_at(at, _read(files, descriptor, at, LOG_OVERHEAD))
     # Its length may be what is damaged, so a batch is looked for at every position.
     stop = min(end_position, position + _SEARCHED_BYTES)
     position += 1
+    chunk_bytes = _FIRST_CHUNK_BYTES
     while found is None and position < stop:
-        view = _read(files, descriptor, position, min(_CHUNK_BYTES, stop - position))
+        view = _read(files, descriptor, position, min(chunk_bytes, stop - position))
         data = bytes(view)
         at = data.find(MAGIC, MAGIC_POSITION)
         while found is None and at >= 0:
-            (base_offset,) = _BASE_OFFSET.unpack_from(data, at - MAGIC_POSITION)
+            begin = at - MAGIC_POSITION
+            (base_offset,) = _BASE_OFFSET.unpack_from(data, begin)
             if base_offset in offsets:
-                found = found_at(position + at - MAGIC_POSITION)
+                found = found_at(position + begin, view[begin:])
             at = data.find(MAGIC, at + 1)
         position += max(len(data) - MAGIC_POSITION, 1)
+        chunk_bytes = min(chunk_bytes * _CHUNKS_GROW, _CHUNK_BYTES)
     return found
 
 
@@ -225,9 +269,10 @@ def _valid_batches(
     files: Files, descriptor: int, path: Path, position: int, end_position: int
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Whole batches whose CRC holds, up to the first of which that is not so: that raises."""
+    chunk_bytes = _FIRST_CHUNK_BYTES
     while position < end_position:
         try:
-            view, size = _read_whole(files, descriptor, position, end_position, _CHUNK_BYTES)
+            view, size = _read_whole(files, descriptor, position, end_position, chunk_bytes)
             for at, header in walk(view, 0, size or len(view)):
                 try:
                     ensure_valid(view, at, header)
@@ -240,6 +285,7 @@ def _valid_batches(
         except CorruptRecordError as error:
             raise error.at(str(path), position) from None
         position += size
+        chunk_bytes = min(chunk_bytes * _CHUNKS_GROW, _CHUNK_BYTES)
 
 
 def _read_whole(

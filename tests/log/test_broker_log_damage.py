@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.log import segment_scan
+from spark_kbatch.log.files import Files
 from spark_kbatch.opening import open_for_reading
 from tests.broker_dirs import (
     LOG,
@@ -324,3 +326,57 @@ def test_a_stale_recovery_point_changes_nothing_in_a_sound_log(
     checkpoint(tmp_path, "recovery-point", {"t 0": recovery_point, "other 1": 7})
 
     assert read(tmp_path) == records_in([*held[0], *held[10]])
+
+
+class CountedFiles(Files):
+    """Says how many bytes were read."""
+
+    bytes_read = 0
+
+    def pread_into(self, descriptor: int, position: int, buffer: memoryview) -> int:
+        count = super().pread_into(descriptor, position, buffer)
+        self.bytes_read += count
+        return count
+
+
+def hostile(size: int) -> bytes:
+    """Bytes of which every 17th looks like the begin of a batch that is half as long as all of them."""
+    candidate = struct.pack(">qi", 9, size // 2) + bytes(4) + b"\2"
+    return (bytes(5) + candidate * (size // len(candidate) + 1))[:size]
+
+
+def test_a_tail_made_of_what_looks_like_batches_is_looked_at_in_linear_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_scan, "_TRIED_BYTES", 0)
+    size = 500_000
+    log = a_segment(tmp_path / "t-0", 0, batches(0, 8), index=False)
+    log.write_bytes(log.read_bytes() + hostile(size))
+    files = CountedFiles()
+
+    logs = open_for_reading(str(tmp_path), files=files)
+    assert logs.edges([TP])[TP].high_watermark == 8
+    assert files.bytes_read < 10 * size
+
+
+def test_a_batch_behind_what_looks_like_batches_is_found(tmp_path: Path) -> None:
+    held = batches(0, 20)
+    log = a_segment(tmp_path / "t-0", 0, held[:5], index=False)
+    log.write_bytes(log.read_bytes() + hostile(20_000) + b"".join(held[5:]))
+
+    assert end_of(tmp_path) == 20
+    with pytest.raises(CorruptRecordError, match=LOG):
+        read(tmp_path)
+
+
+def test_damage_everywhere_takes_a_bounded_look_each_time(tmp_path: Path) -> None:
+    held = [bytearray(a_batch(at)) for at in range(600)]
+    for damaged in held[1:-1:2]:
+        damaged[-1] ^= 1
+    log = a_segment(tmp_path / "t-0", 0, [bytes(data) for data in held], index=False)
+    files = CountedFiles()
+
+    logs = open_for_reading(str(tmp_path), files=files)
+    assert logs.edges([TP])[TP].high_watermark == 600
+    assert log.stat().st_size > 60_000
+    assert files.bytes_read < 300 * 3 * 4096 + 10 * log.stat().st_size
