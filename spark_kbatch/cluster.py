@@ -61,6 +61,7 @@ from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, Snapshots
 from spark_kbatch.transaction.staging import (
     LeftOver,
     NotRemoved,
+    OpenFiles,
     ReplicatedStaging,
     Staging,
     left_overs,
@@ -476,7 +477,7 @@ class Cluster(TopicReader):
         try:
             return self._producer_ids.next()
         except OSError as error:
-            raise KafkaStorageError(f"no producer id can be had: {error}") from error
+            raise KafkaStorageError.of(error, "no producer id can be had") from error
 
     def repair(
         self, partitions: Iterable[TopicPartition] | None = None, *, dry_run: bool = False
@@ -563,6 +564,7 @@ class Cluster(TopicReader):
 
     def staging(self, transaction: str, *, shared_bytes_max: int, flush: bool) -> ReplicatedStaging:
         """What one task of a job stages; arguments as those of `Staging`."""
+        open_files = OpenFiles()
 
         def on_node(node_id: int, attempt: str) -> Staging:
             return Staging(
@@ -573,6 +575,7 @@ class Cluster(TopicReader):
                 flush=flush,
                 node_id=node_id,
                 attempt=attempt,
+                open_files=open_files,
             )
 
         return ReplicatedStaging(on_node)

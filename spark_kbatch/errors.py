@@ -18,6 +18,7 @@ KBatchError
   InvalidTxnStateError              producer_id, offset at which its transaction began
   TransactionCoordinatorFencedError producer_id, current coordinator epoch, found
   ProducerClosedError
+  ProducerForkedError               process_id of who made the producer, of who used it
   CommitError                       outcome: nothing is visible / committed / unknown
   RetriableError                    repeating the same request is safe
     KafkaStorageError               a log dir or a file in it failed
@@ -40,6 +41,7 @@ Source: Kafka clients/.../common/errors.
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 
@@ -317,6 +319,20 @@ class ProducerClosedError(KBatchError):
     """A producer was closed before the record was handed over."""
 
 
+class ProducerForkedError(KBatchError):
+    """A producer was used in a child of the process that made it."""
+
+    def __init__(self, process_id: int, child_id: int) -> None:
+        super().__init__(process_id, child_id)
+        self.process_id, self.child_id = process_id, child_id
+
+    def __str__(self) -> str:
+        return (
+            f"this producer belongs to process {self.process_id}, and process {self.child_id} is a fork "
+            "of it, which lacks the thread that sends; make a producer in each process, after the fork"
+        )
+
+
 class CommitError(KBatchError):
     """A commit failed; `outcome` says what that means for the data."""
 
@@ -328,12 +344,30 @@ class CommitError(KBatchError):
         return f"commit failed, {self.outcome}: {self.reason}"
 
 
+# A file or folder that is not there, or that one may not write: time does not change that. A full disk
+# is none of them: as with Kafka somebody may make room, until delivery.timeout.ms.
+_LASTING = {
+    errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR,
+    errno.EPERM, errno.EROFS,
+}  # fmt: skip
+
+
 class RetriableError(KBatchError):
     """Repeating the same request is safe and may succeed."""
+
+    may_pass = True  # whether waiting may help; a producer retries only then
 
 
 class KafkaStorageError(RetriableError):
     """A log dir, or a file in it, cannot be used."""
+
+    @classmethod
+    def of(cls, cause: OSError, what: str = "") -> KafkaStorageError:
+        """Return the error that `cause` is to a client, with it as the cause."""
+        error = cls(f"{what}: {cause}" if what else str(cause))
+        error.__cause__ = cause
+        error.may_pass = cause.errno not in _LASTING
+        return error
 
 
 class FencedLeaderEpochError(RetriableError):

@@ -70,7 +70,7 @@ PRODUCER_OPTIONS = (
     *COMPRESSION_LEVELS,
     Option("delivery.timeout.ms", parse_number(0), f"0 to {INT_MAX}", "120000", "How long after `send` a record may still be delivered; at least linger.ms + request.timeout.ms."),
     Option("request.timeout.ms", parse_number(0), f"0 to {INT_MAX}", "30000", "How long the log may take to answer before a batch goes again."),
-    Option("retries", parse_number(0), f"0 to {INT_MAX}", str(INT_MAX), "How often a batch goes again after an error that may pass."),
+    Option("retries", parse_number(0), f"0 to {INT_MAX}", str(INT_MAX), "Maximum number of retries of a batch after a retriable error. Waiting for a partition that another process has locked is not one."),
     Option("retry.backoff.ms", parse_number(0, LONG_MAX), "0 or more", "100", "Pause before the first retry; it doubles with each, up to retry.backoff.max.ms."),
     Option("retry.backoff.max.ms", parse_number(0, LONG_MAX), "0 or more", "1000", "Longest pause before a retry."),
     Option("max.in.flight.requests.per.connection", parse_number(1), f"1 to {INT_MAX}", "5", "Requests that wait for an answer at a time."),

@@ -29,6 +29,9 @@ from spark_kbatch.transaction.staging import Extent, ReplicatedStaging
 # Smaller ones hold too few records to be worth a header.
 _BATCH_SIZE_MIN = 16 * 1024
 
+# After as long a batch whose partition is locked lets those of other partitions go before it.
+_LOCK_TIMEOUT_MS = 100
+
 
 class LocalLog:
     """The transport of plain Python: batches are appended to the logs before it answers."""
@@ -55,6 +58,8 @@ class LocalLog:
             },
             on_complete=on_answer,
             flush=self._flush,
+            # Other partitions' batches wait meanwhile. With acks=0 none is sent again: it has to wait.
+            lock_timeout_ms=_LOCK_TIMEOUT_MS if request.acks else None,
         )
 
 

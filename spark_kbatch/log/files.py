@@ -66,24 +66,35 @@ class AppendFile:
         self.size_in_bytes = 0
         self._files = files
         self._descriptor = files.create(path)
+        self._is_closed = False
 
     def append(self, data: Buffer) -> int:
         """Write `data` at the end; returns the position at which it begins."""
+        if self._descriptor < 0:
+            self._descriptor = self._files.opened(self.path, write=True).__enter__()
         position = self.size_in_bytes
         self._files.write_at(self._descriptor, position, data)
         self.size_in_bytes += len(data)
         return position
 
+    def let_go(self) -> None:
+        """Use no descriptor until the next append."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            self._files.close(descriptor)
+
     def close(self, *, flush: bool) -> None:
         """No appends after this; closing again does nothing."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor < 0:
+        if self._is_closed:
             return
+        self._is_closed = True
         try:
-            if flush:
-                self._files.flush_descriptor(descriptor)
+            if flush and self._descriptor < 0:
+                self._files.flush([self.path])  # what went through any descriptor of the file
+            elif flush:
+                self._files.flush_descriptor(self._descriptor)
         finally:
-            self._files.close(descriptor)
+            self.let_go()
 
 
 class _Opened:

@@ -147,7 +147,7 @@ class PartitionLog:
                 self._read = data, state
             return state
         except FileNotFoundError as error:
-            raise self._gone(Path(error.filename)) from None
+            raise self._gone(Path(error.filename)) from error
 
     def checked(self, state: LogState) -> LogState:
         """The state, or what is left of it where it is of another boot; `recovery.py` tells more."""
@@ -182,8 +182,8 @@ class PartitionLog:
         """
         try:
             version = self.files.version(self.directory)
-        except FileNotFoundError:
-            raise self._gone(self.directory) from None
+        except FileNotFoundError as error:
+            raise self._gone(self.directory) from error
         key = (version, state.segment_base_offset, state.log_start_offset, state.leader_epoch)
         known, bases = self._listed
         if known != key:
@@ -391,7 +391,7 @@ class PartitionLog:
         try:
             return recovery.cut(self, state)
         except FileNotFoundError as error:
-            raise self._gone(Path(error.filename)) from None
+            raise self._gone(Path(error.filename)) from error
 
     def move_high_watermark(
         self,

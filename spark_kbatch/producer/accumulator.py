@@ -326,7 +326,7 @@ class RecordAccumulator:
         """How many ms the queue's first batch has yet to wait."""
         batch = queue.batches[0]
         waited = now_ms - batch.last_attempt_ms
-        if batch.attempts and waited < batch.backoff_ms:
+        if waited < batch.backoff_ms:
             return max(int(batch.backoff_ms - waited), 1)
         if queue.has_full() or self._everything_goes:
             return 0
@@ -335,13 +335,13 @@ class RecordAccumulator:
 
     # What becomes of batches.
 
-    def reenqueue(self, batch: ProducerBatch, now_ms: int) -> None:
+    def reenqueue(self, batch: ProducerBatch, now_ms: int, *, is_attempt: bool = True) -> None:
         """Put a batch back that could not be delivered, to go again after a pause."""
         config = self._config
         power = config.retry_backoff_ms * 2.0 ** min(batch.attempts, 62)
         jitter = self._random.uniform(0.8, 1.2)
         batch.backoff_ms = min(power * jitter, config.retry_backoff_max_ms)
-        batch.attempts += 1
+        batch.attempts += is_attempt
         batch.last_attempt_ms = now_ms
         self._put_back(batch)
 
@@ -383,6 +383,15 @@ class RecordAccumulator:
             with queue.lock:
                 while queue.batches and self.is_expired(queue.batches[0], now_ms):
                     taken.append(queue.batches.popleft())
+        return taken
+
+    def take_all(self) -> list[ProducerBatch]:
+        """Batches that wait; they are taken out."""
+        taken: list[ProducerBatch] = []
+        for queue in self._order:
+            with queue.lock:
+                taken += queue.batches
+                queue.batches.clear()
         return taken
 
     def is_expired(self, batch: ProducerBatch, now_ms: int) -> bool:

@@ -21,6 +21,7 @@ Source: Kafka clients/producer/internals/ProducerBatch.java, ProduceRequestResul
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -29,6 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from spark_kbatch.errors import ProducerForkedError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import codec
 from spark_kbatch.record import columns as arrow
@@ -59,8 +61,8 @@ class ProduceResult:
     """What became of the records of one batch; futures of its records share it."""
 
     __slots__ = (
-        "_pending", "_was_released", "base_offset", "children", "error", "log_append_time",
-        "topic_partition",
+        "_pending", "_process_id", "_was_released", "base_offset", "children", "error",
+        "log_append_time", "topic_partition",
     )  # fmt: skip
 
     def __init__(self, topic_partition: TopicPartition) -> None:
@@ -72,6 +74,7 @@ class ProduceResult:
         # much, and every batch has one.
         self._pending = threading.Lock()
         self._pending.acquire()
+        self._process_id = os.getpid()
         self._was_released = False  # the lock alone cannot tell: who waits has it for a moment
 
     def set(self, base_offset: int, log_append_time: int, error: Exception | None) -> None:
@@ -85,8 +88,14 @@ class ProduceResult:
         self._pending.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether the batch itself has ended within so many seconds; its children may not have."""
+        """Whether the batch itself has ended within so many seconds; its children may not have.
+
+        Raises:
+            ProducerForkedError: it had not when this process was forked, and this one is not told.
+        """
         if not self._was_released:
+            if self._process_id != os.getpid():
+                raise ProducerForkedError(self._process_id, os.getpid())
             left = -1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)
             try:
                 self._pending.acquire(timeout=left)
@@ -150,7 +159,7 @@ class ProducerBatch:
         self.result = ProduceResult(self.topic_partition)
         self.producer_id, self.producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
         self.base_sequence, self.sequence_was_reset = NO_SEQUENCE, False
-        self.error: Exception | None = None  # why it could not be closed
+        self.error: Exception | None = None  # why it could not be closed, or sent the last time
         self._thunks: list[Thunk] = []
         self._final_state: FinalState | None = None
         self._lock = threading.Lock()  # guards _final_state: it changes once

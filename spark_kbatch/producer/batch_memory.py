@@ -64,9 +64,9 @@ class BatchMemory:
         capacity, ratio = self._capacity(topic, max(self.write_limit(topic), record_size))
         return self._builder(topic, self._allocate(capacity), capacity, ratio)
 
-    def try_builder(self, topic: Topic) -> RecordBatchBuilder | None:
-        """An empty one; None where there is no memory right now."""
-        capacity, ratio = self._capacity(topic, self.write_limit(topic))
+    def try_builder(self, topic: Topic, record_size: int = 0) -> RecordBatchBuilder | None:
+        """As `builder`; None where there is no memory right now."""
+        capacity, ratio = self._capacity(topic, max(self.write_limit(topic), record_size))
         start = self._pool.try_allocate(capacity)
         return None if start is None else self._builder(topic, start, capacity, ratio)
 

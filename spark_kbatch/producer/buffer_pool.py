@@ -216,6 +216,8 @@ class BufferPool:
                 return None
             self._free_count -= count
             self._states[first : first + count] = _pattern(count)
+            if first == self._lowest_free:
+                self._lowest_free = first + count
         if self._free_count < self._fewest_free:
             self._fewest_free = self._free_count
         return first * self.poolable_size

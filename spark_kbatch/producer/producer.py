@@ -12,6 +12,7 @@ Source: Kafka clients/producer/KafkaProducer.java.
 from __future__ import annotations
 
 import operator
+import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
@@ -27,6 +28,7 @@ from spark_kbatch.errors import (
     ConfigError,
     InvalidTimestampError,
     ProducerClosedError,
+    ProducerForkedError,
     RecordTooLargeError,
 )
 from spark_kbatch.producer.accumulator import AccumulatorConfig, RecordAccumulator
@@ -70,7 +72,8 @@ class Producer:
             producer.send_arrow("events", table)
             future.result().offset
 
-    Rows are copied: what was given may change when a call returns.
+    Rows are copied: what was given may change when a call returns. A producer belongs to the process
+    that made it: a child of a fork, which lacks its thread, makes one of its own.
     """
 
     def __init__(
@@ -163,6 +166,7 @@ class Producer:
             custom=load_partitioner(custom) if isinstance(custom, str) else custom,
         )
         self._is_closed = False
+        self._process_id = os.getpid()
         if not inline:
             self._sender.start()
 
@@ -196,6 +200,7 @@ class Producer:
             InvalidTimestampError: a time before 1970, past 64 bits, or past the topic's limits.
             UnknownTopicOrPartitionError: no such topic or partition.
             ProducerClosedError: the producer is closed.
+            ProducerForkedError: called in a child of the process that made the producer.
         """
         self._ensure_open()
         now_ms = self._clock_ms()
@@ -258,6 +263,7 @@ class Producer:
             UnknownTopicOrPartitionError: no such topic; no row is sent.
             BufferExhaustedError, RecordTooLargeError: rows before may have been sent.
             ProducerClosedError: the producer is closed.
+            ProducerForkedError: called in a child of the process that made the producer.
         """
         self._ensure_open()
         if topic is not None:
@@ -290,7 +296,9 @@ class Producer:
 
         Raises:
             RequestTimedOutError: not within so many seconds; the rest is still on its way.
+            ProducerForkedError: called in a child of the process that made the producer.
         """
+        self._ensure_not_forked()
         self._accumulator.begin_flush()
         try:
             if self._inline:
@@ -305,9 +313,10 @@ class Producer:
         """Send all that was given, within so many seconds, and end. More calls do nothing.
 
         Futures of what was not delivered by then fail with ProducerClosedError. The process keeps
-        the memory, up to 64 MiB, for its next producer.
+        the memory, up to 64 MiB, for its next producer. In a forked child nothing is done: what was
+        given before the fork is the parent's to send.
         """
-        if not self._is_closed:
+        if not self._is_closed and self._process_id == os.getpid():
             self._is_closed = True
             self._sender.close(timeout)
 
@@ -384,7 +393,13 @@ class Producer:
     def _wake_up(self) -> None:
         self._sender.wake_up()
 
+    def _ensure_not_forked(self) -> None:
+        # Before any lock is taken: a thread of the parent's may have had it.
+        if self._process_id != os.getpid():
+            raise ProducerForkedError(self._process_id, os.getpid())
+
     def _ensure_open(self) -> None:
+        self._ensure_not_forked()
         if self._is_closed:
             raise ProducerClosedError("the producer is closed and takes no more records")
 

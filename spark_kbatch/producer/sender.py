@@ -10,6 +10,7 @@ is full.
     no error                                succeeded
     too large, of several records           is split; its children go at once
     can be retried, and there is time       goes again after a pause, before younger ones
+    a lock that was not free                likewise, and that is no attempt that `retries` counts
     anything else                           failed
 
 With acks 0 nobody waits for the answer. An answer that comes after request.timeout.ms, or twice,
@@ -32,6 +33,7 @@ from typing import NamedTuple, Protocol
 
 from spark_kbatch.errors import (
     KBatchError,
+    LockTimeoutError,
     ProducerClosedError,
     RecordTooLargeError,
     RequestTimedOutError,
@@ -120,6 +122,7 @@ class Sender:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_closing = self._is_forced = False
+        self._why_unsent: Exception | None = None  # what keeps all batches from being sent
         self.first_error: Exception | None = None  # of a batch that failed
 
     def send_ready(self) -> None:
@@ -141,9 +144,9 @@ class Sender:
             self._sequences.prepare()
         drained = self._accumulator.drain(now_ms, self._config.max_request_size)
         for batch in drained:
-            if batch.error is not None:
-                self._fail(batch, batch.error)
-        batches = [batch for batch in drained if batch.error is None]
+            if not batch.builder.is_closed:
+                self._fail(batch, batch.error or RuntimeError("a batch that is drained is open"))
+        batches = [batch for batch in drained if batch.builder.is_closed]
         if batches:
             self._send(batches, now_ms)
         return bool(drained)
@@ -154,7 +157,12 @@ class Sender:
             self.send_ready()
         except (KBatchError, OSError) as error:
             logger.warning("no producer id can be had: %s", error)
+            self._why_unsent = error
+            if not _may_pass(error):
+                for batch in self._accumulator.take_all():
+                    self._fail(batch, error)
             return _PAUSE_MS
+        self._why_unsent = None
         due = [request.sent_ms + self._config.request_timeout_ms for request in self._in_flight]
         due += [self._accumulator.expiry_ms(batch) for batch in self._batches_in_flight()]
         due.append(self._accumulator.next_expiry_ms())
@@ -321,7 +329,9 @@ class Sender:
             self._accumulator.complete(batch)
         elif self._can_retry(batch, result, now_ms):
             logger.info("a batch of %s goes again: %s", batch.topic_partition, error)
-            self._accumulator.reenqueue(batch, now_ms)
+            batch.error = error
+            is_attempt = not isinstance(error, LockTimeoutError)  # which it did not come to
+            self._accumulator.reenqueue(batch, now_ms, is_attempt=is_attempt)
         else:
             self._fail(batch, error)
 
@@ -339,26 +349,28 @@ class Sender:
         self._accumulator.complete(batch)
 
     def _can_retry(self, batch: ProducerBatch, result: AppendResult, now_ms: int) -> bool:
-        if (
-            batch.attempts >= self._config.retries
-            or self._accumulator.is_expired(batch, now_ms)
-            or self._is_forced
-        ):
+        error = result.error
+        if self._is_forced or not _may_pass(error):
+            return False
+        if isinstance(error, LockTimeoutError):  # `_expire` says that it was all that went wrong
+            return True
+        if batch.attempts >= self._config.retries or self._accumulator.is_expired(batch, now_ms):
             return False
         if self._sequences is not None and batch.has_sequence:
             return self._sequences.can_retry(batch, result)
-        return isinstance(result.error, RetriableError)
+        return isinstance(error, RetriableError)
 
     def _expire(self, now_ms: int) -> None:
         late = [b for b in self._batches_in_flight() if self._accumulator.is_expired(b, now_ms)]
         for batch in (*late, *self._accumulator.expired(now_ms)):
-            self._fail(
-                batch,
-                RequestTimedOutError(
-                    f"{batch.records_count} records for {batch.topic_partition} were not delivered "
-                    "within delivery.timeout.ms"
-                ),
+            cause = batch.error or self._why_unsent
+            why = f"; the last attempt failed: {cause}" if cause is not None else ""
+            error = RequestTimedOutError(
+                f"{batch.records_count} records for {batch.topic_partition} were not delivered "
+                f"within delivery.timeout.ms{why}"
             )
+            error.__cause__ = cause
+            self._fail(batch, error)
 
 
 def _result_of(answer: Answer | Exception, topic_partition: TopicPartition) -> AppendResult:
@@ -367,6 +379,11 @@ def _result_of(answer: Answer | Exception, topic_partition: TopicPartition) -> A
     if topic_partition not in answer:
         return AppendResult(error=RequestTimedOutError(f"no answer for {topic_partition}"))
     return answer[topic_partition]
+
+
+def _may_pass(error: Exception | None) -> bool:
+    """Whether it is worth waiting; what is no RetriableError is for `_can_retry` to judge."""
+    return not isinstance(error, RetriableError) or error.may_pass
 
 
 def _is_too_large(error: Exception) -> bool:

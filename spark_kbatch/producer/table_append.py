@@ -3,6 +3,8 @@
 Rows are read as they lie in memory, once, and each is written to the last batch of its partition's
 queue. A batch that is full is followed by a spare one, made before the pass by what the rows will
 probably take. Where none is left the pass ends, and begins again behind the rows that are written.
+Spare ones for rows that are larger than batch.size are made by the sizes of the rows that come next:
+the first pass of a table cannot know of them, since to look at every row's size costs too much.
 
 Source: Kafka clients/producer/internals/RecordAccumulator.java, append, for one record.
 """
@@ -25,6 +27,7 @@ from spark_kbatch.record.builder import (
     SPARE_SLOT,
     RecordBatchBuilder,
     size_upper_bound,
+    size_upper_bounds,
 )
 from spark_kbatch.record.columns import Array, Columns
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
@@ -64,6 +67,9 @@ class TableAppend:
         # Builders that no row is in, and their slots, SPARE_SLOT for spare ones. Between two calls of
         # `fill` at most the one that was waited for.
         self._unused: list[tuple[int, RecordBatchBuilder]] = []
+        # Where the next rows are larger than batch.size: how many batches they are at the most, and
+        # bytes that each of them surely fits.
+        self._large: tuple[int, int] | None = None
 
     @property
     def is_done(self) -> bool:
@@ -74,8 +80,20 @@ class TableAppend:
         """Have memory for the next row, at least; `BatchMemory.builder` says what it raises."""
         slot = int(self._placement.slots[self._next_row])
         size = size_upper_bound(self._columns, self._next_row)
-        builder = self._memory.builder(self._placement.partitions[slot][0], size)
+        topic = self._placement.partitions[slot][0]
+        self._large = self._large_rows(size) if size > self._memory.write_limit(topic) else None
+        builder = self._memory.builder(topic, size)
         self._unused.append((slot, builder))
+
+    def _large_rows(self, size: int) -> tuple[int, int]:
+        """As many of the next rows as are to be written at once, and the most that one of them takes."""
+        wanted = max(_BYTES_AT_ONCE // size, 1)
+        sizes = size_upper_bounds(self._columns, self._next_row, self._next_row + wanted)
+        largest = np.maximum.accumulate(sizes)
+        count = int(
+            np.searchsorted(largest * np.arange(1, len(sizes) + 1), _BYTES_AT_ONCE, "right")
+        )
+        return max(count, 1), int(largest[max(count, 1) - 1])
 
     def release_unused(self) -> None:
         """Give back the memory that no row is in, also after an error."""
@@ -137,17 +155,21 @@ class TableAppend:
 
     def _make_builders(self, last: Mapping[int, ProducerBatch]) -> None:
         """As many as the rows are likely to need, as far as there is memory."""
+        at_most, size = (None, 0) if self._large is None else self._large
         if self._only_topic is not None:
-            for _ in range(self._spares_wanted(self._only_topic, last)):
-                builder = self._memory.try_builder(self._only_topic)
+            wanted = self._spares_wanted(self._only_topic, last) if at_most is None else at_most - 1
+            for _ in range(wanted):
+                builder = self._memory.try_builder(self._only_topic, size)
                 if builder is None:
                     break
                 self._unused.append((SPARE_SLOT, builder))
             return
         waited_for = {slot for slot, _ in self._unused}
         for slot in self._queues:
+            if len(self._unused) == at_most:
+                break
             if slot not in last and slot not in waited_for:
-                builder = self._memory.try_builder(self._placement.partitions[slot][0])
+                builder = self._memory.try_builder(self._placement.partitions[slot][0], size)
                 if builder is None:
                     break
                 self._unused.append((slot, builder))

@@ -338,6 +338,16 @@ def size_upper_bound(columns: Columns, row: int) -> int:
     return total
 
 
+def size_upper_bounds(columns: Columns, first_row: int, last_row: int) -> Array:
+    """`size_upper_bound` of rows [first_row, last_row), as far as there are any: int64."""
+    count = min(last_row, columns.rows_count) - first_row
+    totals = np.full(count, RECORD_BATCH_OVERHEAD + RECORD_OVERHEAD_MAX, np.int64)
+    for spans in (columns.key, columns.value, columns.headers):
+        if len(spans.bounds):
+            totals += np.diff(spans.bounds[first_row : first_row + count + 1])
+    return totals
+
+
 class CompressionRatioEstimator:
     """What a codec is expected to leave of a topic's records. Thread-safe.
 

@@ -287,16 +287,21 @@ class ReplicaManager(Partitions):
                     header = validate(
                         data, topic_partition, current.config, origin, now_ms=self._now_ms()
                     )
-                appended, log = partition.append_locked(
-                    data, header, origin=origin, required_acks=required_acks, flush=flush
-                )
+                try:
+                    appended, log = partition.append_locked(
+                        data, header, origin=origin, required_acks=required_acks, flush=flush
+                    )
+                except KafkaStorageError as error:
+                    if partition.only_log is not None:
+                        _damaged(error)
+                    raise
                 if log.config.has_retention:
                     self._maybe_delete_old_segments(log, self._now_ms())
                 return appended
         except CorruptRecordError as error:  # in the log; the batch given is sound
-            return Appended(
-                _answer(KafkaStorageError(f"{topic_partition} cannot be appended to: {error}"))
-            )
+            damaged = KafkaStorageError(f"{topic_partition} cannot be appended to: {error}")
+            damaged.__cause__ = error
+            return Appended(_answer(_damaged(damaged)))
         except (OSError, KBatchError) as error:
             return Appended(_answer(error))
 
@@ -624,7 +629,16 @@ def _is_locked(appended: Appended) -> bool:
 
 def _answer(error: OSError | KBatchError) -> AppendResult:
     if isinstance(error, OSError) and not isinstance(error, KBatchError):
-        error = KafkaStorageError(str(error))
+        error = KafkaStorageError.of(error)
     # The frames of a traceback would keep the batch's buffer alive.
-    error.__cause__ = error.__context__ = None
-    return AppendResult(error=error.with_traceback(None))
+    one: BaseException | None = error
+    while one is not None:
+        one.__traceback__ = one.__context__ = None
+        one = one.__cause__
+    return AppendResult(error=error)
+
+
+def _damaged(error: KafkaStorageError) -> KafkaStorageError:
+    """The same, which does not pass by waiting: no other replica can stand in."""
+    error.may_pass = False
+    return error

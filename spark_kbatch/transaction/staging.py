@@ -11,7 +11,7 @@ broker-N. A disk that fails meanwhile is left out: its replica gets what is stag
 
 A partition's batches go to the shared file until they pass `shared_bytes_max`, so that many tasks times
 many partitions do not make as many files; what comes then lies in files of its own, which the commit
-renames instead of copying where they are large. ATTEMPT is a random id and its directory is made exclusively: attempt
+renames instead of copying where they are large. Of these files a bounded number is open at a time. ATTEMPT is a random id and its directory is made exclusively: attempt
 numbers of Spark repeat, and a late attempt may still write when another has been committed.
 
 A job that dies leaves its directory. Whether one is dead cannot be told but by time: nobody has
@@ -26,6 +26,7 @@ import contextlib
 import logging
 import re
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -134,6 +135,28 @@ class ReplicatedStaging:
             raise self._failed[replicas[-1]]
 
 
+class OpenFiles:
+    """The files of a task that have a descriptor: those that were written to last. Not thread-safe."""
+
+    def __init__(self, most: int = 64) -> None:
+        self._most = most
+        self._files: OrderedDict[AppendFile, None] = OrderedDict()  # the last used one last
+
+    def make_room(self, file: AppendFile | None = None) -> None:
+        """Have fewer than `most` open, beside one that is about to be written to."""
+        if file is not None and file in self._files:
+            self._files.move_to_end(file)
+            return
+        while len(self._files) >= self._most:
+            self._files.popitem(last=False)[0].let_go()
+        if file is not None:
+            self._files[file] = None
+
+    def forget(self, file: AppendFile) -> None:
+        """Count a file no more that is closed."""
+        self._files.pop(file, None)
+
+
 class Staging:
     """What one task attempt stages on one disk. Not thread-safe."""
 
@@ -147,6 +170,7 @@ class Staging:
         flush: bool,
         node_id: int = 0,
         attempt: str = "",
+        open_files: OpenFiles | None = None,
     ) -> None:
         """Set up.
 
@@ -155,6 +179,7 @@ class Staging:
             shared_bytes_max: what of each partition goes to the shared file.
             flush: whether all is on disk when it is finished.
             attempt: a random id, made up where none is given.
+            open_files: shared with the task's other disks.
         """
         self._files, self._staging_dir, self._node_id = files, staging_dir, node_id
         self._attempt_dir = staging_dir / transaction / (attempt or uuid.uuid4().hex)
@@ -162,6 +187,7 @@ class Staging:
         self._made = False
         self._shared: AppendFile | None = None
         self._own: dict[TopicPartition, AppendFile] = {}
+        self._open_files = open_files or OpenFiles()
         self._shared_bytes: dict[TopicPartition, int] = {}
         self._files_made: dict[TopicPartition, int] = {}
         self._extents: list[Extent] = []
@@ -176,9 +202,9 @@ class Staging:
         topic_partition = TopicPartition(topic.name, partition)
         try:
             file = self._file_for(topic, topic_partition, len(batch))
+            position = file.append(batch)
         except FileNotFoundError:
             raise gone(self._attempt_dir) from None
-        position = file.append(batch)
         name = str(file.path.relative_to(self._staging_dir))
         last = self._last.get(topic_partition)
         if last is not None:
@@ -210,8 +236,11 @@ class Staging:
         Raises:
             KafkaStorageError: the attempt's directory was removed.
         """
-        for file in self._open_files():
-            file.close(flush=self._flush)
+        try:
+            for file in self._all_files():
+                self._close(file, flush=self._flush)
+        except FileNotFoundError:
+            raise gone(self._attempt_dir) from None
         if self._made and not self._files.exists(self._attempt_dir):
             raise gone(self._attempt_dir)
         if self._flush and self._made:
@@ -221,13 +250,17 @@ class Staging:
 
     def abandon(self) -> None:
         """Remove what was staged: the task failed."""
-        for file in self._open_files():
-            file.close(flush=False)
+        for file in self._all_files():
+            self._close(file, flush=False)
         self._shared, self._own = None, {}
         self._files.remove_dir(self._attempt_dir)
 
-    def _open_files(self) -> list[AppendFile]:
+    def _all_files(self) -> list[AppendFile]:
         return [*self._own.values(), *([self._shared] if self._shared else [])]
+
+    def _close(self, file: AppendFile, *, flush: bool) -> None:
+        self._open_files.forget(file)
+        file.close(flush=flush)
 
     def _file_for(self, topic: Topic, topic_partition: TopicPartition, size: int) -> AppendFile:
         if not self._made:
@@ -242,11 +275,13 @@ class Staging:
         own = self._own.get(topic_partition)
         if own is None or own.size_in_bytes + size > topic.config.segment_bytes:
             if own is not None:
-                own.close(flush=self._flush)
+                self._close(own, flush=self._flush)
             number = self._files_made.get(topic_partition, 0)
             self._files_made[topic_partition] = number + 1
             path = self._attempt_dir / f"{topic.topic_id}-{topic_partition.partition}.{number}"
+            self._open_files.make_room()
             own = self._own[topic_partition] = AppendFile(self._files, path)
+        self._open_files.make_room(own)
         return own
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,10 +15,12 @@ from hypothesis import strategies as st
 
 from spark_kbatch.errors import RecordTooLargeError
 from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.producer.batch_memory import BatchMemory
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceRequest
 from spark_kbatch.producer_config import ProducerConfig
 from spark_kbatch.record import codec
+from spark_kbatch.record.builder import RecordBatchBuilder
 from spark_kbatch.topic_config import Topic, TopicConfig
 from tests import builders, reference
 from tests.builders import to_records
@@ -178,3 +182,44 @@ def test_batches_that_compress_well_keep_within_a_small_memory() -> None:
         for first in range(0, rows.num_rows, 1000):
             producer.append(rows.slice(first, 1000), "events")
     assert sum(len(kept.records(partition)) for partition in range(PARTITIONS)) == rows.num_rows
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "value_bytes"), [(1, 20), (1000, 1100)], ids=["one byte", "less than a record"]
+)
+@pytest.mark.parametrize("partitions", [1, PARTITIONS], ids=["one partition", "several"])
+def test_where_no_record_fits_batch_size_about_as_many_batches_are_made_as_there_are_records(
+    monkeypatch: pytest.MonkeyPatch, batch_size: int, value_bytes: int, partitions: int
+) -> None:
+    made = 0
+    try_builder = BatchMemory.try_builder
+
+    def counted(*arguments: Any) -> RecordBatchBuilder | None:
+        nonlocal made
+        made += 1
+        return try_builder(*arguments)
+
+    monkeypatch.setattr(BatchMemory, "try_builder", counted)
+    transport, count = Kept(), 600
+    values = [b"%08d" % number + b"v" * value_bytes for number in range(count)]
+    partition = pa.array([number % partitions for number in range(count)], pa.int32())
+    with a_producer(transport, batch_size=batch_size) as producer:
+        producer.append(pa.record_batch({"value": values, "partition": partition}), "events")
+    assert made < 4 * count
+    for number in range(partitions):
+        found = [record.value for record in transport.records(number)]
+        assert found == values[number::partitions]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_records_of_any_size_beside_each_other_keep_their_order(seed: int) -> None:
+    rng = random.Random(f"sizes {seed}")
+    sizes = [rng.choice([0, 50, 300, 1500, 5000, 40_000]) for _ in range(300)]
+    values = [b"%04d" % number + rng.randbytes(size) for number, size in enumerate(sizes)]
+    partition = pa.array([rng.randrange(PARTITIONS) for _ in values], pa.int32())
+    transport = Kept()
+    with a_producer(transport, batch_size=1000, buffer_memory=1 << 18) as producer:
+        producer.append(pa.record_batch({"value": values, "partition": partition}), "events")
+    for number in range(PARTITIONS):
+        wanted = [v for v, p in zip(values, partition.to_pylist(), strict=True) if p == number]
+        assert [record.value for record in transport.records(number)] == wanted

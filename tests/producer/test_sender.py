@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
 import os
 import random
+import shutil
 import threading
 import time
 from collections import Counter
@@ -24,7 +26,9 @@ from spark_kbatch.errors import (
     CorruptRecordError,
     InvalidRecordError,
     KafkaStorageError,
+    LockTimeoutError,
     OutOfOrderSequenceError,
+    ProducerForkedError,
     RequestTimedOutError,
 )
 from spark_kbatch.model import TopicPartition
@@ -629,3 +633,151 @@ def test_a_record_that_comes_while_the_sender_looks_is_numbered(
         assert offsets(futures) == [0]
     (header,) = headers(cluster)
     assert (header.producer_id, header.base_sequence) == (0, 0)
+
+
+# What cannot pass by waiting, and what others hold.
+
+
+def damage(directory: Path, how: str) -> None:
+    if how == "removed":
+        shutil.rmtree(directory)
+    elif how == "replaced by a file":
+        shutil.rmtree(directory)
+        directory.write_bytes(b"")
+    else:
+        (directory / "kbatch.state").write_bytes(b"\xff" * 8192)
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced by a file", "a damaged state"])
+def test_a_log_that_is_gone_or_damaged_fails_records_at_once_with_the_reason(
+    cluster: spark_kbatch.Cluster, how: str
+) -> None:
+    with producing(cluster) as producer:
+        assert offsets(send(producer, b"first")) == [0]
+        other = producer.send("events", b"other", partition=1)
+        other.result(10)
+        directory = cluster.metadata.log_directory(TopicPartition("events", 0))
+        damage(directory, how)
+        (failed,) = send(producer, b"second")
+        error = failed.exception(10)
+        assert isinstance(error, KafkaStorageError)
+        assert str(directory) in str(error)
+        assert producer.send("events", b"other", partition=1).result(10).offset == 1
+
+
+def test_a_cluster_that_is_deleted_fails_records_at_once(cluster: spark_kbatch.Cluster) -> None:
+    with producing(cluster) as producer:
+        assert offsets(send(producer, b"first")) == [0]
+        shutil.rmtree(cluster.path)
+        (failed,) = send(producer, b"second")
+        assert isinstance(failed.exception(10), KafkaStorageError)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EPERM], ids=os.strerror)
+def test_what_one_may_not_write_fails_at_once_with_its_cause(
+    cluster: spark_kbatch.Cluster, number: int
+) -> None:
+    transport = HeldTransport(a_log(cluster))
+    with producing(cluster, transport) as producer:
+        (future,) = send(producer, b"v")
+        transport.request(0).fail(KafkaStorageError.of(OSError(number, os.strerror(number))))
+        error = future.exception(10)
+        assert error is not None
+        assert os.strerror(number) in str(error)
+        assert isinstance(error.__cause__, OSError)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EMFILE], ids=os.strerror)
+def test_what_may_pass_is_tried_again_until_the_timeout_which_has_it_as_its_cause(
+    cluster: spark_kbatch.Cluster, number: int
+) -> None:
+    class Failing:
+        def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
+            raise KafkaStorageError.of(OSError(number, os.strerror(number)))
+
+    with producing(cluster, Failing(), delivery_timeout_ms=150, request_timeout_ms=100) as producer:
+        (future,) = send(producer, b"v")
+        error = future.exception(10)
+        assert isinstance(error, RequestTimedOutError)
+        assert f"the last attempt failed: [Errno {number}]" in str(error)
+        assert isinstance(error.__cause__, KafkaStorageError)
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC], ids=os.strerror)
+def test_why_there_is_no_producer_id_is_said(cluster: spark_kbatch.Cluster, number: int) -> None:
+    def no_id() -> int:
+        raise KafkaStorageError.of(OSError(number, os.strerror(number)), "no producer id")
+
+    producer = Producer(
+        parse_producer_options({"delivery_timeout_ms": 300, "request_timeout_ms": 200}),
+        a_log(cluster),
+        cluster.topic_to_write,
+        now_ms,
+        new_producer_id=no_id,
+    )
+    with producer:
+        error = producer.send("events", b"v").exception(10)
+    assert isinstance(error, KafkaStorageError if number == errno.EROFS else RequestTimedOutError)
+    assert os.strerror(number) in str(error)
+    assert error.__cause__ is not None
+
+
+def test_a_partition_that_others_have_locked_holds_no_other_up_and_fails_in_time(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    elsewhere = spark_kbatch.Cluster(str(cluster.path))
+    with producing(cluster, delivery_timeout_ms=1500, request_timeout_ms=1000) as producer:
+        with elsewhere.locks.partitions([TopicPartition("events", 0)]):
+            (held,) = send(producer, b"held")
+            for offset in range(3):
+                free = producer.send("events", b"free", partition=1)
+                assert free.result(1).offset == offset
+            error = held.exception(10)
+        assert isinstance(error, RequestTimedOutError)
+        assert isinstance(error.__cause__, LockTimeoutError)
+        assert "the lock of events-0 was not free" in str(error)
+        assert offsets(send(producer, b"later")) == [0]
+
+
+@pytest.mark.parametrize("acks", ["all", "0"])
+def test_a_lock_that_others_hold_for_a_while_is_no_attempt(
+    cluster: spark_kbatch.Cluster, acks: str
+) -> None:
+    elsewhere = spark_kbatch.Cluster(str(cluster.path))
+    held = elsewhere.locks.partitions([TopicPartition("events", 0)])
+    held.__enter__()
+    timer = threading.Timer(0.6, held.__exit__, (None, None, None))
+    timer.start()
+    with producing(cluster, retries=0, acks=acks, enable_idempotence=False) as producer:
+        assert [future.exception(10) for future in send(producer, b"v")] == [None]
+        producer.close(10)
+    timer.join()
+    assert values(cluster) == [b"v"]
+
+
+def test_a_forked_child_is_told_that_the_producer_is_its_parents(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    transport = HeldTransport(a_log(cluster))
+    with producing(cluster, transport) as producer:
+        (pending,) = send(producer, b"v")
+        transport.request(0)
+
+        def use() -> None:
+            for refused in (
+                lambda: producer.send("events", b"v"),
+                lambda: producer.send_arrow("events", {"value": [b"v"]}),
+                producer.flush,
+                pending.result,
+            ):
+                with pytest.raises(ProducerForkedError, match="make a producer in each process"):
+                    refused()
+            producer.close()
+
+        # Locks of the parent's threads stay taken in the child.
+        with producer._accumulator._lock, producer.pool._lock:
+            child = run_child(use)
+        _, status = os.waitpid(child, 0)
+        assert status == 0
+        transport.request(0).deliver()
+        assert offsets([pending]) == [0]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from pathlib import Path
 
 import pytest
 
+from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.log.files import Files
 from spark_kbatch.topic_config import Topic, TopicConfig
-from spark_kbatch.transaction.staging import Extent, Staging
+from spark_kbatch.transaction.staging import Extent, OpenFiles, Staging
 from tests.faults import Fault, FaultyFiles, open_files
 
 TOPICS = {name: Topic(name, f"id of {name}", 3, TopicConfig()) for name in ("clicks", "views")}
@@ -144,3 +146,59 @@ def test_a_task_that_fails_at_any_step_can_be_abandoned(tmp_path: Path, at: int)
     staging.abandon()
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not open_files(tmp_path)
+
+
+@pytest.mark.parametrize("flush", [True, False], ids=["flushed", "not flushed"])
+def test_of_many_files_of_their_own_few_are_open(tmp_path: Path, flush: bool) -> None:
+    topic = Topic("clicks", "id", 30, TopicConfig(segment_bytes=100))
+    most = OpenFiles(4)
+    disks = [
+        Staging(Files(), tmp_path / name, "job", shared_bytes_max=0, flush=flush, open_files=most)
+        for name in ("staging-0", "staging-1")
+    ]
+    for number in range(5):
+        for partition in range(30):
+            for disk in disks:
+                disk.send(topic, partition, bytes([number, partition]) * 15, 1)
+                assert len(open_files(tmp_path)) <= 4
+    for name, disk in zip(("staging-0", "staging-1"), disks, strict=True):
+        extents = disk.finish()
+        for partition in range(30):
+            wanted = b"".join(bytes([number, partition]) * 15 for number in range(5))
+            assert bytes_of(tmp_path / name, extents, "clicks", partition) == wanted
+    assert open_files(tmp_path) == []
+
+
+def test_each_file_is_flushed_also_one_that_is_not_open(tmp_path: Path) -> None:
+    flushed = set()
+
+    class Noting(Files):
+        def flush_descriptor(self, descriptor: int) -> None:
+            flushed.add(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+            super().flush_descriptor(descriptor)
+
+    topic = Topic("clicks", "id", 9, TopicConfig())
+    most = OpenFiles(2)
+    disk = Staging(Noting(), tmp_path, "job", shared_bytes_max=0, flush=True, open_files=most)
+    for partition in range(9):
+        disk.send(topic, partition, b"x" * 10, 1)
+    disk.finish()
+    assert {f"id-{partition}.0" for partition in range(9)} <= flushed
+
+
+@pytest.mark.parametrize("then", ["written to", "finished"])
+def test_a_file_that_is_gone_when_it_is_opened_again_names_the_option(
+    tmp_path: Path, then: str
+) -> None:
+    topic = Topic("clicks", "id", 2, TopicConfig())
+    disk = Staging(
+        Files(), tmp_path, "job", shared_bytes_max=0, flush=True, open_files=OpenFiles(1)
+    )
+    for partition in (0, 1):
+        disk.send(topic, partition, b"x", 1)
+    shutil.rmtree(tmp_path / "job")
+    use = disk.finish if then == "finished" else lambda: disk.send(topic, 0, b"x", 1)
+    with pytest.raises(KafkaStorageError, match=r"staging\.retention\.ms"):
+        use()
+    disk.abandon()
+    assert open_files(tmp_path) == []
