@@ -58,9 +58,11 @@ def test_python_blocks_run_as_pasted_and_print_what_the_readme_shows(tmp_path: P
     python.chmod(0o755)
     environment["PATH"] = f"{python.parent}{os.pathsep}{environment['PATH']}"
     environment |= SHORT_LIVED_SPARK
+    folder = tmp_path / "empty"
+    folder.mkdir()
     run = subprocess.run(
         [sys.executable, "-c", script],
-        cwd=tmp_path,
+        cwd=folder,
         env=environment,
         capture_output=True,
         text=True,

@@ -16,6 +16,7 @@ and `Probe` lets a task see that it looks at the driver's PATH.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import json
 import os
@@ -49,6 +50,7 @@ CLUSTER_FILE = "cluster.json"
 FORMAT_VERSION = 2  # of a cluster that is created; one that exists keeps its own
 READ_VERSIONS = (1, 2)
 PARTITIONS_MAX = 100_000  # of one topic: a damaged file must not ask for all memory
+_TOPICS_NAMED_MAX, _NEAREST = 20, 5  # where a topic does not exist: of more only the nearest
 _NEXT_PRODUCER_ID = "next_producer_id"
 _MIRROR = "mirror-"
 _MIRRORED = {CLUSTER_FILE, "topics", "partitions"}
@@ -561,9 +563,13 @@ class Metadata:
         topic = self.find_topic(name)
         if topic is None:
             self._ensure_not_lost(name)
-            known = ", ".join(self.topic_names()) or "none"
+            names = self.topic_names()
+            known = f"its topics: {', '.join(names) or 'none'}"
+            if len(names) > _TOPICS_NAMED_MAX:
+                near = difflib.get_close_matches(name, names, n=_NEAREST, cutoff=0.0)
+                known = f"of its {len(names)} topics the nearest are: {', '.join(near)}"
             raise UnknownTopicOrPartitionError(
-                f"topic {name!r} does not exist in {self.path}; its topics: {known}"
+                f"topic {name!r} does not exist in {self.path}; {known}"
             )
         return topic
 

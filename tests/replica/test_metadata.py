@@ -452,6 +452,17 @@ def test_unknown_topic_is_refused_with_those_that_exist(tmp_path: Path) -> None:
     )
 
 
+def test_unknown_topic_among_many_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    topics = {f"other.{number}": 1 for number in range(20)} | {"orders.eu": 1}
+    metadata = builders.a_cluster(tmp_path, topics=topics).metadata
+    with pytest.raises(
+        UnknownTopicOrPartitionError, match=r"of its 21 topics the nearest are: orders\.eu, "
+    ) as error:
+        metadata.topic("orders-eu")
+
+    assert len(str(error.value).split(", ")) == 5
+
+
 def test_topic_name_does_not_lead_out_of_the_cluster(tmp_path: Path) -> None:
     metadata = builders.a_cluster(tmp_path).metadata
     with pytest.raises(InvalidTopicError):
