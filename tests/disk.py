@@ -28,7 +28,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from spark_kbatch.log.files import Buffer, Files
@@ -295,6 +295,13 @@ class DiskFiles(Files):
         with self.disk.changed:
             exists = self._find(directory) is not None
             return list(self._directory(directory).entries)[:count] if exists else []
+
+    def sizes(self, directory: Path, names: Iterable[str]) -> Sequence[int]:
+        paths = [directory / name for name in names]
+        return [self.size(path) if self.exists(path) else -1 for path in paths]
+
+    def holds(self, directory: Path, name: str) -> bool:
+        return self.exists(directory / name)
 
     def version(self, directory: Path) -> tuple[int, int]:
         with self.disk.changed:

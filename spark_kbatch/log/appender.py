@@ -23,6 +23,7 @@ from spark_kbatch.log.segment import (
     TIME_INDEX_ENTRY,
     SegmentIndexer,
     last_indexed_timestamp,
+    make_files,
     segment_paths,
 )
 from spark_kbatch.log.state import LogState, boot_id
@@ -377,9 +378,8 @@ class LogAppender:
         self._paths = segment_paths(self._log.directory, self.next_offset)
         self._size = self._index_size = self._time_index_size = 0
         self._segment_time = None
-        for path in self._paths:
-            self._files.write(path, 0, b"")
-            self._touched[path] = None
+        make_files(self._files, self._paths)
+        self._touched.update(dict.fromkeys(self._paths))
         self._made_files = True
 
     def _write_log(self, *parts: Buffer) -> None:

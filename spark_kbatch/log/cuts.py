@@ -30,18 +30,31 @@ def cut_offsets(
     if start_offset >= end_offset or last < first:
         return []
     try:
-        views = [segments.view(at) for at in range(first, last + 1)]
+        return _cut(files, segments, first, last, (start_offset, end_offset), piece_bytes)
     except FileNotFoundError:
         return []  # deleted since; what that means is seen when the range is read
-    if sum(view.size_in_bytes for view in views) <= piece_bytes:
+
+
+def _cut(
+    files: Files,
+    segments: Segments,
+    first: int,
+    last: int,
+    edges: tuple[int, int],
+    piece_bytes: int,
+) -> list[int]:
+    """As `cut_offsets`, of a range that lies in the segments from `first` to `last`."""
+    start_offset, end_offset = edges
+    sizes = segments.sizes_of(first, last + 1)
+    if sum(sizes) <= piece_bytes:
         return []
-    begin = _position(files, views[0], start_offset)
-    end = views[-1].size_in_bytes
-    if end_offset < views[-1].next_offset:
-        end = _position(files, views[-1], end_offset)
+    begin = _position(files, segments.view(first), start_offset)
+    end, last_view = sizes[-1], segments.view(last)
+    if end_offset < last_view.next_offset:
+        end = _position(files, last_view, end_offset)
     ends, total = [], -begin  # of each segment, in bytes from the range's begin
-    for view in views[:-1]:
-        total += view.size_in_bytes
+    for size in sizes[:-1]:
+        total += size
         ends.append(total)
     ends.append(total + end)
     pieces = -(-ends[-1] // piece_bytes)
@@ -50,7 +63,7 @@ def cut_offsets(
         target = ends[-1] * piece // pieces
         at = bisect.bisect_right(ends, target)
         position = target - (ends[at - 1] if at else -begin)
-        offset = _offset_behind(files, views[at], position)
+        offset = _offset_behind(files, segments.view(first + at), position)
         if (cuts[-1] if cuts else start_offset) < offset < end_offset:
             cuts.append(offset)
     return cuts

@@ -51,7 +51,13 @@ from spark_kbatch.log.headers import (
 from spark_kbatch.log.leader_epochs import LeaderEpochCache
 from spark_kbatch.log.log_producers import LogProducers
 from spark_kbatch.log.replay import AbortedSearch
-from spark_kbatch.log.segment import SegmentExtent, base_offset_of, segment_paths
+from spark_kbatch.log.segment import (
+    SegmentExtent,
+    base_offset_of,
+    first_made_name,
+    log_name,
+    segment_paths,
+)
 from spark_kbatch.log.state import (
     STATE_FILE,
     LogState,
@@ -113,6 +119,7 @@ class PartitionLog:
         self._checked: tuple[LogState | None, LogState | None] = (None, None)
         self.producers = LogProducers(self)
         self._aborted = AbortedSearch(files)
+        self._is_swept = False  # whether `cut` has looked at all segments
 
     def create(self, topic_id: str) -> None:
         """Make the directory of an empty log, on disk on return; what was there is removed."""
@@ -214,8 +221,19 @@ class PartitionLog:
 
     def size_in_bytes(self, state: LogState) -> int:
         """Of all batches."""
-        rolled = self.segments(state)[:-1]
-        return state.segment_size + sum(map(self.log_size, rolled))
+        return sum(self.sizes(state, self.segments(state)))
+
+    def sizes(self, state: LogState, bases: Sequence[int]) -> list[int]:
+        """Return the sizes of segments in bytes; 0 for one that is gone."""
+        return [max(size, 0) for size in self._sizes(state, bases)]
+
+    def _sizes(self, state: LogState, bases: Sequence[int]) -> list[int]:
+        active = state.segment_base_offset
+        found = self.files.sizes(self.directory, map(log_name, bases))
+        return [
+            state.segment_size if base == active else size
+            for base, size in zip(bases, found, strict=True)
+        ]
 
     def log_size(self, base: int) -> int:
         """Of a segment's file; 0 where it is gone, which readers may find without a lock."""
@@ -376,20 +394,32 @@ class PartitionLog:
     ) -> list[int]:
         """Where to cut a range into pieces of about `piece_bytes`; as `cuts.cut_offsets`."""
         bases = self._whole_segments(state)
-        segments = Segments(bases, lambda at: self._view(state, bases, at))
+        segments = Segments(
+            bases,
+            lambda at: self._view(state, bases, at),
+            sizes=lambda first, stop: self._sizes(state, bases[first:stop]),
+        )
         return cut_offsets(self.files, segments, start_offset, end_offset, piece_bytes)
 
-    def cut(self, state: LogState) -> LogState:
+    def cut(self, state: LogState, *, thorough: bool = False) -> LogState:
         """Remove what lies past the recorded ends, after a look at what may have been lost.
 
         The caller holds the partition's lock, and goes on from the state that is returned.
         `recovery.py` says what may be found.
 
+        Args:
+            thorough: whether to look at all segments, as the first time, where the active one
+                shows nothing.
+
         Raises:
             KafkaStorageError: what was flushed is not there.
         """
         try:
-            return recovery.cut(self, state)
+            if self._is_swept and not thorough and recovery.is_clean(self, state):
+                return recovery.cut_active(self, state)
+            state = recovery.cut(self, state)
+            self._is_swept = True
+            return state
         except FileNotFoundError as error:
             raise self._gone(Path(error.filename)) from error
 
@@ -430,9 +460,17 @@ class PartitionLog:
         return after
 
     def is_as_recorded(self, state: LogState) -> bool:
-        """Whether the active segment is as long as its state says, which is of this boot."""
-        size = self.log_size(state.segment_base_offset)
-        return size == state.segment_size and state.boot_id == boot_id()
+        """Whether the active segment is as long as its state says, which is of this boot.
+
+        Nor does a segment begin at the log's end, as a dead writer's does that had begun one.
+        """
+        active, end = state.segment_base_offset, state.log_end_offset
+        (size,) = self.files.sizes(self.directory, (log_name(active),))
+        return (
+            max(size, 0) == state.segment_size
+            and state.boot_id == boot_id()
+            and (active == end or not self.files.holds(self.directory, first_made_name(end)))
+        )
 
     def headers(
         self, base: int, position: int, end_position: int, *, messages_together: bool = False

@@ -44,6 +44,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import logging
+import operator
 from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -59,6 +60,7 @@ from spark_kbatch.log.segment import (
     RELATIVE_OFFSET_MAX,
     SegmentIndexer,
     base_offset_of,
+    log_name,
     segment_paths,
 )
 from spark_kbatch.log.state import LogState, boot_id, read_state
@@ -109,15 +111,40 @@ def cut(log: PartitionLog, state: LogState) -> LogState:
     every = [base for base in map(base_offset_of, names) if base is not None]
     bases = [base for base in every if base <= state.segment_base_offset]
     state = _recovered(log, state, set(names), bases)
-    for name in names:
-        base = base_offset_of(f"{name.partition('.')[0]}.log")
-        if base is not None and base > state.segment_base_offset and name.endswith(_SEGMENT_FILES):
-            files.remove(directory / name)
+    # The last first, so that who dies meanwhile leaves a file of the segment at the log's end.
+    last = f"{state.segment_base_offset:020d}."
+    for name in reversed(names):
+        if name[:21] > last and name[20:].endswith(_SEGMENT_FILES):
+            if base_offset_of(f"{name[:20]}.log") is not None:
+                files.remove(directory / name)
+    return cut_active(log, state)
+
+
+def is_clean(log: PartitionLog, state: LogState) -> bool:
+    """Return True if the active segment shows that nothing is left behind it, and nothing is lost.
+
+    Who dies while it writes leaves one of these, whatever else: bytes behind the active segment, for
+    these are written before the next segment is made; or a segment at the log's end, which is removed
+    last. A state is lowered before batches are removed, and then the same shows. So the directory of a
+    log, once it was looked at, need not be listed again.
+    """
+    active = log_name(state.segment_base_offset)
+    return (
+        log.is_as_recorded(state)
+        and log.files.holds(log.directory, active)
+        and not lacks_index_entries(log, state)
+        and bool(readable_epochs(log.files, log.directory))
+    )
+
+
+def cut_active(log: PartitionLog, state: LogState) -> LogState:
+    """Cut what lies past the recorded ends in the active segment, and epochs; the same state."""
+    files, directory = log.files, log.directory
     for path, size in _recorded_sizes(directory, state):
         if files.exists(path) and files.size(path) > size:
             files.truncate(path, size)
     aborted = transaction_index.transaction_index_path(directory, state.segment_base_offset)
-    if aborted.name in names:
+    if files.exists(aborted):
         transaction_index.truncate(
             files, directory, state.segment_base_offset, state.log_end_offset
         )
@@ -177,20 +204,19 @@ def _bases_without_indexes(
     """Segments with an index missing, and the active one with an index that is too short."""
     found = {
         base for base in bases[:-1]
-        if not {path.name for path in segment_paths(log.directory, base)[1:]} <= names
+        if f"{base:020d}.index" not in names or f"{base:020d}.timeindex" not in names
     }  # fmt: skip
-    log_name = segment_paths(log.directory, state.segment_base_offset).log.name
-    if log_name not in names or lacks_index_entries(log, state):
+    if log_name(state.segment_base_offset) not in names or lacks_index_entries(log, state):
         found.add(state.segment_base_offset)
     return found
 
 
 def lacks_index_entries(log: PartitionLog, state: LogState) -> bool:
     """Return True if an index of the active segment is missing, or shorter than recorded."""
-    return any(
-        not log.files.exists(path) or log.files.size(path) < recorded
-        for path, recorded in _recorded_sizes(log.directory, state)[1:]
-    )
+    recorded = (state.index_size, state.time_index_size)
+    stem = f"{state.segment_base_offset:020d}"
+    found = log.files.sizes(log.directory, (f"{stem}.index", f"{stem}.timeindex"))
+    return any(map(operator.lt, found, recorded))
 
 
 def with_indexes_of_active(log: PartitionLog, state: LogState) -> LogState:

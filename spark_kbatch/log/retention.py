@@ -36,7 +36,7 @@ from typing import NamedTuple
 from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
 from spark_kbatch.log import overwritten
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.segment import segment_paths
+from spark_kbatch.log.segment import make_files, segment_paths
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import Deletion
 from spark_kbatch.record.header import NO_TIMESTAMP
@@ -128,8 +128,7 @@ def _carry_out(log: PartitionLog, state: LogState, planned: Deletion, now_ms: in
     if state.segment_base_offset in planned.segments:
         end = state.log_end_offset
         paths = segment_paths(log.directory, end)
-        for path in paths:
-            files.write(path, 0, b"")
+        make_files(files, paths)
         files.flush([*paths, log.directory])
         after = after._replace(
             segment_base_offset=end,
@@ -160,7 +159,7 @@ def _deletion(
     return Deletion(
         log_start_offset=log_start_offset,
         segments=tuple(segment.base_offset for segment in segments),
-        size_in_bytes=sum(_size(segment, log, state) for segment in segments),
+        size_in_bytes=sum(log.sizes(state, [segment.base_offset for segment in segments])),
         files=tuple(_old_deleted_files(log, now_ms)),
     )
 
@@ -168,11 +167,6 @@ def _deletion(
 def _segments(log: PartitionLog, state: LogState) -> list[_Segment]:
     bases = log.segments(state)
     return list(map(_Segment, bases, [*bases[1:], state.log_end_offset]))
-
-
-def _size(segment: _Segment, log: PartitionLog, state: LogState) -> int:
-    active = segment.base_offset == state.segment_base_offset
-    return state.segment_size if active else log.log_size(segment.base_offset)
 
 
 def _below_log_start(segments: list[_Segment], state: LogState) -> int:
@@ -201,7 +195,7 @@ def _by_size(segments: list[_Segment], log: PartitionLog, state: LogState) -> in
     limit = log.config.retention_bytes
     if limit == NO_LIMIT:
         return 0
-    sizes = [_size(segment, log, state) for segment in segments]
+    sizes = log.sizes(state, [segment.base_offset for segment in segments])
     excess = sum(sizes) - limit
     for number, segment in enumerate(segments):
         excess -= sizes[number]
@@ -229,7 +223,7 @@ def _is_older(segment: _Segment, log: PartitionLog, state: LogState, oldest_ms: 
         if newest >= oldest_ms:
             return False
         # The index has no checksum, and what is deleted does not come back: the batches must agree.
-        size = _size(segment, log, state)
+        (size,) = log.sizes(state, [segment.base_offset])
         for _, header in log.headers(segment.base_offset, 0, size, messages_together=True):
             newest = max(newest, header.max_timestamp)
     except CorruptRecordError as error:
@@ -246,7 +240,7 @@ def _old_deleted_files(log: PartitionLog, now_ms: int) -> list[str]:
     delay_ms = log.config.file_delete_delay_ms
     found = []
     for name in log.files.list(log.directory):
-        if _SEGMENT_FILE.fullmatch(name.removesuffix(_DELETED)) and name.endswith(_DELETED):
+        if name.endswith(_DELETED) and _SEGMENT_FILE.fullmatch(name.removesuffix(_DELETED)):
             with contextlib.suppress(FileNotFoundError):  # removed since it was listed
                 if now_ms - log.files.modified_ms(log.directory / name) >= delay_ms:
                     found.append(name)

@@ -55,10 +55,30 @@ def segment_paths(directory: Path, base_offset: int) -> SegmentPaths:
     return SegmentPaths(*(directory / f"{stem}.{end}" for end in ("log", "index", "timeindex")))
 
 
+def log_name(base_offset: int) -> str:
+    """Return the name of a segment's .log file."""
+    return f"{base_offset:020d}.log"
+
+
+def make_files(files: Files, paths: SegmentPaths) -> None:
+    """Make the files of an empty segment, that of `first_made_name` first."""
+    for path in (paths.offset_index, paths.log, paths.time_index):
+        files.write(path, 0, b"")
+
+
+def first_made_name(base_offset: int) -> str:
+    """Return the name of the file that is made first of a segment, and is removed last.
+
+    Where it is missing the segment has no files.
+    """
+    return f"{base_offset:020d}.index"
+
+
 def base_offset_of(name: str) -> int | None:
     """The base offset in the name of a .log file; None for any other name."""
-    stem, dot, end = name.partition(".")
-    return int(stem) if dot and end == "log" and len(stem) == 20 and stem.isdigit() else None
+    # Most names of a log with many segments are of other files: those are told apart at once.
+    is_log = len(name) == 24 and name.endswith(".log") and name[:20].isdigit()
+    return int(name[:20]) if is_log else None
 
 
 class SegmentIndexer:

@@ -58,6 +58,22 @@ class Segments(NamedTuple):
     bases: Sequence[int]  # base offsets, ascending
     view: Callable[[int], SegmentView]  # the segment at that place in `bases`
     active: Largest | None = None  # of the last one; None: to be looked up
+    # Of the segments at [first, stop), in bytes, -1 for one that is gone; None: as `view` says.
+    sizes: Callable[[int, int], Sequence[int]] | None = None
+
+    def sizes_of(self, first: int, stop: int) -> Sequence[int]:
+        """Return the sizes of the segments at [first, stop).
+
+        Raises:
+            FileNotFoundError: one of them is gone.
+        """
+        if self.sizes is None:
+            return [self.view(at).size_in_bytes for at in range(first, stop)]
+        found = self.sizes(first, stop)
+        if -1 in found:
+            gone = self.bases[first + found.index(-1)]
+            raise FileNotFoundError(f"the segment that begins at offset {gone}")
+        return found
 
 
 class TimeLookup:
