@@ -366,6 +366,10 @@ def history(
         return
     if topic is not None:
         cluster.topic(topic)
+    first = cluster.first_commit()
+    if first > 0:
+        message = f"the history begins with commit {first}: earlier ones are no longer kept"
+        click.echo(message, err=True)
     commits = itertools.islice(cluster.history(topic), limit)
     if as_json:
         for commit in commits:

@@ -228,8 +228,12 @@ class Cluster(TopicReader):
     # Commits.
 
     def history(self, topic: str | None = None) -> Iterator[Commit]:
-        """All commits of Spark jobs, or those that touched a topic, the newest first."""
+        """All commits of Spark jobs that are kept, or those that touched a topic, the newest first."""
         return self._history.read(self.snapshots.replicas, topic)
+
+    def first_commit(self) -> int:
+        """Return the number of the oldest commit that `history` keeps; earlier ones are gone."""
+        return self._history.first_number(self.snapshots.replicas)
 
     def find_commit(self, number: int) -> Commit:
         """The commit with a number that `history` shows; raises as `History.find`."""
@@ -518,6 +522,7 @@ class Cluster(TopicReader):
             replicas_timeout_ms=options.request_timeout_ms,
             staging_retention_ms=options.staging_retention_ms,
             id_expiration_ms=options.transactional_id_expiration_ms,
+            commits_retention_bytes=options.commits_retention_bytes,
         )
 
     def producer(self, **options: Any) -> Producer:

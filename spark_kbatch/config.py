@@ -46,6 +46,7 @@ FOREIGN_ENDS = ("log", "checkpoint")
 # allows by default; snappy (21 : 1) and lz4 (255 : 1) make less.
 MAX_DECOMPRESSED_BATCH_BYTES = 1 << 30
 STAGING_RETENTION_MS = 7 * 24 * 3600 * 1000
+COMMITS_RETENTION_BYTES = 256 * MiB
 _TXN_APP_ID_LENGTH_MAX = 1000  # their UTF-8 has a 16-bit length in the log
 _DOTTED_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -76,6 +77,7 @@ class WriteOptions:
     txn_version: int | None
     overwrite_delete_delay_ms: int
     transactional_id_expiration_ms: int | None
+    commits_retention_bytes: int
 
     def ensure_are_of(self, topic: Topic) -> None:
         """Check that a topic which exists is as these would have made it.
@@ -204,6 +206,7 @@ WRITE_OPTIONS = (
     Option("overwrite.delete.delay.ms", parse_number(0, LONG_MAX), "0 or more", "3600000", "How long what `mode(\"overwrite\")` replaces stays on disk, for readers that began before."),
     Option("flush", parse_boolean, "true, false", "true", "Whether a commit is on disk before it is acknowledged. With false a killed process loses nothing, a power loss may lose the last commits."),
     Option("staging.retention.ms", parse_number(60_000, LONG_MAX), "60000 or more", str(STAGING_RETENTION_MS), "A job is dead when nobody has written to any of its staged files for so long; the next commit removes them. More than the longest time for which all tasks of a job may be silent."),
+    Option("commits.retention.bytes", parse_number(-1, LONG_MAX), "-1 or more", str(COMMITS_RETENTION_BYTES), "About how much of `__commits`, the history of commits, is kept: the oldest commits go while it has more; -1 keeps all. A commit takes 300 bytes, and 8 for each partition of its topics."),
     Option("txnAppId", _txn_app_id, "1 to 1000 characters", "not set", "With `txnVersion`: names who writes, such as a query and one of its sinks. Of each name a version is written once."),
     Option("transactional.id.expiration.ms", parse_number(1, LONG_MAX), "1 or more", "not set", "After how long without a commit a stream, or a `txnAppId`, is forgotten, so that one which comes again then is written again. Not set, each is kept, in about 100 bytes."),
     Option("txnVersion", parse_number(0, 2**63 - 1), "0 or more", "not set", "Of this write; grows. A write whose version is not above the last one of its `txnAppId` comes again and is dropped, with a warning. Batch writes only."),
@@ -243,4 +246,5 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         txn_version=given.get("txnVersion"),
         overwrite_delete_delay_ms=given.get("overwrite.delete.delay.ms", 3_600_000),
         transactional_id_expiration_ms=given.get("transactional.id.expiration.ms"),
+        commits_retention_bytes=given.get("commits.retention.bytes", COMMITS_RETENTION_BYTES),
     )

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_kbatch.config import STAGING_RETENTION_MS
+from spark_kbatch.config import COMMITS_RETENTION_BYTES, STAGING_RETENTION_MS
 from spark_kbatch.errors import (
     CommitError,
     KafkaStorageError,
@@ -31,7 +31,7 @@ from spark_kbatch.replica.manager import ACKS_ALL, ReplicaManager
 from spark_kbatch.replica.metadata import Probe
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.partition_view import Replica
-from spark_kbatch.topic_config import Topic
+from spark_kbatch.topic_config import NO_LIMIT, Topic
 from spark_kbatch.transaction import rewriting
 from spark_kbatch.transaction.history import COMMITS, NOBODY, Author, Commit, History, pack
 from spark_kbatch.transaction.messages import (
@@ -56,6 +56,7 @@ UNKNOWN = (
 )
 
 
+_COMMITS_SEGMENTS = 8  # in which as many bytes of the history lie as are kept
 _PAUSE_S = 0.1  # between looks at disks that may be back
 
 
@@ -101,6 +102,7 @@ class Coordinator:
         replicas_timeout_ms: int = 0,
         staging_retention_ms: int = STAGING_RETENTION_MS,
         id_expiration_ms: int | None = None,
+        commits_retention_bytes: int = COMMITS_RETENTION_BYTES,
     ) -> None:
         """Set up.
 
@@ -109,12 +111,14 @@ class Coordinator:
                 topic's min.insync.replicas; with 0 and 1 those that are in sync are enough.
             replicas_timeout_ms: how long it waits for them before.
             id_expiration_ms: how long an id that commits no more is kept; None for ever.
+            commits_retention_bytes: about how much of the history is kept; NO_LIMIT for all.
         """
         self._manager, self._now_ms = manager, now_ms
         self._acks, self._replicas_timeout_ms = acks, replicas_timeout_ms
         self._adopt_min_bytes, self._flush = adopt_min_bytes, flush
         self._id_expiration_ms = id_expiration_ms
         self._staging_retention_ms = staging_retention_ms
+        self._commits_retention_bytes = commits_retention_bytes
         self._sequences = Sequences(manager, flush=flush)
         self._history = History(manager)
 
@@ -170,6 +174,7 @@ class Coordinator:
         except (OSError, KBatchError) as error:
             raise CommitError(progress.outcome, str(error)) from error
         self._delete_old_segments(by_partition, overwrite)
+        self._delete_old_commits()
         return True
 
     def _publish_locked(
@@ -295,6 +300,31 @@ class Coordinator:
                 self._manager.delete_old_segments(limited, self)
         except (OSError, KBatchError) as error:
             logger.warning("old segments stay for now: %s", error)
+
+    def _delete_old_commits(self) -> None:
+        """Keep `__commits` small, after a commit that has begun a segment there.
+
+        What goes wrong is not the commit's, and comes up again with the next segment.
+        """
+        limit = self._commits_retention_bytes
+        if limit == NO_LIMIT:
+            return
+        try:
+            _, log, state = self._manager.replica(COMMITS)
+            if state.segment_base_offset + 1 != state.log_end_offset:
+                return
+            bases = log.segments(state)
+            sizes = log.sizes(state, bases)
+            excess, start_offset = sum(sizes) - limit, 0
+            for size, next_offset in zip(sizes, bases[1:], strict=False):
+                excess -= size
+                if excess < 0:
+                    break
+                start_offset = next_offset
+            if start_offset > state.log_start_offset:
+                self._manager.delete_records({COMMITS: start_offset}, self)
+        except (OSError, KBatchError) as error:
+            logger.warning("old commits stay in %s for now: %s", COMMITS, error)
 
     def _is_duplicate(self, transactional_id: str, sequence: int) -> bool:
         if sequence == NO_TRANSACTION_SEQUENCE:
@@ -447,6 +477,9 @@ class Coordinator:
 
         def place(replica: Replica) -> LogState:
             appender = LogAppender(replica.log, replica.state, now_ms=commit.time_ms)
+            limit = self._commits_retention_bytes
+            if limit != NO_LIMIT and replica.state.segment_size >= limit // _COMMITS_SEGMENTS:
+                appender.begin_segment()
             appender.append(pack(commit))
             return appender.finish(flush=self._flush)
 

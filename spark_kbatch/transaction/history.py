@@ -3,6 +3,9 @@
 A commit's record is placed and flipped as one more partition of that commit, so it is there exactly
 where the data is. Its offset is the number of the commit. Nothing that decides anything reads it.
 
+The oldest commits go while there are more than commits.retention.bytes: by segments, of which so many
+bytes have eight. Numbers go on.
+
     key     transactional id
     value   JSON: version, time (ms), mode ("append", "overwrite"), transactional_id, sequence (-1 for
             none), application_id, query_id, user, records, bytes;
@@ -20,7 +23,12 @@ import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from spark_kbatch.errors import ConfigError, CorruptRecordError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import (
+    ConfigError,
+    CorruptRecordError,
+    KafkaStorageError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
@@ -125,8 +133,13 @@ class History:
                 replication_factor=len(transactions.replicas),
             )
 
+    def first_number(self, replicas: Replicas) -> int:
+        """Return the number of the oldest commit that is kept; the next one's where none is."""
+        found = self._replica(replicas)
+        return found.state.log_start_offset if found else 0
+
     def read(self, replicas: Replicas, topic: str | None = None) -> Iterator[Commit]:
-        """All commits, or those that touched a topic, the newest first."""
+        """All commits that are kept, or those that touched a topic, the newest first."""
         found = self._replica(replicas)
         if found is None:
             return
@@ -134,7 +147,15 @@ class History:
         end = state.high_watermark
         while end > state.log_start_offset:
             first = max(end - _PAGE, state.log_start_offset)
-            page = list(_commits(log, state, first, end))
+            try:
+                page = list(_commits(log, state, first, end))
+            except (FileNotFoundError, KafkaStorageError):
+                start = self.first_number(replicas)
+                if start <= first:
+                    raise
+                # The oldest went meanwhile; what is left of them has been read, or is read now.
+                state = state._replace(log_start_offset=start)
+                continue
             yield from (c for c in reversed(page) if topic is None or topic in c.topics)
             end = first
 
@@ -142,10 +163,16 @@ class History:
         """The commit of this number.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: there is none, or it is no longer kept.
         """
         found = self._replica(replicas)
         start, end = (found.state.log_start_offset, found.state.high_watermark) if found else (0, 0)
+        if found is not None and number < start:
+            kept = f"the history keeps commits {start} to {end - 1}" if end > start else "none is"
+            raise ConfigError(
+                f"commit {number} is no longer kept: {kept}; option 'commits.retention.bytes' of writes "
+                "says how much of it"
+            )
         if found is None or not start <= number < end:
             there_are = (
                 f"there are commits {start} to {end - 1}" if end > start else "there is none"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.config import COMMITS_RETENTION_BYTES
 from spark_kbatch.errors import ConfigError, CorruptRecordError
 from spark_kbatch.log.files import Files
 from spark_kbatch.model import AppendOrigin, TopicPartition
@@ -31,11 +32,21 @@ def cluster(tmp_path: Path) -> Cluster:
     return builders.a_cluster(tmp_path, topics=TOPICS)
 
 
-def write(cluster: Cluster, *places: tuple[str, int], transaction: str = "job", **named: object) -> None:  # fmt: skip
+def write(
+    cluster: Cluster,
+    *places: tuple[str, int],
+    transaction: str = "job",
+    retention: int = COMMITS_RETENTION_BYTES,
+    **named: object,
+) -> None:
     """A batch of two records into each of these partitions."""
     extents = builders.staged(cluster, {place: [BATCH] for place in places})
     coordinator = Coordinator(
-        cluster.manager, lambda: builders.FIRST_TIMESTAMP_MS, adopt_min_bytes=1 << 20, flush=False
+        cluster.manager,
+        lambda: builders.FIRST_TIMESTAMP_MS,
+        adopt_min_bytes=1 << 20,
+        flush=False,
+        commits_retention_bytes=retention,
     )
     coordinator.commit(extents, transactional_id=transaction, **named)  # type: ignore[arg-type]
 
@@ -203,3 +214,65 @@ def test_killed_at_any_step_a_commit_is_in_the_history_where_its_data_is(tmp_pat
         ensure_sound(crashed.manager.log(COMMITS))
         shutil.rmtree(path)
     assert seen == {1, 2}
+
+
+# What is kept.
+
+
+def test_the_oldest_commits_go_and_numbers_go_on(cluster: Cluster) -> None:
+    limit = 8192
+    for number in range(60):
+        write(cluster, ("clicks", number % 3), transaction=f"job {number}", retention=limit)
+    kept = [commit.number for commit in cluster.history()]
+    assert kept == list(range(59, kept[-1] - 1, -1))
+    assert 10 < len(kept) < 40
+    assert cluster.first_commit() == kept[-1]
+    log = cluster.manager.log(COMMITS)
+    assert limit - limit // 8 <= log.size_in_bytes(log.state()) <= limit + limit // 4
+    ensure_sound(log)
+    assert cluster.find_commit(kept[-1]).transactional_id == f"job {kept[-1]}"
+    with pytest.raises(
+        ConfigError, match=f"commit 3 is no longer kept.*{kept[-1]} to 59.*commits.retention"
+    ):
+        cluster.find_commit(3)
+    with pytest.raises(ConfigError, match="there is no commit 60"):
+        cluster.find_commit(60)
+
+
+def test_commits_go_with_their_segment_only_where_a_limit_is_given(cluster: Cluster) -> None:
+    for number in range(20):
+        write(cluster, ("clicks", 0), transaction=f"job {number}", retention=-1)
+    assert len([*cluster.history()]) == 20
+    log = cluster.manager.log(COMMITS)
+    assert log.segments(log.state()) == [0]
+
+
+def test_a_history_that_loses_its_oldest_commits_meanwhile_is_read_to_what_is_left(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_PAGE", 4)
+    for number in range(30):
+        write(cluster, ("clicks", 0), transaction=f"job {number}", retention=1 << 20)
+    log = cluster.manager.log(COMMITS)
+    reading = cluster.history()
+    found = [next(reading).number for _ in range(4)]
+    for number in range(3):
+        write(cluster, ("clicks", 0), transaction=f"later {number}", retention=500)
+    assert cluster.first_commit() == log.state().log_start_offset >= 30
+    assert found + [commit.number for commit in reading] == [29, 28, 27, 26]
+
+
+def test_replicas_of_the_history_lose_the_same_commits(tmp_path: Path) -> None:
+    cluster = Cluster(
+        str(tmp_path / "cluster"), create=True, log_dirs=[str(tmp_path / "a"), str(tmp_path / "b")]
+    )
+    cluster.create_topic("clicks", partitions=1)
+    for number in range(40):
+        write(cluster, ("clicks", 0), transaction=f"job {number}", retention=4096)
+    first = cluster.first_commit()
+    assert first > 0
+    starts = {
+        int(min(path.stem for path in (tmp_path / disk).rglob("__commits-0/*.log")))
+        for disk in "ab"
+    }
+    assert starts == {first}
