@@ -40,7 +40,20 @@ class _Waiter:
     def __init__(self, count: int) -> None:
         self.count = count
         self.start: int | None = None
-        self.settled = threading.Event()
+        self.is_settled = False
+        # Held until then. Not an event: an interrupt in `wait` may leave its lock taken for ever.
+        self._pending = threading.Lock()
+        self._pending.acquire()
+
+    def settle(self) -> None:
+        """Let it go on."""
+        self.is_settled = True
+        self._pending.release()
+
+    def wait(self, timeout: float) -> bool:
+        """Whether it was settled within so many seconds."""
+        self._pending.acquire(timeout=timeout)
+        return self.is_settled
 
 
 class BufferPool:
@@ -153,7 +166,7 @@ class BufferPool:
                 return
             self._closed = True
             while self._waiters:
-                self._waiters.popleft().settled.set()
+                self._waiters.popleft().settle()
             self._keep_if_unused_locked()
 
     def _keep_if_unused_locked(self) -> None:
@@ -170,9 +183,9 @@ class BufferPool:
                 self._waiters.append(waiter)
                 # Memory may have come free since `allocate` looked, and nobody may come after.
                 self._serve_locked()
-            if self._on_wait is not None and not waiter.settled.is_set():
+            if self._on_wait is not None and not waiter.is_settled:
                 self._on_wait()
-            if not waiter.settled.wait(min(max_block_ms / 1000, threading.TIMEOUT_MAX)):
+            if not waiter.wait(min(max_block_ms / 1000, threading.TIMEOUT_MAX)):
                 raise BufferExhaustedError(size_in_bytes, max_block_ms, self.total_memory)
             if waiter.start is None:
                 raise ProducerClosedError(_CLOSED)
@@ -198,7 +211,7 @@ class BufferPool:
             if waiter.start is None:
                 return
             self._waiters.popleft()
-            waiter.settled.set()
+            waiter.settle()
 
     def _take_locked(self, count: int) -> int | None:
         if count > self._free_count:

@@ -24,10 +24,12 @@ Source: Kafka clients/producer/internals/Sender.java.
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -119,7 +121,8 @@ class Sender:
         self._in_flight: list[_InFlight] = []
         self._read_late: list[_InFlight] = []  # given up, not answered
         self._answers: deque[tuple[_InFlight, Answer | Exception]] = deque()
-        self._wake = threading.Event()
+        # Not an event: an interrupt in `set` may leave its lock taken for ever.
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closing = self._is_forced = False
         self._why_unsent: Exception | None = None  # what keeps all batches from being sent
@@ -182,8 +185,8 @@ class Sender:
 
     def wake_up(self) -> None:
         """Have the thread look again now."""
-        if self._thread is not None:
-            self._wake.set()
+        if self._thread is not None and self._wakes.empty():
+            self._wakes.put(None)
 
     def close(self, timeout: float | None) -> bool:
         """Send what is left, within so many seconds, and end; whether all of it has ended.
@@ -229,14 +232,21 @@ class Sender:
 
     def _run(self) -> None:
         while not self._is_forced and (not self._is_closing or self._has_work):
-            self._wake.clear()
+            if not self._wakes.empty():
+                self._sleep(0)
             try:
                 delay_ms = self.run_once()
             except Exception:
                 logger.exception("the sender goes on after an error of its own")
                 delay_ms = _PAUSE_MS
             if delay_ms > 0 and not (self._is_closing and not self._has_work):
-                self._wake.wait(min(delay_ms, threading.TIMEOUT_MAX * 1000 - 1) / 1000)
+                self._sleep(delay_ms)
+
+    def _sleep(self, delay_ms: int) -> None:
+        """Return when woken, at once where that was before."""
+        timeout = min(delay_ms, threading.TIMEOUT_MAX * 1000 - 1) / 1000
+        with suppress(queue.Empty):
+            self._wakes.get(block=timeout > 0, timeout=timeout)
 
     # Out.
 

@@ -13,12 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.errors import ProducerClosedError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.producer import accumulator as module
 from spark_kbatch.producer.accumulator import RecordAccumulator
 from spark_kbatch.producer.batch import ProduceResult
+from spark_kbatch.producer.buffer_pool import BufferPool
 from spark_kbatch.producer.partitioner import Placement
+from spark_kbatch.producer.sender import Sender, SenderConfig
 from spark_kbatch.record import columns as arrow
 from tests.producer.accumulators import (
     PARTITIONS,
@@ -29,9 +32,13 @@ from tests.producer.accumulators import (
     append_record,
     values,
 )
+from tests.producer.faulty_transport import Silent
 
 SOON = 10
 CALLS_MAX = 2_000
+CONFIG = SenderConfig(
+    acks=1, retries=0, request_timeout_ms=1000, max_request_size=1000, max_in_flight=5
+)
 PRODUCER = str(Path(module.__file__).parent)
 
 
@@ -45,7 +52,7 @@ def interrupted(work: Callable[[], object], number: int) -> bool:
 
     def profile(frame: FrameType, event: str, _: object) -> None:
         nonlocal left
-        is_ours = frame.f_code.co_filename.startswith(PRODUCER)
+        is_ours = frame.f_code.co_filename.startswith((PRODUCER, threading.__file__))
         if is_ours and event in ("call", "c_return"):
             left -= 1
             if left == 0:
@@ -157,6 +164,38 @@ def test_a_wait_that_is_interrupted_anywhere_lets_the_others_go() -> None:
         for other in (ending, *waiting):
             other.join(SOON)
             assert not other.is_alive()
+        if not is_interrupted:
+            break
+    assert number > 3
+
+
+def test_who_wakes_the_sender_and_is_interrupted_keeps_no_other_from_it() -> None:
+    number = 0
+    while True:
+        number += 1
+        sender = Sender(an_accumulator(), Silent(), CONFIG, monotonic_ms)
+        sender.start()
+        is_interrupted = interrupted(sender.wake_up, number)
+        assert ends(sender.wake_up), f"call {number}"
+        assert ends(lambda: sender.close(0)), f"call {number}"  # noqa: B023
+        if not is_interrupted:
+            break
+    assert number > 1
+
+
+def test_who_waits_for_memory_and_is_interrupted_keeps_no_other_from_it() -> None:
+    number = 0
+    while True:
+        number += 1
+        pool = BufferPool(total_memory=100, poolable_size=100)
+        start = pool.allocate(100, 0)
+        freeing = threading.Timer(0.01, pool.deallocate, (start, 100))
+        freeing.daemon = True
+        freeing.start()
+        is_interrupted = interrupted(lambda: pool.allocate(100, 60_000), number)  # noqa: B023
+        freeing.join(SOON)
+        assert not freeing.is_alive(), f"call {number}"
+        assert ends(pool.close), f"call {number}"
         if not is_interrupted:
             break
     assert number > 3
