@@ -39,11 +39,11 @@ from spark_kbatch.model import (
 from spark_kbatch.options import MiB
 from spark_kbatch.read_config import ReadOptions
 from spark_kbatch.record.header import LogRead
-from spark_kbatch.replica import overview
+from spark_kbatch.replica import administration, overview
 from spark_kbatch.replica.fetching import CONSUMER_REPLICA_ID, FetchInfo, OnFetched
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.manager import ReplicaManager, ensure_not_internal
-from spark_kbatch.replica.metadata import Metadata, absolute_path
+from spark_kbatch.replica.metadata import DeletedTopic, Metadata, absolute_path
 from spark_kbatch.replica.overview import LogDirInfo
 from spark_kbatch.replica.partition_view import ReplicaInfo, StateView
 from spark_kbatch.replica.producer_ids import ProducerIds
@@ -86,6 +86,7 @@ class Garbage(NamedTuple):
     partitions: Mapping[TopicPartition, Deletion]
     left_overs: Sequence[LeftOver]
     not_removed: Sequence[NotRemoved] = ()  # of what jobs staged, or what lies among that
+    deleted_topics: Sequence[DeletedTopic] = ()  # whose files' delay is over
 
 
 class Cluster(TopicReader):
@@ -182,6 +183,53 @@ class Cluster(TopicReader):
             config = parse_topic_config(config or {})
         return self.manager.create_topic(
             name, partitions=partitions, config=config, replication_factor=replication_factor
+        )
+
+    def delete_topic(self, name: str) -> Topic:
+        """Delete a topic with all its records; what it was.
+
+        Who reads it, or writes to it, gets an UnknownTopicOrPartitionError from here on. Its files go
+        once file.delete.delay.ms have passed, with the next commit or `collect_garbage`.
+
+        Raises:
+            ConfigError: it is the cluster's own.
+            UnknownTopicOrPartitionError: no such topic.
+        """
+        ensure_not_internal(name)
+        return administration.delete_topic(
+            self.manager, self._commits(flush=True), name, now_ms=now_ms()
+        )
+
+    def create_partitions(self, name: str, total_count: int) -> Topic:
+        """Let a topic have more partitions, as many as `total_count` in all; what it is then.
+
+        Records stay where they are. Keys of later ones are spread over all partitions, so records with
+        equal keys may lie in two: those from before in another one.
+
+        Raises:
+            ConfigError: it has as many already, or is the cluster's own.
+            UnknownTopicOrPartitionError: no such topic.
+        """
+        ensure_not_internal(name)
+        return administration.create_partitions(
+            self.manager, self._commits(flush=True), name, total_count, now_ms=now_ms()
+        )
+
+    def alter_topic(self, name: str, config: Mapping[str, object]) -> Topic:
+        """Change settings of a topic, for all that is written to it from here on; what it is then.
+
+        Args:
+            config: by Kafka's keys, those to change: `{"retention.ms": 86_400_000}`. None gives a
+                setting its default again.
+
+        Raises:
+            ConfigError: a setting that is unknown, not accepted or cannot be changed; or the topic is the
+                cluster's own.
+            UnknownTopicOrPartitionError: no such topic.
+        """
+        ensure_not_internal(name)
+        return administration.alter_topic(
+            self.manager, self._commits(flush=True), name, config, now_ms=now_ms()
         )
 
     def topic_for(self, name: str, options: WriteOptions) -> Topic:
@@ -468,9 +516,11 @@ class Cluster(TopicReader):
                 not_removed += kept
         if dry_run:
             deletions = self.manager.planned_deletions(partitions, self.snapshots.replicas)
+            deleted = self.manager.planned_removals()
         else:
+            deleted = self.manager.remove_deleted_topics()
             deletions = self.manager.delete_old_segments(partitions, self._commits(flush=True))
-        return Garbage(deletions, found, not_removed)
+        return Garbage(deletions, found, not_removed, deleted)
 
     def new_producer_id(self) -> int:
         """An id that no producer of this cluster has had, in any process.

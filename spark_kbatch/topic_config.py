@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_kbatch.errors import ConfigError, InvalidTimestampError, InvalidTopicError
@@ -16,6 +16,7 @@ from spark_kbatch.options import (
     INT_MAX,
     LONG_MAX,
     GiB,
+    Given,
     MiB,
     Option,
     parse_number,
@@ -227,8 +228,34 @@ def parse_topic_config(options: Mapping[str, object]) -> TopicConfig:
     Raises:
         ConfigError: an unknown key or a bad value.
     """
-    given = parse_options({key: str(value) for key, value in options.items()}, TOPIC_OPTIONS)
-    return TopicConfig(**topic_fields(given))
+    return TopicConfig(**topic_fields(parse_topic_options(options)))
+
+
+def parse_topic_options(options: Mapping[str, object]) -> dict[str, Any]:
+    """The settings that are given, parsed; raises as `parse_topic_config`."""
+    return parse_options({key: str(value) for key, value in options.items()}, TOPIC_OPTIONS)
+
+
+def altered(topic: Topic, changes: Mapping[str, object]) -> TopicConfig:
+    """A topic's settings once some are changed, by Kafka's keys; None stands for the default.
+
+    Raises:
+        ConfigError: an unknown key, a bad value, or a setting that a topic keeps for good.
+    """
+    given = {key: value for key, value in changes.items() if value is not None}
+    reset = dict.fromkeys(changes.keys() - given.keys(), "")
+    fields = topic_fields(parse_topic_options(given))
+    defaults = TopicConfig()
+    for key in Given(reset, TOPIC_OPTIONS):
+        fields[topic_field(key)] = getattr(defaults, topic_field(key))
+    config = replace(topic.config, **fields)
+    if config.message_magic != topic.config.message_magic:
+        raise ConfigError(
+            f"option 'message.format.version' of topic {topic.name!r} is "
+            f"{topic.config.message_format_version!r} and stays so: its records have that format; "
+            "create another topic"
+        )
+    return config
 
 
 def topic_fields(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -324,6 +324,10 @@ class DiskFiles(Files):
     def identity(self, descriptor: int) -> tuple[int, int]:
         return 0, self.disk.descriptors[descriptor][0].number
 
+    def identity_at(self, path: Path) -> tuple[int, int]:
+        with self.disk.changed:
+            return 0, self._node(path).number
+
     def modified_ms(self, path: Path) -> int:
         with self.disk.changed:
             return self._node(path).modified_ns // 1_000_000

@@ -65,6 +65,9 @@ class Commits(Protocol):
     def roll_forward(self, *, deadline: float | None = None) -> None:
         """Finish it. Takes the commit lock, by the deadline, then partition locks."""
 
+    def settled(self) -> AbstractContextManager[None]:
+        """Hold the commit lock, with brokers kept out, once no commit is left to finish."""
+
 
 class Locks:
     """The locks of one cluster.

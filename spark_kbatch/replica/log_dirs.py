@@ -112,7 +112,7 @@ class LogDirs:
     def staging(self) -> dict[int, Path]:
         """Where tasks stage, by node, on disks that can be used."""
         dirs = self.all
-        return {one.node_id: one.staging for one in dirs if self._is_used(one.node_id)}
+        return {one.node_id: one.staging for one in dirs if self.is_used(one.node_id)}
 
     def staging_of(self, node_id: int) -> Path:
         """Where tasks stage for a node.
@@ -121,13 +121,14 @@ class LogDirs:
             KafkaStorageError: its log dir is offline.
         """
         log_dir = self._metadata.log_dir(node_id)
-        if not self._is_used(node_id):
+        if not self.is_used(node_id):
             raise KafkaStorageError(
                 f"the log dir {log_dir.path} is offline: {self.why_offline(node_id)}"
             )
         return log_dir.staging
 
-    def _is_used(self, node_id: int) -> bool:
+    def is_used(self, node_id: int) -> bool:
+        """Return True if a log dir is online, or the only one there is."""
         # Nobody can stand in for the only one, so whoever uses it finds out what is wrong.
         return len(self.all) == 1 or self.is_online(node_id)
 

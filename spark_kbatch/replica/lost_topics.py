@@ -91,10 +91,13 @@ def _directories(manager: ReplicaManager) -> dict[str, dict[int, dict[int, Path]
         if manager.dirs.is_readable(log_dir.node_id):
             for name in manager.files.list(log_dir.path):
                 held = partition_of(name)
-                if held is not None and manager.files.is_dir(log_dir.path / name):
+                directory = log_dir.path / name
+                if held is None or manager.metadata.is_of_deleted_topic(directory):
+                    continue
+                if manager.files.is_dir(directory):
                     by_partition = found.setdefault(held.topic, {})
                     by_node = by_partition.setdefault(held.partition, {})
-                    by_node[log_dir.node_id] = log_dir.path / name
+                    by_node[log_dir.node_id] = directory
     return found
 
 

@@ -39,6 +39,7 @@ from spark_kbatch.errors import (
     LockTimeoutError,
     OffsetOutOfRangeError,
     UnknownLeaderEpochError,
+    UnknownTopicOrPartitionError,
 )
 from spark_kbatch.log import overwritten, retention
 from spark_kbatch.log.files import Buffer, Files
@@ -69,7 +70,7 @@ from spark_kbatch.replica.fetching import (
     read_partitions,
 )
 from spark_kbatch.replica.locks import Commits, Locks
-from spark_kbatch.replica.metadata import Metadata
+from spark_kbatch.replica.metadata import DeletedTopic, Metadata
 from spark_kbatch.replica.partition import Appended, Partition
 from spark_kbatch.replica.partition_view import Replica
 from spark_kbatch.replica.partitions import Partitions
@@ -236,7 +237,10 @@ class ReplicaManager(Partitions):
             return
 
         def is_decided(tp: TopicPartition, one: Appended) -> tuple[bool, Exception | None]:
-            partition = self.partition(tp)
+            try:
+                partition = self.partition(tp)
+            except UnknownTopicOrPartitionError as deleted:
+                return True, deleted
             decided, error = partition.reaches(one.required_offset, one.leader_epoch)
             if not decided and partition.may_join():
                 soon = time.monotonic() + _LOCK_PATIENCE_S
@@ -341,6 +345,22 @@ class ReplicaManager(Partitions):
                     )
                     self.partition(topic_partition).delete_on_followers_locked()
         return done
+
+    def planned_removals(self) -> list[DeletedTopic]:
+        """Return the deleted topics whose directories `remove_deleted_topics` would remove."""
+        now_ms = self._now_ms()
+        return [one for one in self.deletions.due(now_ms) if now_ms >= one.delete_ms]
+
+    def remove_deleted_topics(self) -> list[DeletedTopic]:
+        """Remove what deleted topics have left, once their time has come; those of which nothing is left.
+
+        Takes the metadata lock where there is something to do, and only then.
+        """
+        now_ms = self._now_ms()
+        if not self.deletions.due(now_ms):
+            return []
+        with self.locks.metadata(), self.writing():
+            return self.deletions.finish_locked(now_ms)
 
     def _maybe_delete_old_segments(self, log: PartitionLog, now_ms: int) -> None:
         """As above, once in a while. What goes wrong is not the append's, and comes up again."""

@@ -19,10 +19,11 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import logging
 import os
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
@@ -31,7 +32,12 @@ from urllib.parse import unquote
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.log import state as log_state
 from spark_kbatch.log.broker_log_dir import BrokerLogDir
-from spark_kbatch.log.checkpoints import META_PROPERTIES, random_id, write_meta_properties
+from spark_kbatch.log.checkpoints import (
+    META_PROPERTIES,
+    random_id,
+    read_partition_metadata,
+    write_meta_properties,
+)
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import holds_records
 from spark_kbatch.log.state import LogState
@@ -46,6 +52,8 @@ from spark_kbatch.topic_config import (
     topic_key,
 )
 
+logger = logging.getLogger(__name__)
+
 CLUSTER_FILE = "cluster.json"
 FORMAT_VERSION = 2  # of a cluster that is created; one that exists keeps its own
 READ_VERSIONS = (1, 2)
@@ -53,7 +61,8 @@ PARTITIONS_MAX = 100_000  # of one topic: a damaged file must not ask for all me
 _TOPICS_NAMED_MAX, _NEAREST = 20, 5  # where a topic does not exist: of more only the nearest
 _NEXT_PRODUCER_ID = "next_producer_id"
 _MIRROR = "mirror-"
-_MIRRORED = {CLUSTER_FILE, "topics", "partitions"}
+_MIRRORED = {CLUSTER_FILE, "topics", "partitions", "deleted"}
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def absolute_path(text: str) -> Path:
@@ -136,6 +145,16 @@ class PartitionState(NamedTuple):
     kept: Mapping[int, LogState] = {}
 
 
+class DeletedTopic(NamedTuple):
+    """A topic that does not exist any more, while something of it is left; see `deletions`."""
+
+    topic: str
+    topic_id: str
+    delete_ms: int  # when its directories may be removed
+    named: tuple[int, ...]  # nodes whose log dir, or mirror, may still have the topic's name
+    nodes: tuple[int, ...]  # nodes whose log dir may have something of it
+
+
 class _Known(NamedTuple):
     """A topic, and the file that it was read from."""
 
@@ -162,6 +181,7 @@ class Metadata:
         self.locks_dir = path / "locks"
         self.topics_dir = path / "topics"
         self._partitions_dir = path / "partitions"
+        self._deleted_dir = path / "deleted"
 
     @property
     def broker_dir(self) -> Path:
@@ -491,9 +511,13 @@ class Metadata:
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
         """Sorted; internal topics where asked."""
-        files = {*self.files.list(self.topics_dir), *self._mirrors().list(self.topics_dir.name)}
-        names = (name.removesuffix(".json") for name in files if name.endswith(".json"))
-        return sorted(name for name in names if internal or not name.startswith(INTERNAL_PREFIX))
+        own, mirrored = (
+            {name.removesuffix(".json") for name in files if name.endswith(".json")}
+            for files in (self.files.list(self.topics_dir), self._mirrors().list("topics"))
+        )
+        # A copy that only a mirror has may be of a topic that was deleted.
+        own |= {name for name in mirrored - own if self.find_topic(name) is not None}
+        return sorted(name for name in own if internal or not name.startswith(INTERNAL_PREFIX))
 
     def find_topic(self, name: str) -> Topic | None:
         """Return the topic as the disk has it now; None if it does not exist.
@@ -508,7 +532,7 @@ class Metadata:
         fingerprint = self.files.fingerprint(known.path)
         if fingerprint is not None and fingerprint == known.fingerprint:
             return known.topic
-        found = self._read_or_mirrored(known.path)
+        found = self._read_or_mirrored(known.path, self._is_alive)
         if found is not None and self._ignores_case and name not in self._all_names():
             found = None  # It is another topic's.
         topic = None if found is None else self._topic_of(name, known.path, found)
@@ -576,7 +600,8 @@ class Metadata:
     def _ensure_not_lost(self, name: str) -> None:
         for log_dir in self.log_dirs():
             directory = log_dir.path / f"{name}-0"
-            if self.files.exists(directory) and holds_records(self.files, directory):
+            is_there = self.files.exists(directory) and not self.is_of_deleted_topic(directory)
+            if is_there and holds_records(self.files, directory):
                 raise UnknownTopicOrPartitionError(
                     f"topic {name!r} does not exist in {self.path}: {self._topic_file(name)} is not "
                     f"there, though {directory} holds records; `kbatch repair {self.path}` makes the "
@@ -590,9 +615,12 @@ class Metadata:
             assignment = {"replicas": replicas}
         else:
             assignment = {"replica_cycle": _cycle_of(replicas)}
+        path = self._topic_file(topic.name)
+        before = self._read_or_mirrored(path, self._is_alive) or {GENERATION: -1}
         self._write_json(
-            self._topic_file(topic.name),
+            path,
             {
+                GENERATION: before.get(GENERATION, 0) + 1,
                 "topic_id": topic.topic_id,
                 "partitions": topic.partitions,
                 "config": {topic_key(k): v for k, v in asdict(topic.config).items()},
@@ -606,15 +634,127 @@ class Metadata:
             return FORMAT_VERSION
         return int(self._read_json(self.path / CLUSTER_FILE)["version"])
 
-    def partition_state(self, topic_partition: TopicPartition) -> PartitionState | None:
+    def decide_deletion(self, deleted: DeletedTopic) -> None:
+        """Have the topic not exist from here on, whatever happens next.
+
+        The caller holds the metadata lock and the locks of all the topic's partitions.
+        """
+        path = self._topic_file(deleted.topic)
+        found = self._read_or_mirrored(path, self._is_alive) or {}
+        self.files.make_dir(self._deleted_dir)
+        self.files.flush([self.path])
+        # One file has all that is to be known, and one step decides: it changes its place.
+        self.files.replace(path, _as_bytes(found | deleted._asdict()))
+        self.files.rename(path, self._deleted_file(deleted))
+        self.files.flush([self._deleted_dir, path.parent])
+
+    def deleted_topics(self) -> list[DeletedTopic]:
+        """Return the deleted topics of which something is left; a damaged file is left out."""
+        try:
+            names = self.files.list(self._deleted_dir)
+        except FileNotFoundError:
+            return []
+        found = []
+        for path in (self._deleted_dir / name for name in names if name.endswith(".json")):
+            try:
+                found.append(_deleted_of(self._read_json(path)))
+            except FileNotFoundError:
+                continue  # since it was listed
+            except (KeyError, TypeError, ValueError, KafkaStorageError) as error:
+                logger.warning("%s is damaged, and what it names stays: %s", path, error)
+        return found
+
+    def write_deleted(self, deleted: DeletedTopic) -> None:
+        """Note how far a deletion has come. The caller holds the metadata lock."""
+        self._write_json(self._deleted_file(deleted), deleted._asdict())
+
+    def spread_deletion(self, deleted: DeletedTopic) -> None:
+        """Tell the mirrors that a topic is deleted, and forget its partitions."""
+        path = self._deleted_file(deleted)
+        self._mirrors().write(path.relative_to(self.path), self.files.read(path))
+        self._forget_in(self.path, deleted)
+
+    def forget_copies(self, deleted: DeletedTopic, node_id: int) -> None:
+        """Remove what the mirror beside a log dir has of a deleted topic, but that it is deleted."""
+        log_dir = self.log_dir(node_id)
+        if log_dir.path.parent != self.path:
+            self._forget_in(mirror_of(log_dir.path), deleted)
+
+    def forget_deletion(self, deleted: DeletedTopic) -> None:
+        """Forget a topic of which nothing is left. The caller holds the metadata lock."""
+        path = self._deleted_file(deleted)
+        # PATH's own goes last: it is what is looked at.
+        for folder in (*self._mirrors().folders, self.path):
+            copy = folder / path.relative_to(self.path)
+            # The first is of one who died while it wrote.
+            found = [one for one in (copy.with_suffix(".tmp"), copy) if self.files.exists(one)]
+            for one in found:
+                self.files.remove(one)
+            if found:
+                self.files.flush([copy.parent])
+
+    def _forget_in(self, folder: Path, deleted: DeletedTopic) -> None:
+        """Remove a deleted topic's files in PATH or in a mirror, and none of another topic's."""
+        topics, partitions = folder / "topics", folder / "partitions" / deleted.topic
+        names = self.files.list(partitions) if self.files.exists(partitions) else []
+        paths = [topics / f"{deleted.topic}.json", *(partitions / name for name in names)]
+        gone = [path for path in paths if self._is_of(path, deleted)]
+        for path in gone:
+            self.files.remove(path)
+        self.files.flush({path.parent for path in gone})
+        if names and not self.files.list(partitions):
+            self.files.remove_dir(partitions)
+            self.files.flush([partitions.parent])
+
+    def _is_of(self, path: Path, deleted: DeletedTopic) -> bool:
+        if not self.files.exists(path):
+            return False
+        try:
+            return bool(self._read_json(path).get("topic_id", deleted.topic_id) == deleted.topic_id)
+        except KafkaStorageError:
+            return path.parent.name != "topics"  # damaged, and of no use to anyone
+
+    def is_of_deleted_topic(self, directory: Path) -> bool:
+        """Return True for a partition's directory that was left behind when its topic was deleted."""
+        try:
+            topic_id = read_partition_metadata(self.files, directory)
+        except (OSError, KafkaStorageError):
+            return False  # Nothing says so.
+        return not self._is_alive({"topic_id": topic_id})
+
+    def _is_alive(self, found: Mapping[str, Any]) -> bool:
+        """Return False for what a mirror has of a topic that was deleted since."""
+        topic_id = found.get("topic_id")
+        if not isinstance(topic_id, str) or not _TOPIC_ID.fullmatch(topic_id):
+            return True  # and damaged: who reads it says so
+        name = f"deleted/{topic_id}.json"
+        folders = (self.path, *self._mirrors().folders)
+        return not any(self.files.exists(folder / name) for folder in folders)
+
+    def _deleted_file(self, deleted: DeletedTopic) -> Path:
+        return self._deleted_dir / f"{deleted.topic_id}.json"
+
+    def partition_state(
+        self, topic_partition: TopicPartition, topic_id: str
+    ) -> PartitionState | None:
         """What was written last; None while nothing has happened to the partition's replicas.
+
+        Args:
+            topic_id: of the topic; what was written for another one of its name does not count.
 
         Raises:
             KafkaStorageError: the file is damaged.
         """
         path = self._partition_file(topic_partition)
-        found = self._read_or_mirrored(path)
-        if found is None:
+
+        def is_its(found: Mapping[str, Any]) -> bool:
+            known = found.get("topic_id")
+            if known is None:  # written by an earlier release, which could not delete topics
+                return topic_partition.topic not in {one.topic for one in self.deleted_topics()}
+            return bool(known == topic_id)
+
+        found = self._read_or_mirrored(path, is_its)
+        if found is None or not is_its(found):
             return None
         try:
             isr = tuple(int(node) for node in found["isr"])
@@ -627,14 +767,16 @@ class Metadata:
             ) from error
         return PartitionState(leader, isr, leader_epoch, partition_epoch, kept)
 
-    def write_partition_state(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+    def write_partition_state(
+        self, topic_partition: TopicPartition, state: PartitionState, topic_id: str
+    ) -> None:
         """On disk on return. The caller holds the partition's lock."""
         path = self._partition_file(topic_partition)
         if not self.files.exists(path.parent):
             self.files.make_dir(path.parent)
             self.files.flush([path.parent.parent, self.path])
         kept = {str(node): log_state.pack(decided).hex() for node, decided in state.kept.items()}
-        self._write_json(path, state._asdict() | {"kept": kept})
+        self._write_json(path, state._asdict() | {"kept": kept, "topic_id": topic_id})
 
     def _partition_file(self, topic_partition: TopicPartition) -> Path:
         topic, partition = topic_partition
@@ -652,7 +794,7 @@ class Metadata:
         mirrors = self._mirrors()
         if mirrors.folders and path.name == CLUSTER_FILE:
             value = value | {GENERATION: value.get(GENERATION, 0) + 1, "path": str(self.path)}
-        data = (json.dumps(value, indent=1) + "\n").encode()
+        data = _as_bytes(value)
         self.files.replace(path, data)
         mirrors.write(path.relative_to(self.path), data)
 
@@ -660,12 +802,14 @@ class Metadata:
         outside = (one.path for one in self._log_dirs or () if one.path.parent != self.path)
         return Mirrors(self.files, map(mirror_of, outside))
 
-    def _read_or_mirrored(self, path: Path) -> dict[str, Any] | None:
-        """A file of PATH, or its newest copy where PATH does not have it; None where nobody has."""
+    def _read_or_mirrored(
+        self, path: Path, counts: Callable[[Mapping[str, Any]], bool]
+    ) -> dict[str, Any] | None:
+        """Return a file of PATH, or its newest copy that counts if PATH does not have it."""
         try:
             return self._read_json(path)
         except FileNotFoundError:
-            return self._mirrors().read(path.relative_to(self.path))
+            return self._mirrors().read(path.relative_to(self.path), counts)
 
     def restore(self, folders: Sequence[Path]) -> bool:
         """Put back what mirrors in these folders have; whether PATH holds a cluster then.
@@ -681,14 +825,20 @@ class Metadata:
         )
         mirrors = Mirrors(self.files, found)
         cluster = mirrors.read(PurePath(CLUSTER_FILE)) or {}
+        deleted = {name.name for name in mirrors.names() if name.parts[0] == "deleted"}
         home = Path(str(cluster.get("path", self.path)))
         if home != self.path and self.files.exists(home / CLUSTER_FILE):
             return False  # It is there: two would not see each other's locks.
+
+        def counts(value: Mapping[str, Any]) -> bool:
+            return f"{value.get('topic_id')}.json" not in deleted
+
         for name in mirrors.names():
-            path, value = self.path / name, mirrors.read(name)
+            path = self.path / name
+            value = mirrors.read(name, counts if name.parts[0] != "deleted" else None)
             if value is not None and not self.files.exists(path):
                 self.files.make_dir(path.parent)
-                self.files.replace(path, (json.dumps(value, indent=1) + "\n").encode())
+                self.files.replace(path, _as_bytes(value))
         if self.exists():
             for directory in (self.topics_dir, self.snapshots_dir):
                 self.files.make_dir(directory)
@@ -762,6 +912,18 @@ def _cycle_of(replicas: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
             # Nodes are given in turn, so it is the first one or none.
             return replicas[:size] if replicas[size:] == replicas[:-size] else replicas
     return replicas
+
+
+def _deleted_of(found: Mapping[str, Any]) -> DeletedTopic:
+    topic, topic_id = ensure_valid_topic(found["topic"]), str(found["topic_id"])
+    if not _TOPIC_ID.fullmatch(topic_id):
+        raise ValueError(f"{topic_id!r} is no topic's id")
+    named, nodes = (tuple(map(int, found[key])) for key in ("named", "nodes"))
+    return DeletedTopic(topic, topic_id, int(found["delete_ms"]), named, nodes)
+
+
+def _as_bytes(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=1) + "\n").encode()
 
 
 def _unpack(slot: str) -> LogState:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -48,15 +48,17 @@ class Mirrors:
             except OSError as error:
                 logger.warning("%s is not copied: %s", folder / name, error)
 
-    def read(self, name: PurePath) -> dict[str, Any] | None:
-        """The newest copy of a file; None where there is none."""
+    def read(
+        self, name: PurePath, counts: Callable[[Mapping[str, Any]], bool] | None = None
+    ) -> dict[str, Any] | None:
+        """Return the newest copy of a file, of those that count; None if there is none."""
         found = []
         for folder in self.folders:
             try:
                 value = json.loads(self._files.read(folder / name))
             except (OSError, ValueError):
                 continue
-            if isinstance(value, dict):
+            if isinstance(value, dict) and (counts is None or counts(value)):
                 found.append(value)
         return max(found, key=_number, default=None)
 

@@ -212,7 +212,7 @@ class Partition(PartitionView):
         isr = [node for node in known.isr if node in flipped]
         if not isr:
             kept = {node: state for node, state in states.items() if node in known.isr}
-            self._metadata.write_partition_state(self.topic_partition, known._replace(kept=kept))
+            self._write_state(known._replace(kept=kept))
         elif known.leader not in isr:
             self._elect_locked(known._replace(isr=(known.leader, *isr)))
         elif tuple(isr) != known.isr:
@@ -317,7 +317,7 @@ class Partition(PartitionView):
         }
         if kept.keys() != state.kept.keys():
             state = state._replace(kept=kept)
-            self._metadata.write_partition_state(self.topic_partition, state)
+            self._write_state(state)
         return state
 
     def _replicate_locked(
@@ -455,13 +455,32 @@ class Partition(PartitionView):
             partition_epoch=state.partition_epoch + 1,
             kept={node: decided for node, decided in state.kept.items() if node in isr},
         )
-        self._metadata.write_partition_state(self.topic_partition, after)
+        self._write_state(after)
         self._noted -= {*after.isr}
         logger.warning(
             "%s: leader %d of epoch %d, in sync: %s",
             self.topic_partition, after.leader, after.leader_epoch, ", ".join(map(str, after.isr)),
         )  # fmt: skip
         return after
+
+    def _write_state(self, state: PartitionState) -> None:
+        self._metadata.write_partition_state(self.topic_partition, state, self.topic.topic_id)
+
+    def settle_high_watermark_locked(self, min_isr: int) -> None:
+        """Have the high watermark known to all that are in sync, should it stand still from now on.
+
+        That is for a topic whose min.insync.replicas is about to change. The partition is ready.
+        """
+        if self.only_log is None:
+            state, _, log_state = self._ready()
+            if len(state.isr) < min(min_isr, len(self.replicas)):
+                told = [
+                    node
+                    for node in state.isr
+                    if node == state.leader or self._tell_locked(node, log_state.high_watermark)
+                ]
+                if tuple(told) != state.isr:
+                    self._change_isr_locked(state, told, log_state.high_watermark)
 
     def _tell_locked(self, node_id: int, high_watermark: int) -> bool:
         log = self._log_of(node_id)

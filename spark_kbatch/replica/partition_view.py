@@ -99,7 +99,7 @@ class PartitionView:
 
     def state(self) -> PartitionState:
         """Who leads and who is in sync, as the disk has it."""
-        known = self._metadata.partition_state(self.topic_partition)
+        known = self._metadata.partition_state(self.topic_partition, self.topic.topic_id)
         return known or PartitionState(self.replicas[0], self.replicas)
 
     def readable(self) -> Replica:

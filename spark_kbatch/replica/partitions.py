@@ -26,6 +26,7 @@ from spark_kbatch.log.checkpoints import random_id
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog, holds_records
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.replica.deletions import Deletions
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.metadata import Metadata, partition_of
@@ -54,6 +55,7 @@ class Partitions:
         self.files, self.metadata, self.locks = files, metadata, locks
         self._now_ms = now_ms
         self.dirs = LogDirs(files, metadata, monotonic_ms)
+        self.deletions = Deletions(files, metadata, self.dirs)
         self._mutex = threading.Lock()  # of whoever changes _partitions; innermost
         self._partitions: dict[TopicPartition, Partition] = {}
 
@@ -174,6 +176,8 @@ class Partitions:
             if replication_factor > 1:
                 self.metadata.add_log_dirs(replication_factor)
             with self.writing():
+                self.deletions.finish_locked(self._now_ms())
+                self.deletions.ensure_name_is_free_locked(name)
                 return self.create_topic_locked(
                     name,
                     partitions=partitions,
@@ -217,7 +221,8 @@ class Partitions:
             found = partition_of(name)
             if found is not None and found.topic == topic and found.partition >= first:
                 directory = log_dir / name
-                if holds_records(self.files, directory):
+                is_kept = not self.metadata.is_of_deleted_topic(directory)
+                if is_kept and holds_records(self.files, directory):
                     raise KafkaStorageError(
                         f"{directory} holds records, and no file in {self.metadata.path / 'topics'} "
                         "tells of that partition: topic "

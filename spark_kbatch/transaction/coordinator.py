@@ -6,6 +6,7 @@ committer that died has left. The partition locks keep other writers away from t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import time
@@ -21,6 +22,7 @@ from spark_kbatch.errors import (
     KBatchError,
     LogDirLockedError,
     NotEnoughReplicasError,
+    UnknownTopicOrPartitionError,
 )
 from spark_kbatch.log import overwritten
 from spark_kbatch.log.appender import LogAppender
@@ -159,13 +161,14 @@ class Coordinator:
         progress = _Progress()
         try:
             self._await_replicas(by_partition)
-            with self._manager.locks.commit(), self._manager.writing():
-                self._roll_forward_locked()
+            with self.settled():
                 if self._is_duplicate(transactional_id, sequence):
                     return False
                 self._history.ensure_kept()
-                with self._manager.locks.partitions([*by_partition, COMMITS]):
-                    is_complete = self._publish_locked(by_partition, job, progress)
+                # Topics are deleted, altered and given partitions under the commit lock, too.
+                by_now, job = self._as_topics_are(by_partition, job)
+                with self._manager.locks.partitions([*by_now, COMMITS]):
+                    is_complete = self._publish_locked(by_now, job, progress)
                 if not is_complete:
                     self._roll_forward_locked()
                 self._maybe_rewrite()
@@ -175,6 +178,7 @@ class Coordinator:
             raise CommitError(progress.outcome, str(error)) from error
         self._delete_old_segments(by_partition, overwrite)
         self._delete_old_commits()
+        self._remove_deleted_topics()
         return True
 
     def _publish_locked(
@@ -184,7 +188,6 @@ class Coordinator:
         progress: _Progress,
     ) -> bool:
         """Place, prepare, flip, complete; whether it is complete. No commit is pending."""
-        self._ensure_unchanged(by_partition, job.overwrite)
         _, log, state = self._ready([*by_partition, COMMITS])[COMMITS]
         number, time_ms = log.cut(state).log_end_offset, self._now_ms()
         states = {
@@ -252,8 +255,15 @@ class Coordinator:
         Raises:
             LockTimeoutError: by the deadline somebody else had a lock.
         """
+        with self.settled(deadline=deadline):
+            pass
+
+    @contextlib.contextmanager
+    def settled(self, *, deadline: float | None = None) -> Iterator[None]:
+        """Hold the commit lock, with brokers kept out, once no commit is left to finish."""
         with self._manager.locks.commit(deadline=deadline), self._manager.writing():
             self._roll_forward_locked(deadline=deadline)
+            yield
 
     def discard(self, extents: Sequence[Extent], transaction: str) -> None:
         """Remove the attempts that staged these extents; all of the job, where nothing else is left.
@@ -337,25 +347,62 @@ class Coordinator:
             )  # fmt: skip
         return sequence <= last
 
-    def _ensure_unchanged(
-        self, by_partition: Mapping[TopicPartition, Sequence[Copies]], overwrite: Overwrite | None
-    ) -> None:
+    def _remove_deleted_topics(self) -> None:
+        """What goes wrong is not the commit's, and comes up again."""
+        try:
+            self._manager.remove_deleted_topics()
+        except (OSError, KBatchError) as error:
+            logger.warning("files of deleted topics stay for now: %s", error)
+
+    def _as_topics_are(
+        self, by_partition: Mapping[TopicPartition, Sequence[Copies]], job: _Job
+    ) -> tuple[Mapping[TopicPartition, Sequence[Copies]], _Job]:
+        """What to commit, and how, to the topics as they are by now.
+
+        Where a topic has got more partitions the job's records stay where its tasks have put them, as
+        those of any producer that runs meanwhile; what it overwrites goes from all partitions.
+
+        Raises:
+            UnknownTopicOrPartitionError, KafkaStorageError: a topic was deleted, or created again.
+        """
         topics: dict[str, set[tuple[str, int]]] = {}  # as the job knew them
         for topic_partition, staged in by_partition.items():
             known = topics.setdefault(topic_partition.topic, set())
             for extent in chain.from_iterable(one_of(copies) for copies in staged):
                 known.add((extent.topic_id, extent.partition_count))
-        if overwrite is not None:
-            topic = overwrite.topic
+        if job.overwrite is not None:
+            topic = job.overwrite.topic
             topics[topic.name].add((topic.topic_id, topic.partitions))
         for name, known in topics.items():
-            topic = self._manager.metadata.topic(name)
-            for topic_id, partitions in known - {(topic.topic_id, topic.partitions)}:
-                raise KafkaStorageError(
-                    f"topic {name!r} was recreated or altered while the job ran: its id is "
-                    f"{topic.topic_id} with {topic.partitions} partitions, the job wrote for "
-                    f"{topic_id} with {partitions}; run the job again"
-                )
+            topic = self._find(name)
+            for topic_id, partitions in sorted(known):
+                if topic_id != topic.topic_id or partitions > topic.partitions:
+                    raise KafkaStorageError(
+                        f"topic {name!r} was recreated while the job ran: its id is "
+                        f"{topic.topic_id} with {topic.partitions} partitions, the job wrote for "
+                        f"{topic_id} with {partitions}; run the job again"
+                    )
+                if partitions < topic.partitions:
+                    logger.warning(
+                        "topic %s has got partitions %d to %d while the job ran: what it wrote is in "
+                        "those before, also where a key would go to a new one by now",
+                        name, partitions, topic.partitions - 1,
+                    )  # fmt: skip
+        if job.overwrite is None:
+            return by_partition, job
+        overwrite = job.overwrite._replace(topic=self._find(job.overwrite.topic.name))
+        every: dict[TopicPartition, Sequence[Copies]] = dict.fromkeys(
+            self._manager.partitions(overwrite.topic.name), ()
+        )
+        return every | {**by_partition}, job._replace(overwrite=overwrite)
+
+    def _find(self, name: str) -> Topic:
+        topic = self._manager.metadata.find_topic(name)
+        if topic is None:
+            raise UnknownTopicOrPartitionError(
+                f"topic {name!r} was deleted while the job ran; create it again and run the job again"
+            )
+        return topic
 
     def _ready(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Replica]:
         """Have leaders, and all replicas in sync that can be; the leaders."""
@@ -368,6 +415,8 @@ class Coordinator:
 
     def _await_replicas(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Have enough replicas in sync before anybody waits for this commit."""
+        for topic in {topic_partition.topic for topic_partition in topic_partitions}:
+            self._find(topic)
         deadline_ms = self._manager.monotonic_ms() + self._replicas_timeout_ms
         for topic_partition in topic_partitions:
             of = self._manager.partition

@@ -22,7 +22,7 @@ written meanwhile, then what is shown may end earlier again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from spark_kbatch.errors import KafkaStorageError
@@ -30,6 +30,7 @@ from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record.plain import PlainRecord
 from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.partition_view import NOTHING_NEWER, Replica
 from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC
 from spark_kbatch.transaction.messages import (
@@ -75,7 +76,23 @@ class Snapshots:
             UnknownTopicOrPartitionError: one of them does not exist.
             KafkaStorageError: of one of them no replica can be read.
         """
-        wanted = self._manager.all_of(topic_partitions)
+        asked = list(topic_partitions)
+        while True:
+            wanted = self._manager.all_of(asked)
+            try:
+                found = self._replicas(wanted, avoid)
+            except KafkaStorageError:
+                # 1. We have looked for the topic. 2. It is deleted. 3. We look for its files.
+                if self._manager.all_of(asked) == wanted:
+                    raise
+            else:
+                # Nor is what was found right where another topic has the name by now.
+                if self._manager.all_of(asked) == wanted:
+                    return found
+
+    def _replicas(
+        self, wanted: Mapping[TopicPartition, Partition], avoid: Container[int]
+    ) -> dict[TopicPartition, Replica]:
         transaction_state = self._manager.partition(TRANSACTION_STATE)
         may_elect = True
         while True:

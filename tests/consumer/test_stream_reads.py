@@ -17,7 +17,6 @@ from spark_kbatch.opening import open_for_reading
 from tests import builders
 from tests.consumer.queries import Query
 from tests.log.histories import History
-from tests.topic_changes import delete_topic
 
 
 class Stream(Query):
@@ -54,7 +53,7 @@ def send(cluster: Cluster, count: int, topic: str = "t") -> None:
 
 
 def recreate(cluster: Cluster, topic: str = "t") -> None:
-    delete_topic(cluster, topic)
+    cluster.delete_topic(topic)
     Cluster(str(cluster.path)).create_topic(topic)
 
 
@@ -224,7 +223,7 @@ def test_a_topic_deleted_before_a_task_reads_it_is_data_loss(cluster: Cluster) -
     send(cluster, 3)
     stream.next_end()
     (piece,) = stream.plan()
-    delete_topic(cluster, "t")
+    cluster.delete_topic("t")
     with pytest.raises(DataLossError, match="partition t-0"):
         list(stream.task(piece))
 

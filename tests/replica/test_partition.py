@@ -497,7 +497,7 @@ def test_an_append_that_waits_is_told_when_another_leads(
     answer = send(strict, BATCHES[1])
     state = partition(strict).state()
     after = state._replace(leader_epoch=1, partition_epoch=state.partition_epoch + 1)
-    strict.metadata.write_partition_state(EVENTS, after)
+    strict.metadata.write_partition_state(EVENTS, after, strict.topic("events").topic_id)
     strict.manager.delayed_produces.look()
 
     assert isinstance(answer.error, NotLeaderOrFollowerError)

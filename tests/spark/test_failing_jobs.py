@@ -10,7 +10,6 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,7 +25,6 @@ from spark_kbatch.spark.writer import Job, Staged
 from spark_kbatch.transaction import coordinator
 from tests import builders
 from tests.log.soundness import ensure_sound
-from tests.topic_changes import add_partition
 
 
 def rows(*partitions: int) -> pa.RecordBatch:
@@ -159,32 +157,25 @@ def test_a_commit_that_cannot_flip_says_that_the_data_is_committed(cluster: Clus
     ensure_next_job_works(cluster)
 
 
-def recreate(cluster: Cluster) -> None:
-    topic = cluster.topic("events")
-    with cluster.locks.metadata():
-        cluster.metadata.write_topic(replace(topic, topic_id="another-id-of-22-chars"))
-
-
 def delete(cluster: Cluster) -> None:
-    (cluster.path / "topics" / "events.json").unlink()
+    cluster.delete_topic("events")
+
+
+def recreate(cluster: Cluster) -> None:
+    delete(cluster)
+    cluster.create_topic("events", partitions=2)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        pytest.param(recreate, "recreated or altered.*run the job again", id="recreated"),
-        pytest.param(
-            lambda cluster: add_partition(cluster, "events"),
-            "with 3 partitions.*run the job again",
-            id="partitions added",
-        ),
-        pytest.param(delete, "topic 'events' does not exist", id="deleted"),
+        pytest.param(recreate, "recreated while the job ran.*run the job again", id="recreated"),
+        pytest.param(delete, "'events' was deleted while the job ran", id="deleted"),
     ],
 )
-def test_a_topic_that_is_changed_while_a_job_runs_is_an_error_and_nothing_is_visible(
+def test_a_topic_that_goes_while_a_job_runs_is_an_error_and_nothing_is_visible(
     cluster: Cluster, change: Callable[[Cluster], object], words: str
 ) -> None:
-    topic = cluster.topic("events")
     job = begin(cluster)
     done = stage(job)
     change(cluster)
@@ -193,8 +184,25 @@ def test_a_topic_that_is_changed_while_a_job_runs_is_an_error_and_nothing_is_vis
     assert error.value.outcome == coordinator.NOTHING_VISIBLE
     job.abort([done])
     if change is delete:
-        cluster.metadata.write_topic(topic)
+        cluster.create_topic("events", partitions=2)
     assert written(cluster) == 0
+    ensure_next_job_works(cluster)
+
+
+@pytest.mark.parametrize("overwrite", [False, True], ids=["append", "overwrite"])
+def test_a_job_whose_topic_grows_while_it_runs_is_committed(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, overwrite: bool
+) -> None:
+    """Its rows are where its tasks have put them, as those of any producer that runs meanwhile."""
+    options = parse_write_options({"path": str(cluster.path), "topic": "events", "flush": "false"})
+    job = Job.begin(options, overwrite=overwrite)
+    done = stage(job)
+    cluster.create_partitions("events", 4)
+    builders.append_records(cluster, {("events", 3): builders.batch(n=4)})
+    job.commit([done])
+    counts = [len(records) for records in builders.contents(cluster).values()]
+    assert counts == [1, 1, 0, 0 if overwrite else 4]
+    assert "got partitions 2 to 3 while the job ran" in caplog.text
     ensure_next_job_works(cluster)
 
 

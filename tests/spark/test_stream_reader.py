@@ -22,7 +22,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 import spark_kbatch
 from spark_kbatch import Cluster
 from tests.log.histories import History
-from tests.topic_changes import add_partition, delete_topic
 
 pytestmark = pytest.mark.spark
 
@@ -247,12 +246,12 @@ def test_topics_of_a_pattern_come_and_go_while_the_query_runs(reading: Reading) 
     reading.send("t", "a")
     query = reading.start(frame, processingTime="0 seconds")
     query.processAllAvailable()
-    delete_topic(reading.cluster, "t")
+    reading.cluster.delete_topic("t")
     query.processAllAvailable()  # nothing is left
     reading.cluster.create_topic("t2", partitions=1)
     reading.send("t2", "b")
     query.processAllAvailable()
-    add_partition(reading.cluster, "t2")
+    reading.cluster.create_partitions("t2", 2)
     reading.send("t2", "c", partition=1)
     reading.cluster.create_topic("t", partitions=1)
     reading.send("t", "d")
@@ -274,7 +273,7 @@ def test_a_topic_that_was_deleted_fails_the_query_where_loss_is_not_accepted(
     reading.cluster.create_topic("t2")
     reading.send("t", "a", "b")
     assert reading.run(**options) == [["a", "b"]]
-    delete_topic(reading.cluster, "t")
+    reading.cluster.delete_topic("t")
     if again:
         reading.cluster.create_topic("t", partitions=2)
         reading.send("t", "c")
@@ -312,13 +311,15 @@ def test_a_query_reads_everything_once_while_topics_come_grow_and_go(
             sent[name] = set()
 
     def grow() -> None:
-        add_partition(reading.cluster, rng.choice(sorted(sent)))
+        name = rng.choice(sorted(sent))
+        count = reading.cluster.topic(name).partitions
+        reading.cluster.create_partitions(name, count + 1)
 
     def delete() -> None:
         if len(sent) > 1:
             name = rng.choice(sorted(sent))
             deleted.update(sent.pop(name))
-            delete_topic(reading.cluster, name)
+            reading.cluster.delete_topic(name)
 
     steps = [send, send, create, grow] if fail else [send, send, create, grow, delete]
     frame = reading.load(

@@ -109,8 +109,10 @@ def test_staged_files_that_cannot_be_removed_do_not_make_a_commit_fail(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        pytest.param({"topic_id": "another"}, "was recreated or altered", id="topic recreated"),
-        pytest.param({"partition_count": 9}, "with 1 partitions", id="partitions added"),
+        pytest.param(
+            {"topic_id": "another"}, "was recreated while the job ran", id="topic recreated"
+        ),
+        pytest.param({"partition_count": 9}, "with 1 partitions", id="partitions gone"),
         pytest.param({"records_count": 2}, "holds 3 records where the task wrote 2", id="count"),
         pytest.param(
             {"file": "job/gone/shared"},
@@ -119,7 +121,7 @@ def test_staged_files_that_cannot_be_removed_do_not_make_a_commit_fail(
         ),
         pytest.param({"size_in_bytes": 10_000}, "corrupt record batch", id="file too short"),
         pytest.param({"position": 5}, "corrupt record batch", id="not a batch"),
-        pytest.param({"topic": "unknown"}, "'unknown' does not exist", id="topic deleted"),
+        pytest.param({"topic": "unknown"}, "'unknown' was deleted while", id="topic deleted"),
     ],
 )
 def test_extents_that_do_not_fit_abort_the_whole_job(

@@ -181,7 +181,7 @@ def test_a_topic_that_was_recreated_meanwhile_is_left_alone(cluster: Cluster) ->
     path = cluster.path / "topics/events.json"
     path.write_text(path.read_text().replace(stale.topic.topic_id, "A" * 22))
     committer = Coordinator(cluster.manager, lambda: NOW, adopt_min_bytes=0, flush=False)
-    with pytest.raises(CommitError, match="recreated or altered") as error:
+    with pytest.raises(CommitError, match="was recreated while the job ran") as error:
         committer.commit([], transactional_id="job", overwrite=stale)
     assert error.value.outcome == coordinator.NOTHING_VISIBLE
     assert contents(cluster)[FIRST] == records_of([batch(1)])
