@@ -4,6 +4,10 @@
     kbatch consume PATH TOPIC          records, one a line
     kbatch delete-records PATH TOPIC PARTITION:OFFSET ...
                                        all below an offset
+    kbatch delete-topic PATH TOPIC ...  topics with all their records
+    kbatch create-partitions PATH TOPIC TOTAL
+                                       more partitions for a topic
+    kbatch alter-topic PATH TOPIC      settings of a topic
     kbatch gc PATH [TOPIC ...]         what retention says, and what dead jobs have left
     kbatch history PATH [COMMIT]       what Spark jobs committed; where topics ended with a commit
     kbatch export PATH TOPIC --to DIR  a topic, placed in a stopped broker's log dir
@@ -25,7 +29,8 @@ import itertools
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Literal
 
 import click
@@ -40,11 +45,13 @@ from spark_kbatch.config import (
     MAX_DECOMPRESSED_BATCH_BYTES,
     STAGING_RETENTION_MS,
 )
-from spark_kbatch.errors import KBatchError
+from spark_kbatch.errors import KafkaStorageError, KBatchError
 from spark_kbatch.model import IsolationLevel, TopicPartition
 from spark_kbatch.opening import open_for_reading
 from spark_kbatch.options import INT_MAX
+from spark_kbatch.replica.manager import ensure_not_internal
 from spark_kbatch.terminal import LogFormatter, cell, field, to_json, visible
+from spark_kbatch.topic_config import topic_key
 from spark_kbatch.transaction.history import Commit
 
 _foreign_end = click.option(
@@ -246,6 +253,108 @@ def delete_records(path: str, topic: str, offsets: dict[int, int], as_json: bool
             _print(visible(f"{tp} begins at offset {offset}"))
 
 
+@cli.command("delete-topic")
+@click.argument("path")
+@click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@_as_json
+def delete_topic(path: str, names: Sequence[str], yes: bool, dry_run: bool, as_json: bool) -> None:
+    """Delete topics with all their records.
+
+    Nobody finds them from then on. Their files go later, with `kbatch gc` or a commit, once
+    file.delete.delay.ms of the topic have passed.
+    """
+    cluster = Cluster(path)
+    names = list(dict.fromkeys(names))
+    found = {name: _contents(cluster, name) for name in names}
+    if not (yes or dry_run):
+        for name, contents in found.items():
+            click.echo(visible(f"topic {name}: {_summary(contents)}"), err=True)
+        click.confirm("Delete?", abort=True, err=True)
+    for name, contents in found.items():
+        if not dry_run:
+            cluster.delete_topic(name)
+        if as_json:
+            _print_json({"topic": name, **contents, "deleted": not dry_run})
+        else:
+            would = "would be deleted" if dry_run else "is deleted"
+            _print(visible(f"topic {name} {would}: {_summary(contents)}"))
+
+
+def _contents(cluster: Cluster, name: str) -> dict[str, int | None]:
+    """What a topic holds that may be deleted; None where its logs cannot be read."""
+    ensure_not_internal(name)
+    partitions = cluster.topic(name).partitions
+    try:
+        rows = cluster.describe([name])
+    except (KafkaStorageError, OSError):
+        return {"partitions": partitions, "records": None, "size_in_bytes": None}
+    records = sum(row.offsets.high_watermark - row.offsets.log_start_offset for row in rows)
+    size = sum(row.size_in_bytes for row in rows)
+    return {"partitions": partitions, "records": records, "size_in_bytes": size}
+
+
+def _summary(contents: Mapping[str, int | None]) -> str:
+    partitions, records, size = contents.values()
+    held = f"{partitions} partition{'s' * (partitions != 1)}"
+    if records is None:
+        return f"{held}, whose logs cannot be read"
+    return f"{held}, {records:,} record{'s' * (records != 1)}, {size:,} bytes"
+
+
+@cli.command("create-partitions")
+@click.argument("path")
+@click.argument("topic")
+@click.argument("total", type=click.IntRange(1))
+@_as_json
+def create_partitions(path: str, topic: str, total: int, as_json: bool) -> None:
+    """Let TOPIC have more partitions: TOTAL of them, with those that it has."""
+    grown = Cluster(path).create_partitions(topic, total)
+    if as_json:
+        _print_json({"topic": topic, "partitions": grown.partitions})
+    else:
+        _print(visible(f"topic {topic} has {grown.partitions} partitions"))
+    click.echo(_KEYS_NOTE, err=True)
+
+
+def _setting(
+    _context: click.Context, _parameter: click.Parameter, words: Sequence[str]
+) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not (key and equals):
+            raise click.BadParameter(f"{word!r} is not KEY=VALUE, such as retention.ms=86400000")
+        if key in found:
+            raise click.BadParameter(f"{key!r} is given twice")
+        found[key] = value
+    return found
+
+
+@cli.command("alter-topic")
+@click.argument("path")
+@click.argument("topic")
+@click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=_setting, help="A setting's new value; may be given again.")  # fmt: skip
+@click.option("--reset", metavar="KEY", multiple=True, help="A setting that gets its default; may be given again.")  # fmt: skip
+@_as_json
+def alter_topic(
+    path: str, topic: str, given: dict[str, str], reset: Sequence[str], as_json: bool
+) -> None:
+    """Change settings of TOPIC, and print all that it has."""
+    twice = sorted(given.keys() & {*reset})
+    if twice:
+        raise click.UsageError(f"{twice[0]!r} is to be set and to be reset")
+    cluster, changes = Cluster(path), given | dict.fromkeys(reset)
+    topic_now = cluster.alter_topic(topic, changes) if changes else cluster.topic(topic)
+    settings = {topic_key(name): value for name, value in asdict(topic_now.config).items()}
+    if as_json:
+        _print_json({"topic": topic, "config": settings})
+    else:
+        for key, value in settings.items():
+            _print(visible(f"{key}={value}"))
+
+
 def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: str) -> int | str:
     """A time as ms or ISO 8601, UTC where it names no zone; or the word for an edge."""
     if text in ("earliest", "latest", "max-timestamp"):
@@ -279,7 +388,7 @@ def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: st
 def gc(
     path: str, names: Sequence[str], dry_run: bool, staging_retention_ms: int, as_json: bool
 ) -> None:
-    """Delete what retention says, and what dead jobs have left in the cluster at PATH."""
+    """Delete what retention says, and what dead jobs and deleted topics have left at PATH."""
     garbage = Cluster(path).collect_garbage(
         names or None, staging_retention_ms=staging_retention_ms, dry_run=dry_run
     )
@@ -291,6 +400,8 @@ def gc(
             _print_json(left_over._asdict())
         for path_kept, why in garbage.not_removed:
             _print_json({"not_removed": str(path_kept), "why": why})
+        for deleted in garbage.deleted_topics:
+            _print_json({"deleted_topic": deleted.topic, "topic_id": deleted.topic_id})
         return
     would = "would go" if dry_run else "gone"
     for tp, deletion in deletions:
@@ -306,7 +417,9 @@ def gc(
         _print(visible(f"{staged}: {left_over.size_in_bytes:,} bytes {would}"))
     for path_kept, why in garbage.not_removed:
         _print(visible(f"{path_kept} stays: {why}"))
-    if not (deletions or garbage.left_overs):
+    for deleted in garbage.deleted_topics:
+        _print(visible(f"files of the deleted topic {deleted.topic} {would}"))
+    if not (deletions or garbage.left_overs or garbage.deleted_topics):
         _print("Nothing to delete.")
 
 
@@ -554,6 +667,10 @@ A broker deletes segments whose newest record is older than the topic's retentio
 set, and begins 30 seconds after its start. To keep old records the topic needs retention.ms=-1
 before they are exported: kafka-configs.sh --alter --entity-type topics --entity-name TOPIC
 --add-config retention.ms=-1"""
+
+_KEYS_NOTE = """\
+Records stay where they are. From now on keys are spread over all partitions, so records with equal keys
+may lie in two partitions: those from before in another one."""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _REPLICA_COLUMNS = ("leader", "isr", "lag")

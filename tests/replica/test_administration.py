@@ -20,6 +20,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.log.checkpoints import read_partition_metadata
+from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.model import LATEST, AppendResult, TopicPartition
 from spark_kbatch.replica.fetching import FetchInfo, FetchResult
 from spark_kbatch.replica.log_dirs import RETRY_MS
