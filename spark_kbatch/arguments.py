@@ -5,6 +5,7 @@ Each answers with the argument as it is used from then on, or raises a ConfigErr
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import reprlib
@@ -16,6 +17,7 @@ from spark_kbatch.model import TopicPartition
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+_YEAR = 366.0 * 86_400
 
 
 def refuse(name: str, value: object, accepts: str) -> NoReturn:
@@ -35,6 +37,17 @@ def whole_number(name: str, value: Any, low: int, high: int = LONG_MAX) -> int:
             if low <= number <= high:
                 return number
     refuse(name, value, f"a whole number from {low} to {high}")
+
+
+def seconds(name: str, value: Any) -> float:
+    """A time to wait, 0 or longer; what no clock has is a year."""
+    try:
+        number = math.nan if isinstance(value, (bool, str, bytes)) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not number >= 0:
+        refuse(name, value, "seconds, 0 or more, or None")
+    return min(number, _YEAR)
 
 
 def text(name: str, value: Any) -> str:

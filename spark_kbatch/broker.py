@@ -8,11 +8,12 @@ by the high watermarks in the broker's checkpoint instead, which the broker repl
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from spark_kbatch.config import FOREIGN_ENDS
+from spark_kbatch import arguments
+from spark_kbatch.config import parse_foreign_end
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.log.broker_log import BrokerLog, Checkpoints
@@ -24,7 +25,6 @@ from spark_kbatch.model import (
     PartitionInfo,
     TopicPartition,
 )
-from spark_kbatch.options import refuse
 from spark_kbatch.read_config import ReadOptions
 from spark_kbatch.record.header import LogRead
 from spark_kbatch.topic_config import Topic, TopicConfig
@@ -36,8 +36,23 @@ _INTERNAL = {
 }  # fmt: skip
 
 
+def _refused(what: str) -> Callable[..., NoReturn]:
+    """A method that is refused, because `what`."""
+
+    def refuse_to_write(self: BrokerLogs, *_given: Any, **_named: Any) -> NoReturn:
+        """Refused: a broker's logs are only read."""
+        raise ConfigError(
+            f"{what} in {self.path}: it is a Kafka broker's log directory, which kbatch only reads; "
+            "write to a cluster of your own, and place its topics with `kbatch export`"
+        )
+
+    return refuse_to_write
+
+
 class BrokerLogs(TopicReader):
     """The topics of a broker's log dir, of one partition's directory, or of one .log file."""
+
+    _parts = ("_log_dir",)
 
     def __init__(self, path: Path, log_dir: BrokerLogDir, *, foreign_end: str = "log") -> None:
         """What `BrokerLogDir.find` found at `path`.
@@ -45,14 +60,14 @@ class BrokerLogs(TopicReader):
         Raises:
             ConfigError: `foreign_end` is neither "log" nor "checkpoint".
         """
-        if foreign_end not in FOREIGN_ENDS:
-            refuse("foreign.end", foreign_end, ", ".join(FOREIGN_ENDS))
+        parse_foreign_end("foreign.end", foreign_end)
         self.path = path
         self._log_dir = log_dir
         self._to_high_watermark = foreign_end == "checkpoint"
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
         """Sorted; those of Kafka itself where asked."""
+        arguments.boolean("internal", internal)
         return sorted(name for name in self._by_topic() if internal or name not in _INTERNAL)
 
     def topic(self, name: str) -> Topic:
@@ -66,7 +81,7 @@ class BrokerLogs(TopicReader):
         Raises:
             UnknownTopicOrPartitionError: names the nearest topics.
         """
-        found = self._log_dir.partitions(topic)
+        found = self._log_dir.partitions(arguments.text("topic", topic))
         if not found:
             topics = self._by_topic()
             near = difflib.get_close_matches(topic, sorted(topics), n=_NEAREST, cutoff=0.0)
@@ -90,9 +105,10 @@ class BrokerLogs(TopicReader):
         checkpoints = self._checkpoints(wanted)
         return {tp: BrokerLogView(self._log_dir.log(tp), checkpoints[tp]) for tp in wanted}
 
-    def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
+    def describe(self, topics: str | Iterable[str]) -> list[PartitionInfo]:
         """Edges and sizes of all partitions of these topics that are here."""
-        partitions = [tp for topic in topics for tp in self.partitions(topic)]
+        names = arguments.topic_names("topics", topics)
+        partitions = [tp for topic in names for tp in self.partitions(topic)]
         return [
             PartitionInfo(tp, offsets, self._log_dir.log(tp).size_in_bytes())
             for tp, offsets in self.edges(partitions).items()
@@ -124,19 +140,24 @@ class BrokerLogs(TopicReader):
         edges = self.edges([topic_partition])[topic_partition]
         return edges.log_start_offset, edges.end_offset(options.isolation_level)
 
-    def create_topic(self, name: str, **_settings: Any) -> NoReturn:
-        """Refused."""
-        self._refuse_to_write(f"topic {name!r} cannot be created")
+    # What only a cluster has: here so that what `open` gives can be used without asking what it is.
 
-    def producer(self, **_options: Any) -> NoReturn:
-        """Refused."""
-        self._refuse_to_write("there is no producer")
-
-    def _refuse_to_write(self, what: str) -> NoReturn:
-        raise ConfigError(
-            f"{what} in {self.path}: it is a Kafka broker's log directory, which kbatch only reads; "
-            "write to a cluster of your own, and place its topics with `kbatch export`"
-        )
+    create_topic = _refused("topics cannot be created")
+    alter_topic = _refused("topics cannot be altered")
+    create_partitions = _refused("partitions cannot be created")
+    delete_topic = _refused("topics cannot be deleted")
+    producer = _refused("there is no producer")
+    delete_records = _refused("records cannot be deleted")
+    collect_garbage = _refused("nothing can be deleted")
+    repair = _refused("nothing can be repaired")
+    export = _refused("topics cannot be exported, they are a broker's already")
+    history = _refused("there are no commits of Spark jobs")
+    find_commit = _refused("there are no commits of Spark jobs")
+    first_commit = _refused("there are no commits of Spark jobs")
+    replicas = _refused("there is one replica of each partition")
+    replicate = _refused("there is one replica of each partition")
+    log_dirs = _refused("there is one log dir")
+    replace_log_dir = _refused("there is one log dir")
 
     def _by_topic(self) -> dict[str, list[TopicPartition]]:
         found: dict[str, list[TopicPartition]] = {}

@@ -12,12 +12,21 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
+import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from spark_kbatch import arguments
 from spark_kbatch.clock import now_ms
-from spark_kbatch.config import STAGING_RETENTION_MS, WriteOptions, ensure_codec_exists
+from spark_kbatch.config import (
+    STAGING_RETENTION_MS,
+    WriteOptions,
+    ensure_codec_exists,
+    parse_folders,
+)
 from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import (
@@ -25,6 +34,7 @@ from spark_kbatch.errors import (
     KafkaStorageError,
     KBatchError,
     OffsetOutOfRangeError,
+    TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.log.files import Buffer, Files
@@ -34,21 +44,28 @@ from spark_kbatch.model import (
     IsolationLevel,
     LogOffsets,
     PartitionInfo,
+    PartitionKey,
     TopicPartition,
 )
-from spark_kbatch.options import MiB
+from spark_kbatch.options import LONG_MAX, MiB
 from spark_kbatch.read_config import ReadOptions
 from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica import administration, overview
 from spark_kbatch.replica.fetching import CONSUMER_REPLICA_ID, FetchInfo, OnFetched
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.manager import ReplicaManager, ensure_not_internal
-from spark_kbatch.replica.metadata import DeletedTopic, Metadata, absolute_path
+from spark_kbatch.replica.metadata import PARTITIONS_MAX, DeletedTopic, Metadata, absolute_path
 from spark_kbatch.replica.overview import LogDirInfo
 from spark_kbatch.replica.partition_view import ReplicaInfo, StateView
 from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.replica.producing import OnComplete
-from spark_kbatch.topic_config import Topic, TopicConfig, parse_topic_config
+from spark_kbatch.topic_config import (
+    Topic,
+    TopicConfig,
+    parse_topic_options,
+    topic_fields,
+    topic_key,
+)
 from spark_kbatch.transaction import (
     COMMITS_TOPIC,
     INTERNAL_TOPIC_CONFIG,
@@ -80,6 +97,32 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+StrPath = str | os.PathLike[str]
+
+# As the option replication.factor has it.
+REPLICATION_FACTOR_MAX = 32767
+
+
+def _folders(log_dirs: Any) -> list[Path]:
+    """What `log_dirs` names.
+
+    Raises:
+        ConfigError: no folders, or one that is named twice.
+    """
+    if isinstance(log_dirs, str):
+        log_dirs = parse_folders("log_dirs", log_dirs)
+    if isinstance(log_dirs, (bytes, Mapping)) or not isinstance(log_dirs, Iterable):
+        arguments.refuse(
+            "log_dirs", log_dirs, "folders in a list, or text with commas between them"
+        )
+    folders = [absolute_path(folder, "a folder in log_dirs") for folder in log_dirs]
+    if len(set(folders)) < len(folders):
+        raise ConfigError(
+            f"log_dirs names a folder twice, of {', '.join(map(str, folders))}; each is a disk of its own"
+        )
+    return folders
+
+
 class Garbage(NamedTuple):
     """What was removed, or would be."""
 
@@ -90,27 +133,46 @@ class Garbage(NamedTuple):
 
 
 class Cluster(TopicReader):
-    """One PATH. Thread-safe; keeps no file open."""
+    """Topics with all their records, in a folder. Thread-safe; keeps no file open.
+
+        with spark_kbatch.open("my-cluster", create=True) as cluster:
+            cluster.create_topic("events", partitions=4)
+            with cluster.producer() as producer:
+                producer.send("events", key="k", value="v")
+            table = cluster.read("events").read_all()
+
+    Topics: create_topic, alter_topic, create_partitions, delete_topic, topics, topic_names, topic,
+        partitions, describe.
+    Records: producer, read, list_offsets, delete_records, collect_garbage, export.
+    Jobs of Spark: history, find_commit, first_commit.
+    Disks: log_dirs, replicas, replicate, replace_log_dir, repair.
+    The rest is for Spark and for tests.
+    """
+
+    _parts = ("metadata", "manager", "snapshots", "locks", "_history", "_producer_ids")
 
     def __init__(
         self,
-        path: str,
+        path: StrPath,
         *,
         create: bool = False,
-        log_dirs: Sequence[str | Path] = (),
+        log_dirs: str | Sequence[StrPath] = (),
         files: Files | None = None,
     ) -> None:
         """Open, and with `create` make it where there is none.
 
         Args:
             log_dirs: where a cluster that is made keeps its logs: a folder for each replica that a
-                record may have, on disks of their own; in PATH by default. Where PATH itself is
-                lost, and they hold its logs, it is made again from what they know of it.
+                record may have, on disks of their own, also as text with commas between them; in
+                PATH by default. Where PATH itself is lost, and they hold its logs, it is made again
+                from what they know of it.
 
         Raises:
-            ConfigError: PATH holds no cluster, or none can be made there; says why.
+            ConfigError: PATH holds no cluster, or none can be made there, or one that was made with
+                other log dirs; says why.
         """
         files = files or Files()
+        folders = _folders(log_dirs)
         self.metadata = Metadata(files, absolute_path(path))
         self.files, self.path = files, self.metadata.path
         self.locks = Locks(files, self.metadata.locks_dir)
@@ -120,9 +182,31 @@ class Cluster(TopicReader):
         self._agreements = Agreements(self.files, self.metadata.snapshots_dir, now_ms)
         self._history = History(self.manager)
         self._committers: dict[bool, Coordinator] = {}  # by whether they flush
-        if create and not self.metadata.exists():
-            self._create([absolute_path(str(folder)) for folder in log_dirs])
+        self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+        if arguments.boolean("create", create) and not self.metadata.exists():
+            self._create(folders)
         self.metadata.ensure_exists()
+        if folders:
+            self._ensure_log_dirs(folders)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close, and close its producers: at once, giving up what was not sent, where the block failed."""
+        self._close_producers(timeout=None if error is None else 0)
+        self.close()
+
+    def close(self) -> None:
+        """Close its producers, which send what they were given; then as `TopicReader.close`."""
+        self._close_producers(timeout=None)
+        super().close()
+
+    def _close_producers(self, timeout: float | None) -> None:
+        for producer in list(self._producers):
+            producer.close(timeout)
 
     def _create(self, log_dirs: Sequence[Path]) -> None:
         self.metadata.ensure_creatable()
@@ -140,11 +224,21 @@ class Cluster(TopicReader):
                     )
             self.metadata.create()
 
+    def _ensure_log_dirs(self, folders: Sequence[Path]) -> None:
+        """Check that the cluster was made with these."""
+        found = [one.path.parent for one in self.metadata.log_dirs()]
+        if folders != found:
+            given, has = (",".join(map(str, paths)) for paths in (folders, found))
+            raise ConfigError(
+                f"option 'log.dirs' is {given!r}, but the cluster at {self.path} exists with {has!r}; "
+                "leave the option out, or write to a new cluster"
+            )
+
     # Topics.
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
         """Sorted; the cluster's own where asked."""
-        return self.metadata.topic_names(internal=internal)
+        return self.metadata.topic_names(internal=arguments.boolean("internal", internal))
 
     def topic(self, name: str) -> Topic:
         """As `Metadata.topic`."""
@@ -158,32 +252,86 @@ class Cluster(TopicReader):
         self,
         name: str,
         *,
-        partitions: int = 1,
-        replication_factor: int = 1,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
         config: TopicConfig | Mapping[str, object] | None = None,
+        exist_ok: bool = False,
+        num_partitions: int | None = None,
     ) -> Topic:
         """Make a topic.
 
         Args:
-            replication_factor: how many log dirs hold each record. Where the cluster was made
-                without `log_dirs`, those it lacks are made in PATH.
-            config: its settings, also by Kafka's keys: `{"retention.ms": 86_400_000}`.
+            partitions: how many; 1 by default.
+            replication_factor: how many log dirs hold each record; 1 by default. Where the cluster
+                was made without `log_dirs`, those it lacks are made in PATH, which saves records
+                from the loss of a folder, not of the disk.
+            config: its settings, by Kafka's keys: `{"retention.ms": 86_400_000}`, or `retention_ms`.
+            exist_ok: whether a topic that exists is taken as it is, where it agrees with what is
+                given here.
+            num_partitions: another name for `partitions`.
 
         Raises:
-            ConfigError: it exists already, is the cluster's own, or has no partitions; a setting
-                that is unknown or not accepted.
+            TopicAlreadyExistsError: it exists already; with `exist_ok`, with other settings.
+            ConfigError: it is the cluster's own; an argument or setting that is not accepted.
             InvalidTopicError: Kafka would refuse the name.
         """
         ensure_not_internal(name)
-        if partitions < 1:
-            raise ConfigError(f"partitions is {partitions}; a topic has 1 or more")
-        if self.metadata.find_topic(name) is not None:
-            raise ConfigError(f"topic {name!r} exists already")
-        if not isinstance(config, TopicConfig):
-            config = parse_topic_config(config or {})
-        return self.manager.create_topic(
+        arguments.boolean("exist_ok", exist_ok)
+        if partitions is not None and num_partitions not in (None, partitions):
+            raise ConfigError(
+                f"partitions is {partitions}, and num_partitions, another name for it, is "
+                f"{num_partitions}; give one"
+            )
+        partitions = num_partitions if partitions is None else partitions
+        wanted: dict[str, Any] = {
+            key: arguments.whole_number(key, value, 1, most)
+            for key, value, most in (
+                ("partitions", partitions, PARTITIONS_MAX),
+                ("replication_factor", replication_factor, REPLICATION_FACTOR_MAX),
+            )
+            if value is not None
+        }
+        settings = (
+            vars(config)
+            if isinstance(config, TopicConfig)
+            else topic_fields(parse_topic_options({} if config is None else config))
+        )
+        found = self.metadata.find_topic(name)
+        if found is None:
+            return self._make_topic(
+                name,
+                TopicConfig(**settings),
+                **({"partitions": 1, "replication_factor": 1} | wanted),
+            )
+        if not exist_ok:
+            raise TopicAlreadyExistsError(name)
+        differs = [f"{key}={has}" for key in wanted if (has := getattr(found, key)) != wanted[key]]
+        differs += [
+            f"{topic_key(field)}={has}"
+            for field, value in settings.items()
+            if (has := getattr(found.config, field)) != value
+        ]
+        if differs:
+            raise TopicAlreadyExistsError(name, ", ".join(differs))
+        return found
+
+    def _make_topic(
+        self, name: str, config: TopicConfig, *, partitions: int, replication_factor: int
+    ) -> Topic:
+        topic = self.manager.create_topic(
             name, partitions=partitions, config=config, replication_factor=replication_factor
         )
+        in_path = [one for one in self.metadata.log_dirs() if one.path.parent == self.path]
+        if replication_factor > 1 and len(in_path) > 1:
+            logger.warning(
+                "the %d copies of each record of topic %r lie in folders of %s, on one disk: they "
+                "survive the loss of a folder, not of the disk; for that make a cluster with log_dirs, "
+                "on disks of their own",
+                replication_factor,
+                name,
+                self.path,
+            )
+        return topic
 
     def delete_topic(self, name: str) -> Topic:
         """Delete a topic with all its records; what it was.
@@ -211,6 +359,7 @@ class Cluster(TopicReader):
             UnknownTopicOrPartitionError: no such topic.
         """
         ensure_not_internal(name)
+        total_count = arguments.whole_number("total_count", total_count, 1, PARTITIONS_MAX)
         return administration.create_partitions(
             self.manager, self._commits(flush=True), name, total_count, now_ms=now_ms()
         )
@@ -241,32 +390,20 @@ class Cluster(TopicReader):
         """
         ensure_not_internal(name)
         found = self.metadata.find_topic(name)
-        topic = found or self.manager.create_topic(
+        topic = found or self._make_topic(
             name,
+            TopicConfig(**options.topic_config),
             partitions=options.num_partitions or 1,
-            config=TopicConfig(**options.topic_config),
             replication_factor=options.replication_factor or 1,
         )
         options.ensure_are_of(topic)
         ensure_codec_exists(topic, options.compression_type)
         return topic
 
-    def ensure_log_dirs(self, folders: Sequence[str]) -> None:
-        """Check that the cluster was made with these.
-
-        Raises:
-            ConfigError: with others.
-        """
-        found = [str(one.path.parent) for one in self.metadata.log_dirs()]
-        if [str(absolute_path(folder)) for folder in folders] != found:
-            raise ConfigError(
-                f"option 'log.dirs' is {','.join(folders)!r}, but the cluster at {self.path} exists with "
-                f"{','.join(found)!r}; leave the option out, or write to a new cluster"
-            )
-
-    def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
+    def describe(self, topics: str | Iterable[str]) -> list[PartitionInfo]:
         """Edges and sizes of all partitions of these topics, of one moment."""
-        partitions = [tp for topic in topics for tp in self.manager.partitions(topic)]
+        names = arguments.topic_names("topics", topics)
+        partitions = [tp for topic in names for tp in self.manager.partitions(topic)]
         found = self.snapshots.replicas(partitions)
         return [
             PartitionInfo(tp, state.offsets, log.size_in_bytes(state))
@@ -277,6 +414,8 @@ class Cluster(TopicReader):
 
     def history(self, topic: str | None = None) -> Iterator[Commit]:
         """All commits of Spark jobs that are kept, or those that touched a topic, the newest first."""
+        if topic is not None:
+            arguments.text("topic", topic)
         return self._history.read(self.snapshots.replicas, topic)
 
     def first_commit(self) -> int:
@@ -285,19 +424,20 @@ class Cluster(TopicReader):
 
     def find_commit(self, number: int) -> Commit:
         """The commit with a number that `history` shows; raises as `History.find`."""
+        number = arguments.whole_number("number", number, 0)
         return self._history.find(self.snapshots.replicas, number)
 
     # Replicas.
 
-    def replicas(self, topics: Iterable[str]) -> dict[TopicPartition, list[ReplicaInfo]]:
+    def replicas(self, topics: str | Iterable[str]) -> dict[TopicPartition, list[ReplicaInfo]]:
         """The replicas of all partitions of these topics: who leads, who is in sync, who lags."""
-        return overview.replicas_of(self.manager, topics)
+        return overview.replicas_of(self.manager, arguments.topic_names("topics", topics))
 
     def log_dirs(self) -> list[LogDirInfo]:
         """The log dirs, which of them are offline and why, and what they hold."""
         return overview.log_dirs_of(self.manager)
 
-    def replicate(self, topics: Iterable[str] | None = None) -> list[TopicPartition]:
+    def replicate(self, topics: str | Iterable[str] | None = None) -> list[TopicPartition]:
         """Fill up replicas that lack something; appends do so too, but only of what they append to.
 
         Args:
@@ -306,7 +446,11 @@ class Cluster(TopicReader):
         Returns:
             The partitions with replicas that are not in sync, because their log dirs are offline.
         """
-        names = self.metadata.topic_names(internal=True) if topics is None else list(topics)
+        names = (
+            self.metadata.topic_names(internal=True)
+            if topics is None
+            else arguments.topic_names("topics", topics)
+        )
         return overview.replicate_all(self.manager, names, self._commits(flush=True))
 
     def _elect(self, topic_partitions: Collection[TopicPartition]) -> None:
@@ -328,6 +472,7 @@ class Cluster(TopicReader):
         Raises:
             ConfigError: no such node, it is online, or the directory is not empty.
         """
+        node_id = arguments.whole_number("node_id", node_id, 0)
         overview.replace_log_dir(self.manager, node_id)
 
     # Reading.
@@ -408,7 +553,7 @@ class Cluster(TopicReader):
             )
         return agreed[topic_partition]
 
-    def export(self, topic: str, *, to: str | Path) -> list[ExportedPartition]:
+    def export(self, topic: str, *, to: StrPath) -> list[ExportedPartition]:
         """Place a topic's committed records in the log dir of a Kafka broker that is stopped.
 
         The broker has the topic already, with as many partitions and no records. Let it keep old
@@ -427,7 +572,7 @@ class Cluster(TopicReader):
         from spark_kbatch.export import export_topic  # noqa: PLC0415  above
 
         ensure_not_internal(topic)
-        return export_topic(self.manager, self.snapshots.replicas, topic, absolute_path(str(to)))
+        return export_topic(self.manager, self.snapshots.replicas, topic, absolute_path(to, "to"))
 
     # Writing.
 
@@ -466,7 +611,7 @@ class Cluster(TopicReader):
 
     # Deleting.
 
-    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def delete_records(self, offsets: Mapping[PartitionKey, int]) -> dict[TopicPartition, int]:
         """Delete all records below an offset of each partition, (topic, number); -1 deletes all.
 
         They cannot be read any more when this returns. Their bytes go with whole segments.
@@ -479,7 +624,11 @@ class Cluster(TopicReader):
             ConfigError: a topic of the cluster's own.
             UnknownTopicOrPartitionError: one of them does not exist.
         """
-        wanted = {TopicPartition(*tp): offset for tp, offset in offsets.items()}
+        accepts = 'an offset for each partition, such as {("topic", 0): 1500}'
+        wanted = {
+            tp: arguments.whole_number(f"the offset of {tp}", offset, -LONG_MAX)
+            for tp, offset in arguments.by_partition("offsets", offsets, accepts).items()
+        }
         for topic_partition in wanted:
             ensure_not_internal(topic_partition.topic)
         done = self.manager.delete_records(wanted, self._commits(flush=True))
@@ -487,7 +636,7 @@ class Cluster(TopicReader):
 
     def collect_garbage(
         self,
-        topics: Iterable[str] | None = None,
+        topics: str | Iterable[str] | None = None,
         *,
         staging_retention_ms: int = STAGING_RETENTION_MS,
         dry_run: bool = False,
@@ -502,7 +651,13 @@ class Cluster(TopicReader):
         Raises:
             UnknownTopicOrPartitionError: no such topic.
         """
-        names = self.metadata.topic_names() if topics is None else topics
+        names = (
+            self.metadata.topic_names()
+            if topics is None
+            else arguments.topic_names("topics", topics)
+        )
+        arguments.whole_number("staging_retention_ms", staging_retention_ms, 0)
+        arguments.boolean("dry_run", dry_run)
         partitions = [tp for name in names for tp in self.manager.partitions(name)]
         look = left_overs if dry_run else remove_left_overs
         found: list[LeftOver] = []
@@ -534,7 +689,7 @@ class Cluster(TopicReader):
             raise KafkaStorageError.of(error, "no producer id can be had") from error
 
     def repair(
-        self, partitions: Iterable[TopicPartition] | None = None, *, dry_run: bool = False
+        self, partitions: Iterable[tuple[str, int]] | None = None, *, dry_run: bool = False
     ) -> Iterator[RepairReport]:
         """Make logs whole again as far as their batches allow; `log/repair.py` says what that means.
 
@@ -549,9 +704,10 @@ class Cluster(TopicReader):
         from spark_kbatch.replica import lost_topics  # noqa: PLC0415  above
         from spark_kbatch.transaction.repair import Repair  # noqa: PLC0415
 
+        arguments.boolean("dry_run", dry_run)
         repair = Repair(self.manager, self._commits(flush=True), dry_run=dry_run)
         if partitions is not None:
-            return repair.run([TopicPartition(*tp) for tp in partitions])
+            return repair.run(arguments.topic_partitions("partitions", partitions))
         restored = lost_topics.restore(self.manager, dry_run=dry_run)
         every: list[TopicPartition] = []
         for name in self.metadata.topic_names(internal=True):
@@ -589,14 +745,17 @@ class Cluster(TopicReader):
         from spark_kbatch.producer_config import parse_producer_options  # noqa: PLC0415
         from spark_kbatch.transports import LocalLog  # noqa: PLC0415
 
+        self.metadata.ensure_exists()
         config = parse_producer_options(options)
-        return Producer(
+        producer = Producer(
             config,
             LocalLog(self.append_records, flush=config.flush, level=config.compression_level),
             self.topic_to_write,
             now_ms,
             new_producer_id=self.new_producer_id,
         )
+        self._producers.add(producer)
+        return producer
 
     def topic_to_write(self, name: str) -> Topic:
         """A topic that exists and is not the cluster's own.

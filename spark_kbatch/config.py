@@ -125,11 +125,19 @@ def parse_acks(key: str, value: str) -> int:
     return acks
 
 
-def _folders(key: str, value: str) -> tuple[str, ...]:
+def parse_folders(key: str, value: str) -> tuple[str, ...]:
+    """The parser of folders, with commas between them as in Kafka's log.dirs."""
     folders = tuple(folder.strip() for folder in value.split(","))
     if not all(folders) or len(set(folders)) < len(folders):
         refuse(key, value, "different folders, with commas between them")
     return folders
+
+
+def parse_foreign_end(key: str, value: str) -> str:
+    """The parser of where a broker's logs end."""
+    if value not in FOREIGN_ENDS:
+        refuse(key, value, ", ".join(FOREIGN_ENDS))
+    return value
 
 
 def ensure_codec_exists(topic: Topic, compression_type: str) -> None:
@@ -198,7 +206,7 @@ WRITE_OPTIONS = (
     Option("partitioner.ignore.keys", parse_boolean, "true, false", "false", "Whether rows with keys are spread as those without."),
     Option("num.partitions", parse_number(1, 100_000), "1 to 100000", "1", "Partitions of a topic that this write creates. An existing topic must have as many."),
     Option("replication.factor", parse_number(1, 32767), "1 to 32767", "1", "In how many log dirs each record of a topic lies that this write creates. An existing topic must have as many."),
-    Option("log.dirs", _folders, "folders, with commas between them", "in PATH", "Where a cluster that this write creates keeps its logs: folders, on disks of their own, so many as a record may have replicas. An existing cluster must have the same."),
+    Option("log.dirs", parse_folders, "folders, with commas between them", "in PATH", "Where a cluster that this write creates keeps its logs: folders, on disks of their own, so many as a record may have replicas. An existing cluster must have the same."),
     Option("acks", parse_acks, "all, -1, 1, 0", "all", "With all, a job is committed where every partition it writes to has `min.insync.replicas` in sync, and fails otherwise; with 1 and 0 those that are in sync are enough. What is in sync gets the data before the commit in any case."),
     Option("request.timeout.ms", parse_number(0), f"0 to {INT_MAX}", "30000", "How long a commit waits for that, before it fails."),
     *TOPIC_OPTIONS,

@@ -67,6 +67,22 @@ class InvalidTopicError(ConfigError):
         )
 
 
+class TopicAlreadyExistsError(ConfigError):
+    """A topic that was to be created exists; `differs` says in what, where it may but as asked for."""
+
+    def __init__(self, topic: str, differs: str = "") -> None:
+        super().__init__(topic, differs)
+        self.topic, self.differs = topic, differs
+
+    def __str__(self) -> str:
+        if self.differs:
+            return f"topic {self.topic!r} exists already, with {self.differs}; choose another name"
+        return (
+            f"topic {self.topic!r} exists already; choose another name, or say exist_ok=True to take it "
+            "as it is"
+        )
+
+
 class InvalidRequiredAcksError(ConfigError):
     """An append asked for acknowledgements that there are not."""
 
@@ -313,6 +329,17 @@ class TransactionCoordinatorFencedError(KBatchError):
             f"a coordinator of epoch {self.found} ended a transaction of producer {self.producer_id} in "
             f"{self.topic_partition}, whose log knows epoch {self.current}"
         )
+
+
+class ClosedError(KBatchError, ValueError):
+    """What was opened is used after it was closed."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path} was opened and is closed; open it again, or use it before it is closed"
 
 
 class ProducerClosedError(KBatchError):

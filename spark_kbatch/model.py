@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 EARLIEST = -2  # in place of an offset: the log start, looked up when read
 LATEST = -1  # in place of an offset: the end for its isolation level, looked up when read
@@ -18,6 +18,10 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+# A partition as it may be named: also a plain pair. A mapping takes one or the other as its keys.
+PartitionKey = TypeVar("PartitionKey", bound=tuple[str, int])
 
 
 class OffsetRange(NamedTuple):

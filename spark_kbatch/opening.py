@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_kbatch.broker import BrokerLogs
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster import Cluster, StrPath
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.log.broker_log_dir import WHAT_IS_LOOKED_FOR, BrokerLogDir
 from spark_kbatch.log.files import Files
@@ -17,7 +17,7 @@ def open_topics(options: ReadOptions) -> Cluster | BrokerLogs:
 
 
 def open_for_reading(
-    path: str, *, foreign_end: str = "log", files: Files | None = None
+    path: StrPath, *, foreign_end: str = "log", files: Files | None = None
 ) -> Cluster | BrokerLogs:
     """What lies at PATH: a cluster, or what a broker wrote.
 

@@ -64,7 +64,7 @@ def parse_boolean(key: str, value: str) -> bool:
 
 # One row a line: the tables read as tables.
 # fmt: off
-PATH = Option("path", lambda _key, value: value, "a folder", "", "What `save` and `load` are given: the folder that holds the cluster. Absolute, or taken from the driver's working directory; `file:` is accepted. Driver and executors must share it.")
+PATH = Option("path", lambda _key, value: value, "a folder", "", "What `save` and `load` are given: the folder that holds the cluster. Absolute, or taken from the driver's working directory; `file:` is accepted, and `~` for the home folder of the driver's user. Driver and executors must share it.")
 BOOTSTRAP = Option("kafka.bootstrap.servers", lambda _key, value: value, "a folder: `/...`, `./...` or `file:...`", "", "Stands for `path` where that is not given, so that a function written for `format(\"kafka\")` runs unchanged.")
 # fmt: on
 

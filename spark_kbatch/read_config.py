@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from spark_kbatch.config import (
-    FOREIGN_ENDS,
     MAX_DECOMPRESSED_BATCH_BYTES,
+    parse_foreign_end,
     parse_isolation_level,
 )
 from spark_kbatch.errors import ConfigError
@@ -118,8 +118,7 @@ class ReadOptions:
 
 def _foreign_end(key: str, value: str) -> str:
     text = value.strip().lower()
-    if text not in FOREIGN_ENDS:
-        refuse(key, value, ", ".join(FOREIGN_ENDS))
+    parse_foreign_end(key, text)
     return text
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from spark_kbatch import arguments
 from spark_kbatch.errors import ConfigError, InvalidTimestampError, InvalidTopicError
 from spark_kbatch.options import (
     INT_MAX,
@@ -40,7 +41,7 @@ def ensure_valid_topic(name: str) -> str:
         InvalidTopicError: says which rule it breaks.
     Source: Topic.validate.
     """
-    if not name:
+    if not arguments.text("topic name", name):
         raise InvalidTopicError(name, "is empty")
     if name in (".", ".."):
         raise InvalidTopicError(name, "is a directory's name")
@@ -93,6 +94,12 @@ class TopicConfig:
     min_insync_replicas: int = 1
 
     def __post_init__(self) -> None:
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if isinstance(setting.default, int):
+                arguments.whole_number(setting.name, value, NO_LIMIT)
+            else:
+                arguments.text(setting.name, value)
         for field, parse in (
             ("message_timestamp_type", _timestamp_type),
             ("cleanup_policy", _cleanup_policy),
@@ -164,6 +171,10 @@ class Topic:
     config: TopicConfig
     replicas: tuple[tuple[int, ...], ...] = ()  # node ids by partition; the first is preferred
 
+    def __repr__(self) -> str:
+        copies = f", replication_factor={self.replication_factor}" if self.replicas else ""
+        return f"Topic({self.name!r}, partitions={self.partitions}{copies})"
+
     def replicas_of(self, partition: int) -> tuple[int, ...]:
         """The nodes that hold a partition, in order of preference."""
         return self.replicas[partition] if self.replicas else (0,)
@@ -223,17 +234,34 @@ TOPIC_OPTIONS = (
 
 
 def parse_topic_config(options: Mapping[str, object]) -> TopicConfig:
-    """A topic's settings by Kafka's keys; numbers may be numbers or text.
-
-    Raises:
-        ConfigError: an unknown key or a bad value.
-    """
+    """A topic's settings by Kafka's keys; raises as `parse_topic_options`."""
     return TopicConfig(**topic_fields(parse_topic_options(options)))
 
 
-def parse_topic_options(options: Mapping[str, object]) -> dict[str, Any]:
-    """The settings that are given, parsed; raises as `parse_topic_config`."""
-    return parse_options({key: str(value) for key, value in options.items()}, TOPIC_OPTIONS)
+def parse_topic_options(options: Any) -> dict[str, Any]:
+    """The settings that are given, by Kafka's keys with dots or underscores, parsed.
+
+    A number may be a number or text.
+
+    Raises:
+        ConfigError: no settings at all, an unknown key, one that is given twice, or a bad value.
+    """
+    _ensure_settings(options)
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        key = topic_key(name)
+        if given.setdefault(key, str(value)) != str(value):
+            raise ConfigError(f"config names {key!r} twice, with other values; name it once")
+    return parse_options(given, TOPIC_OPTIONS)
+
+
+def _ensure_settings(options: Any) -> None:
+    if not isinstance(options, Mapping) or any(not isinstance(key, str) for key in options):
+        arguments.refuse(
+            "config",
+            options,
+            'a dict of settings, such as {"retention.ms": 86400000}, or a TopicConfig',
+        )
 
 
 def altered(topic: Topic, changes: Mapping[str, object]) -> TopicConfig:
@@ -242,13 +270,14 @@ def altered(topic: Topic, changes: Mapping[str, object]) -> TopicConfig:
     Raises:
         ConfigError: an unknown key, a bad value, or a setting that a topic keeps for good.
     """
+    _ensure_settings(changes)
     given = {key: value for key, value in changes.items() if value is not None}
-    reset = dict.fromkeys(changes.keys() - given.keys(), "")
-    fields = topic_fields(parse_topic_options(given))
+    reset = {topic_key(key): "" for key, value in changes.items() if value is None}
+    settings = topic_fields(parse_topic_options(given))
     defaults = TopicConfig()
     for key in Given(reset, TOPIC_OPTIONS):
-        fields[topic_field(key)] = getattr(defaults, topic_field(key))
-    config = replace(topic.config, **fields)
+        settings[topic_field(key)] = getattr(defaults, topic_field(key))
+    config = replace(topic.config, **settings)
     if config.message_magic != topic.config.message_magic:
         raise ConfigError(
             f"option 'message.format.version' of topic {topic.name!r} is "

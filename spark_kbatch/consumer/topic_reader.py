@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, NoReturn, Self
 
 import pyarrow as pa
 
@@ -19,7 +19,12 @@ from spark_kbatch.consumer.offset_bounds import OffsetBound
 from spark_kbatch.consumer.planning import LogView
 from spark_kbatch.consumer.rows import ROW_SCHEMA, Rows, ensure_columns
 from spark_kbatch.consumer.splits import Piece
-from spark_kbatch.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import (
+    ClosedError,
+    ConfigError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.model import (
     EARLIEST,
     LATEST,
@@ -29,12 +34,23 @@ from spark_kbatch.model import (
     OffsetAndTimestamp,
     OffsetRange,
     PartitionInfo,
+    PartitionKey,
     TopicPartition,
 )
 from spark_kbatch.options import INT_MAX
 from spark_kbatch.read_config import ReadOptions
 from spark_kbatch.record.header import NO_TIMESTAMP, LogRead
 from spark_kbatch.topic_config import Topic
+
+
+class _Closed:
+    """In place of a part of what was closed."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise ClosedError(self._path)
 
 
 class TopicReader(abc.ABC):
@@ -44,17 +60,33 @@ class TopicReader(abc.ABC):
     """
 
     path: Path
+    is_closed = False
+    # What everything is asked of: closing replaces it.
+    _parts: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
+        if self.is_closed:
+            raise ClosedError(str(self.path))
         return self
 
-    def __exit__(  # noqa: B027  there is nothing to do, for any of them
+    def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Nothing is held between calls."""
+        """Close."""
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.path)!r}{', closed' if self.is_closed else ''})"
+
+    def close(self) -> None:
+        """Be of no more use: each later call, and reads that are not done, raise ClosedError."""
+        if not self.is_closed:
+            self.is_closed = True
+            for part in self._parts:
+                setattr(self, part, _Closed(str(self.path)))
 
     @abc.abstractmethod
     def topic_names(self, *, internal: bool = False) -> list[str]:
@@ -81,7 +113,7 @@ class TopicReader(abc.ABC):
         """
 
     @abc.abstractmethod
-    def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
+    def describe(self, topics: str | Iterable[str]) -> list[PartitionInfo]:
         """Edges and sizes of all partitions of these topics."""
 
     @abc.abstractmethod
@@ -117,7 +149,7 @@ class TopicReader(abc.ABC):
 
     def list_offsets(
         self,
-        wanted: Mapping[TopicPartition, int | str],
+        wanted: Mapping[PartitionKey, int | str],
         *,
         isolation_level: str = "read_committed",
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
@@ -303,15 +335,17 @@ class TopicReader(abc.ABC):
 _EDGES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
 
 
-def _parse_times(wanted: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
+def _parse_times(wanted: Any) -> dict[TopicPartition, int]:
     """What `TopicReader.list_offsets` is asked, the words as their numbers."""
+    accepts = f"a time in ms, 0 or later, or one of {', '.join(map(repr, _EDGES))}"
+    by_partition = arguments.by_partition(
+        "wanted", wanted, f'{accepts}, for each partition: {{("topic", 0): "latest"}}'
+    )
     times = {}
-    for tp, asked in wanted.items():
+    for tp, asked in by_partition.items():
         number = _EDGES.get(asked) if isinstance(asked, str) else asked
-        if number is None or (number < 0 and number not in _EDGES.values()):
-            raise ConfigError(
-                f"offsets are listed by time: {asked!r} is neither a time in ms, 0 or later, nor one "
-                f"of {', '.join(map(repr, _EDGES))}"
-            )
-        times[TopicPartition(*tp)] = number
+        try:
+            times[tp] = arguments.whole_number("time", number, min(_EDGES.values()))
+        except ConfigError:
+            arguments.refuse(f"the time of {tp}", asked, accepts)
     return times

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from spark_kbatch import arguments
 from spark_kbatch.producer.batch import ProduceResult
 from spark_kbatch.record.columns import Array
 
@@ -42,6 +43,14 @@ class RecordFuture:
     def __init__(self, result: ProduceResult, index: int, timestamp: int) -> None:
         self._result, self._index, self._timestamp = result, index, timestamp
 
+    def __repr__(self) -> str:
+        result, index = self._place()
+        if not result.is_done:
+            return f"<RecordFuture of {result.topic_partition}, on its way>"
+        if result.error is not None:
+            return f"<RecordFuture of {result.topic_partition}, failed: {result.error}>"
+        return f"<RecordFuture of {result.topic_partition}, at offset {result.offset(index)}>"
+
     def done(self) -> bool:
         """Whether the record's fate is known."""
         result, _ = self._place()
@@ -68,7 +77,8 @@ class RecordFuture:
         return result, index
 
     def _wait(self, timeout: float | None) -> tuple[ProduceResult, int]:
-        deadline = None if timeout is None else time.monotonic() + timeout
+        seconds = _ensure_seconds(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
         while True:
             result, index = self._place()
             _wait_for(result, deadline)
@@ -76,11 +86,16 @@ class RecordFuture:
                 return result, index
 
 
-class FailedFuture:
+class FailedFuture(RecordFuture):
     """Of what could not be sent at all."""
+
+    __slots__ = ("_error",)
 
     def __init__(self, error: Exception) -> None:
         self._error = error
+
+    def __repr__(self) -> str:
+        return f"<RecordFuture, failed: {self._error}>"
 
     def done(self) -> bool:
         """True."""
@@ -88,12 +103,12 @@ class FailedFuture:
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Raises what went wrong."""
-        del timeout
+        _ensure_seconds(timeout)
         raise self._error
 
     def exception(self, timeout: float | None = None) -> Exception:
         """What went wrong."""
-        del timeout
+        _ensure_seconds(timeout)
         return self._error
 
 
@@ -106,6 +121,13 @@ class ArrowFuture:
         self._lock = threading.Lock()  # guards the counts: the callback runs once
         self._rows_count = -1  # not known before every row is appended
         self._ended = 0
+
+    def __repr__(self) -> str:
+        rows = sum(len(rows) for _, _, rows in self._pieces)
+        if not self.done():
+            return f"<ArrowFuture of {rows} rows, on their way>"
+        error = self._error()
+        return f"<ArrowFuture of {rows} rows, {'written' if error is None else f'failed: {error}'}>"
 
     def add(self, result: ProduceResult, first: int, rows: Array) -> None:
         """These rows went into a batch, from its record `first` on."""
@@ -150,7 +172,8 @@ class ArrowFuture:
         return self._error()
 
     def _wait(self, timeout: float | None) -> None:
-        deadline = None if timeout is None else time.monotonic() + timeout
+        seconds = _ensure_seconds(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
         for whole, first, rows in self._pieces:
             # A batch that was split may have children with rows of others alone.
             while pending := [r for r, _, _ in whole.parts(first, len(rows)) if not r.is_done]:
@@ -190,6 +213,10 @@ class ArrowFuture:
         assert self._callback is not None
         error = self._error()
         self._callback(None if error else self._metadata(), error)
+
+
+def _ensure_seconds(timeout: float | None) -> float | None:
+    return None if timeout is None else arguments.seconds("timeout", timeout)
 
 
 def record_callback(

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from spark_kbatch import arguments
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.config import ensure_codec_exists
 from spark_kbatch.errors import (
@@ -182,7 +183,7 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
         callback: Callback | None = None,
-    ) -> RecordFuture | FailedFuture:
+    ) -> RecordFuture:
         """Send one record; text is written as UTF-8.
 
         Args:
@@ -248,9 +249,10 @@ class Producer:
 
         Args:
             topic: of all rows; None where they have a column `topic`.
-            rows: a pyarrow RecordBatch or Table, or what pyarrow makes one of. Its columns are those
-                of Spark's Kafka sink: value; key, topic, partition, headers, timestamp, each
-                optional. Others are ignored.
+            rows: a pyarrow RecordBatch or Table, or what pyarrow makes one of: a dict of columns, a
+                reader, a DataFrame of Polars or pandas, whatever gives an Arrow stream or array. Its
+                columns are those of Spark's Kafka sink: value; key, topic, partition, headers,
+                timestamp, each optional. Others are ignored.
             callback: given a RecordBatch of topic, partition and offset for every row, or None and
                 an error, once the fate of all is known; in the sender's thread.
 
@@ -268,9 +270,10 @@ class Producer:
         self._ensure_open()
         if topic is not None:
             _ensure_topic(topic)
-        table = _table(rows)
+        if callback is not None and not callable(callback):
+            raise ConfigError(f"callback is a {type(callback).__name__}; accepted: a function")
+        table = arrow.sendable(_table(rows), has_topic=topic is not None)
         batches = table.to_batches() if isinstance(table, pa.Table) else [table]
-        arrow.ensure_sendable(table.schema, has_topic=topic is not None)
         # All of them, before the first row is added.
         checked = [one for batch in batches for one in self._checked(batch, topic)]
         future = ArrowFuture(callback)
@@ -298,6 +301,7 @@ class Producer:
             RequestTimedOutError: not within so many seconds; the rest is still on its way.
             ProducerForkedError: called in a child of the process that made the producer.
         """
+        timeout = None if timeout is None else arguments.seconds("timeout", timeout)
         self._ensure_not_forked()
         self._accumulator.begin_flush()
         try:
@@ -316,11 +320,17 @@ class Producer:
         the memory, up to 64 MiB, for its next producer. In a forked child nothing is done: what was
         given before the fork is the parent's to send.
         """
+        timeout = None if timeout is None else arguments.seconds("timeout", timeout)
         if not self._is_closed and self._process_id == os.getpid():
             self._is_closed = True
             self._sender.close(timeout)
 
+    def __repr__(self) -> str:
+        acks = "all" if self._config.acks == -1 else self._config.acks
+        return f"<Producer with acks={acks}, {'closed' if self._is_closed else 'open'}>"
+
     def __enter__(self) -> Producer:
+        self._ensure_open()
         return self
 
     def __exit__(
@@ -448,12 +458,14 @@ def _ensure_rows_fit(headers_bounds: Array, placement: Placement) -> None:
 def _table(rows: Any) -> pa.Table | pa.RecordBatch:
     if isinstance(rows, (pa.RecordBatch, pa.Table)):
         return rows
+    if isinstance(rows, pa.RecordBatchReader):
+        return rows.read_all()
     try:
         return pa.table(rows)
-    except (TypeError, ValueError) as error:  # pyarrow's own are among them
+    except (TypeError, ValueError, OSError, pa.ArrowException) as error:
         raise ConfigError(
             f"rows are a {type(rows).__name__}, which pyarrow.table does not take ({error}); accepted: "
-            "a pyarrow Table or RecordBatch, a dict of columns, or a DataFrame"
+            "a pyarrow Table or RecordBatch, a dict of columns, a DataFrame, or what gives Arrow streams"
         ) from error
 
 

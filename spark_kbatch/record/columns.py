@@ -119,6 +119,77 @@ def ensure_sendable(schema: pa.Schema, *, has_topic: bool) -> None:
                 raise ConfigError(f"column {name!r} is {found}; accepted: {accepted}")
 
 
+def sendable(table: pa.Table | pa.RecordBatch, *, has_topic: bool) -> pa.Table | pa.RecordBatch:
+    """The rows with the types that are sent; views, dictionaries and run-end encoding are undone.
+
+    Raises:
+        ConfigError: as `ensure_sendable`.
+    """
+    if len(set(table.schema.names)) < len(table.schema.names):
+        twice = sorted({name for name in table.schema.names if table.schema.names.count(name) > 1})
+        raise ConfigError(f"the rows have two columns {twice[0]!r}; each name is there once")
+    for index, field in enumerate(table.schema):
+        if field.name in _SENDABLE:
+            plain = _plain_type(field.type)
+            if plain != field.type:
+                table = table.set_column(index, field.name, _cast(table.column(index), plain))
+    ensure_sendable(table.schema, has_topic=has_topic)
+    return table
+
+
+def _plain_type(given: pa.DataType) -> pa.DataType:
+    """What a column of rows becomes; the same type where it may stay, or nothing can be done."""
+    types = pa.types
+    if types.is_dictionary(given) or types.is_run_end_encoded(given):
+        return _plain_type(given.value_type)
+    if types.is_string_view(given):
+        return pa.large_string()
+    if types.is_binary_view(given) or types.is_fixed_size_binary(given):
+        return pa.large_binary()
+    if types.is_map(given):
+        entry = pa.struct([("key", given.key_type), ("value", given.item_type)])
+        return _plain_type(pa.list_(entry))
+    if not (types.is_nested(given) and _is_list(given)):
+        return given
+    entry = given.value_type
+    if not (types.is_struct(entry) and entry.num_fields == 2):
+        return given
+    plain = [_plain_type(entry[0].type), _plain_type(entry[1].type)]
+    if types.is_null(plain[1]):
+        plain[1] = pa.binary()
+    struct = pa.struct([(entry[0].name, plain[0]), (entry[1].name, plain[1])])
+    if struct.equals(entry) and (types.is_list(given) or types.is_large_list(given)):
+        return given
+    return pa.large_list(struct)
+
+
+def _is_list(given: pa.DataType) -> bool:
+    types = pa.types
+    return any(
+        of_kind(given)
+        for of_kind in (
+            types.is_list, types.is_large_list, types.is_fixed_size_list,
+            types.is_list_view, types.is_large_list_view,
+        )
+    )  # fmt: skip
+
+
+def _cast(column: pa.Array | pa.ChunkedArray, plain: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([_cast(chunk, plain) for chunk in column.chunks], plain)
+    if pa.types.is_run_end_encoded(column.type):
+        from pyarrow import compute  # noqa: PLC0415  takes long to import
+
+        column = compute.run_end_decode(column)
+        return column if column.type == plain else _cast(column, plain)
+    if pa.types.is_list_view(column.type) or pa.types.is_large_list_view(column.type):
+        # Arrow's own cast ends an empty list before it begins.
+        lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        bounds = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
+        column = pa.LargeListArray.from_arrays(bounds, column.flatten(), mask=column.is_null())
+    return column.cast(plain)
+
+
 def spans(array: pa.Array) -> Spans:
     """A string or binary array (also large) as views.
 

@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import Protocol
 
+from spark_kbatch import arguments
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.errors import (
     ConfigError,
@@ -639,7 +640,7 @@ def ensure_not_internal(topic: str) -> None:
     Raises:
         ConfigError: it is the cluster's own.
     """
-    if topic.startswith(INTERNAL_PREFIX):
+    if arguments.text("topic", topic).startswith(INTERNAL_PREFIX):
         raise ConfigError(f"topic {topic!r} is the cluster's own; write to another")
 
 

@@ -29,6 +29,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from spark_kbatch import arguments
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.log import state as log_state
 from spark_kbatch.log.broker_log_dir import BrokerLogDir
@@ -65,14 +66,18 @@ _MIRRORED = {CLUSTER_FILE, "topics", "partitions", "deleted"}
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-def absolute_path(text: str) -> Path:
-    """The folder that `text` names; `file:` is accepted.
+def absolute_path(path: str | os.PathLike[str], name: str = "path") -> Path:
+    """The folder that `path` names; `file:` is accepted, and `~` for the home folder.
+
+    Args:
+        name: of the argument, for errors.
 
     As in Spark, "#" and "?" are characters of a name like others, also behind `file:`.
 
     Raises:
-        ConfigError: any other scheme, an empty path, or one that no file system has.
+        ConfigError: any other scheme, an empty path, one that no file system has, or what is none.
     """
+    text = arguments.path_text(name, path)
     named = text
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", text)
     if scheme:
@@ -93,6 +98,14 @@ def absolute_path(text: str) -> Path:
         ) from None
     if "\0" in named:
         raise ConfigError(f"path {text!r} has a NUL character, which no folder's name has")
+    if text.startswith("~"):
+        try:
+            named = str(Path(text).expanduser())
+        except RuntimeError:
+            raise ConfigError(
+                f"path {text!r} begins with '~', and there is no such user with a home folder; a folder "
+                f"whose name begins so is written ./{text}"
+            ) from None
     # Two slashes at its begin are kept otherwise.
     return Path(f"/{os.path.abspath(named).lstrip('/')}")  # noqa: PTH100  resolve() would follow links that may move
 

@@ -180,8 +180,6 @@ class Job:
                 "save mode \"overwrite\" needs the option 'topic': it replaces all that the topic holds"
             )
         cluster = Cluster(options.path, create=True, log_dirs=options.log_dirs)
-        if options.log_dirs:
-            cluster.ensure_log_dirs(options.log_dirs)
         options = replace(options, path=str(cluster.path))
         transaction = uuid.uuid4().hex
         replaced = None

@@ -184,9 +184,9 @@ def test_with_too_few_in_sync_acks_all_commits_nothing_and_acks_one_does(
 
 def test_log_dirs_are_those_that_the_cluster_was_made_with(cluster: Cluster) -> None:
     folders = [str(cluster.path.parent / f"disk-{node}") for node in NODES]
-    cluster.ensure_log_dirs(folders)
+    Cluster(cluster.path, create=True, log_dirs=folders)
     with pytest.raises(ConfigError, match=r"'log\.dirs' is .*disk-0.*exists with .*disk-2"):
-        cluster.ensure_log_dirs(folders[:1])
+        Cluster(cluster.path, create=True, log_dirs=folders[:1])
 
 
 def test_a_topic_has_as_many_replicas_as_it_was_made_with(cluster: Cluster) -> None:
