@@ -352,11 +352,14 @@ class LogAppender:
         state names. Nothing has been added to them so far.
         """
         began, log = self._began, self._log
-        if recovery.lacks_index_entries(log, began):
+        paths = segment_paths(log.directory, began.segment_base_offset)
+        found = last_indexed_timestamp(self._files, paths, began.time_index_size)
+        (index_size,) = self._files.sizes(log.directory, (paths.offset_index.name,))
+        if found is None or index_size < began.index_size:
             began = recovery.with_indexes_of_active(log, began)
             self._index_size, self._time_index_size = began.index_size, began.time_index_size
-        paths = segment_paths(log.directory, began.segment_base_offset)
-        return last_indexed_timestamp(self._files, paths, began.time_index_size)
+            found = last_indexed_timestamp(self._files, paths, began.time_index_size)
+        return -1 if found is None else found
 
     def _is_one_segment(self, size: int) -> bool:
         """Whether so many bytes of batches are one segment, whatever is in them."""

@@ -144,13 +144,19 @@ class SegmentIndexer:
             self._last_indexed_timestamp = self.max_timestamp
 
 
-def last_indexed_timestamp(files: Files, paths: SegmentPaths, time_index_size: int) -> int:
-    """Return the time of the last whole entry below `time_index_size`; -1 if there is none."""
-    position = (time_index_size // TIME_INDEX_ENTRY.size - 1) * TIME_INDEX_ENTRY.size
-    if position < 0:
+def last_indexed_timestamp(files: Files, paths: SegmentPaths, time_index_size: int) -> int | None:
+    """Return the time of the last entry below `time_index_size`, -1 if there is none by that size.
+
+    None where the file is missing or too short.
+    """
+    if time_index_size < TIME_INDEX_ENTRY.size:
         return -1
-    entry = files.read(paths.time_index, position, TIME_INDEX_ENTRY.size)
-    return int(TIME_INDEX_ENTRY.unpack(entry)[0]) if len(entry) == TIME_INDEX_ENTRY.size else -1
+    position = time_index_size - TIME_INDEX_ENTRY.size
+    try:
+        entry = files.read(paths.time_index, position, TIME_INDEX_ENTRY.size)
+    except FileNotFoundError:
+        return None
+    return int(TIME_INDEX_ENTRY.unpack(entry)[0]) if len(entry) == TIME_INDEX_ENTRY.size else None
 
 
 class IndexEntries(Sequence[tuple[int, int]]):

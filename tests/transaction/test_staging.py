@@ -11,7 +11,7 @@ import pytest
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.log.files import Files
 from spark_kbatch.topic_config import Topic, TopicConfig
-from spark_kbatch.transaction.staging import Extent, OpenFiles, Staging
+from spark_kbatch.transaction.staging import Extent, OpenFiles, Staging, left_overs
 from tests.faults import Fault, FaultyFiles, open_files
 
 TOPICS = {name: Topic(name, f"id of {name}", 3, TopicConfig()) for name in ("clicks", "views")}
@@ -202,3 +202,17 @@ def test_a_file_that_is_gone_when_it_is_opened_again_names_the_option(
         use()
     disk.abandon()
     assert open_files(tmp_path) == []
+
+
+def test_a_job_that_ends_while_it_is_looked_at_is_not_called_dead(tmp_path: Path) -> None:
+    """Its folder is gone between the listing and the look."""
+
+    class Ends(Files):
+        def modified_ms(self, path: Path) -> int:
+            self.remove_dir(path)
+            return super().modified_ms(path)
+
+    (tmp_path / "0123456789abcdef0123456789abcdef").mkdir()
+    now_ms = 20_779 * 24 * 3600 * 1000
+    assert left_overs(Ends(), tmp_path, retention_ms=1, now_ms=now_ms) == ([], [])
+    assert not [*tmp_path.iterdir()]
