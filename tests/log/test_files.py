@@ -257,3 +257,23 @@ def test_a_full_flush_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_on_linux_a_flush_is_fsync() -> None:
     assert files_module.flushing("linux") is os.fsync
+
+
+def test_the_time_of_another_users_file_is_set_to_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, utime = tmp_path / "file", os.utime
+    path.touch()
+    utime(path, (0, 0))
+
+    def as_for_one_who_may_only_write(of: Path, **chosen: tuple[int, int]) -> None:
+        if chosen:
+            raise PermissionError(errno.EPERM, "Operation not permitted", str(of))
+        utime(of)
+
+    monkeypatch.setattr(os, "utime", as_for_one_who_may_only_write)
+    before_ms = Files().modified_ms(path)
+    Files().set_modified_ms(path, 1000)
+
+    assert before_ms == 0
+    assert Files().modified_ms(path) > 1000
