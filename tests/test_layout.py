@@ -21,7 +21,7 @@ ROOT = "__init__"
 LAYERS = (
     {"errors", "clock", "terminal"},
     {"model"},
-    {"arguments", "options"},
+    {"arguments", "options", "stored_json"},
     {"topic_config"},
     {"config"},
     {"producer_config", "read_config"},

@@ -22,8 +22,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.state import LogState
+from spark_kbatch.stored_json import parse_rows
 
 OVERWRITTEN_FILE = "kbatch.overwritten"
 _ENTRIES_MAX = 1000  # older ones only name commits of files that are long gone
@@ -75,11 +77,11 @@ def _decided(files: Files, directory: Path, state: LogState) -> list[Overwritten
 
 def _read(files: Files, directory: Path) -> list[Overwritten]:
     try:
-        rows = json.loads(files.read(directory / OVERWRITTEN_FILE))
-        return [Overwritten(*map(int, row)) for row in rows]
+        path = directory / OVERWRITTEN_FILE
+        return [Overwritten(*row) for row in parse_rows(files.read(path), path, int, int, int, int)]
     except FileNotFoundError:
         return []
-    except (ValueError, TypeError):
+    except KafkaStorageError:
         return []  # It was damaged: files may go, and no commit is named.
 
 

@@ -30,7 +30,12 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from spark_kbatch import arguments
-from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import (
+    ConfigError,
+    InvalidTopicError,
+    KafkaStorageError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.log import state as log_state
 from spark_kbatch.log.broker_log_dir import BrokerLogDir
 from spark_kbatch.log.checkpoints import (
@@ -43,9 +48,12 @@ from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import holds_records
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options import INT_MAX, LONG_MAX
 from spark_kbatch.replica.mirrors import GENERATION, Mirrors, mirror_of
+from spark_kbatch.stored_json import StoredObject, parse
 from spark_kbatch.topic_config import (
     INTERNAL_PREFIX,
+    NO_LIMIT,
     Topic,
     TopicConfig,
     ensure_valid_topic,
@@ -60,10 +68,21 @@ FORMAT_VERSION = 2  # of a cluster that is created; one that exists keeps its ow
 READ_VERSIONS = (1, 2)
 PARTITIONS_MAX = 100_000  # of one topic: a damaged file must not ask for all memory
 _TOPICS_NAMED_MAX, _NEAREST = 20, 5  # where a topic does not exist: of more only the nearest
+NODES_MAX = 1000  # likewise; also the highest number of one
+_A_PATH = re.compile(r"[^\0]+")
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_HEX = re.compile(r"(?:[0-9a-f]{2})*")
+_LEAST = {
+    "index_interval_bytes": 0,
+    "message_timestamp_before_max_ms": 0,
+    "message_timestamp_after_max_ms": 0,
+    "retention_ms": NO_LIMIT,
+    "retention_bytes": NO_LIMIT,
+    "file_delete_delay_ms": 0,
+}  # of settings that may be less than 1
 _NEXT_PRODUCER_ID = "next_producer_id"
 _MIRROR = "mirror-"
 _MIRRORED = {CLUSTER_FILE, "topics", "partitions", "deleted"}
-_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def absolute_path(path: str | os.PathLike[str], name: str = "path") -> Path:
@@ -215,18 +234,25 @@ class Metadata:
     def log_dir(self, node_id: int) -> LogDir:
         """A node's, also where another process has made it since."""
         known = self.log_dirs()
-        return (known if node_id < len(known) else self.log_dirs(again=True))[node_id]
+        if node_id >= len(known):
+            known = self.log_dirs(again=True)
+        if not 0 <= node_id < len(known):
+            raise KafkaStorageError(
+                f"{self.path / CLUSTER_FILE} names no log dir of node {node_id}, which has replicas; it "
+                f"has the nodes 0 to {len(known) - 1}: one of the cluster's files is damaged or old"
+            )
+        return known[node_id]
 
     def _log_dirs_of(self, cluster: dict[str, Any]) -> tuple[LogDir, ...]:
-        try:
-            found = [
-                LogDir(int(one["node_id"]), self.path / one["path"], str(one["directory_id"]))
-                for one in cluster["log_dirs"]
-            ]
-        except (KeyError, TypeError, ValueError) as error:
-            raise KafkaStorageError(
-                f"{self.path / CLUSTER_FILE} is damaged: it does not name the log dirs: {error}"
-            ) from error
+        stored = StoredObject(cluster, self.path / CLUSTER_FILE)
+        found = [
+            LogDir(
+                log_dir.integer("node_id", highest=NODES_MAX),
+                self.path / log_dir.text("path", _A_PATH),
+                log_dir.text("directory_id"),
+            )
+            for log_dir in stored.objects("log_dirs", count_max=NODES_MAX)
+        ]
         if [one.node_id for one in found] != list(range(len(found))) or not found:
             raise KafkaStorageError(
                 f"{self.path / CLUSTER_FILE} is damaged: its log dirs have the nodes "
@@ -247,8 +273,9 @@ class Metadata:
         Raises:
             ConfigError: one does, and it has locks of its own for the same logs.
         """
-        home = cluster.get("path")
-        if not isinstance(home, str) or Path(home) == self.path:
+        stored = StoredObject({"path": str(self.path), **cluster}, self.path / CLUSTER_FILE)
+        home = stored.text("path", _A_PATH)
+        if Path(home) == self.path:
             return
         outside = [one.path for one in self._log_dirs or () if one.path.parent != self.path]
         if outside and self._is_elsewhere(Path(home), cluster.get("cluster_id")):
@@ -287,7 +314,7 @@ class Metadata:
         if not self.exists():
             raise ConfigError(f"no kbatch cluster at {self.path}: {self._what_is_there()}")
         cluster = self._read_json(self.path / CLUSTER_FILE)
-        version = cluster.get("version")
+        version = StoredObject(cluster, self.path / CLUSTER_FILE).integer("version")
         if version not in READ_VERSIONS:
             raise ConfigError(
                 f"the cluster at {self.path} has format version {version}; this release reads "
@@ -464,7 +491,8 @@ class Metadata:
 
     def cluster_id(self) -> str:
         """What all log dirs carry."""
-        return str(self._read_json(self.path / CLUSTER_FILE)["cluster_id"])
+        path = self.path / CLUSTER_FILE
+        return StoredObject(self._read_json(path), path).text("cluster_id")
 
     def add_log_dirs(self, count: int) -> None:
         """Have so many log dirs, new ones in PATH. The caller holds the metadata lock.
@@ -518,7 +546,9 @@ class Metadata:
         """Ids that nobody has had nor will have. The caller holds the metadata lock."""
         path = self.path / CLUSTER_FILE
         cluster = self._read_json(path)
-        first = cluster.get(_NEXT_PRODUCER_ID, 0)  # absent until somebody takes the first
+        # Absent until somebody takes the first.
+        stored = StoredObject(cluster, path)
+        first = stored.integer(_NEXT_PRODUCER_ID, highest=LONG_MAX - count, default=0)
         self._write_json(path, cluster | {_NEXT_PRODUCER_ID: first + count})
         return range(first, first + count)
 
@@ -574,22 +604,19 @@ class Metadata:
         return self.topic_names(internal=True)
 
     def _topic_of(self, name: str, path: Path, found: dict[str, Any]) -> Topic:
-        try:
-            # Earlier releases wrote the fields' names.
-            config = TopicConfig(**{topic_field(k): v for k, v in found["config"].items()})
-            topic_id, partitions = str(found["topic_id"]), found["partitions"]
-            if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
-                raise ConfigError(f"partitions is {partitions!r}, expected 1 to {PARTITIONS_MAX}")
-            key = "replicas" if "replicas" in found else "replica_cycle"
-            cycle = [tuple(map(int, nodes)) for nodes in found[key]]
-            if not cycle or (key == "replicas" and len(cycle) != partitions):
-                raise ConfigError(f"{key} has {len(cycle)} lists, partitions is {partitions}")
-            replicas = tuple(cycle[p % len(cycle)] for p in range(partitions))
-            return Topic(name, topic_id, partitions, config, replicas)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise KafkaStorageError(
-                f"{path} is damaged: it does not describe a topic as this release does: {error}"
-            ) from error
+        stored = StoredObject(found, path)
+        partitions = stored.integer("partitions", 1, PARTITIONS_MAX)
+        key = "replicas" if "replicas" in stored else "replica_cycle"
+        cycle = stored.lists_of_integers(key, 0, NODES_MAX, counts_max=(PARTITIONS_MAX, NODES_MAX))
+        if key == "replicas" and len(cycle) != partitions:
+            raise stored.damaged(key, found[key], f"a list for each of {partitions} partitions")
+        return Topic(
+            name,
+            stored.text("topic_id", _TOPIC_ID),
+            partitions,
+            _config_of(stored.object("config")),
+            tuple(cycle[p % len(cycle)] for p in range(partitions)),
+        )
 
     def topic(self, name: str) -> Topic:
         """The topic.
@@ -630,10 +657,11 @@ class Metadata:
             assignment = {"replica_cycle": _cycle_of(replicas)}
         path = self._topic_file(topic.name)
         before = self._read_or_mirrored(path, self._is_alive) or {GENERATION: -1}
+        generation = StoredObject(before, path).integer(GENERATION, -1, LONG_MAX - 1, default=0)
         self._write_json(
             path,
             {
-                GENERATION: before.get(GENERATION, 0) + 1,
+                GENERATION: generation + 1,
                 "topic_id": topic.topic_id,
                 "partitions": topic.partitions,
                 "config": {topic_key(k): v for k, v in asdict(topic.config).items()},
@@ -645,7 +673,8 @@ class Metadata:
         """Of the cluster; of a new one before it exists."""
         if not self.exists():
             return FORMAT_VERSION
-        return int(self._read_json(self.path / CLUSTER_FILE)["version"])
+        path = self.path / CLUSTER_FILE
+        return StoredObject(self._read_json(path), path).integer("version")
 
     def decide_deletion(self, deleted: DeletedTopic) -> None:
         """Have the topic not exist from here on, whatever happens next.
@@ -670,10 +699,10 @@ class Metadata:
         found = []
         for path in (self._deleted_dir / name for name in names if name.endswith(".json")):
             try:
-                found.append(_deleted_of(self._read_json(path)))
+                found.append(_deleted_of(StoredObject(self._read_json(path), path)))
             except FileNotFoundError:
                 continue  # since it was listed
-            except (KeyError, TypeError, ValueError, KafkaStorageError) as error:
+            except (KafkaStorageError, InvalidTopicError) as error:
                 logger.warning("%s is damaged, and what it names stays: %s", path, error)
         return found
 
@@ -758,7 +787,7 @@ class Metadata:
         Raises:
             KafkaStorageError: the file is damaged.
         """
-        path = self._partition_file(topic_partition)
+        path = self.partition_file(topic_partition)
 
         def is_its(found: Mapping[str, Any]) -> bool:
             known = found.get("topic_id")
@@ -769,29 +798,28 @@ class Metadata:
         found = self._read_or_mirrored(path, is_its)
         if found is None or not is_its(found):
             return None
-        try:
-            isr = tuple(int(node) for node in found["isr"])
-            numbers = (found["leader"], found["leader_epoch"], found["partition_epoch"])
-            leader, leader_epoch, partition_epoch = map(int, numbers)
-            kept = {int(node): _unpack(slot) for node, slot in found.get("kept", {}).items()}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise KafkaStorageError(
-                f"{path} is damaged: it does not say who leads: {error}"
-            ) from error
+        stored = StoredObject(found, path)
+        leader = stored.integer("leader", highest=NODES_MAX)
+        isr = stored.integers("isr", highest=NODES_MAX, count_max=NODES_MAX)
+        leader_epoch, partition_epoch = (
+            stored.integer(key, highest=INT_MAX) for key in ("leader_epoch", "partition_epoch")
+        )
+        kept = dict(stored.object("kept", default={}).by_number(_kept_state, NODES_MAX))
         return PartitionState(leader, isr, leader_epoch, partition_epoch, kept)
 
     def write_partition_state(
         self, topic_partition: TopicPartition, state: PartitionState, topic_id: str
     ) -> None:
         """On disk on return. The caller holds the partition's lock."""
-        path = self._partition_file(topic_partition)
+        path = self.partition_file(topic_partition)
         if not self.files.exists(path.parent):
             self.files.make_dir(path.parent)
             self.files.flush([path.parent.parent, self.path])
         kept = {str(node): log_state.pack(decided).hex() for node, decided in state.kept.items()}
         self._write_json(path, state._asdict() | {"kept": kept, "topic_id": topic_id})
 
-    def _partition_file(self, topic_partition: TopicPartition) -> Path:
+    def partition_file(self, topic_partition: TopicPartition) -> Path:
+        """The file that says who leads a partition; it may not be there."""
         topic, partition = topic_partition
         return self._partitions_dir / ensure_valid_topic(topic) / f"{partition}.json"
 
@@ -806,7 +834,10 @@ class Metadata:
     def _write_json(self, path: Path, value: dict[str, Any]) -> None:
         mirrors = self._mirrors()
         if mirrors.folders and path.name == CLUSTER_FILE:
-            value = value | {GENERATION: value.get(GENERATION, 0) + 1, "path": str(self.path)}
+            generation = StoredObject(value, path).integer(
+                GENERATION, highest=LONG_MAX - 1, default=0
+            )
+            value = value | {GENERATION: generation + 1, "path": str(self.path)}
         data = _as_bytes(value)
         self.files.replace(path, data)
         mirrors.write(path.relative_to(self.path), data)
@@ -839,7 +870,8 @@ class Metadata:
         mirrors = Mirrors(self.files, found)
         cluster = mirrors.read(PurePath(CLUSTER_FILE)) or {}
         deleted = {name.name for name in mirrors.names() if name.parts[0] == "deleted"}
-        home = Path(str(cluster.get("path", self.path)))
+        stored = StoredObject({"path": str(self.path), **cluster}, CLUSTER_FILE)
+        home = Path(stored.text("path", _A_PATH))
         if home != self.path and self.files.exists(home / CLUSTER_FILE):
             return False  # It is there: two would not see each other's locks.
 
@@ -866,14 +898,7 @@ class Metadata:
                     mirror.write(name, self.files.read(self.path / name))
 
     def _read_json(self, path: Path) -> dict[str, Any]:
-        text = self.files.read(path)
-        try:
-            value = json.loads(text)
-        except ValueError:
-            value = None
-        if not isinstance(value, dict):
-            raise KafkaStorageError(f"{path} is damaged: it is not a JSON object")
-        return value
+        return parse(self.files.read(path), path).values
 
 
 class Probe:
@@ -927,20 +952,45 @@ def _cycle_of(replicas: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return replicas
 
 
-def _deleted_of(found: Mapping[str, Any]) -> DeletedTopic:
-    topic, topic_id = ensure_valid_topic(found["topic"]), str(found["topic_id"])
-    if not _TOPIC_ID.fullmatch(topic_id):
-        raise ValueError(f"{topic_id!r} is no topic's id")
-    named, nodes = (tuple(map(int, found[key])) for key in ("named", "nodes"))
-    return DeletedTopic(topic, topic_id, int(found["delete_ms"]), named, nodes)
+def _deleted_of(stored: StoredObject) -> DeletedTopic:
+    named, nodes = (
+        stored.integers(key, highest=NODES_MAX, count_max=NODES_MAX, least=0)
+        for key in ("named", "nodes")
+    )
+    return DeletedTopic(
+        ensure_valid_topic(stored.text("topic")),
+        stored.text("topic_id", _TOPIC_ID),
+        stored.integer("delete_ms"),
+        named,
+        nodes,
+    )
 
 
 def _as_bytes(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, indent=1) + "\n").encode()
 
 
-def _unpack(slot: str) -> LogState:
-    found = log_state.unpack(bytes.fromhex(slot))
+def _kept_state(states: StoredObject, node: str) -> LogState:
+    text = states.text(node, _HEX)
+    found = log_state.unpack(bytes.fromhex(text))
     if found is None:
-        raise ValueError("a state that was kept does not match its checksum")
+        raise states.damaged(node, text, "a state that matches its checksum")
     return found
+
+
+def _config_of(stored: StoredObject) -> TopicConfig:
+    """A topic's settings: of the right types, and within what the code can do with them."""
+    defaults = asdict(TopicConfig())
+    given: dict[str, int | str] = {}
+    for key in stored.keys():
+        field = topic_field(key)  # Earlier releases wrote the fields' names.
+        if field not in defaults:
+            raise stored.damaged(key, stored.values[key], "a setting that this release knows")
+        if isinstance(defaults[field], str):
+            given[field] = stored.text(key)
+        else:
+            given[field] = stored.integer(key, _LEAST.get(field, 1), LONG_MAX)
+    try:
+        return TopicConfig(**given)  # type: ignore[arg-type]
+    except ConfigError as error:
+        raise stored.damaged("message.timestamp.type", given, str(error)) from error

@@ -12,13 +12,14 @@ dirs. What was written to PATH alone when both were lost at once is gone.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.log.files import Files
+from spark_kbatch.stored_json import parse
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +56,10 @@ class Mirrors:
         found = []
         for folder in self.folders:
             try:
-                value = json.loads(self._files.read(folder / name))
-            except (OSError, ValueError):
-                continue
-            if isinstance(value, dict) and (counts is None or counts(value)):
+                value = parse(self._files.read(folder / name), folder / name).values
+            except (OSError, KafkaStorageError):
+                continue  # Another disk may have a better one.
+            if counts is None or counts(value):
                 found.append(value)
         return max(found, key=_number, default=None)
 

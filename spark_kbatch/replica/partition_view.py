@@ -100,7 +100,15 @@ class PartitionView:
     def state(self) -> PartitionState:
         """Who leads and who is in sync, as the disk has it."""
         known = self._metadata.partition_state(self.topic_partition, self.topic.topic_id)
-        return known or PartitionState(self.replicas[0], self.replicas)
+        if known is None:
+            return PartitionState(self.replicas[0], self.replicas)
+        if not {known.leader, *known.isr} <= {*self.replicas}:
+            raise KafkaStorageError(
+                f"{self._metadata.partition_file(self.topic_partition)} is damaged: it names the leader "
+                f"{known.leader} and the in-sync replicas {known.isr}; expected some of the partition's "
+                f"replicas {self.replicas}"
+            )
+        return known
 
     def readable(self) -> Replica:
         """The replica to read, and its state as readers see it, but for commits not yet flipped.

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from spark_kbatch.log.files import Files
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.stored_json import parse_rows
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class Agreements:
         return agreed
 
     def _read(self, path: Path) -> dict[TopicPartition, tuple[int, int]]:
-        rows = json.loads(self._files.read(path))
+        rows = parse_rows(self._files.read(path), path, str, int, int, int)
         now_ms = self._now_ms()
         if now_ms - self._files.modified_ms(path) > _FOLDER_MS:
             with contextlib.suppress(OSError):  # Who may only read cannot say that it is in use.

@@ -19,7 +19,6 @@ bytes have eight. Numbers go on.
 from __future__ import annotations
 
 import json
-import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,7 +34,9 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.record import plain
 from spark_kbatch.record.plain import PlainRecord
 from spark_kbatch.replica.manager import ReplicaManager, Replicas
+from spark_kbatch.replica.metadata import PARTITIONS_MAX
 from spark_kbatch.replica.partition_view import Replica
+from spark_kbatch.stored_json import StoredObject, parse
 from spark_kbatch.transaction import COMMITS_TOPIC, INTERNAL_TOPIC_CONFIG, TRANSACTION_STATE_TOPIC
 from spark_kbatch.transaction.records import read_records
 
@@ -205,45 +206,24 @@ def _unpack(record: PlainRecord) -> Commit | None:
     if record.value is None:
         return None
     number = record.offset
-    try:
-        value = json.loads(record.value)
-        version = value["version"]
-        commit = _commit_of(number, value) if version == _VERSION else None
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise CorruptRecordError(
-            f"value of commit {number} in {COMMITS_TOPIC}", expected="what a commit says, as JSON",
-            found=reprlib.repr(record.value),
-        ) from None  # fmt: skip
-    if commit is None:
+    value = parse(record.value, f"commit {number} in {COMMITS_TOPIC}", damaged=CorruptRecordError)
+    version = value.integer("version")
+    if version != _VERSION:
         raise CorruptRecordError(
             f"version of commit {number} in {COMMITS_TOPIC}", expected=_VERSION, found=version
         )
-    return commit
-
-
-def _commit_of(number: int, value: Mapping[str, Any]) -> Commit:
-    """Return the commit that the JSON tells of; raises where a field is missing or of another type."""
     return Commit(
         number=number,
-        time_ms=_of(int, value["time"]),
-        overwrite=value["mode"] == _OVERWRITE,
-        transactional_id=_of(str, value["transactional_id"]),
-        sequence=_of(int, value["sequence"]),
-        author=Author(*(_of(str, value[field]) for field in Author._fields)),
-        records_count=_of(int, value["records"]),
-        size_in_bytes=_of(int, value["bytes"]),
-        offsets=_by_partition(
-            value["offsets"], lambda pair: (_of(int, pair[0]), _of(int, pair[1]))
-        ),
-        ends=_by_partition(value["ends"], lambda end: _of(int, end)),
+        time_ms=value.integer("time"),
+        overwrite=value.text("mode") == _OVERWRITE,
+        transactional_id=value.text("transactional_id"),
+        sequence=value.integer("sequence", -1),
+        author=Author(*(value.text(field) for field in Author._fields)),
+        records_count=value.integer("records"),
+        size_in_bytes=value.integer("bytes"),
+        offsets=_by_partition(value.object("offsets"), StoredObject.pair),
+        ends=_by_partition(value.object("ends"), StoredObject.integer),
     )
-
-
-def _of(kind: type[_Value], value: Any) -> _Value:
-    if type(value) is not kind:
-        raise TypeError
-    found: _Value = value
-    return found
 
 
 def _by_topic(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
@@ -255,10 +235,10 @@ def _by_topic(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]
 
 
 def _by_partition(
-    topics: Mapping[str, Mapping[str, Any]], convert: Callable[[Any], _Value]
+    topics: StoredObject, read: Callable[[StoredObject, str], _Value]
 ) -> dict[TopicPartition, _Value]:
     return {
-        TopicPartition(topic, int(partition)): convert(value)
-        for topic, partitions in topics.items()
-        for partition, value in partitions.items()
+        TopicPartition(topic, partition): value
+        for topic in topics.keys()
+        for partition, value in topics.object(topic).by_number(read, PARTITIONS_MAX)
     }

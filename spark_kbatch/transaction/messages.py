@@ -57,8 +57,15 @@ def pack_key(transactional_id: str) -> bytes:
 
 
 def unpack_key(data: bytes) -> str:
-    """The transactional id."""
-    return data[_KEY.size :].decode()
+    """The transactional id.
+
+    Raises:
+        CorruptRecordError: it is not UTF-8.
+    """
+    try:
+        return data[_KEY.size :].decode()
+    except UnicodeDecodeError as error:
+        raise CorruptRecordError(f"key of a transaction record: {error}") from None
 
 
 def pack_value(value: TransactionValue) -> bytes:
@@ -90,11 +97,18 @@ def unpack_value(data: bytes) -> TransactionValue:
     Raises:
         CorruptRecordError: not a value that this release writes.
     """
+    try:
+        return _unpack_value(data)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise CorruptRecordError(f"value of a transaction record: {error}") from None
+
+
+def _unpack_value(data: bytes) -> TransactionValue:
     version, _, _, _, status = _VALUE.unpack_from(data)
     if version != 1:
         raise CorruptRecordError("version of a transaction record", expected=1, found=version)
     topics, at = read_unsigned_varint(data, _VALUE.size)
-    for _ in range(topics - 1):
+    for _ in range(min(topics - 1, len(data))):
         _, at = _read_compact(data, at)
         count, at = read_unsigned_varint(data, at)
         at += _I32.size * (count - 1) + 1

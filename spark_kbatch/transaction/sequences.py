@@ -26,10 +26,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.log.state import boot_id
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.partition_view import Replica
+from spark_kbatch.stored_json import parse
 from spark_kbatch.transaction.messages import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, last_of_each_id, transactions
 
@@ -90,8 +91,13 @@ class Sequences:
         """What is noted; None where that cannot be."""
         state = replica.state
         try:
-            content = json.loads(self._files.read(self._path(transactional_id)))
-            note = _Note(*(content[field] for field in _Note._fields))
+            path = self._path(transactional_id)
+            content = parse(self._files.read(path), path)
+            note = _Note(
+                content.text("transactional_id"),
+                content.integer("sequence"),
+                content.integer("offset"),
+            )
             if note.offset >= state.high_watermark or note.transactional_id != transactional_id:
                 return None
             if note.offset >= state.log_start_offset:
@@ -100,7 +106,7 @@ class Sequences:
                     return None
         except FileNotFoundError:
             return NO_TRANSACTION_SEQUENCE
-        except (OSError, ValueError, TypeError, KeyError, CorruptRecordError):
+        except (OSError, KafkaStorageError, CorruptRecordError):
             return None
         return note.sequence
 

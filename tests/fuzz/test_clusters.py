@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from spark_kbatch.cluster import Cluster
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.log import state as log_state
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.replica.metadata import PartitionState
 from tests import builders
 from tests.fuzz.rounds import for_each_round, mutated
 
@@ -60,6 +64,72 @@ def test_a_damaged_file_of_a_cluster_never_changes_what_is_read(tmp_path: Path, 
 
     for_each_round(f"clusters-{kind}", one)
     assert builders.contents(Cluster(str(cluster.path))) == whole
+
+
+# Of the right type and the wrong one, too small, too large and too many.
+EVIL = (
+    None, True, -1, 0, 1, 7, 1.5, 1e400, 10**6, 2**31, 2**63, 10**30, "", "x", "0", "\0", "/", "../..",
+    "broker-0", "\ud800", [], [[]], [0], [-1], [[0, 0]], [["x"]], {}, {"": {}}, {"0": 0}, {"x": [0, 0]},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("disks", [0, 2], ids=["in its folder", "on two disks"])
+def test_an_evil_value_in_json_ends_in_an_error_of_the_package(tmp_path: Path, disks: int) -> None:
+    folders = [tmp_path / f"disk-{number}" for number in range(disks)]
+    for folder in folders:
+        folder.mkdir()
+    cluster = Cluster(str(tmp_path / "cluster"), create=True, log_dirs=folders)
+    cluster.create_topic("others")
+    cluster.create_topic("events", partitions=2, replication_factor=max(disks, 1))
+    builders.write(cluster, {("events", p): [builders.batch(seed=p)] for p in range(2)})
+    state = PartitionState(0, (0,), 0, 0, {0: log_state.empty_state()})
+    others = cluster.topic("others").topic_id
+    cluster.metadata.write_partition_state(TopicPartition("others", 0), state, others)
+    sound = {
+        path: path.read_bytes()
+        for path in files_of(cluster.path)
+        if path.suffix == ".json" and "by-" not in str(path)
+    }
+    assert {path.parent.name for path in sound} >= {"cluster", "topics", "others"}
+    texts = {path: data for path, data in sound.items() if data.startswith(b"{")}
+
+    def one(rng: random.Random) -> None:
+        path = rng.choice([*texts])
+        value = json.loads(texts[path])
+        holder, key = rng.choice([*_places(value)])
+        holder[key] = copy.deepcopy(rng.choice(EVIL))
+        if rng.random() < 0.1:
+            del holder[key]
+        path.write_text(json.dumps(value))
+        try:
+            for use in USES:
+                try:
+                    use(Cluster(str(cluster.path)))
+                except KBatchError:
+                    continue
+        finally:
+            for each, data in sound.items():
+                each.write_bytes(data)
+
+    for_each_round(f"clusters-evil-{disks}", one)
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """All holders of a value with their keys."""
+    for key in value if isinstance(value, dict) else range(len(value)):
+        yield value, key
+        if isinstance(value[key], dict | list):
+            yield from _places(value[key])
+
+
+USES: tuple[Callable[[Cluster], object], ...] = (
+    builders.contents,
+    lambda cluster: cluster.replicas(["events", "others"]),
+    lambda cluster: cluster.log_dirs(),
+    lambda cluster: cluster.new_producer_id(),
+    lambda cluster: builders.append_records(cluster, {("events", 0): builders.batch(n=1)}),
+    lambda cluster: list(cluster.history()),
+)
 
 
 def _kind(path: Path) -> str:

@@ -294,6 +294,7 @@ DAMAGED = {
     "not UTF-8": b'{"version": "\xff"}',
     "zeros": bytes(100),
     "a list": b"[]",
+    "brackets": b"[" * 100_000,
 }
 MISSING = {
     "an empty object": b"{}",
@@ -400,6 +401,51 @@ def test_a_topics_file_is_read_once_however_many_partitions_it_has(
     use(Cluster(str(path), files=files))
 
     assert files.reads == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        pytest.param(
+            {"partitions": 0}, "partitions is 0; expected a whole number from 1", id="none"
+        ),
+        pytest.param({"partitions": "x"}, "partitions is 'x'; expected", id="text"),
+        pytest.param({"partitions": 10**6}, "partitions is 1000000; expected", id="too many"),
+        pytest.param({"replica_cycle": []}, "replica_cycle is a list of 0; expected", id="nobody"),
+        pytest.param({"replica_cycle": [[0, 0]]}, "replica_cycle[0] is a list of 2", id="twice"),
+        pytest.param({"replicas": [[0]]}, "replicas is a list of 1; expected", id="too few lists"),
+        pytest.param({"topic_id": "../x"}, "topic_id is '../x'; expected", id="an id like a path"),
+        pytest.param(
+            {"config": {"index.interval.bytes": -1}},
+            "config.index.interval.bytes is -1",
+            id="setting",
+        ),
+        pytest.param(
+            {"config": {"retention.ms": 1.5}},
+            "config.retention.ms is 1.5; expected",
+            id="no integer",
+        ),
+        pytest.param({"config": {"new": 1}}, "config.new is 1; expected a setting", id="unknown"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_named(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={"events": 3})
+    file = cluster.path / "topics" / "events.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(KafkaStorageError) as error:
+        Cluster(str(cluster.path)).topic("events")
+
+    assert str(error.value).startswith(f"{file} is damaged: {words}")
+
+
+def test_a_replica_on_a_node_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    file = cluster.path / "topics" / "events.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"replica_cycle": [[7]]}))
+    with pytest.raises(KafkaStorageError, match="names no log dir of node 7"):
+        Cluster(str(cluster.path)).describe(["events"])
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)

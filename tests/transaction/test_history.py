@@ -15,7 +15,8 @@ from spark_kbatch.errors import ConfigError, CorruptRecordError
 from spark_kbatch.log.files import Files
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.read_config import parse_read_options
-from spark_kbatch.transaction import history
+from spark_kbatch.record import plain
+from spark_kbatch.transaction import coordinator, history
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.history import COMMITS, Author, Commit
 from tests import builders
@@ -79,7 +80,9 @@ def test_a_record_that_is_no_commit_is_named(cluster: Cluster, value: str) -> No
     builders.append_records(
         cluster, {COMMITS: data}, internal_topics_allowed=True, origin=AppendOrigin.COORDINATOR
     )
-    with pytest.raises(CorruptRecordError, match=r"commit 0 in __commits: expected .*, found"):
+    with pytest.raises(
+        CorruptRecordError, match=r"commit 0 in __commits( is damaged: |: expected 1, found 2)"
+    ):
         list(cluster.history())
 
 
@@ -276,3 +279,39 @@ def test_replicas_of_the_history_lose_the_same_commits(tmp_path: Path) -> None:
         for disk in "ab"
     }
     assert starts == {first}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("[" * 100_000, "it is not JSON: nested too deeply", id="brackets"),
+        pytest.param("[]", "it is a list of 0; expected a JSON object", id="a list"),
+        pytest.param('{"version": 1}', "it has no time", id="fields missing"),
+        pytest.param('{"time": "x"}', "time is 'x'; expected", id="a time"),
+        pytest.param(
+            '{"ends": {"clicks": {"0": -1}}}', "ends.clicks.0 is -1; expected", id="an end"
+        ),
+        pytest.param(
+            '{"ends": {"clicks": {"x": 0}}}', "ends.clicks.x is 0; expected", id="a number"
+        ),
+        pytest.param('{"ends": {"clicks": 7}}', "ends.clicks is 7; expected", id="a topic"),
+        pytest.param('{"offsets": {"clicks": {"0": [5]}}}', "offsets.clicks.0 is", id="a range"),
+        pytest.param('{"user": null}', "user is None; expected text", id="an author"),
+    ],
+)
+def test_a_record_that_makes_no_sense_is_an_error_that_names_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    def pack(commit: Commit) -> bytearray:
+        value = commit.as_json() | {"version": 1}
+        found = text
+        if text.startswith("{") and "version" not in text:
+            found = json.dumps(value | json.loads(text))
+        return plain.encode([(b"job", found.encode())], commit.time_ms)
+
+    monkeypatch.setattr(coordinator, "pack", pack)
+    write(cluster, ("clicks", 0))
+    with pytest.raises(CorruptRecordError) as error:
+        list(cluster.history())
+
+    assert f"commit 0 in __commits is damaged: {words}" in str(error.value)

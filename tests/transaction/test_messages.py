@@ -194,3 +194,22 @@ def test_a_state_that_is_damaged_is_refused() -> None:
     data[-20] ^= 1
     with pytest.raises(CorruptRecordError, match="state of clicks-1"):
         unpack_value(bytes(data))
+
+
+@given(st.data())
+def test_a_value_that_is_cut_or_changed_is_refused_or_another_value(data: st.DataObject) -> None:
+    states = {TopicPartition("clicks", 1): {0: log_state.empty_state()}}
+    value = bytearray(pack_value(TransactionValue(PREPARE_COMMIT, 7, states, 0)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(value) - 1))
+        value[at] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF]))
+    cut = bytes(value[: data.draw(st.integers(0, len(value)))])
+    try:
+        assert isinstance(unpack_value(cut), TransactionValue)
+    except CorruptRecordError:
+        pass
+
+
+def test_a_key_that_is_no_text_is_refused() -> None:
+    with pytest.raises(CorruptRecordError, match="key of a transaction record"):
+        unpack_key(b"\0\0\0\1\xff")

@@ -1,0 +1,211 @@
+"""JSON that lies on a disk, read as if anyone had written it.
+
+    found = parse(files.read(path), path)
+    found.integer("partitions", 1, 100_000)
+    for log_dir in found.objects("log_dirs"):
+        log_dir.text("path")
+
+A value is checked where it is taken: its type, its range, its length. Where that does not hold one error
+says which file is damaged, at which key, what was found and what was expected.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from spark_kbatch.errors import KafkaStorageError, KBatchError
+
+LONG_MAX = 2**63 - 1
+_SHOWN_MAX = 60  # characters of a value that is not what was expected
+_REQUIRED: Any = object()
+
+_Value = TypeVar("_Value")
+Damaged: TypeAlias = Callable[[str], KBatchError]  # the error to raise, of a sentence
+
+
+def parse(
+    data: bytes | str, where: Path | str, *, damaged: Damaged = KafkaStorageError
+) -> StoredObject:
+    """Return the JSON object that `data` is.
+
+    Args:
+        where: the file, or what else `data` is, for errors.
+        damaged: makes the error.
+
+    Raises:
+        KafkaStorageError, or what `damaged` makes: it is none.
+    """
+    return StoredObject(_parsed(data, str(where), damaged), where, damaged=damaged)
+
+
+def parse_rows(
+    data: bytes | str, where: Path | str, *types: type[Any], damaged: Damaged = KafkaStorageError
+) -> list[tuple[Any, ...]]:
+    """Return the rows of a JSON list of lists, each with values of these types; raises as `parse`."""
+    rows = _parsed(data, str(where), damaged)
+    expected = f"a list of lists of {', '.join(one.__name__ for one in types)}"
+    if not isinstance(rows, list):
+        raise damaged(f"{where} is damaged: it is {_shown(rows)}; expected {expected}")
+    for row in rows:
+        if not isinstance(row, list) or [type(value) for value in row] != [*types]:
+            raise damaged(f"{where} is damaged: it has {_shown(row)}; expected {expected}")
+    return [tuple(row) for row in rows]
+
+
+def _parsed(data: bytes | str, where: str, damaged: Damaged) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        # Of thousands of brackets the reason is as long as they are deep.
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise damaged(f"{where} is damaged: it is not JSON: {reason}") from None
+
+
+class StoredObject:
+    """A JSON object, whose values are checked as they are taken."""
+
+    def __init__(
+        self,
+        value: Any,
+        where: Path | str,
+        *,
+        inside: str = "",
+        damaged: Damaged = KafkaStorageError,
+    ) -> None:
+        """Check that `value` is an object; `inside` is the key that it was found at, if any."""
+        self._where, self._inside, self._error = where, inside, damaged
+        if not isinstance(value, dict):
+            what = f"{inside} is {_shown(value)}" if inside else f"it is {_shown(value)}"
+            raise damaged(f"{where} is damaged: {what}; expected a JSON object")
+        self.values: dict[str, Any] = value
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.values
+
+    def keys(self) -> Sequence[str]:
+        """Return its keys, in order."""
+        return [*self.values]
+
+    def integer(
+        self, key: str, lowest: int = 0, highest: int = LONG_MAX, *, default: int | None = None
+    ) -> int:
+        """Return the whole number at a key, within its range.
+
+        Args:
+            default: where the key is missing; by default that is an error.
+        """
+        if default is not None and key not in self.values:
+            return default
+        value = self._value(key)
+        if not _is_integer(value, lowest, highest):
+            raise self.damaged(key, value, f"a whole number from {lowest} to {highest}")
+        return int(value)
+
+    def integers(
+        self, key: str, lowest: int = 0, highest: int = LONG_MAX, *, count_max: int, least: int = 1
+    ) -> tuple[int, ...]:
+        """Return the whole numbers in the list at a key: `least` or more, and none of them twice."""
+        if least == 0 and self._value(key) == []:
+            return ()
+        return self._numbers(key, self._value(key), lowest, highest, count_max)
+
+    def pair(self, key: str) -> tuple[int, int]:
+        """Return the two whole numbers in the list at a key, the first not above the second."""
+        value = self._value(key)
+        is_pair = isinstance(value, list) and len(value) == 2
+        if (
+            not is_pair
+            or not all(_is_integer(one, 0, LONG_MAX) for one in value)
+            or value[0] > value[1]
+        ):
+            raise self.damaged(key, value, "two whole numbers, the first not above the second")
+        return value[0], value[1]
+
+    def lists_of_integers(
+        self, key: str, lowest: int, highest: int, *, counts_max: tuple[int, int]
+    ) -> list[tuple[int, ...]]:
+        """As `integers`, of a list of one or more such lists; `counts_max` of lists and of numbers."""
+        lists_max, numbers_max = counts_max
+        return [
+            self._numbers(f"{key}[{at}]", value, lowest, highest, numbers_max)
+            for at, value in enumerate(self._list(key, lists_max, least=1))
+        ]
+
+    def text(self, key: str, pattern: re.Pattern[str] | None = None) -> str:
+        """Return the text at a key, which the pattern matches as a whole."""
+        value = self._value(key)
+        if not isinstance(value, str) or (pattern is not None and not pattern.fullmatch(value)):
+            raise self.damaged(
+                key, value, "text" if pattern is None else f"text as {pattern.pattern}"
+            )
+        return value
+
+    def object(self, key: str, *, default: dict[str, Any] = _REQUIRED) -> StoredObject:
+        """Return the object at a key."""
+        value = default if default is not _REQUIRED and key not in self.values else self._value(key)
+        return StoredObject(value, self._where, inside=self._at(key), damaged=self._error)
+
+    def objects(self, key: str, *, count_max: int) -> list[StoredObject]:
+        """Return the objects in the list at a key."""
+        return [
+            StoredObject(value, self._where, inside=f"{self._at(key)}[{at}]", damaged=self._error)
+            for at, value in enumerate(self._list(key, count_max))
+        ]
+
+    def by_number(
+        self, read: Callable[[StoredObject, str], _Value], highest: int
+    ) -> Iterator[tuple[int, _Value]]:
+        """Yield what `read` makes of each key, all of which are numbers from 0 on."""
+        for key in self.keys():
+            if not (key.isascii() and key.isdecimal() and len(key) <= 19 and int(key) <= highest):
+                raise self.damaged(key, self.values[key], f"a number up to {highest} as its key")
+            yield int(key), read(self, key)
+
+    def damaged(self, key: str, found: Any, expected: str) -> KBatchError:
+        """Return the error where the value at a key is another than expected."""
+        return self._error(
+            f"{self._where} is damaged: {self._at(key)} is {_shown(found)}; expected {expected}"
+        )
+
+    def _numbers(
+        self, key: str, value: Any, lowest: int, highest: int, count_max: int
+    ) -> tuple[int, ...]:
+        is_list = isinstance(value, list) and 0 < len(value) <= count_max
+        if (
+            not is_list
+            or not all(_is_integer(one, lowest, highest) for one in value)
+            or len({*value}) < len(value)
+        ):
+            raise self.damaged(
+                key, value, f"1 to {count_max} different whole numbers from {lowest} to {highest}"
+            )
+        return tuple(value)
+
+    def _list(self, key: str, count_max: int, *, least: int = 0) -> list[Any]:
+        value = self._value(key)
+        if not isinstance(value, list) or not least <= len(value) <= count_max:
+            raise self.damaged(key, value, f"a list of {least} to {count_max}")
+        return value
+
+    def _value(self, key: str) -> Any:
+        if key not in self.values:
+            raise self._error(f"{self._where} is damaged: it has no {self._at(key)}")
+        return self.values[key]
+
+    def _at(self, key: str) -> str:
+        return f"{self._inside}.{key}" if self._inside else key
+
+
+def _is_integer(value: Any, lowest: int, highest: int) -> bool:
+    return type(value) is int and lowest <= value <= highest  # True is no number here
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
+    text = repr(value)
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
