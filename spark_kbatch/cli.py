@@ -45,7 +45,7 @@ from spark_kbatch.config import (
     MAX_DECOMPRESSED_BATCH_BYTES,
     STAGING_RETENTION_MS,
 )
-from spark_kbatch.errors import KafkaStorageError, KBatchError
+from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import IsolationLevel, TopicPartition
 from spark_kbatch.opening import open_for_reading
 from spark_kbatch.options import INT_MAX
@@ -288,7 +288,7 @@ def _contents(cluster: Cluster, name: str) -> dict[str, int | None]:
     partitions = cluster.topic(name).partitions
     try:
         rows = cluster.describe([name])
-    except (KafkaStorageError, OSError):
+    except (KBatchError, OSError):
         return {"partitions": partitions, "records": None, "size_in_bytes": None}
     records = sum(row.offsets.high_watermark - row.offsets.log_start_offset for row in rows)
     size = sum(row.size_in_bytes for row in rows)

@@ -225,7 +225,7 @@ TOPIC_OPTIONS = (
     Option("message.timestamp.after.max.ms", parse_number(0, LONG_MAX), "0 or more", "not set", "Records whose time lies further in the future are refused. Not looked at with LogAppendTime."),
     Option("retention.ms", parse_number(-1, LONG_MAX), "-1 or more", "-1", "Segments whose newest record is older are deleted; -1 keeps all. Kafka's default of seven days would delete old events as soon as they are written."),
     Option("retention.bytes", parse_number(-1, LONG_MAX), "-1 or more", "-1", "The oldest segments of a partition are deleted while it keeps this many bytes without them; -1 keeps all."),
-    Option("file.delete.delay.ms", parse_number(0, LONG_MAX), "0 or more", "60000", "How long the files of deleted segments stay, named `.deleted`."),
+    Option("file.delete.delay.ms", parse_number(0, LONG_MAX), "0 or more", "60000", "How long the files of deleted segments stay, named `.deleted`, and those of a deleted topic."),
     Option("message.format.version", _format_version, _VERSIONS, "3.0", "Format of the records, by the version of the brokers that wrote it: before 0.10 V0, before 0.11 V1, then V2. V0 and V1 have no headers and no zstd, V0 no timestamps. Producers are not idempotent there."),
     Option("min.insync.replicas", parse_number(1), f"1 to {INT_MAX}", "1", "With acks=all: how many replicas of a partition, the leader among them, must have a record before it counts; with fewer in sync nothing is written. More than there are is as all."),
     Option("cleanup.policy", _cleanup_policy, "delete", "delete", "Compaction is refused: it leaves gaps between offsets."),

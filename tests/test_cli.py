@@ -6,12 +6,16 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
+from spark_kbatch.cli import cli
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.record import codec
 from spark_kbatch.topic_config import TopicConfig
@@ -184,6 +188,120 @@ def test_gc_says_what_it_deletes(old: Path) -> None:
         assert left_over.endswith(lines[1].format(outcome))
         assert first_offset(old) == (0 if words else 6)
     assert kbatch("gc", old).stdout == "Nothing to delete.\n"
+
+
+def kbatch_answering(answer: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from spark_kbatch.cli import main; main()", *map(str, words)]
+    return subprocess.run(command, input=answer, capture_output=True, text=True, check=False)
+
+
+def test_delete_topic_asks_first(old: Path) -> None:
+    cluster = Cluster(str(old))
+    cluster.create_topic("more")
+    summary = f"topic events: 1 partition, 12 records, {4 * len(codec.encode(ROWS)):,} bytes"
+    for answer in ("", "n\n"):
+        done = kbatch_answering(answer, "delete-topic", old, "events", "more")
+        assert done.returncode == 1
+        assert done.stdout == ""
+        assert summary in done.stderr
+        assert cluster.topic_names() == ["events", "more"]
+    done = kbatch_answering("y\n", "delete-topic", old, "events", "more")
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        f"topic events is deleted: {summary.partition(': ')[2]}",
+        "topic more is deleted: 1 partition, 0 records, 0 bytes",
+    ]
+    assert cluster.topic_names() == []
+
+
+def test_delete_topic_only_says_what_would_go_or_does_not_ask(old: Path) -> None:
+    rows = {
+        "topic": "events",
+        "partitions": 1,
+        "records": 12,
+        "size_in_bytes": 4 * len(codec.encode(ROWS)),
+    }
+    done = kbatch("delete-topic", old, "events", "--dry-run", "--json")
+    assert json.loads(done.stdout) == rows | {"deleted": False}
+    assert Cluster(str(old)).topic_names() == ["events"]
+    done = kbatch("delete-topic", old, "events", "--yes", "--json")
+    assert json.loads(done.stdout) == rows | {"deleted": True}
+    assert done.stderr == ""
+
+    again = kbatch("delete-topic", old, "events", "--yes")
+    assert again.returncode == 1
+    assert "topic 'events' does not exist" in again.stderr
+
+
+def test_delete_topic_deletes_none_where_one_is_not_there(old: Path) -> None:
+    assert kbatch("delete-topic", old, "events", "absent", "--yes").returncode == 1
+    assert kbatch("delete-topic", old, "events", "__commits", "--yes").returncode == 1
+    assert Cluster(str(old)).topic_names() == ["events"]
+
+
+def test_delete_topic_deletes_one_whose_logs_cannot_be_read(old: Path) -> None:
+    (old / "broker-0" / "events-0" / "kbatch.state").write_bytes(b"")
+    done = kbatch("delete-topic", old, "events", "--yes")
+    assert done.returncode == 0
+    assert done.stdout == "topic events is deleted: 1 partition, whose logs cannot be read\n"
+
+
+def test_gc_removes_the_files_of_deleted_topics(old: Path) -> None:
+    kbatch("gc", old)
+    cluster = Cluster(str(old))
+    cluster.alter_topic("events", {"file.delete.delay.ms": 1})
+    cluster.create_topic("more", config={"file.delete.delay.ms": 500})
+    topic = cluster.delete_topic("more")
+    time.sleep(0.6)
+    said = "files of the deleted topic more {}\n"
+    assert kbatch("gc", old, "--dry-run").stdout.endswith(said.format("would go"))
+    found = json.loads(kbatch("gc", old, "--dry-run", "--json").stdout.splitlines()[-1])
+    assert found == {"deleted_topic": "more", "topic_id": topic.topic_id}
+    assert kbatch("gc", old).stdout.endswith(said.format("gone"))
+    assert kbatch("gc", old).stdout == "Nothing to delete.\n"
+
+
+def test_create_partitions_says_what_becomes_of_keys(old: Path) -> None:
+    done = kbatch("create-partitions", old, "events", "3")
+    assert done.stdout == "topic events has 3 partitions\n"
+    assert "records with equal keys" in done.stderr
+    done = kbatch("create-partitions", old, "events", "4", "--json")
+    assert json.loads(done.stdout) == {"topic": "events", "partitions": 4}
+    done = kbatch("create-partitions", old, "events", "4")
+    assert done.returncode == 1
+    assert "topic 'events' has 4 partitions; 4 would not be an increase" in done.stderr
+
+
+def test_alter_topic_prints_all_settings(old: Path) -> None:
+    words = ("--set", "retention.ms=5000", "--set", "index.interval.bytes=1")
+    shown = kbatch("alter-topic", old, "events", *words).stdout.splitlines()
+    assert {"retention.ms=5000", "index.interval.bytes=1", "min.insync.replicas=1"} <= {*shown}
+    done = kbatch("alter-topic", old, "events", "--reset", "retention.ms", "--json")
+    config = json.loads(done.stdout)["config"]
+    assert (config["retention.ms"], config["index.interval.bytes"]) == (-1, 1)
+    assert json.loads(kbatch("alter-topic", old, "events", "--json").stdout)["config"] == config
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--set", "retention.ms"], 2, "is not KEY=VALUE"),
+        (
+            ["--set", "retention.ms=1", "--set", "retention.ms=2"],
+            2,
+            "'retention.ms' is given twice",
+        ),
+        (["--set", "retention.ms=1", "--reset", "retention.ms"], 2, "to be set and to be reset"),
+        (["--set", "retention.mss=1"], 1, "the nearest known one is 'retention.ms'"),
+        (["--reset", "retention.mss"], 1, "the nearest known one is 'retention.ms'"),
+        (["--set", "message.format.version=0.9.0"], 1, "stays so"),
+    ],
+    ids=["no value", "twice", "set and reset", "unknown", "unknown, to reset", "the format"],
+)
+def test_alter_topic_says_what_is_wrong(old: Path, words: list[str], code: int, said: str) -> None:
+    done = CliRunner().invoke(cli, ["alter-topic", str(old), "events", *words])
+    assert isinstance(done.exception, SystemExit if code == 2 else ConfigError)
+    assert said in (done.output if code == 2 else str(done.exception))
 
 
 def test_gc_says_what_it_leaves(old: Path) -> None:

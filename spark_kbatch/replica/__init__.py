@@ -4,6 +4,7 @@
       cluster.json          cluster id, format version, log dirs with their directory ids, the next
                             producer id
       topics/TOPIC.json     topic id, partition count, settings; a topic exists once this does
+      deleted/ID.json       a topic that was deleted, by its id, while something of it is left
       locks/                commit and metadata locks; one file of partition locks per topic
       partitions/TOPIC/P.json
                             who leads a partition and who is in sync, once that has changed
@@ -23,6 +24,7 @@ copies of the JSON files on other disks; `log_dirs` which disks can be used; `pr
 who among idempotent producers; `partition` leader, in-sync replicas and high watermark,
 `partition_view` the same for readers, `replica_fetcher` what a follower takes from its leader;
 `partitions` all of them, and new topics; `purgatory` what waits for an answer, `producing` appends
-that do and `fetching` fetches; `manager` appends, fetches and deletions; `overview` what an
-operator sees and does.
+that do and `fetching` fetches; `manager` appends, fetches and deletions of records;
+`administration` topics that are deleted, grown or altered, and `deletions` what becomes of their files;
+`lost_topics` topics whose file is lost; `overview` what an operator sees and does.
 """

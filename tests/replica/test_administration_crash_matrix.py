@@ -11,7 +11,8 @@ import contextlib
 import errno
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 import pytest
 
@@ -39,6 +40,7 @@ BATCHES = {
 JOB = {place: [builders.batch(n=2, seed=7)] for place in BATCHES}
 MORE = builders.batch(n=1, seed=9)
 
+T = TypeVar("T")
 Change = Callable[[Cluster], object]
 Look = dict[TopicPartition, list[Record]]
 
@@ -92,6 +94,10 @@ class Start:
         self.after = self.look(DiskFiles(self.recording.after))
         self.topic_after = self.described(self.recording.after)
         assert self.topic != self.topic_after
+
+    def some(self, cases: Iterable[T]) -> Iterator[T]:
+        """All, or every third with two disks, where all are for who has the time."""
+        return itertools.islice(cases, 0, None, 1 if self.disks == 1 else 3)
 
     def run(self, files: Files) -> None:
         self.change(Cluster(PATH, files=files))
@@ -240,12 +246,12 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("torn", [False, True], ids=["between steps", "within a step"])
 def test_a_change_killed_at_any_step_is_done_or_not(start: Start, torn: bool) -> None:
-    for crash in start.recording.torn_kills() if torn else start.recording.kills():
+    for crash in start.some(start.recording.torn_kills() if torn else start.recording.kills()):
         start.ensure_met_well(crash)
 
 
 def test_a_change_whose_power_is_lost_at_any_step_is_done_or_not(start: Start) -> None:
-    for crash in start.recording.power_losses():
+    for crash in start.some(start.recording.power_losses()):
         start.ensure_met_well(crash)
 
 
@@ -276,7 +282,7 @@ def test_a_change_that_crashes_in_another_way_is_met_by_everyone(start: Start, s
 def test_a_change_that_the_disk_fails_at_any_step_is_done_or_not(
     start: Start, fault: Fault
 ) -> None:
-    for at, step in enumerate(start.recording.steps[:-1]):
+    for at, step in start.some(enumerate(start.recording.steps[:-1])):
         files = SimulatedProcess(
             start.disk.copy(), Fault(at, fault.error, fault.torn, fault.lasting)
         )
@@ -289,5 +295,5 @@ def test_a_change_that_the_disk_fails_at_any_step_is_done_or_not(
 def test_who_comes_after_a_crash_may_die_as_well(start: Start) -> None:
     for first in itertools.islice(start.recording.kills(), 0, None, 4):
         second = Recording(first.disk, lambda files: Cluster(PATH, files=files).collect_garbage())
-        for crash in second.kills():
+        for crash in start.some(second.kills()):
             start.ensure_met_well(Crash(f"{first}; then {crash}", crash.at, crash.disk))
