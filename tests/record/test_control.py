@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.record.control import EndTransactionMarker, encode_marker, read_marker
-from spark_kbatch.record.header import unpack
+from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, unpack
 from tests import reference
 from tests.log.histories import control_batch, marker_batch
 
@@ -94,6 +94,17 @@ def test_a_malformed_control_record_is_refused(
 ) -> None:
     with pytest.raises(CorruptRecordError, match=f"{what} of .*: expected .* found"):
         marker_of(control_batch(key, value))
+
+
+@pytest.mark.parametrize("position", [pytest.param(4, id="key"), pytest.param(9, id="value")])
+def test_a_part_that_is_longer_than_its_record_is_refused(position: int) -> None:
+    section = bytearray(COMMIT_MARKER[RECORD_BATCH_OVERHEAD:])
+    assert section[position] in (2 * 4, 2 * 6)  # the part's length, as a varint
+    section[position] = 2 * 40
+    longer = reference.frame_batch(bytes(section), attributes=0x30, producer_id=7, records_count=1)
+
+    with pytest.raises(CorruptRecordError, match="key of a control record: expected .* found none"):
+        marker_of(longer)
 
 
 @pytest.mark.parametrize("position", range(17, 78))
