@@ -312,7 +312,7 @@ class NotRemoved(NamedTuple):
 def left_overs(
     files: Files, staging_dir: Path, *, retention_ms: int, now_ms: int
 ) -> tuple[list[LeftOver], list[NotRemoved]]:
-    """The transactions that nobody has written to for longer than `retention_ms`; what is none.
+    """The transactions that nobody has written to for `retention_ms`; and what is none.
 
     A folder that no job makes is none: whoever wrote cluster.json may have named any folder.
     """
@@ -324,7 +324,7 @@ def left_overs(
                 strays.append(NotRemoved(path, "it is not what a job makes there"))
                 continue
             size_in_bytes, newest_ms = _size_and_time(files, path, now_ms - retention_ms)
-            if now_ms - newest_ms <= retention_ms:
+            if now_ms - newest_ms < retention_ms:
                 continue
             others = [one for one in files.list(path) if one != Probe.NAME]
             strange = [one for one in others if not _is_folder(files, path / one)]
@@ -366,7 +366,7 @@ def _size_and_time(files: Files, folder: Path, old_ms: int) -> tuple[int, int]:
     """The bytes of all below a folder, and when something was last written; after `old_ms` no more."""
     # The folder comes first: of a job that has just begun nothing else is looked at.
     size_in_bytes, newest_ms = 0, files.modified_ms(folder)
-    for name in files.list(folder) if newest_ms < old_ms else ():
+    for name in files.list(folder) if newest_ms <= old_ms else ():
         path = folder / name
         with contextlib.suppress(FileNotFoundError):
             if files.is_link(path):
@@ -376,6 +376,6 @@ def _size_and_time(files: Files, folder: Path, old_ms: int) -> tuple[int, int]:
             else:
                 size, modified_ms = files.size(path), files.modified_ms(path)
             size_in_bytes, newest_ms = size_in_bytes + size, max(newest_ms, modified_ms)
-        if newest_ms >= old_ms:
+        if newest_ms > old_ms:
             break
     return size_in_bytes, newest_ms

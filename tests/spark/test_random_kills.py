@@ -255,7 +255,7 @@ def check_all(folder: Path, work: Work) -> None:
     path = folder / "cluster"
     with spark_kbatch.open(str(path)) as cluster:
         before = all_held(path, TOPIC)
-        cluster.collect_garbage(staging_retention_ms=-1)
+        cluster.collect_garbage(staging_retention_ms=0)
         assert list((path / "staging-0").iterdir()) == []
         for report in cluster.repair():
             assert report.damaged == ()

@@ -256,7 +256,7 @@ class Scenario:
     def garbage_is_collected(self, files: DiskFiles, found: Contents) -> Contents:
         """Of a job that is long dead."""
         cluster = Cluster(PATH, files=files)
-        cluster.collect_garbage(staging_retention_ms=-1)
+        cluster.collect_garbage(staging_retention_ms=0)
         assert files.list(cluster.metadata.staging_dir) == []
         return found
 

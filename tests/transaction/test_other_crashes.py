@@ -101,7 +101,7 @@ def test_collecting_garbage_that_crashes_at_any_step_takes_nothing_else(seeds: r
     kept = contents(DiskFiles(disk))
 
     def collect(files: Files) -> None:
-        Cluster(PATH, files=files).collect_garbage(staging_retention_ms=-1)
+        Cluster(PATH, files=files).collect_garbage(staging_retention_ms=0)
 
     recording = Recording(disk.settled(), collect)
     left = contents(DiskFiles(recording.after))
