@@ -74,7 +74,7 @@ def overwrite(files: Files) -> None:
     )
     replaced = Overwrite(cluster.topic("events"), 0)
     committer.commit(extents, transactional_id="job", overwrite=replaced)
-    committer.discard(extents, "job")
+    committer.discard(extents, builders.JOB)
 
 
 @SEEDS

@@ -24,7 +24,7 @@ from spark_kbatch.transaction.coordinator import (
 from spark_kbatch.transaction.history import COMMITS
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from spark_kbatch.transaction.staging import Extent
-from tests.builders import append_records, batch, records_of, staged
+from tests.builders import JOB, append_records, batch, records_of, staged
 from tests.replica.disks import (
     BROKEN,
     READ_ONLY,
@@ -65,7 +65,7 @@ def commit(
 ) -> None:
     committer = Coordinator(cluster.manager, clock, adopt_min_bytes=1, flush=True, acks=acks)
     committer.commit(extents, transactional_id="job")
-    committer.discard(extents, "job")
+    committer.discard(extents, JOB)
 
 
 def write(cluster: Cluster, data: bytes, clock: Clock) -> None:
