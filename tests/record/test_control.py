@@ -103,7 +103,9 @@ def test_a_part_that_is_longer_than_its_record_is_refused(position: int) -> None
     section[position] = 2 * 40
     longer = reference.frame_batch(bytes(section), attributes=0x30, producer_id=7, records_count=1)
 
-    with pytest.raises(CorruptRecordError, match="key of a control record: expected .* found none"):
+    with pytest.raises(
+        CorruptRecordError, match=r"key of a control record: expected .* found none"
+    ):
         marker_of(longer)
 
 

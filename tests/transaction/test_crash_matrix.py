@@ -277,7 +277,9 @@ def test_an_error_of_the_disk_at_any_step_says_truly_what_became_of_the_data(
         except CommitError as error:
             outcome = error.outcome
         except OSError as error:
-            outcome = "the task failed" if f"/staging-0/{builders.JOB}" in str(error) else str(error)
+            outcome = (
+                "the task failed" if f"/staging-0/{builders.JOB}" in str(error) else str(error)
+            )
         outcomes.add(outcome)
         assert not files.open_files(), f"{message}: a file is left open"
 
