@@ -193,7 +193,7 @@ def open(
         return Cluster(path, create=True, log_dirs=log_dirs)
     if log_dirs != ():
         raise ConfigError(
-            f"log_dirs is {log_dirs!r}, which says where a cluster that is made keeps its logs; it "
+            f"log_dirs is {arguments.shown(log_dirs)}, which says where a cluster that is made keeps its logs; it "
             "goes with create=True"
         )
     return open_for_reading(path, foreign_end=foreign_end)

@@ -23,7 +23,7 @@ _YEAR = 366.0 * 86_400
 def refuse(name: str, value: object, accepts: str) -> NoReturn:
     """Raise for an argument that is not accepted."""
     kind = "" if isinstance(value, (str, int, float, type(None))) else f" ({type(value).__name__})"
-    raise ConfigError(f"{name} is {_shown(value)}{kind}; accepted: {accepts}")
+    raise ConfigError(f"{name} is {shown(value)}{kind}; accepted: {accepts}")
 
 
 def whole_number(name: str, value: Any, low: int, high: int = LONG_MAX) -> int:
@@ -124,8 +124,9 @@ def _listed(name: str, value: Any, accepts: str) -> list[Any]:
     return list(value)
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Return a value in short, for an error; also one that cannot be shown."""
     try:
         return reprlib.repr(value)
-    except Exception:  # noqa: BLE001  of an object that cannot even be shown
+    except Exception:  # noqa: BLE001  whatever an object raises
         return f"a {type(value).__name__}"

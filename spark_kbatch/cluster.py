@@ -242,11 +242,11 @@ class Cluster(TopicReader):
 
     def topic(self, name: str) -> Topic:
         """As `Metadata.topic`."""
-        return self.metadata.topic(name)
+        return self.metadata.topic(arguments.text("topic", name))
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """As `ReplicaManager.partitions`."""
-        return self.manager.partitions(topic)
+        return self.manager.partitions(arguments.text("topic", topic))
 
     def create_topic(
         self,
@@ -277,20 +277,21 @@ class Cluster(TopicReader):
         """
         ensure_not_internal(name)
         arguments.boolean("exist_ok", exist_ok)
-        if partitions is not None and num_partitions not in (None, partitions):
-            raise ConfigError(
-                f"partitions is {partitions}, and num_partitions, another name for it, is "
-                f"{num_partitions}; give one"
-            )
-        partitions = num_partitions if partitions is None else partitions
-        wanted: dict[str, Any] = {
+        given = {
             key: arguments.whole_number(key, value, 1, most)
             for key, value, most in (
                 ("partitions", partitions, PARTITIONS_MAX),
+                ("num_partitions", num_partitions, PARTITIONS_MAX),
                 ("replication_factor", replication_factor, REPLICATION_FACTOR_MAX),
             )
             if value is not None
         }
+        count = given.pop("num_partitions", None)
+        if count is not None and given.setdefault("partitions", count) != count:
+            raise ConfigError(
+                f"partitions is {partitions}, and num_partitions, another name for it, is {count}; "
+                "give one"
+            )
         settings = (
             vars(config)
             if isinstance(config, TopicConfig)
@@ -301,11 +302,11 @@ class Cluster(TopicReader):
             return self._make_topic(
                 name,
                 TopicConfig(**settings),
-                **({"partitions": 1, "replication_factor": 1} | wanted),
+                **({"partitions": 1, "replication_factor": 1} | given),
             )
         if not exist_ok:
             raise TopicAlreadyExistsError(name)
-        differs = [f"{key}={has}" for key in wanted if (has := getattr(found, key)) != wanted[key]]
+        differs = [f"{key}={has}" for key in given if (has := getattr(found, key)) != given[key]]
         differs += [
             f"{topic_key(field)}={has}"
             for field, value in settings.items()

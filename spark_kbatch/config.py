@@ -135,7 +135,7 @@ def parse_folders(key: str, value: str) -> tuple[str, ...]:
 
 def parse_foreign_end(key: str, value: str) -> str:
     """The parser of where a broker's logs end."""
-    if value not in FOREIGN_ENDS:
+    if arguments.text(key, value) not in FOREIGN_ENDS:
         refuse(key, value, ", ".join(FOREIGN_ENDS))
     return value
 
@@ -169,8 +169,9 @@ def compression_level(given: Mapping[str, Any]) -> int | None:
 
 def parse_isolation_level(key: str, value: str) -> IsolationLevel:
     """The parser of an isolation level's name."""
+    text = arguments.text(key, value).strip().lower()
     try:
-        return IsolationLevel(arguments.text(key, value).strip().lower())
+        return IsolationLevel(text)
     except ValueError:
         refuse(key, value, ", ".join(level.value for level in IsolationLevel))
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from spark_kbatch import arguments
 from spark_kbatch.config import (
     COMPRESSION_LEVELS,
     compression_level,
@@ -159,7 +160,7 @@ def _parsed(option: Option, value: Any) -> Any:
     if isinstance(value, (int, str)):
         return option(str(value))
     raise ConfigError(
-        f"option {option.key!r} is {value!r} of type {type(value).__name__}; "
+        f"option {option.key!r} is {arguments.shown(value)} of type {type(value).__name__}; "
         f"accepted: {option.accepts}"
     )
 

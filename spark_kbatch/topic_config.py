@@ -9,6 +9,7 @@ import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from numbers import Integral
 from typing import Any
 
 from spark_kbatch import arguments
@@ -250,7 +251,8 @@ def parse_topic_options(options: Any) -> dict[str, Any]:
     given: dict[str, str] = {}
     for name, value in options.items():
         key = topic_key(name)
-        if given.setdefault(key, str(value)) != str(value):
+        text = str(value) if isinstance(value, (str, Integral)) else arguments.shown(value)
+        if given.setdefault(key, text) != text:
             raise ConfigError(f"config names {key!r} twice, with other values; name it once")
     return parse_options(given, TOPIC_OPTIONS)
 

@@ -264,7 +264,7 @@ def test_bounds_may_be_given_by_partition(
         ({"start": datetime.datetime(2024, 1, 1)}, ConfigError, "start is datetime.*list_offsets"),  # noqa: DTZ001
         ({"start": True}, ConfigError, "start is True"),
         ({"end": 2.0}, ConfigError, "end is 2.0"),
-        ({"isolation_level": None}, ConfigError, "'isolation_level' is None"),
+        ({"isolation_level": None}, ConfigError, "isolation_level is None"),
     ],
     ids=[
         "starts of too few", "ends of too many", "a word", "text for a number", "backwards",

@@ -479,7 +479,7 @@ def _integer(name: str, value: Any) -> int:
         return operator.index(value)
     except TypeError:
         raise ConfigError(
-            f"{name} is a {type(value).__name__}, {value!r}; accepted: a whole number"
+            f"{name} is a {type(value).__name__}, {arguments.shown(value)}; accepted: a whole number"
         ) from None
 
 
@@ -515,8 +515,10 @@ def _headers(headers: Any) -> list[Header]:
 
 def _header(header: Any) -> Header:
     if not isinstance(header, (tuple, list)) or len(header) != 2:
-        raise ConfigError(f"a header is {header!r}; accepted: a pair of a name and bytes")
+        raise ConfigError(
+            f"a header is {arguments.shown(header)}; accepted: a pair of a name and bytes"
+        )
     key, value = header
     if not isinstance(key, str):
-        raise ConfigError(f"a header's key is {key!r}; accepted: text")
+        raise ConfigError(f"a header's key is {arguments.shown(key)}; accepted: text")
     return _utf8("a header's key", key), _bytes(f"header {key!r}", value)

@@ -1,0 +1,387 @@
+"""Public methods called with arguments that nobody should give.
+
+They end well, or in an error of ours that names the argument; then no file has changed, and what was
+open works on. Methods are found by looking: a new one fails here until it has a call of its own.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import inspect
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import spark_kbatch
+from spark_kbatch import BrokerLogs, Cluster, TopicPartition
+from spark_kbatch.errors import ClosedError, ConfigError, KBatchError, ProducerClosedError
+from spark_kbatch.producer.futures import ArrowFuture, RecordFuture
+from spark_kbatch.producer.producer import Producer
+from spark_kbatch.producer_config import PRODUCER_OPTIONS
+from tests import builders
+
+SOON = 20.0
+
+# What Spark and tests call; the arguments come from code of ours.
+INTERNAL = {
+    "agreed_edges", "append_records", "coordinator", "edges", "fetch", "fetch_messages",
+    "new_producer_id", "offset_ranges", "plan", "ranges", "read_available", "read_piece", "read_range",
+    "resolve", "staging", "staging_dir", "task_producer", "topic_for", "topic_to_write", "views",
+}  # fmt: skip
+INTERNAL_OF_PRODUCERS = {"append"}
+INTERNAL_OF_FUTURES = {"add", "close", "count_down"}
+
+# A good call of each method, with all of its arguments by name.
+EVENTS = ("events", 0)
+CALLS: dict[str, dict[str, Any]] = {
+    "alter_topic": {"name": "events", "config": {"retention.ms": 5}},
+    "close": {},
+    "collect_garbage": {"topics": ["events"], "staging_retention_ms": 60_000, "dry_run": False},
+    "create_partitions": {"name": "events", "total_count": 4},
+    "create_topic": {
+        "name": "new", "partitions": 1, "replication_factor": 1, "config": {}, "exist_ok": True,
+        "num_partitions": None,
+    },
+    "delete_records": {"offsets": {EVENTS: 1}},
+    "delete_topic": {"name": "events"},
+    "describe": {"topics": ["events"]},
+    "export": {"topic": "events", "to": "exported"},
+    "find_commit": {"number": 0},
+    "first_commit": {},
+    "history": {"topic": "events"},
+    "list_offsets": {"wanted": {EVENTS: "latest"}, "isolation_level": "read_committed"},
+    "log_dirs": {},
+    "partitions": {"topic": "events"},
+    "producer": {},
+    "read": {
+        "topic": "events", "partitions": [0], "start": 0, "end": 3, "columns": ["offset"],
+        "isolation_level": "read_committed", "max_decompressed_batch_bytes": 1 << 20,
+    },
+    "repair": {"partitions": [EVENTS], "dry_run": False},
+    "replace_log_dir": {"node_id": 0},
+    "replicas": {"topics": ["events"]},
+    "replicate": {"topics": ["events"]},
+    "topic": {"name": "events"},
+    "topic_names": {"internal": False},
+    "topics": {},
+}  # fmt: skip
+PRODUCER_CALLS: dict[str, dict[str, Any]] = {
+    "close": {"timeout": 5},
+    "ensure_delivered": {},
+    "flush": {"timeout": 5},
+    "send": {
+        "topic": "events", "value": b"v", "key": b"k", "headers": [("h", b"x")], "partition": 0,
+        "timestamp_ms": 5, "callback": None,
+    },
+    "send_arrow": {"topic": "events", "rows": {"value": ["a"]}, "callback": None},
+}  # fmt: skip
+FUTURE_CALLS: dict[str, dict[str, Any]] = {
+    "done": {},
+    "exception": {"timeout": 5},
+    "result": {"timeout": 5},
+}
+OPEN = {"path": "cluster", "create": True, "log_dirs": (), "foreign_end": "log"}
+
+# By which other word an error may name an argument.
+ALSO = {"name": ["topic"], "rows": ["column", "topic"], "topics": ["topic"], "wanted": ["time"],
+        "number": ["commit"], "to": ["path", "broker", "log dir"], "headers": ["header"],
+        "offsets": ["offset"], "config": ["option"], "log_dirs": ["path", "log.dirs"]}  # fmt: skip
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+def itself() -> list[Any]:
+    endless: list[Any] = []
+    endless.append(endless)
+    return endless
+
+
+NUMBERS = [
+    0, -1, 1, 7, 2**31 - 1, 2**31, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 10**30, True, False, 1.5,
+    -0.0, float("nan"), float("inf"), float("-inf"), 1e300, 2j, decimal.Decimal("NaN"), np.int64(1),
+    np.uint64(2**64 - 1), np.float64("nan"), np.bool_(True), pa.scalar(1),
+]  # fmt: skip
+TEXTS = [
+    "", " ", "events", "nothing", "__commits", "0", "-1", "latest", "earliest", "a\0b", "\ud800", "é",
+    "a/b", "..", "~", "~nobody-at-all", "t" * 300, "s3://a/b", "file:/%00", "file://host/a", b"",
+    b"events", bytearray(b"x"), memoryview(b"x"),
+]  # fmt: skip
+OTHERS: list[Any] = [
+    None, ..., [], [None], [[]], ["events"], ["events", "nothing"], [0], ["0"], [-1], [2**63],
+    [("h",)], [("h", b"x", b"y")], [(None, b"x")], [("h", 5)], [EVENTS], [("events", True)],
+    [("events", 2**31)], (), ("events",), ("events", 0), {}, {"events"}, {"events": 5}, {0: 5},
+    {0: "latest"}, {EVENTS: None}, {EVENTS: "x"}, {EVENTS: float("nan")}, {EVENTS: True},
+    {EVENTS: 10**30}, {("nothing", 0): 0}, {("events", 9): 0}, {("events", -1): 0}, {(1, "events"): 0},
+    {None: None}, {"retention.ms": []}, {"retention.ms": 2**63}, {"retention.ms": None},
+    {"unknown": 1}, {"value": ["a"], "partition": [9]}, {"value": ["a"], "timestamp": [-2]},
+    {"value": ["a"], "topic": ["nothing"]}, {"value": [None, 1.5]}, {"value": ["a"], "headers": [{}]},
+    {"value": [1, "a"]}, {"key": ["a"]}, object(), Unshowable(), int, len, itself(),
+    np.array([1, 2]), np.array(["a"]), np.array([]), pa.array(["a"]), pa.table({}),
+    pa.table({"value": pa.array([], pa.string())}), Path("x"), Path("events"),
+    datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC), datetime.date(2024, 1, 1),
+    datetime.timedelta(1), iter(["events"]), range(3), range(10**9, 10**9 + 2),
+]  # fmt: skip
+ODD = [*NUMBERS, *TEXTS, *OTHERS]
+odd_values = st.sampled_from(ODD)
+ROUNDS = 12 * int(os.environ.get("KBATCH_SOAK_ROUNDS", "1"))
+in_rounds = settings(
+    max_examples=ROUNDS,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+def public_methods(kind: type) -> set[str]:
+    return {
+        name
+        for name, member in inspect.getmembers(kind, callable)
+        if not name.startswith("_") and not inspect.isclass(member)
+    }
+
+
+def test_every_public_method_is_called() -> None:
+    assert public_methods(Cluster) - INTERNAL == CALLS.keys()
+    assert public_methods(BrokerLogs) - INTERNAL == CALLS.keys()
+    assert public_methods(Producer) - INTERNAL_OF_PRODUCERS == PRODUCER_CALLS.keys()
+    for kind in (RecordFuture, ArrowFuture):
+        assert public_methods(kind) - INTERNAL_OF_FUTURES == FUTURE_CALLS.keys()
+
+
+@pytest.mark.parametrize(
+    ("kind", "calls"),
+    [(Cluster, CALLS), (Producer, PRODUCER_CALLS), (RecordFuture, FUTURE_CALLS), (ArrowFuture, FUTURE_CALLS)],
+    ids=["cluster", "producer", "future", "future of a table"],
+)  # fmt: skip
+def test_every_argument_of_a_call_is_given(kind: type, calls: dict[str, dict[str, Any]]) -> None:
+    for name, call in calls.items():
+        parameters = inspect.signature(getattr(kind, name)).parameters.values()
+        named = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} - {"self"}
+        assert named == call.keys(), name
+
+
+class Place(NamedTuple):
+    """What the calls go to; a fresh one for each."""
+
+    folder: Path
+
+    def cluster(self) -> Cluster:
+        return Cluster(self.folder / "cluster")
+
+    def logs(self) -> BrokerLogs:
+        found = spark_kbatch.open(self.folder / "broker")
+        assert isinstance(found, BrokerLogs)
+        return found
+
+    def files(self) -> dict[str, bytes]:
+        """All of them but locks, which are only there to be held, and what reads agreed on."""
+        return {
+            str(path.relative_to(self.folder)): path.read_bytes() if path.is_file() else b""
+            for path in self.folder.rglob("*")
+            if not {"locks", "snapshots"} & set(path.parts)
+        }
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    cluster = builders.a_cluster(folder, topics={"events": 2})
+    builders.write(cluster, {("events", 0): [builders.batch()]})
+    shutil.copytree(cluster.path / "broker-0", folder / "broker")
+    return folder
+
+
+@pytest.fixture
+def new_place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Place]:
+    numbers = itertools.count()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+    def place() -> Place:
+        folder = tmp_path / str(next(numbers))
+        shutil.copytree(made, folder)
+        os.chdir(folder)
+        return Place(folder)
+
+    monkeypatch.chdir(tmp_path)
+    return place
+
+
+def outcome(call: Callable[..., Any], arguments: dict[str, Any]) -> Exception | None:
+    """The error that a call ends in, also where what it gives is used; None where it ends well."""
+    try:
+        given = call(**arguments)
+        if isinstance(given, (Iterator, pa.RecordBatchReader)):
+            list(given)
+        elif isinstance(given, (RecordFuture, ArrowFuture)):
+            given.result(SOON)
+        elif isinstance(given, Producer):
+            given.close(SOON)
+    except (KBatchError, TimeoutError) as error:
+        return error
+    return None
+
+
+def ensure_named(error: Exception, name: str, value: Any) -> None:
+    """An argument that is not accepted is named, or shown."""
+    if isinstance(error, ConfigError):
+        words = [
+            name,
+            *ALSO.get(name, []),
+            *([repr(value)] if isinstance(value, (str, int)) else []),
+        ]
+        assert any(word in str(error) for word in words), (name, str(error))
+
+
+def with_odd(call: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
+    return {**call, name: iter(["events"]) if isinstance(value, Iterator) else value}
+
+
+ARGUMENTS = [(method, name) for method, call in CALLS.items() for name in call]
+
+
+@pytest.mark.parametrize(("method", "name"), ARGUMENTS, ids=[" ".join(pair) for pair in ARGUMENTS])
+@in_rounds
+@given(value=odd_values)
+def test_a_cluster_refuses_it_and_is_as_it_was(
+    new_place: Callable[[], Place], method: str, name: str, value: Any
+) -> None:
+    place = new_place()
+    arguments = with_odd(CALLS[method], name, value)
+    if name == "num_partitions":
+        del arguments["partitions"]
+    with place.cluster() as cluster:
+        before, described = place.files(), cluster.describe(["events"])
+        error = outcome(getattr(cluster, method), arguments)
+        if error is not None:
+            ensure_named(error, name, value)
+            assert place.files() == before
+            assert cluster.describe(["events"]) == described
+
+
+READING = [pair for pair in ARGUMENTS if pair[0] in ("describe", "list_offsets", "partitions", "read", "topic", "topic_names")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "name"), READING, ids=[" ".join(pair) for pair in READING])
+@in_rounds
+@given(value=odd_values)
+def test_a_brokers_logs_refuse_it_and_are_never_written(
+    new_place: Callable[[], Place], method: str, name: str, value: Any
+) -> None:
+    place = new_place()
+    before = place.files()
+    error = outcome(getattr(place.logs(), method), with_odd(CALLS[method], name, value))
+    if error is not None:
+        ensure_named(error, name, value)
+    assert place.files() == before
+
+
+SENDING = [(method, name) for method, call in PRODUCER_CALLS.items() for name in call]
+
+
+@pytest.mark.parametrize(("method", "name"), SENDING, ids=[" ".join(pair) for pair in SENDING])
+@in_rounds
+@given(value=odd_values)
+def test_a_producer_refuses_it_and_goes_on(
+    new_place: Callable[[], Place], method: str, name: str, value: Any
+) -> None:
+    with new_place().cluster() as cluster, cluster.producer(flush=False) as producer:
+        arguments = with_odd(PRODUCER_CALLS[method], name, value)
+        error = outcome(getattr(producer, method), arguments)
+        if method == "close" and error is None:
+            return
+        # What was refused is not there, before nor after the next record.
+        was_sent = error is None and method in ("send", "send_arrow")
+        next_one = producer.send("events", b"after", partition=0).result(SOON)
+        if error is not None:
+            ensure_named(error, name, value)
+            assert next_one.offset == 3
+        elif was_sent:
+            assert next_one.offset in (
+                3,
+                4,
+            )  # it may have gone to the other partition, or be no row
+
+
+@pytest.mark.parametrize("method", ["exception", "result"])
+@pytest.mark.parametrize("kind", ["send", "send_arrow"])
+@in_rounds
+@given(timeout=odd_values)
+def test_a_future_refuses_it_and_is_as_it_was(
+    new_place: Callable[[], Place], kind: str, method: str, timeout: Any
+) -> None:
+    with new_place().cluster() as cluster, cluster.producer(flush=False) as producer:
+        future = getattr(producer, kind)(**PRODUCER_CALLS[kind])
+        error = outcome(getattr(future, method), {"timeout": timeout})
+        if error is not None and not isinstance(error, TimeoutError):
+            ensure_named(error, "timeout", timeout)
+        assert future.exception(SOON) is None
+
+
+@pytest.mark.parametrize("option", [option.key for option in PRODUCER_OPTIONS])
+@in_rounds
+@given(value=odd_values)
+def test_an_option_of_a_producer_is_refused_by_its_name(
+    new_place: Callable[[], Place], option: str, value: Any
+) -> None:
+    place = new_place()
+    with place.cluster() as cluster:
+        before = place.files()
+        error = outcome(cluster.producer, {option.replace(".", "_"): value})
+        if error is not None:
+            ensure_named(error, option, value)
+        assert place.files() == before
+
+
+@pytest.mark.parametrize("name", OPEN)
+@in_rounds
+@given(value=odd_values)
+def test_opening_refuses_it_and_makes_nothing(
+    new_place: Callable[[], Place], name: str, value: Any
+) -> None:
+    place = new_place()
+    before = place.files()
+    error = outcome(spark_kbatch.open, with_odd(OPEN, name, value))
+    if error is not None:
+        ensure_named(error, name, value)
+        assert place.files() == before
+
+
+@pytest.mark.parametrize("method", CALLS)
+def test_what_is_closed_does_nothing(new_place: Callable[[], Place], method: str) -> None:
+    place = new_place()
+    cluster, logs = place.cluster(), place.logs()
+    cluster.close()
+    logs.close()
+    before = place.files()
+    for closed in (cluster, logs):
+        error = outcome(getattr(closed, method), CALLS[method])
+        if method == "close":
+            assert error is None
+        elif closed is cluster:
+            assert isinstance(error, ClosedError)
+        else:
+            assert isinstance(error, (ClosedError, ConfigError))
+    assert place.files() == before
+
+
+@pytest.mark.parametrize("method", PRODUCER_CALLS)
+def test_a_closed_producer_sends_nothing(new_place: Callable[[], Place], method: str) -> None:
+    with new_place().cluster() as cluster:
+        producer = cluster.producer(flush=False)
+        producer.close()
+        error = outcome(getattr(producer, method), PRODUCER_CALLS[method])
+        is_sending = method in ("send", "send_arrow")
+        assert isinstance(error, ProducerClosedError) if is_sending else error is None
+        assert cluster.list_offsets({EVENTS: "latest"})[TopicPartition(*EVENTS)] == (3, -1)
