@@ -657,7 +657,7 @@ class Cluster(TopicReader):
             if topics is None
             else arguments.topic_names("topics", topics)
         )
-        arguments.whole_number("staging_retention_ms", staging_retention_ms, 0)
+        arguments.whole_number("staging_retention_ms", staging_retention_ms, -1)
         arguments.boolean("dry_run", dry_run)
         partitions = [tp for name in names for tp in self.manager.partitions(name)]
         look = left_overs if dry_run else remove_left_overs

@@ -10,6 +10,7 @@ import datetime
 import decimal
 import inspect
 import itertools
+import numbers
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -239,7 +240,8 @@ def ensure_named(error: Exception, name: str, value: Any) -> None:
         words = [
             name,
             *ALSO.get(name, []),
-            *([repr(value)] if isinstance(value, (str, int)) else []),
+            *([repr(value)] if isinstance(value, str) else []),
+            *([str(value)] if isinstance(value, numbers.Integral) else []),
         ]
         assert any(word in str(error) for word in words), (name, str(error))
 
