@@ -94,7 +94,7 @@ FUTURE_CALLS: dict[str, dict[str, Any]] = {
 OPEN = {"path": "cluster", "create": True, "log_dirs": (), "foreign_end": "log"}
 
 # By which other word an error may name an argument.
-ALSO = {"name": ["topic"], "rows": ["column", "topic"], "topics": ["topic"], "wanted": ["time"],
+ALSO = {"name": ["topic"], "path": ["folder"], "rows": ["column", "topic"], "topics": ["topic"], "wanted": ["time"],
         "number": ["commit"], "to": ["path", "broker", "log dir"], "headers": ["header"],
         "offsets": ["offset"], "config": ["option"], "log_dirs": ["path", "log.dirs"]}  # fmt: skip
 
@@ -140,6 +140,7 @@ odd_values = st.sampled_from(ODD)
 ROUNDS = 12 * int(os.environ.get("KBATCH_SOAK_ROUNDS", "1"))
 in_rounds = settings(
     max_examples=ROUNDS,
+    derandomize="KBATCH_SOAK_ROUNDS" not in os.environ,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
