@@ -10,7 +10,6 @@ import datetime
 import decimal
 import inspect
 import itertools
-import numbers
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -242,7 +241,7 @@ def ensure_named(error: Exception, name: str, value: Any) -> None:
             name,
             *ALSO.get(name, []),
             *([repr(value)] if isinstance(value, str) else []),
-            *([str(value)] if isinstance(value, numbers.Integral) else []),
+            *([str(value)] if hasattr(value, "__index__") else []),
         ]
         assert any(word in str(error) for word in words), (name, str(error))
 

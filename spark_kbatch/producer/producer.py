@@ -211,7 +211,7 @@ class Producer:
         if not NO_TIMESTAMP <= timestamp <= INT64_MAX:
             raise InvalidTimestampError(timestamp)
         key_bytes, value_bytes = _bytes("key", key), _bytes("value", value)
-        header_bytes = _headers(headers) if headers else []
+        header_bytes = [] if isinstance(headers, tuple) and not headers else _headers(headers)
         if partition is not None:
             partition = _integer("partition", partition)
         if callback is not None and not callable(callback):
@@ -504,6 +504,8 @@ def _utf8(name: str, text: str) -> bytes:
 
 
 def _headers(headers: Any) -> list[Header]:
+    if headers is None:
+        return []
     if isinstance(headers, Mapping):
         headers = headers.items()
     if isinstance(headers, Iterable) and not isinstance(headers, (str, bytes)):
