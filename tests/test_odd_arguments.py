@@ -93,7 +93,7 @@ FUTURE_CALLS: dict[str, dict[str, Any]] = {
 OPEN = {"path": "cluster", "create": True, "log_dirs": (), "foreign_end": "log"}
 
 # By which other word an error may name an argument.
-ALSO = {"name": ["topic"], "path": ["folder"], "rows": ["column", "topic"], "topics": ["topic"], "wanted": ["time"],
+ALSO = {"name": ["topic"], "topic": ["broker"], "path": ["folder"], "rows": ["column", "topic"], "topics": ["topic"], "wanted": ["time"],
         "number": ["commit"], "to": ["path", "broker", "log dir"], "headers": ["header"],
         "offsets": ["offset"], "config": ["option"], "log_dirs": ["path", "log.dirs"]}  # fmt: skip
 

@@ -25,7 +25,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from spark_kbatch.errors import BufferExhaustedError, ProducerClosedError, RecordTooLargeError
+from spark_kbatch.errors import (
+    BufferExhaustedError,
+    ConfigError,
+    ProducerClosedError,
+    RecordTooLargeError,
+)
 
 # What stands in `_states` for a buffer; one behind the last stands for the end.
 _FREE, _FIRST, _FURTHER = 0, 1, 2
@@ -263,8 +268,14 @@ def _memory(size_in_bytes: int) -> memoryview:
         kept = memoryview(b"")
     if len(kept) == size_in_bytes > 0:
         return kept
-    # Not a bytearray: pages that nothing is written to cost nothing.
-    return np.empty(size_in_bytes, np.uint8).data
+    try:
+        # Not a bytearray: pages that nothing is written to cost nothing.
+        return np.empty(size_in_bytes, np.uint8).data
+    except (MemoryError, ValueError):
+        raise ConfigError(
+            f"option 'buffer.memory' asks for {size_in_bytes} bytes, which this process cannot have; give "
+            "less"
+        ) from None
 
 
 _CLOSED = "the producer is closed"

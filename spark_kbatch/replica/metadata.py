@@ -80,6 +80,7 @@ _LEAST = {
     "retention_bytes": NO_LIMIT,
     "file_delete_delay_ms": 0,
 }  # of settings that may be less than 1
+_NAME_BYTES_MAX = 255
 _NEXT_PRODUCER_ID = "next_producer_id"
 _MIRROR = "mirror-"
 _MIRRORED = {CLUSTER_FILE, "topics", "partitions", "deleted"}
@@ -117,6 +118,12 @@ def absolute_path(path: str | os.PathLike[str], name: str = "path") -> Path:
         ) from None
     if "\0" in named:
         raise ConfigError(f"path {text!r} has a NUL character, which no folder's name has")
+    longest = max(Path(named).parts, key=lambda part: len(part.encode()), default="")
+    if len(longest.encode()) > _NAME_BYTES_MAX:
+        raise ConfigError(
+            f"path {text!r} has a name of {len(longest.encode())} bytes, and file systems take "
+            f"{_NAME_BYTES_MAX}; shorten it"
+        )
     if text.startswith("~"):
         try:
             named = str(Path(text).expanduser())
