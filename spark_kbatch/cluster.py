@@ -405,11 +405,19 @@ class Cluster(TopicReader):
         """Edges and sizes of all partitions of these topics, of one moment."""
         names = arguments.topic_names("topics", topics)
         partitions = [tp for topic in names for tp in self.manager.partitions(topic)]
+        known = self.manager.all_of(partitions)
         found = self.snapshots.replicas(partitions)
-        return [
-            PartitionInfo(tp, state.offsets, log.size_in_bytes(state))
-            for tp, (_, log, state) in found.items()
-        ]
+        try:
+            rows = [
+                PartitionInfo(tp, state.offsets, log.size_in_bytes(state))
+                for tp, (_, log, state) in found.items()
+            ]
+        except KafkaStorageError:
+            if self.manager.all_of(partitions) == known:
+                raise
+            rows = []
+        # A topic may have been deleted before its files were looked at, and created again.
+        return rows if self.manager.all_of(partitions) == known else self.describe(names)
 
     # Commits.
 

@@ -204,20 +204,32 @@ class TopicReader(abc.ABC):
         """
         loss = DataLoss(fail=options.fail_on_data_loss)
         try:
+            topic_id = self.topic(piece.whole.topic_partition.topic).topic_id
             wanted = self.resolve(piece, options, action, loss)
         except UnknownTopicOrPartitionError as error:
             loss.report(f"partition {piece.whole.topic_partition}", "nothing of it", str(error))
             return
-        yield from self.read_available(wanted, columns, options)
+        yield from self.read_available(wanted, columns, options, topic_id=topic_id)
 
     def read_available(
-        self, wanted: OffsetRange, columns: Sequence[str], options: ReadOptions
+        self,
+        wanted: OffsetRange,
+        columns: Sequence[str],
+        options: ReadOptions,
+        *,
+        topic_id: str,
     ) -> Iterator[pa.RecordBatch]:
-        """What is there of a range whose bounds are numbers; raises as `read_piece`."""
+        """What is there of a range whose bounds are numbers; raises as `read_piece`.
+
+        Args:
+            topic_id: of the topic that the range is of, empty where it has none; another topic of the
+                same name has nothing of it.
+        """
         loss = DataLoss(fail=options.fail_on_data_loss)
         try:
             yield from reading.read_range(
-                self, wanted, columns, options.isolation_level, on_loss=loss.offsets_gone,
+                _OneTopic(self, topic_id), wanted, columns, options.isolation_level,
+                on_loss=loss.offsets_gone,
                 max_decompressed_batch_bytes=options.max_decompressed_batch_bytes,
             )  # fmt: skip
         except UnknownTopicOrPartitionError as error:
@@ -238,11 +250,13 @@ class TopicReader(abc.ABC):
         columns: Sequence[str],
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
         *,
+        topic_id: str = "",
         max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
     ) -> Iterator[pa.RecordBatch]:
-        """As `reading.read_range`."""
-        return reading.read_range(
-            self, wanted, columns, isolation,
+        """As `reading.read_range`, of the topic that has the name when the first rows are taken."""
+        topic_id = self.topic(wanted.topic_partition.topic).topic_id if not topic_id else topic_id
+        yield from reading.read_range(
+            _OneTopic(self, topic_id), wanted, columns, isolation,
             max_decompressed_batch_bytes=max_decompressed_batch_bytes,
         )  # fmt: skip
 
@@ -310,6 +324,7 @@ class TopicReader(abc.ABC):
             OffsetOutOfRangeError: partitions do not hold what was asked for; names all of them.
         """
         rows = Rows(ensure_columns(columns))
+        topic_id = self.topic(arguments.text("topic", topic)).topic_id
         ranges = self.offset_ranges(
             topic,
             partitions=partitions,
@@ -324,12 +339,45 @@ class TopicReader(abc.ABC):
 
         def rows_of(wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
             batches = self.read_range(
-                wanted, rows.decoded, isolation, max_decompressed_batch_bytes=most
+                wanted,
+                rows.decoded,
+                isolation,
+                topic_id=topic_id,
+                max_decompressed_batch_bytes=most,
             )
             return rows.of(batches, wanted.topic_partition)
 
         batches = itertools.chain.from_iterable(map(rows_of, ranges))
         return pa.RecordBatchReader.from_batches(rows.schema, batches)
+
+
+class _OneTopic:
+    """A topic's batches, as long as another one has not got its name."""
+
+    def __init__(self, reader: TopicReader, topic_id: str) -> None:
+        self._reader, self._topic_id = reader, topic_id
+
+    def fetch(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        buffer: bytearray | None = None,
+        isolation: IsolationLevel,
+    ) -> tuple[LogRead, LogOffsets]:
+        """As `reading.Fetcher`; raises for a topic that was deleted, or created again."""
+        try:
+            return self._reader.fetch(
+                topic_partition, offset, max_bytes=max_bytes, buffer=buffer, isolation=isolation
+            )
+        finally:
+            # Once it was read: another topic that has the name by then had it not before.
+            name = topic_partition.topic
+            if self._topic_id and self._reader.topic(name).topic_id != self._topic_id:
+                raise UnknownTopicOrPartitionError(
+                    f"topic {name!r} was deleted and created again while it was read: read it again"
+                )
 
 
 _EDGES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}

@@ -16,6 +16,7 @@ and `Probe` lets a task see that it looks at the driver's PATH.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import json
@@ -776,9 +777,11 @@ class Metadata:
         topic_id = found.get("topic_id")
         if not isinstance(topic_id, str) or not _TOPIC_ID.fullmatch(topic_id):
             return True  # and damaged: who reads it says so
-        name = f"deleted/{topic_id}.json"
-        folders = (self.path, *self._mirrors().folders)
-        return not any(self.files.exists(folder / name) for folder in folders)
+        for folder in (self.path, *self._mirrors().folders):
+            with contextlib.suppress(OSError):  # of a disk that is broken
+                if self.files.exists(folder / f"deleted/{topic_id}.json"):
+                    return False
+        return True
 
     def _deleted_file(self, deleted: DeletedTopic) -> Path:
         return self._deleted_dir / f"{deleted.topic_id}.json"

@@ -113,7 +113,9 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         logs, wanted = self._open(), partition.piece.wanted
         if still_there(partition.piece, logs, self._options):
-            batches = logs.read_available(wanted, self._rows.decoded, self._options)
+            batches = logs.read_available(
+                wanted, self._rows.decoded, self._options, topic_id=partition.piece.topic_id
+            )
             yield from self._rows.of(batches, wanted.topic_partition)
 
     def _open(self) -> TopicReader:

@@ -33,7 +33,10 @@ class Stream(Query):
         """The rows of one task, as tuples, or values where there is one column."""
         reader = self.opened()
         if still_there(piece, reader, self.parsed):
-            for batch in reader.read_available(piece.wanted, columns, self.parsed):
+            rows_of = reader.read_available(
+                piece.wanted, columns, self.parsed, topic_id=piece.topic_id
+            )
+            for batch in rows_of:
                 rows = zip(*(batch[name].to_pylist() for name in columns), strict=True)
                 yield from (row[0] if len(columns) == 1 else row for row in rows)
 

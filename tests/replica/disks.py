@@ -122,6 +122,7 @@ def with_clock(cluster: Cluster, clock: Clock) -> Cluster:
     """The cluster as another process has it open, by this clock; nothing happens by itself."""
     again = Cluster(str(cluster.path), files=cluster.files)
     metadata = Metadata(cluster.files, cluster.path)
+    metadata.ensure_exists()
     locks = Locks(cluster.files, metadata.locks_dir)
     again.manager = ReplicaManager(
         cluster.files, metadata, locks, clock.time_of_day, monotonic_ms=clock, uses_threads=False

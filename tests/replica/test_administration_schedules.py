@@ -1,0 +1,361 @@
+"""Any schedule of topics that are deleted, created, grown and altered, beside appends and commits.
+
+Two processes share the topics `events`, which comes and goes, and `others`, which stays, on two or three
+disks, under a clock that is turned. Disks fail and come back; processes are killed within any of this; a
+topic changes between what a job stages and its commit. After each step:
+
+- a change is done or it is not, and one that was answered is done;
+- what was acknowledged is there as long as its topic is, at its offset;
+- nothing of a topic that was deleted is found under its name again;
+- a commit is seen in all partitions of topics that are still there, or in none.
+
+In the end all disks are back: everyone can write, replicas are in sync, each directory is of the topic that
+has its name, and a day later nothing is left of the topics that were deleted.
+
+KBATCH_SCHEDULES        how many; a few by default, 1,000 with `make soak`
+KBATCH_SCHEDULES_FIRST  the seed of the first one; a failure names its seed
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from spark_kbatch.cluster import Cluster
+from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError
+from spark_kbatch.log.checkpoints import read_partition_metadata
+from spark_kbatch.log.partition_log import holds_records
+from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.replica import administration
+from spark_kbatch.replica.log_dirs import RETRY_MS
+from spark_kbatch.replica.metadata import partition_of
+from spark_kbatch.topic_config import Topic, TopicConfig
+from spark_kbatch.transaction.coordinator import COMMITTED, NOTHING_VISIBLE, UNKNOWN, Coordinator
+from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
+from tests import builders
+from tests.reference import Record, encode_batch
+from tests.replica.disks import (
+    BROKEN,
+    FULL,
+    READ_ONLY,
+    Clock,
+    Disks,
+    Killed,
+    a_replicated_cluster,
+    bytes_of,
+    partition,
+    with_clock,
+)
+
+FIRST = int(os.environ.get("KBATCH_SCHEDULES_FIRST", "0"))
+QUICK, MANY = 6, 1_000
+STEPS = 16
+DAY_MS = 86_400_000
+TOPICS = ("events", "others")
+
+
+class Job(NamedTuple):
+    """What was staged, for topics by their ids; and how its commit ended."""
+
+    places: dict[TopicPartition, str]
+    outcome: str
+
+
+class Schedule:
+    """One seed's run."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.disks, self.clock, self.folder = Disks(), Clock(), folder
+        self.nodes = self.rng.choice([2, 2, 3])
+        made = a_replicated_cluster(folder, self.disks, partitions=2, replicas=self.nodes)
+        made.create_topic("others", replication_factor=self.nodes)
+        self.processes = [with_clock(made, self.clock) for _ in range(2)]
+        self.ids = {name: made.topic(name).topic_id for name in TOPICS}  # of those there are
+        self.acknowledged: dict[tuple[str, TopicPartition, int], bytes] = {}
+        self.jobs: dict[bytes, Job] = {}
+        self.count = 0
+        self.log: list[str] = []
+
+    def run(self) -> None:
+        weighted = [self.append] * 4 + [self.commit] * 3 + [self.change] * 6 + [self.kill] * 5
+        weighted += [self.fail] * 2 + [self.mend] * 2 + [self.turn, self.collect]
+        for _ in range(STEPS):
+            step = self.rng.choice(weighted)
+            self.log.append(step.__name__)
+            step(self.rng.randrange(2))
+            self.look()
+        self.finish()
+
+    # Steps.
+
+    def append(self, number: int) -> None:
+        cluster, name = self.processes[number], self.rng.choice(TOPICS)
+        topic_partition = TopicPartition(name, self.rng.randrange(2) if name == "events" else 0)
+        key = self.new_key()
+        self.log[-1] += f" {key!r} to {topic_partition}"
+        results: list[AppendResult] = []
+        cluster.append_records(
+            timeout_ms=0,
+            required_acks=-1,
+            entries_per_partition={topic_partition: encode_batch([Record(0, 1000, key, b"v")])},
+            on_complete=lambda found: results.extend(found.values()),
+            flush=False,
+        )
+        cluster.manager.delayed_produces.look()
+        for result in results:
+            if result.error is None:
+                place = (self.ids[name], topic_partition, result.base_offset)
+                self.acknowledged[place] = key
+            else:
+                assert isinstance(result.error, KBatchError), result.error
+
+    def commit(self, number: int) -> None:
+        """A job that writes to both topics; what changes meanwhile is by the other process."""
+        cluster, key = self.processes[number], self.new_key()
+        places = {TopicPartition("others", 0): self.ids["others"]}
+        if "events" in self.ids:
+            places |= {TopicPartition("events", p): self.ids["events"] for p in range(2)}
+        self.log[-1] += f" {key!r} to {len(places)}"
+        self.jobs[key] = Job(places, UNKNOWN)  # until somebody is told
+        data = bytes(encode_batch([Record(n, 1000 + n, key, b"v") for n in range(2)]))
+        outcome = NOTHING_VISIBLE
+        try:
+            extents = builders.staged(
+                cluster, {tuple(tp): [data] for tp in places}, transaction=key.decode()
+            )
+            if self.disks.kill_at is None and self.rng.random() < 0.4:
+                self.change(1 - number)
+            committer = Coordinator(cluster.manager, self.clock, adopt_min_bytes=0, flush=False)
+            committer.commit(extents, transactional_id=key.decode())
+            outcome = COMMITTED
+            committer.discard(extents, key.decode())
+        except CommitError as error:
+            outcome = error.outcome
+        except (OSError, KBatchError) as error:
+            self.log[-1] += f" ({error})"  # nothing could be staged
+        if self.ids.get("events", "") != places.get(TopicPartition("events", 0), ""):
+            gone = TopicPartition("events", 0) in places
+            assert not gone or outcome == NOTHING_VISIBLE, "its topic was gone"
+        self.jobs[key] = Job(places, outcome)
+        self.log[-1] += f": {outcome}"
+
+    def change(self, number: int) -> None:
+        """Delete, create, grow or alter."""
+        cluster, before = self.processes[number], self.found()
+        commits, now_ms = cluster._commits(flush=False), self.clock.time_of_day()
+        manager, steps = cluster.manager, [self.rng.choice(["delete", "grow", "alter"])]
+        if before is None:
+            steps = ["create"]
+
+            def is_after(now: Topic | None) -> bool:
+                return now is not None
+
+            factor, config = self.rng.randint(1, self.nodes), TopicConfig()
+
+            def do() -> object:
+                return manager.create_topic(
+                    "events", partitions=2, config=config, replication_factor=factor
+                )
+
+        elif steps == ["delete"]:
+
+            def is_after(now: Topic | None) -> bool:
+                return now is None
+
+            def do() -> object:
+                return administration.delete_topic(manager, commits, "events", now_ms=now_ms)
+
+        elif steps == ["grow"]:
+            total = before.partitions + self.rng.randint(1, 2)
+
+            def is_after(now: Topic | None) -> bool:
+                return now is not None and now.partitions == total
+
+            def do() -> object:
+                return administration.create_partitions(
+                    manager, commits, "events", total, now_ms=now_ms
+                )
+
+        else:
+            changes = {
+                "retention.bytes": self.rng.randrange(1 << 30, 1 << 31),
+                "min.insync.replicas": self.rng.choice([1, 1, 2]),
+            }
+
+            def is_after(now: Topic | None) -> bool:
+                return now is not None and now.config.retention_bytes == changes["retention.bytes"]
+
+            def do() -> object:
+                return administration.alter_topic(
+                    manager, commits, "events", changes, now_ms=now_ms
+                )
+
+        self.log[-1] += f" {steps[0]} by {number}"
+        error: BaseException | None = None
+        try:
+            do()
+        except (OSError, KBatchError) as failed:
+            error = failed
+            self.log[-1] += f" fails: {failed}"
+        except Killed as killed:
+            error = killed
+        now = self.found()
+        if error is None:
+            assert is_after(now), "it was answered, and is not done"
+        elif isinstance(error, Killed):
+            assert now == before or is_after(now), "it is done by half"
+        else:
+            assert now == before, f"it failed, and is done: {error!r}"
+        if before is not None and now is not None:
+            assert before.topic_id == now.topic_id
+        self.ids = {"others": self.ids["others"]}
+        if now is not None:
+            self.ids["events"] = now.topic_id
+        if isinstance(error, Killed):
+            raise error
+
+    def kill(self, number: int) -> None:
+        """Somewhere within a step."""
+        step = self.rng.choice([self.append, self.commit, self.change, self.change, self.change])
+        self.disks.kill_at = self.rng.randrange(40 if step == self.append else 120)
+        self.log[-1] += f" {step.__name__}"
+        try:
+            step(number)
+        except Killed:
+            self.log[-1] += ", killed"
+            self.processes[number] = with_clock(self.processes[number], self.clock)
+        self.disks.kill_at = None
+
+    def fail(self, _: int) -> None:
+        node, error = self.rng.randrange(self.nodes), self.rng.choice([BROKEN, FULL, READ_ONLY])
+        self.log[-1] += f" {node} {error}"
+        self.disks.fail(self.disk(node), error)
+
+    def mend(self, _: int) -> None:
+        node = self.rng.randrange(self.nodes)
+        self.log[-1] += f" {node}"
+        self.disks.mend(self.disk(node))
+
+    def turn(self, _: int) -> None:
+        self.clock.now_ms += self.rng.choice([10, RETRY_MS, 2 * RETRY_MS, 90_000])
+
+    def collect(self, number: int) -> None:
+        try:
+            self.processes[number].collect_garbage()
+        except (OSError, KBatchError) as error:
+            self.log[-1] += f" fails: {error}"
+
+    # What must hold.
+
+    def look(self) -> None:
+        process = self.rng.choice(self.processes)
+        assert self.found() == process.metadata.find_topic("events")
+        assert process.topic_names() == sorted(self.ids)
+        try:
+            found = builders.contents(process)
+        except (OSError, KafkaStorageError):
+            # What has failed is not tried again for a while.
+            self.clock.now_ms += 2 * RETRY_MS
+            topics = [tp for name in self.ids for tp in process.manager.partitions(name)]
+            if not all(self.has_readable(tp) for tp in [*topics, TRANSACTION_STATE]):
+                return
+            found = builders.contents(process)
+        for (topic_id, tp, offset), key in self.acknowledged.items():
+            if self.ids.get(tp.topic) == topic_id:
+                assert found[tp][offset].key == key, f"{key!r} was acknowledged and is gone"
+        known = {key: topic_id for (topic_id, *_), key in self.acknowledged.items()}
+        for tp, records in found.items():
+            assert [record.offset for record in records] == list(range(len(records)))
+            for record in records:
+                assert record.key is not None
+                job = self.jobs.get(record.key)
+                of = job.places[tp] if job else known.get(record.key, self.ids[tp.topic])
+                assert of == self.ids[tp.topic], f"{record.key!r} is of a topic that was deleted"
+        for key, job in self.jobs.items():
+            there = [
+                tp for tp, topic_id in job.places.items() if self.ids.get(tp.topic) == topic_id
+            ]
+            counts = {sum(record.key == key for record in found[tp]) for tp in there}
+            allowed: set[int] = {COMMITTED: {2}, NOTHING_VISIBLE: {0}}.get(job.outcome, {0, 2})
+            assert len(counts) == 1, f"{key!r} is there in a part"
+            assert counts <= allowed, f"{key!r}: {job.outcome}; partitions have {counts} records"
+
+    def finish(self) -> None:
+        self.log.append("all disks are back")
+        self.disks.failing.clear()
+        self.clock.now_ms += 2 * RETRY_MS
+        cluster = self.processes[0]
+        if "events" not in self.ids:
+            self.change(0)
+        for _ in range(2):  # a replica that is behind by much is filled up in pieces
+            assert cluster.replicate() == []
+        self.commit(0)
+        self.append(0)
+        self.look()
+        self.clock.now_ms += DAY_MS
+        cluster.collect_garbage()
+        assert list((cluster.path / "deleted").glob("*")) == []
+        for node in range(self.nodes):
+            log_dir = cluster.metadata.log_dir(node).path
+            for path in log_dir.iterdir():
+                assert not path.name.endswith("-delete"), path
+                held = partition_of(path.name)
+                if held is not None and held.topic in self.ids:
+                    self.ensure_of_its_topic(path, held, node)
+        for name in self.ids:
+            for tp in cluster.manager.partitions(name):
+                nodes = cluster.topic(name).replicas_of(tp.partition)
+                assert partition(cluster, tp).state().isr == nodes
+                assert len({bytes_of(cluster, node, tp) for node in nodes}) == 1
+        self.look()
+
+    def ensure_of_its_topic(self, directory: Path, held: TopicPartition, node: int) -> None:
+        cluster = self.processes[0]
+        topic = cluster.topic(held.topic)
+        if held.partition < topic.partitions and node in topic.replicas_of(held.partition):
+            assert read_partition_metadata(cluster.files, directory) == topic.topic_id
+        else:  # An attempt to create or to grow was cut off, which is always empty.
+            assert not holds_records(cluster.files, directory), directory
+
+    def found(self) -> Topic | None:
+        return Cluster(str(self.folder / "cluster")).metadata.find_topic("events")
+
+    def new_key(self) -> bytes:
+        self.count += 1
+        return f"{self.count}".encode()
+
+    def disk(self, node: int) -> Path:
+        return self.folder / f"disk-{node}"
+
+    def has_readable(self, topic_partition: TopicPartition) -> bool:
+        isr = partition(self.processes[0], topic_partition).state().isr
+        return any(self.disks.failing.get(self.disk(node)) != BROKEN for node in isr)
+
+
+def run_schedules(folder: Path, count: int) -> None:
+    for seed in range(FIRST, FIRST + count):
+        schedule = Schedule(folder / str(seed), seed)
+        try:
+            schedule.run()
+        except BaseException as error:
+            error.add_note(
+                f"seed {seed}: KBATCH_SCHEDULES_FIRST={seed} KBATCH_SCHEDULES=1; "
+                + "; ".join(schedule.log)
+            )
+            raise
+        shutil.rmtree(folder / str(seed))
+
+
+def test_a_few_schedules_of_changing_topics_lose_nothing(tmp_path: Path) -> None:
+    run_schedules(tmp_path, int(os.environ.get("KBATCH_SCHEDULES", QUICK)))
+
+
+@pytest.mark.slow
+def test_many_schedules_of_changing_topics_lose_nothing(tmp_path: Path) -> None:
+    run_schedules(tmp_path, int(os.environ.get("KBATCH_SCHEDULES", MANY)))
