@@ -596,6 +596,7 @@ class Cluster(TopicReader):
         internal_topics_allowed: bool = False,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         lock_timeout_ms: int | None = None,
+        topic_ids: Mapping[TopicPartition, str] | None = None,
     ) -> None:
         """As `ReplicaManager.append_records`; a commit that a dead committer left is finished."""
         self.manager.append_records(
@@ -608,6 +609,7 @@ class Cluster(TopicReader):
             flush=flush,
             commits=self._commits(flush=flush),
             lock_timeout_ms=lock_timeout_ms,
+            topic_ids=topic_ids,
         )
 
     def _commits(self, *, flush: bool) -> Coordinator:

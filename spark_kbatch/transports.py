@@ -56,6 +56,7 @@ class LocalLog:
                 batch.topic_partition: _in_format(batch, self._level).data
                 for batch in request.batches
             },
+            topic_ids={batch.topic_partition: batch.topic.topic_id for batch in request.batches},
             on_complete=on_answer,
             flush=self._flush,
             # Other partitions' batches wait meanwhile. With acks=0 none is sent again: it has to wait.

@@ -210,7 +210,11 @@ class RecordAccumulator:
                 with queue.lock:
                     self._ensure_open()
                     batch = queue.batches[-1] if queue.batches else None
-                    if batch is None or not batch.builder.append_record(*record):
+                    if (
+                        batch is None
+                        or batch.topic.topic_id != topic.topic_id  # which was created again
+                        or not batch.builder.append_record(*record)
+                    ):
                         batch = None
                         if fresh is not None:
                             fresh.append_record(*record)

@@ -72,13 +72,14 @@ class Partitioner:
         seed: int,
         ignore_keys: bool = False,
         adaptive: bool = True,
-        queue_sizes: Callable[[str], Sequence[int] | None] | None = None,
+        queue_sizes: Callable[[Topic], Sequence[int] | None] | None = None,
         custom: CustomPartitioner | None = None,
     ) -> None:
         """Set up.
 
         Args:
-            find_topic: asked once for each topic that occurs, with the lock held.
+            find_topic: asked each time that a topic occurs; gives the same object while the topic has
+                not changed.
             switch_bytes: after as many bytes rows without a key go to another partition.
             seed: of the random choice of that partition.
             ignore_keys: treat all rows as if they had no key.
@@ -93,10 +94,13 @@ class Partitioner:
         self._queue_sizes = queue_sizes if adaptive else None
 
         # Guards all below; before whatever lock `queue_sizes` and `find_topic` take. The lists only
-        # grow, and _numbers last, so that what it holds can be looked up without the lock.
+        # grow, and _numbers last, so that what it holds can be looked up without the lock. A topic that
+        # has other partitions now has another number from then on; rows that were placed before keep
+        # their slots.
         self._lock = threading.Lock()
         self._random = np.random.default_rng(seed)
         self._numbers: dict[str, int] = {}
+        self._count = 0  # of numbers that are given
         self._known: list[Topic] = []
         self._slots: list[tuple[Topic, TopicPartition]] = []
         self._first_slots = frozen(np.zeros(1, np.int32))
@@ -224,17 +228,30 @@ class Partitioner:
         return frozen(np.array(numbers, np.int32)[indices]), numbers
 
     def _number(self, name: str) -> int:
+        topic = self._find_topic(name)
         number = self._numbers.get(name)
-        if number is None:
+        if number is None or self._known[number] is not topic:
             with self._lock:
-                number = self._numbers.get(name)
-                if number is None:
-                    number = self._add_locked(self._find_topic(name))
+                # Looked up again, so that of two threads the later one has the newer topic.
+                topic, number = self._find_topic(name), self._numbers.get(name)
+                if number is not None and _has_same_partitions(topic, self._known[number]):
+                    self._alter_locked(number, topic)
+                else:
+                    number = self._add_locked(topic)
                     self._numbers[name] = number
         return number
 
+    def _alter_locked(self, number: int, topic: Topic) -> None:
+        """Take a topic's new settings; its slots stay."""
+        first = int(self._first_slots[number])
+        self._slots[first : first + topic.partitions] = [
+            (topic, topic_partition)
+            for _, topic_partition in self._slots[first : first + topic.partitions]
+        ]
+        self._known[number] = topic
+
     def _add_locked(self, topic: Topic) -> int:
-        number = len(self._numbers)
+        number = self._count
         first = int(self._first_slots[number])
         state = int(self._random.integers(1, placement_kernels.RANDOM_MODULUS))
         sticky = np.array([[state % topic.partitions, 0, state]], np.int64)
@@ -248,6 +265,7 @@ class Partitioner:
         )
         self._weights = np.append(self._weights[:first], np.zeros(topic.partitions, np.int64))
         self._sticky = np.concatenate([self._sticky[:number], sticky])
+        self._count += 1
         return number
 
     def _weigh_locked(self, numbers: Sequence[int], size_in_bytes: int) -> None:
@@ -266,9 +284,7 @@ class Partitioner:
                 and self._sticky[number, 1] + size_in_bytes >= self._switch_bytes
             ):
                 first = int(self._first_slots[number])
-                self._weights[first : first + topic.partitions] = _weights(
-                    self._queue_sizes(topic.name)
-                )
+                self._weights[first : first + topic.partitions] = _weights(self._queue_sizes(topic))
 
     def _custom_choice(
         self,
@@ -354,6 +370,10 @@ def load_partitioner(path: str) -> CustomPartitioner:
         )
     function: CustomPartitioner = found
     return function
+
+
+def _has_same_partitions(topic: Topic, known: Topic) -> bool:
+    return (topic.topic_id, topic.partitions) == (known.topic_id, known.partitions)
 
 
 def _weights(queue_sizes: Sequence[int] | None) -> Array | int:

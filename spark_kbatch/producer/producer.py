@@ -43,6 +43,7 @@ from spark_kbatch.producer.futures import (
     RecordFuture,
     record_callback,
 )
+from spark_kbatch.producer.known_topics import KnownTopics
 from spark_kbatch.producer.partitioner import Partitioner, Placement, load_partitioner
 from spark_kbatch.producer.sender import Sender, SenderConfig, Transport
 from spark_kbatch.producer.sequences import Sequences
@@ -92,7 +93,8 @@ class Producer:
         """Set up, and start the thread unless `inline`.
 
         Args:
-            find_topic: asked for each topic that occurs.
+            find_topic: asked for each topic that occurs, first and now and then; gives the same
+                object while the topic has not changed.
             clock_ms: the time of day, for records without a time.
             monotonic_ms: how long batches wait goes by this one.
             new_producer_id: needed where the config says idempotence.
@@ -134,6 +136,11 @@ class Producer:
             sequences=sequences,
             seed=seed,
         )
+        topics = KnownTopics(
+            find_topic,
+            lambda topic: ensure_codec_exists(topic, config.compression_type),
+            monotonic_ms,
+        )
         self._sender = Sender(
             self._accumulator,
             transport,
@@ -146,24 +153,16 @@ class Producer:
             ),
             monotonic_ms,
             sequences=sequences,
+            on_topic_error=topics.look_again,
         )
-        topics: dict[str, Topic] = {}
-
-        def known_topic(name: str) -> Topic:
-            if name not in topics:
-                topic = find_topic(name)
-                ensure_codec_exists(topic, config.compression_type)
-                topics[name] = topic
-            return topics[name]
-
         custom = config.partitioner_class
         self._partitioner = Partitioner(
-            known_topic,
+            topics,
             switch_bytes=config.batch_size,
             seed=seed,
             ignore_keys=config.partitioner_ignore_keys,
             adaptive=config.partitioner_adaptive_partitioning_enable,
-            queue_sizes=lambda name: self._accumulator.queue_sizes(known_topic(name)),
+            queue_sizes=self._accumulator.queue_sizes,
             custom=load_partitioner(custom) if isinstance(custom, str) else custom,
         )
         self._is_closed = False
@@ -431,7 +430,10 @@ def _ensure_times_accepted(timestamps: Array, placement: Placement, now_ms: int)
 
 def _is_of(topic: Topic, placement: Placement) -> Array:
     """bool[n], whether each row is of the topic."""
-    is_its = [other is topic for other, _ in placement.partitions[: len(placement.counts)]]
+    # By name: an object of the same topic may have taken its place meanwhile.
+    is_its = [
+        other.name == topic.name for other, _ in placement.partitions[: len(placement.counts)]
+    ]
     found: Array = np.array(is_its, np.bool_)[placement.slots]
     return found
 

@@ -114,7 +114,10 @@ class Sender:
         monotonic_ms: Callable[[], int],
         *,
         sequences: Sequences | None = None,
+        on_topic_error: Callable[[str], None] | None = None,
     ) -> None:
+        """Set up; `on_topic_error` is told the topic of each batch that has an error for an answer."""
+        self._on_topic_error = on_topic_error
         self._accumulator, self._transport, self._config = accumulator, transport, config
         self._monotonic_ms, self._sequences = monotonic_ms, sequences
         self._looked_ms = -1  # when it was looked last what is expired and what may go
@@ -325,6 +328,8 @@ class Sender:
 
     def _complete(self, batch: ProducerBatch, result: AppendResult, now_ms: int) -> None:
         error = result.error
+        if error is not None and self._on_topic_error is not None:
+            self._on_topic_error(batch.topic.name)
         if batch.is_done:
             if error is None and self._sequences is not None and batch.has_sequence:
                 self._sequences.completed(batch)

@@ -138,11 +138,14 @@ class TableAppend:
 
     def _last_batches(self) -> dict[int, ProducerBatch]:
         """Of each slot whose queue ends in a batch that may take more."""
-        # What was sent before, or comes from a split, does not; so all that do lie in the pool.
+        # What was sent before, or comes from a split, does not; so all that do lie in the pool. Of a
+        # topic that was created again, what is of the former one does not, either.
         last = {
             slot: batches[-1]
             for slot, queue in self._queues.items()
-            if (batches := queue.batches) and batches[-1].builder.takes_more
+            if (batches := queue.batches)
+            and batches[-1].builder.takes_more
+            and batches[-1].topic.topic_id == self._placement.partitions[slot][0].topic_id
         }
         if self._unused and (batch := last.get(self._unused[0][0])) is not None:
             # It had no room; somebody else may have added one that has.

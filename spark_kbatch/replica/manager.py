@@ -147,6 +147,7 @@ class ReplicaManager(Partitions):
         flush: bool,
         commits: Commits,
         lock_timeout_ms: int | None = None,
+        topic_ids: Mapping[TopicPartition, str] | None = None,
     ) -> None:
         """Append a batch to each of these partitions; one's failure does not stop the others.
 
@@ -167,6 +168,9 @@ class ReplicaManager(Partitions):
             commits: the commits of this cluster.
             lock_timeout_ms: how long to wait for locks, where that is less than `timeout_ms`. What
                 is not written by then is answered with a LockTimeoutError.
+            topic_ids: of the topics that are meant, by partition: what is for a topic that was created
+                again is answered with an UnknownTopicOrPartitionError. By default the topics that
+                have these names are meant.
         Source: ReplicaManager.appendRecords.
         """
         if origin is AppendOrigin.REPLICATION:
@@ -196,6 +200,7 @@ class ReplicaManager(Partitions):
                 append = functools.partial(
                     self._append_one,
                     required_acks=required_acks, origin=origin, flush=flush, commits=commits,
+                    topic_ids=topic_ids or {},
                 )  # fmt: skip
                 waiting = list(accepted)
                 patience_s = 0.0 if len(waiting) > 1 else math.inf
@@ -240,6 +245,7 @@ class ReplicaManager(Partitions):
         def is_decided(tp: TopicPartition, one: Appended) -> tuple[bool, Exception | None]:
             try:
                 partition = self.partition(tp)
+                ensure_same_topic(tp, one.topic_id, partition.topic.topic_id)
             except UnknownTopicOrPartitionError as deleted:
                 return True, deleted
             decided, error = partition.reaches(one.required_offset, one.leader_epoch)
@@ -282,6 +288,7 @@ class ReplicaManager(Partitions):
         flush: bool,
         commits: Commits,
         deadline: float,
+        topic_ids: Mapping[TopicPartition, str],
     ) -> Appended:
         topic_partition = partition.topic_partition
         try:
@@ -292,6 +299,8 @@ class ReplicaManager(Partitions):
                     header = validate(
                         data, topic_partition, current.config, origin, now_ms=self._now_ms()
                     )
+                wanted_id = topic_ids.get(topic_partition, partition.topic.topic_id)
+                ensure_same_topic(topic_partition, wanted_id, partition.topic.topic_id)
                 try:
                     appended, log = partition.append_locked(
                         data, header, origin=origin, required_acks=required_acks, flush=flush
@@ -632,6 +641,19 @@ def _as_of(before: LogState, state: LogState) -> LogState:
     high_watermark = min(state.high_watermark, before.high_watermark)
     stable = min(state.last_stable_offset, before.last_stable_offset)
     return state._replace(high_watermark=high_watermark, last_stable_offset=stable)
+
+
+def ensure_same_topic(topic_partition: TopicPartition, wanted_id: str, found_id: str) -> None:
+    """Check that a partition is of the topic that is meant.
+
+    Raises:
+        UnknownTopicOrPartitionError: it is of another one, which has the same name.
+    """
+    if found_id != wanted_id:
+        raise UnknownTopicOrPartitionError(
+            f"{topic_partition} is of another topic now: topic {topic_partition.topic!r} was deleted "
+            f"and created again (its id was {wanted_id}, and is {found_id})"
+        )
 
 
 def ensure_not_internal(topic: str) -> None:

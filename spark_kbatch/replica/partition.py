@@ -81,6 +81,7 @@ class Appended(NamedTuple):
     is_decided: bool = True
     required_offset: int = -1  # behind its last record
     leader_epoch: int = -1  # under which it was appended
+    topic_id: str = ""  # of the topic that it was appended to
 
 
 class Leadership(NamedTuple):
@@ -392,7 +393,7 @@ class Partition(PartitionView):
             result, epoch = ahead.result, led.state.leader_epoch
             required = result.base_offset + header.last_offset_delta + 1
             if not waits:
-                return Appended(result, False, required, epoch), led.log
+                return Appended(result, False, required, epoch, self.topic.topic_id), led.log
             self._led = led = self._replicate_locked(
                 led,
                 flush=flush,
@@ -403,7 +404,8 @@ class Partition(PartitionView):
             is_kept = led.log_state.log_end_offset >= required
             if led.state.leader_epoch == epoch or is_kept:
                 is_decided = led.log_state.high_watermark >= required
-                return Appended(result, is_decided, required, led.state.leader_epoch), led.log
+                epoch, topic_id = led.state.leader_epoch, self.topic.topic_id
+                return Appended(result, is_decided, required, epoch, topic_id), led.log
         raise self._nobody(led.state)
 
     # Elections.

@@ -7,6 +7,7 @@ import types
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -21,13 +22,16 @@ from spark_kbatch import placement_kernels
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.producer.partitioner import Partitioner, load_partitioner
 from spark_kbatch.record import columns as arrow
-from spark_kbatch.topic_config import Topic
+from spark_kbatch.topic_config import Topic, TopicConfig
 from tests import builders, strategies
 from tests.builders import to_records
 from tests.producer.partitioners import a_partitioner, murmur2, partition, topic
 from tests.reference import Record, encode_bytes
 
 relaxed = settings(deadline=None)
+
+KEYS = pa.array([b"a", b"b", b"", b"key"])
+COLUMNS = arrow.columns(4, key=KEYS, value=KEYS, timestamps=np.zeros(4, np.int64), headers=None)
 
 
 VECTORS = {
@@ -184,7 +188,7 @@ def test_rows_go_where_the_model_sends_them_in_batches_or_one_by_one(
             switch_bytes=switch_bytes,
             seed=seed,
             ignore_keys=ignore_keys,
-            queue_sizes=queue_sizes.get,
+            queue_sizes=lambda topic: queue_sizes.get(topic.name),
         )
 
     partitioner = a_new_one()
@@ -277,7 +281,7 @@ def test_a_null_topic_is_refused() -> None:
         partition(a_partitioner({"a": 1}), builders.rows(n=2), topics=pa.array(["a", None]))
 
 
-def test_an_unknown_topic_is_asked_for_once_and_its_error_passes() -> None:
+def test_only_topics_that_occur_are_asked_for_and_an_error_passes() -> None:
     asked = []
 
     def find(name: str) -> Topic:
@@ -290,9 +294,37 @@ def test_an_unknown_topic_is_asked_for_once_and_its_error_passes() -> None:
     for _ in range(3):
         partition(partitioner, builders.rows(n=4), topics=pa.array(["a", "b", "a", "b"]))
         assert partitioner.partition_one("a", None, 10)[0] == topic("a", 3)
-    assert sorted(asked) == ["a", "b"]
+    assert {*asked} == {"a", "b"}
     with pytest.raises(UnknownTopicOrPartitionError):
         partition(partitioner, builders.rows(n=1), topics="missing")
+
+
+def test_rows_go_by_what_a_topic_has_now_and_placed_ones_keep_their_slots() -> None:
+    now = {"events": topic("events", 2)}
+    partitioner = Partitioner(now.__getitem__, switch_bytes=1000, seed=0)
+    before = partitioner.partition(COLUMNS, "events", None)
+    places = [before.partitions[slot][1] for slot in before.slots]
+
+    for partitions in (7, 3):
+        now["events"] = replace(topic("events", partitions), topic_id=f"id-{partitions}")
+        wanted = [(murmur2(key) & 0x7FFFFFFF) % partitions for key in KEYS.to_pylist()]
+        rows = pa.RecordBatch.from_arrays([KEYS, KEYS], ["key", "value"])
+        assert partition(partitioner, rows) == [("events", number) for number in wanted]
+        assert partitioner.partition_one("events", KEYS[0].as_py(), 9)[1] == wanted[0]
+    assert [before.partitions[slot][1] for slot in before.slots] == places
+
+
+def test_an_altered_topic_keeps_its_slots() -> None:
+    now = {"events": topic("events", 2)}
+    partitioner = Partitioner(now.__getitem__, switch_bytes=1000, seed=0)
+    partitioner.partition_one("events", b"key", 9)
+    for limit in range(2000, 2100):
+        altered = replace(topic("events", 2), config=TopicConfig(max_message_bytes=limit))
+        now["events"] = altered
+        placed = partitioner.partition(COLUMNS, "events", None)
+        assert partitioner.partition_one("events", b"key", 9)[0] is altered
+        assert placed.topics[0] is altered
+        assert [of for of, _ in placed.partitions] == [altered] * 2
 
 
 def test_no_rows_ask_for_nothing() -> None:
@@ -368,9 +400,9 @@ class Asked:
     def __init__(self, sizes: Mapping[str, Sequence[int]]) -> None:
         self.sizes, self.names = sizes, list[str]()
 
-    def __call__(self, name: str) -> Sequence[int] | None:
-        self.names.append(name)
-        return self.sizes.get(name)
+    def __call__(self, topic: Topic) -> Sequence[int] | None:
+        self.names.append(topic.name)
+        return self.sizes.get(topic.name)
 
 
 def test_queues_are_asked_for_once_a_call_and_only_where_a_switch_may_come() -> None:
@@ -411,7 +443,7 @@ def test_several_threads_together_place_rows_as_one_would() -> None:
     assert Counter(found) == Counter(expected)
 
 
-def test_threads_that_bring_new_topics_find_each_once() -> None:
+def test_threads_that_bring_new_topics_find_each() -> None:
     names = [f"topic-{number}" for number in range(40)]
     asked: list[str] = []
 
@@ -434,7 +466,7 @@ def test_threads_that_bring_new_topics_find_each_once() -> None:
     with ThreadPoolExecutor(8) as threads:
         for future in [threads.submit(work, seed) for seed in range(8)]:
             future.result()
-    assert sorted(asked) == sorted(names)
+    assert {*asked} == {*names}
 
 
 def by_length(keys: pa.Array | None, partitions: int) -> pa.Array:
