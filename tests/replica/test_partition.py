@@ -17,6 +17,7 @@ from spark_kbatch.errors import (
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
     RequestTimedOutError,
+    UnknownTopicOrPartitionError,
 )
 from spark_kbatch.log.files import Buffer
 from spark_kbatch.model import AppendResult, TopicPartition
@@ -502,6 +503,26 @@ def test_an_append_that_waits_is_told_when_another_leads(
 
     assert isinstance(answer.error, NotLeaderOrFollowerError)
     assert "another leader, node 0" in str(answer.error)
+
+
+@pytest.mark.parametrize("written", [0, 3], ids=["that is empty", "that reaches the offset"])
+def test_an_append_that_waits_is_told_when_its_topic_was_created_again(
+    strict: Cluster, disks: FailsBehindTheLeader, clock: Clock, written: int
+) -> None:
+    disks.folder = disk(strict, 1)
+    answer = send(strict, BATCHES[1])
+    assert answer.results == []
+    disks.folder = None
+    disks.mend(disk(strict, 1))
+    strict.manager.dirs.look_again()
+    other = Cluster(str(strict.path))
+    other.delete_topic("events")
+    other.create_topic("events", replication_factor=2)
+    write(other, *range(written))
+    strict.manager.delayed_produces.look()
+
+    assert isinstance(answer.error, UnknownTopicOrPartitionError)
+    assert "topic 'events' was deleted and created again" in str(answer.error)
 
 
 # Producers with numbers.
