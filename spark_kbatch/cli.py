@@ -477,8 +477,10 @@ def history(
     if number is not None:
         _print(visible(cluster.find_commit(number).ending_offsets(topic)))
         return
-    if topic is not None:
-        cluster.topic(topic)
+    if topic is not None and next(cluster.history(topic), None) is None:
+        cluster.topic(
+            topic
+        )  # What was committed to a topic that was deleted is listed all the same.
     first = cluster.first_commit()
     if first > 0:
         message = f"the history begins with commit {first}: earlier ones are no longer kept"

@@ -805,8 +805,15 @@ class Cluster(TopicReader):
 
         return ReplicatedStaging(on_node)
 
-    def task_producer(self, transaction: str, options: WriteOptions) -> TaskProducer:
-        """What one task of a job writes through."""
+    def task_producer(
+        self, transaction: str, options: WriteOptions, topic_id: str = ""
+    ) -> TaskProducer:
+        """What one task of a job writes through.
+
+        Args:
+            topic_id: of the topic that the options name, as the job found it when it began: a task
+                makes no other one in its place.
+        """
         from spark_kbatch.transports import TaskProducer  # noqa: PLC0415  above
 
         staging = self.staging(
@@ -815,4 +822,17 @@ class Cluster(TopicReader):
             shared_bytes_max=options.adopt_min_bytes // 8,
             flush=options.flush,
         )
-        return TaskProducer(staging, lambda name: self.topic_for(name, options), options, now_ms)
+
+        def find(name: str) -> Topic:
+            if not topic_id or name != options.topic:
+                return self.topic_for(name, options)
+            topic = self.metadata.find_topic(name)
+            if topic is None or topic.topic_id != topic_id:
+                raise UnknownTopicOrPartitionError(
+                    f"topic {name!r} was deleted while the job ran; "
+                    + ("create it again and run" if topic is None else "it was created again: run")
+                    + " the job again"
+                )
+            return topic
+
+        return TaskProducer(staging, find, options, now_ms)

@@ -214,6 +214,17 @@ def test_delete_topic_asks_first(old: Path) -> None:
     assert cluster.topic_names() == []
 
 
+def test_history_lists_what_was_committed_to_a_deleted_topic(path: Path, tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    builders.write(cluster, {("events", 0): [codec.encode(ROWS)]})
+    cluster.delete_topic("events")
+    (commit,) = map(
+        json.loads, kbatch("history", cluster.path, "-t", "events", "--json").stdout.splitlines()
+    )
+    assert commit["commit"] == 0
+    assert "'absent' does not exist" in kbatch("history", path, "-t", "absent").stderr
+
+
 def test_delete_topic_only_says_what_would_go_or_does_not_ask(old: Path) -> None:
     rows = {
         "topic": "events",

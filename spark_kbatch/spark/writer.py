@@ -161,9 +161,17 @@ class Job:
     """What a writer's tasks and its commit share; `begin` makes it on the driver, others get copies."""
 
     def __init__(
-        self, options: WriteOptions, transaction: str, probe: Probe, overwrite: Overwrite | None
+        self,
+        options: WriteOptions,
+        transaction: str,
+        probe: Probe,
+        overwrite: Overwrite | None,
+        topic_id: str,
     ) -> None:
         self.options = options
+        self._topic_id = (
+            topic_id  # of the topic that the options name, empty where rows name theirs
+        )
         self._transaction = transaction
         self._probe = probe
         self._overwrite = overwrite
@@ -182,10 +190,11 @@ class Job:
         cluster = Cluster(options.path, create=True, log_dirs=options.log_dirs)
         options = replace(options, path=str(cluster.path))
         transaction = uuid.uuid4().hex
-        replaced = None
+        replaced, topic_id = None, ""
         try:
             if options.topic is not None:
                 topic = cluster.topic_for(options.topic, options)
+                topic_id = topic.topic_id
                 if overwrite:
                     replaced = Overwrite(topic, options.overwrite_delete_delay_ms)
             probe = Probe.leave(cluster.files, cluster.staging_dir() / transaction)
@@ -193,12 +202,14 @@ class Job:
             raise KafkaStorageError(
                 f"the cluster at {cluster.path} cannot be written: {error}"
             ) from error
-        return cls(options, transaction, probe, replaced)
+        return cls(options, transaction, probe, replaced, topic_id)
 
     def stage(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """In a task: stage all rows."""
         self._probe.ensure_seen(Files())
-        producer = Cluster(self.options.path).task_producer(self._transaction, self.options)
+        producer = Cluster(self.options.path).task_producer(
+            self._transaction, self.options, self._topic_id
+        )
         done = False
         try:
             for batch in iterator:

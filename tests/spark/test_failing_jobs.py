@@ -18,7 +18,7 @@ import pytest
 from spark_kbatch import cluster as cluster_module
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.config import parse_write_options
-from spark_kbatch.errors import CommitError, KafkaStorageError
+from spark_kbatch.errors import CommitError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.spark.writer import Job, Staged
@@ -187,6 +187,20 @@ def test_a_topic_that_goes_while_a_job_runs_is_an_error_and_nothing_is_visible(
         cluster.create_topic("events", partitions=2)
     assert written(cluster) == 0
     ensure_next_job_works(cluster)
+
+
+@pytest.mark.parametrize("change", [delete, recreate])
+def test_a_task_makes_no_other_topic_in_place_of_one_that_is_gone(
+    cluster: Cluster, change: Callable[[Cluster], object]
+) -> None:
+    job = begin(cluster)
+    change(cluster)
+    before = cluster.topic_names()
+    with pytest.raises(UnknownTopicOrPartitionError, match="was deleted while the job ran"):
+        stage(job)
+    assert cluster.topic_names() == before
+    job.abort([])
+    assert list((cluster.path / "staging-0").iterdir()) == []
 
 
 @pytest.mark.parametrize("overwrite", [False, True], ids=["append", "overwrite"])
