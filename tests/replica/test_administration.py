@@ -24,6 +24,7 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import LATEST, AppendResult, TopicPartition
+from spark_kbatch.opening import open_for_reading
 from spark_kbatch.replica.fetching import FetchInfo, FetchResult
 from spark_kbatch.replica.log_dirs import RETRY_MS
 from spark_kbatch.topic_config import LOG_APPEND_TIME, TopicConfig
@@ -131,6 +132,16 @@ def test_its_directories_have_a_brokers_names_and_go_after_their_delay(cluster: 
     assert late.collect_garbage().deleted_topics == [garbage]
     assert directories(cluster) == ["others-0"]
     assert list((cluster.path / "deleted").iterdir()) == []
+
+
+def test_whoever_reads_the_log_dir_as_a_brokers_finds_no_deleted_topic(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.delete_topic("events")
+    shutil.copytree(cluster.path / "broker-0", tmp_path / "copy")
+    logs = open_for_reading(str(tmp_path / "copy"))
+    assert {*logs.topic_names(internal=True)} == {*cluster.topic_names(internal=True)}
+    assert len(logs.read("others").read_all()) == 3
 
 
 def test_a_commit_removes_them_too(cluster: Cluster) -> None:
