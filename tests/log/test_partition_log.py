@@ -533,14 +533,20 @@ def test_batches_that_changed_places_are_reported(cluster: Cluster) -> None:
     ["1\n1\n0 0\n", "0\n2\n0 0\n", "0\n1\n0\n", "0\n1\nzero 0\n", "0\n2\n1 0\n0 5\n"],
     ids=["version", "count", "a number", "not a number", "order"],
 )
-def test_a_damaged_leader_epoch_checkpoint_is_an_error_that_names_it(
-    tmp_path: Path, text: str
+def test_a_damaged_leader_epoch_checkpoint_is_named_and_made_again_by_the_next_writer(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = a_log(tmp_path)
     path = log.directory / "leader-epoch-checkpoint"
     path.write_text(text)
-    with pytest.raises(KafkaStorageError, match=str(path)):
-        read_all(log)
+
+    before = read_all(log)
+
+    assert f"{path} is " in caplog.text
+    writer = PartitionLog(log.files, log.directory, log.topic_partition, log.config)
+    writer.cut(writer.state())
+    assert path.read_text() == "0\n1\n0 0\n"
+    assert read_all(writer) == before
 
 
 # Creation.
