@@ -1,0 +1,264 @@
+"""What does an operation cost when a cluster is larger?
+
+One axis at a time grows: the partitions of a topic, the topics beside it, the segments of a partition,
+the small batches of a segment, the commits of the past, the reads of the past. On each cluster of an
+axis the same operations run in turn, on one topic and, but for planning and describing, on one of its
+partitions: open the cluster and look up an offset, append a batch (also the first one of an idempotent
+producer in a process), commit one record, plan a read, describe the topic, run a read. Unit:
+milliseconds; a ratio is the median over rounds, each cluster by the smallest of its axis.
+
+    flat     touches one thing: the largest takes at most FLAT_MAX times the smallest
+    linear   goes over all of it: from each size to the next at most as many times as there is more of it
+
+Before and after a change: `make bench`, then read the tables.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+
+from spark_kbatch.cluster import Cluster, now_ms
+from spark_kbatch.config import parse_write_options
+from spark_kbatch.log.appender import LogAppender
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.read_config import parse_read_options
+from spark_kbatch.topic_config import TopicConfig
+from spark_kbatch.transaction.staging import Extent
+from tests import builders
+
+ROUNDS = 7
+FLAT_MAX = 2.0
+LINEAR_SLACK = 1.3
+COMMIT_4000_MS_MAX = 50.0
+TOPIC = "events"
+PARTITION = TopicPartition(TOPIC, 0)
+
+
+class Sized(NamedTuple):
+    """A cluster of an axis, which has `size` of what grows."""
+
+    size: int
+    path: Path
+    batch: bytes
+
+    def options(self) -> dict[str, str]:
+        return {"path": str(self.path), "flush": "false"}
+
+
+def look_up(sized: Sized) -> None:
+    """Open the cluster, and see where one partition ends."""
+    Cluster(str(sized.path)).edges([PARTITION])
+
+
+def append(sized: Sized) -> None:
+    """In a process that has done nothing before."""
+    builders.append_records(Cluster(str(sized.path)), {tuple(PARTITION): sized.batch})
+
+
+def append_first_idempotent(sized: Sized) -> None:
+    """As the one before, of a producer that is new to the log."""
+    cluster = Cluster(str(sized.path))
+    data = builders.idempotent_batch(base_sequence=0, producer_id=cluster.new_producer_id())
+    result = builders.append_records(cluster, {tuple(PARTITION): data})
+    assert result[PARTITION].error is None
+
+
+def commit(sized: Sized) -> None:
+    """One record, as a Spark job of one task does."""
+    options = parse_write_options({**sized.options(), "topic": TOPIC})
+    transaction = uuid.uuid4().hex
+    cluster = Cluster(str(sized.path))
+    (cluster.staging_dir() / transaction).mkdir(parents=True)
+    task = cluster.task_producer(transaction, options._replace(num_partitions=None))
+    task.append(pa.record_batch({"value": [b"x"], "partition": pa.array([0], pa.int32())}))
+    staged = task.finish()
+    coordinator = Cluster(str(sized.path)).coordinator(options)
+    coordinator.commit(staged, transactional_id=transaction)
+    coordinator.discard(staged, transaction)
+
+
+def plan(sized: Sized) -> None:
+    options = parse_read_options({"path": str(sized.path), "subscribe": TOPIC})
+    assert Cluster(str(sized.path)).plan(options)
+
+
+def describe(sized: Sized) -> None:
+    assert Cluster(str(sized.path)).describe([TOPIC])
+
+
+def read_the_last(sized: Sized) -> None:
+    """Plan a read of one record at the end, agree on where it ends, and read it."""
+    cluster = Cluster(str(sized.path))
+    end = cluster.edges([PARTITION])[PARTITION].high_watermark
+    given = {"assign": f'{{"{TOPIC}":[0]}}', "startingOffsets": f'{{"{TOPIC}":{{"0":{end - 1}}}}}'}
+    options = parse_read_options({"path": str(sized.path), **given})
+    action = uuid.uuid4().hex
+    rows = [
+        rows.num_rows
+        for piece in cluster.plan(options)
+        for rows in cluster.read_piece(piece, ["value"], options, action)
+    ]
+    assert sum(rows) >= 1
+
+
+Operation = Callable[[Sized], None]
+ON_ONE: tuple[Operation, ...] = (look_up, append, append_first_idempotent, commit, read_the_last)
+ON_ALL: tuple[Operation, ...] = (plan, describe)
+
+
+def timed(operation: Operation, sized: Sized) -> float:
+    """Milliseconds."""
+    start = time.perf_counter()
+    operation(sized)
+    return (time.perf_counter() - start) * 1e3
+
+
+def measure(
+    axis: str,
+    clusters: Sequence[Sized],
+    *,
+    flat: Iterable[Operation] = ON_ONE,
+    linear: Iterable[Operation] = (),
+) -> Mapping[tuple[str, int], float]:
+    """Run the operations on each cluster in turn, print the table; median milliseconds.
+
+    Raises:
+        AssertionError: something grows faster than it may; the table says so first.
+    """
+    limits: dict[Operation, str] = dict.fromkeys(flat, "flat") | dict.fromkeys(linear, "linear")
+    found: dict[tuple[str, int], list[float]] = {}
+    for number in range(ROUNDS + 1):
+        for operation, sized in itertools.product(limits, clusters):
+            milliseconds = timed(operation, sized)
+            if number:  # The first round does not count.
+                found.setdefault((operation.__name__, sized.size), []).append(milliseconds)
+    sizes = [sized.size for sized in clusters]
+    table = Table(title=f"by {axis}", title_justify="left")
+    for heading in ("ms (times the first)", *(f"{size:,}" for size in sizes), "may be", "is"):
+        table.add_column(heading, justify="right" if heading[0].isdigit() else "left")
+    missed = []
+    for operation, limit in limits.items():
+        name = operation.__name__
+        runs = [found[name, size] for size in sizes]
+        ratios = [_ratio(run, runs[0]) for run in runs]
+        holds = (
+            ratios[-1] <= FLAT_MAX
+            if limit == "flat"
+            else all(
+                _ratio(after, before) <= LINEAR_SLACK * more / less
+                for (before, after), (less, more) in zip(
+                    pairwise(runs), pairwise(sizes), strict=True
+                )
+            )
+        )
+        cells = [
+            f"{statistics.median(run):,.3g} ({ratio:.2g})"
+            for run, ratio in zip(runs, ratios, strict=True)
+        ]
+        table.add_row(name, *cells, limit, "holds" if holds else "MISSED")
+        if not holds:
+            missed.append(name)
+    console = Console(width=140)
+    console.print()
+    console.print(table)
+    assert not missed, f"by {axis}: {missed}"
+    return {key: statistics.median(run) for key, run in found.items()}
+
+
+def _ratio(run: Sequence[float], other: Sequence[float]) -> float:
+    return statistics.median(mine / theirs for mine, theirs in zip(run, other, strict=True))
+
+
+def a_cluster(
+    folder: Path, size: int, *, partitions: int = 1, config: TopicConfig | None = None
+) -> Sized:
+    """With one record in partition 0 of the topic."""
+    sized = Sized(size, folder / f"{size}/cluster", builders.batch(n=1))
+    builders.a_cluster(folder / str(size), topics={TOPIC: partitions}, config=config)
+    append(sized)
+    return sized
+
+
+def bench_by_partitions(memory_path: Path) -> None:
+    clusters = [a_cluster(memory_path, n, partitions=n) for n in (10, 100, 1000, 4000)]
+    flat = (look_up, append, append_first_idempotent, read_the_last)
+    found = measure("partitions of the topic", clusters, flat=flat, linear=(commit, *ON_ALL))
+    milliseconds = found["commit", 4000]
+    Console(width=110).print(
+        f"a commit of one record into a topic of 4,000 partitions: {milliseconds:.3g} ms, "
+        f"at most {COMMIT_4000_MS_MAX:.3g} ms"
+    )
+    assert milliseconds <= COMMIT_4000_MS_MAX
+
+
+def bench_by_topics(memory_path: Path) -> None:
+    clusters = []
+    for size in (1, 10, 100, 1000):
+        clusters.append(a_cluster(memory_path, size))
+        cluster = Cluster(str(clusters[-1].path))
+        for number in range(size - 1):
+            cluster.create_topic(f"other-{number}", partitions=10)
+    measure("topics", clusters, flat=ON_ONE + ON_ALL)
+
+
+def bench_by_segments(memory_path: Path) -> None:
+    clusters = []
+    for size in (1, 100, 1000, 10_000):
+        clusters.append(a_cluster(memory_path, size, config=TopicConfig(segment_bytes=200)))
+        _append_batches(clusters[-1], size - 1, builders.batch(n=1, value_bytes=100))
+        log = Cluster(str(clusters[-1].path)).manager.log(PARTITION)
+        assert len(log.segments(log.state())) == size
+    measure("segments of the partition", clusters, linear=ON_ALL)
+
+
+def bench_by_small_batches(memory_path: Path) -> None:
+    clusters = []
+    for size in (10_000, 100_000, 1_000_000):
+        clusters.append(a_cluster(memory_path, size))
+        _append_batches(clusters[-1], size, builders.batch(n=1, value_bytes=10))
+    measure("small batches of the segment", clusters, flat=ON_ONE + ON_ALL)
+
+
+def _append_batches(sized: Sized, count: int, batch: bytes) -> None:
+    log = Cluster(str(sized.path)).manager.log(PARTITION)
+    appender = LogAppender(log, log.state(), now_ms=now_ms())
+    for _ in range(count):
+        appender.append(bytearray(batch))
+    log.write_state(appender.finish(flush=False), flush=False)
+
+
+def bench_by_commits(memory_path: Path) -> None:
+    clusters = []
+    for size in (1, 100, 1000, 10_000):
+        clusters.append(a_cluster(memory_path, size))
+        for number in range(size):
+            _commit_of_a_query(clusters[-1], number)
+    measure("commits before", clusters, flat=ON_ONE + ON_ALL)
+
+
+def _commit_of_a_query(sized: Sized, number: int) -> None:
+    cluster = Cluster(str(sized.path))
+    extents: list[Extent] = builders.staged(cluster, {tuple(PARTITION): [sized.batch]})
+    coordinator = cluster.coordinator(parse_write_options({**sized.options(), "topic": TOPIC}))
+    coordinator.commit(extents, transactional_id=f"query-{number % 10}", sequence=number)
+    coordinator.discard(extents, "job")
+
+
+def bench_by_reads(memory_path: Path) -> None:
+    clusters = []
+    for size in (1, 100, 1000, 10_000):
+        clusters.append(a_cluster(memory_path, size))
+        for _ in range(size):
+            read_the_last(clusters[-1])
+    measure("reads before", clusters, flat=ON_ONE + ON_ALL)
