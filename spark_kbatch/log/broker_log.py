@@ -355,7 +355,7 @@ class BrokerLog:
         states, self._states = self._states, None
         if states is None or not log_start_offset <= self._replayed_to <= log_end_offset:
             rebuilt = rebuild(
-                self.files, self.directory, self.topic_partition, extents,
+                self.files, self.directory, self.topic_partition, lambda _: extents,
                 log_start_offset=log_start_offset, log_end_offset=log_end_offset,
                 now_ms=_NOTHING_EXPIRES,
             )  # fmt: skip

@@ -19,6 +19,7 @@ Source: Kafka storage/.../log/ProducerStateManager.java, UnifiedLog.rebuildProdu
 from __future__ import annotations
 
 import collections
+import functools
 import logging
 from typing import TYPE_CHECKING
 
@@ -154,7 +155,7 @@ class LogProducers:
             self._log.files,
             self._log.directory,
             self._log.topic_partition,
-            self._log.extents(state, first),
+            functools.partial(self._log.extents, state),
             log_start_offset=state.log_start_offset,
             log_end_offset=log_end_offset,
             now_ms=now_ms,

@@ -326,10 +326,10 @@ class PartitionLog:
             log_end_offset=state.log_end_offset,
         )
 
-    def extents(self, state: LogState, first_base: int = 0) -> Iterator[SegmentExtent]:
-        """The segments from one on, as far as the state shows them."""
+    def extents(self, state: LogState, offset: int = 0) -> Iterator[SegmentExtent]:
+        """Yield the segments from the one that holds an offset on, as far as the state shows them."""
         bases = self.segments(state)
-        for base in bases[bisect.bisect_left(bases, first_base) :]:
+        for base in bases[max(bisect.bisect_right(bases, offset) - 1, 0) :]:
             path = segment_paths(self.directory, base).log
             active = base == state.segment_base_offset
             size = state.segment_size if active else self.files.size(path)

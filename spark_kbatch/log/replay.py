@@ -9,7 +9,9 @@ serve for the directory of a broker too, also one that is read-only or has lost 
 batch with data the header alone is read; a control batch is read whole and its CRC checked.
 
     extents = [SegmentExtent(0, directory / "00000000000000000000.log", whole_bytes)]
-    rebuilt = rebuild(files, directory, tp, extents, log_start_offset=0, log_end_offset=n, now_ms=now)
+    rebuilt = rebuild(
+        files, directory, tp, lambda offset: extents, log_start_offset=0, log_end_offset=n, now_ms=now
+    )
     lso = rebuilt.states.last_stable_offset(high_watermark)
     AbortedSearch(files).decided(read, extents, last_stable_offset=lso, log_end_offset=n)
 
@@ -22,7 +24,7 @@ storage/.../log/ProducerStateManager.java truncateAndReload.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,7 +85,7 @@ def rebuild(
     files: Files,
     directory: Path,
     topic_partition: TopicPartition,
-    segments: Iterable[SegmentExtent],
+    segments_from: Callable[[int], Iterable[SegmentExtent]],
     *,
     log_start_offset: int,
     log_end_offset: int,
@@ -95,7 +97,8 @@ def rebuild(
     """The producers of a log as of its end.
 
     Args:
-        segments: ascending; those before the snapshot's offset are not opened.
+        segments_from: gives those from the one that holds an offset on, ascending. Earlier ones may
+            be among them; they are not opened.
         log_end_offset: batches from here on are not looked at, nor are snapshots above it.
         now_ms: which producers are idle for too long, by the time of their last record.
         snapshots: offsets of the snapshots that may be used, where not all may.
@@ -123,7 +126,7 @@ def rebuild(
     aborted: list[AbortedTransaction] = []
     if replayed_from < log_end_offset:
         for _, header, marker in producer_batches(
-            files, segments, replayed_from, saved and saved[1]
+            files, segments_from(replayed_from), replayed_from, saved and saved[1]
         ):
             if header.base_offset >= log_end_offset:
                 break

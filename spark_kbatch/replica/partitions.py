@@ -10,6 +10,7 @@ Source: Kafka core/.../log/LogManager.scala.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -157,7 +158,8 @@ class Partitions:
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """All partitions of a topic, in order."""
-        return [TopicPartition(topic, p) for p in range(self.metadata.topic(topic).partitions)]
+        numbers = range(self.metadata.topic(topic).partitions)
+        return list(map(TopicPartition, itertools.repeat(topic), numbers))
 
     def create_topic(
         self, name: str, *, partitions: int, config: TopicConfig, replication_factor: int = 1

@@ -15,6 +15,7 @@ Before and after a change: `make bench`, then read the tables.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import statistics
 import time
@@ -80,7 +81,7 @@ def commit(sized: Sized) -> None:
     transaction = uuid.uuid4().hex
     cluster = Cluster(str(sized.path))
     (cluster.staging_dir() / transaction).mkdir(parents=True)
-    task = cluster.task_producer(transaction, options._replace(num_partitions=None))
+    task = cluster.task_producer(transaction, options)
     task.append(pa.record_batch({"value": [b"x"], "partition": pa.array([0], pa.int32())}))
     staged = task.finish()
     coordinator = Cluster(str(sized.path)).coordinator(options)
@@ -138,11 +139,16 @@ def measure(
     """
     limits: dict[Operation, str] = dict.fromkeys(flat, "flat") | dict.fromkeys(linear, "linear")
     found: dict[tuple[str, int], list[float]] = {}
-    for number in range(ROUNDS + 1):
-        for operation, sized in itertools.product(limits, clusters):
-            milliseconds = timed(operation, sized)
-            if number:  # The first round does not count.
-                found.setdefault((operation.__name__, sized.size), []).append(milliseconds)
+    gc.disable()
+    try:
+        for number in range(ROUNDS + 1):
+            for operation, sized in itertools.product(limits, clusters):
+                gc.collect()
+                milliseconds = timed(operation, sized)
+                if number:  # The first round does not count.
+                    found.setdefault((operation.__name__, sized.size), []).append(milliseconds)
+    finally:
+        gc.enable()
     sizes = [sized.size for sized in clusters]
     table = Table(title=f"by {axis}", title_justify="left")
     for heading in ("ms (times the first)", *(f"{size:,}" for size in sizes), "may be", "is"):

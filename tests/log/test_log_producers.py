@@ -62,7 +62,7 @@ def rebuilt_up_to(log: PartitionLog, offset: int) -> bytes:
         extents.append(SegmentExtent(int(path.stem), path, path.stat().st_size))
     with tempfile.TemporaryDirectory() as empty:
         found = rebuild(
-            Files(), Path(empty), PARTITION, extents,
+            Files(), Path(empty), PARTITION, lambda _: extents,
             log_start_offset=0, log_end_offset=offset, now_ms=0,
         )  # fmt: skip
     return pack(found.states.entries)
@@ -251,7 +251,7 @@ def test_appended_transactions_leave_the_state_and_the_index_of_a_replay(
             for path in sorted(log.directory.glob("*.log"))
         ]
         replayed = rebuild(
-            Files(), Path(folder), PARTITION, extents,
+            Files(), Path(folder), PARTITION, lambda _: extents,
             log_start_offset=0, log_end_offset=history.end_offset, now_ms=0,
         )  # fmt: skip
         assert aborted_of(log) == replayed.aborted

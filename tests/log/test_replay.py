@@ -46,7 +46,7 @@ def rebuilt_from(
         Files(),
         directory,
         PARTITION,
-        extents,
+        lambda _: extents,
         log_start_offset=start,
         log_end_offset=end,
         now_ms=now_ms,
