@@ -10,6 +10,9 @@ milliseconds; a ratio is the median over rounds, each cluster by the smallest of
     flat     touches one thing: the largest takes at most FLAT_MAX times the smallest
     linear   goes over all of it: from each size to the next at most as many times as there is more of it
 
+The first write of a process to a partition lists its directory, for what a dead writer may have left
+there; so it is linear in the segments, and the next one is flat.
+
 Before and after a change: `make bench`, then read the tables.
 """
 
@@ -52,6 +55,7 @@ class Sized(NamedTuple):
     size: int
     path: Path
     batch: bytes
+    opened: Cluster  # in a process that has written to the partition before
 
     def options(self) -> dict[str, str]:
         return {"path": str(self.path), "flush": "false"}
@@ -67,6 +71,11 @@ def append(sized: Sized) -> None:
     builders.append_records(Cluster(str(sized.path)), {tuple(PARTITION): sized.batch})
 
 
+def append_again(sized: Sized) -> None:
+    """In a process that did so before."""
+    builders.append_records(sized.opened, {tuple(PARTITION): sized.batch})
+
+
 def append_first_idempotent(sized: Sized) -> None:
     """As the one before, of a producer that is new to the log."""
     cluster = Cluster(str(sized.path))
@@ -77,14 +86,22 @@ def append_first_idempotent(sized: Sized) -> None:
 
 def commit(sized: Sized) -> None:
     """One record, as a Spark job of one task does."""
+    _commit(sized, Cluster(str(sized.path)))
+
+
+def commit_again(sized: Sized) -> None:
+    """As the one before, in a process that has written to the partition before."""
+    _commit(sized, sized.opened)
+
+
+def _commit(sized: Sized, cluster: Cluster) -> None:
     options = parse_write_options({**sized.options(), "topic": TOPIC})
     transaction = uuid.uuid4().hex
-    cluster = Cluster(str(sized.path))
     (cluster.staging_dir() / transaction).mkdir(parents=True)
     task = cluster.task_producer(transaction, options)
     task.append(pa.record_batch({"value": [b"x"], "partition": pa.array([0], pa.int32())}))
     staged = task.finish()
-    coordinator = Cluster(str(sized.path)).coordinator(options)
+    coordinator = cluster.coordinator(options)
     coordinator.commit(staged, transactional_id=transaction)
     coordinator.discard(staged, transaction)
 
@@ -114,7 +131,9 @@ def read_the_last(sized: Sized) -> None:
 
 
 Operation = Callable[[Sized], None]
-ON_ONE: tuple[Operation, ...] = (look_up, append, append_first_idempotent, commit, read_the_last)
+AGAIN: tuple[Operation, ...] = (look_up, append_again, commit_again)
+FIRST: tuple[Operation, ...] = (append, append_first_idempotent, commit, read_the_last)
+ON_ONE = AGAIN + FIRST
 ON_ALL: tuple[Operation, ...] = (plan, describe)
 
 
@@ -190,17 +209,18 @@ def a_cluster(
     folder: Path, size: int, *, partitions: int = 1, config: TopicConfig | None = None
 ) -> Sized:
     """With one record in partition 0 of the topic."""
-    sized = Sized(size, folder / f"{size}/cluster", builders.batch(n=1))
-    builders.a_cluster(folder / str(size), topics={TOPIC: partitions}, config=config)
-    append(sized)
+    cluster = builders.a_cluster(folder / str(size), topics={TOPIC: partitions}, config=config)
+    sized = Sized(size, cluster.path, builders.batch(n=1), cluster)
+    append_again(sized)
     return sized
 
 
 def bench_by_partitions(memory_path: Path) -> None:
     clusters = [a_cluster(memory_path, n, partitions=n) for n in (10, 100, 1000, 4000)]
-    flat = (look_up, append, append_first_idempotent, read_the_last)
-    found = measure("partitions of the topic", clusters, flat=flat, linear=(commit, *ON_ALL))
-    milliseconds = found["commit", 4000]
+    commits = (commit, commit_again)  # each records where all partitions of its topics end
+    flat = [one for one in ON_ONE if one not in commits]
+    found = measure("partitions of the topic", clusters, flat=flat, linear=(*commits, *ON_ALL))
+    milliseconds = found["commit_again", 4000]
     Console(width=110).print(
         f"a commit of one record into a topic of 4,000 partitions: {milliseconds:.3g} ms, "
         f"at most {COMMIT_4000_MS_MAX:.3g} ms"
@@ -212,9 +232,8 @@ def bench_by_topics(memory_path: Path) -> None:
     clusters = []
     for size in (1, 10, 100, 1000):
         clusters.append(a_cluster(memory_path, size))
-        cluster = Cluster(str(clusters[-1].path))
         for number in range(size - 1):
-            cluster.create_topic(f"other-{number}", partitions=10)
+            clusters[-1].opened.create_topic(f"other-{number}", partitions=10)
     measure("topics", clusters, flat=ON_ONE + ON_ALL)
 
 
@@ -223,9 +242,9 @@ def bench_by_segments(memory_path: Path) -> None:
     for size in (1, 100, 1000, 10_000):
         clusters.append(a_cluster(memory_path, size, config=TopicConfig(segment_bytes=200)))
         _append_batches(clusters[-1], size - 1, builders.batch(n=1, value_bytes=100))
-        log = Cluster(str(clusters[-1].path)).manager.log(PARTITION)
+        log = clusters[-1].opened.manager.log(PARTITION)
         assert len(log.segments(log.state())) == size
-    measure("segments of the partition", clusters, linear=ON_ALL)
+    measure("segments of the partition", clusters, flat=AGAIN, linear=FIRST + ON_ALL)
 
 
 def bench_by_small_batches(memory_path: Path) -> None:
@@ -237,7 +256,7 @@ def bench_by_small_batches(memory_path: Path) -> None:
 
 
 def _append_batches(sized: Sized, count: int, batch: bytes) -> None:
-    log = Cluster(str(sized.path)).manager.log(PARTITION)
+    log = sized.opened.manager.log(PARTITION)
     appender = LogAppender(log, log.state(), now_ms=now_ms())
     for _ in range(count):
         appender.append(bytearray(batch))
@@ -254,7 +273,7 @@ def bench_by_commits(memory_path: Path) -> None:
 
 
 def _commit_of_a_query(sized: Sized, number: int) -> None:
-    cluster = Cluster(str(sized.path))
+    cluster = sized.opened
     extents: list[Extent] = builders.staged(cluster, {tuple(PARTITION): [sized.batch]})
     coordinator = cluster.coordinator(parse_write_options({**sized.options(), "topic": TOPIC}))
     coordinator.commit(extents, transactional_id=f"query-{number % 10}", sequence=number)
