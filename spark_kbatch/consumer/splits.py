@@ -32,10 +32,11 @@ PIECE_BYTES = 128 << 20
 
 
 class Piece(NamedTuple):
-    """What one task reads, and the range that it is cut from."""
+    """What one task reads, the range that it is cut from, and the topic that is meant."""
 
     wanted: OffsetRange
     whole: OffsetRange
+    topic_id: str = ""  # empty where the topic has none
 
 
 def split(

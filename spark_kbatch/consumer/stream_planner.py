@@ -146,8 +146,8 @@ class StreamPlanner:
             self._ensure_available(end, self._latest, seen)
         ranges = [one for one in self._ranges(start, end, seen) if one.start < one.end]
         return [
-            StreamPiece(wanted, end.ids.get(wanted.topic_partition.topic, ""))
-            for wanted, _ in splits.split(ranges, seen.views, self._options)
+            StreamPiece(piece.wanted, end.ids.get(piece.wanted.topic_partition.topic, ""))
+            for piece in splits.split(ranges, seen.views, self._options)
         ]
 
     def prepare_for_available_now(self) -> None:

@@ -187,8 +187,24 @@ class TopicReader(abc.ABC):
 
     def plan(self, options: ReadOptions) -> list[Piece]:
         """What each task of a read goes over; raises as `planning.ranges`."""
-        ranges = self.ranges(options)
-        return splits.split(ranges, self.views(one.topic_partition for one in ranges), options)
+        topics = _TopicsPlanned(self)
+        ranges = planning.ranges(options, topics)
+        views = self.views(one.topic_partition for one in ranges)
+        pieces = splits.split(ranges, views, options)
+        for name in {one.topic_partition.topic for one in ranges}:
+            self._ensure_same(name, topics.ids[name], "while this read was planned")
+        return [
+            piece._replace(topic_id=topics.ids[piece.whole.topic_partition.topic])
+            for piece in pieces
+        ]
+
+    def _ensure_same(self, topic: str, topic_id: str, when: str) -> None:
+        """Check that a topic is the one that was meant; an empty id says nothing."""
+        found = self.topic(topic).topic_id
+        if topic_id and found and found != topic_id:
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic!r} was deleted and created again {when}; load again"
+            )
 
     def read_piece(
         self, piece: Piece, columns: Sequence[str], options: ReadOptions, action: str
@@ -204,12 +220,11 @@ class TopicReader(abc.ABC):
         """
         loss = DataLoss(fail=options.fail_on_data_loss)
         try:
-            topic_id = self.topic(piece.whole.topic_partition.topic).topic_id
             wanted = self.resolve(piece, options, action, loss)
         except UnknownTopicOrPartitionError as error:
             loss.report(f"partition {piece.whole.topic_partition}", "nothing of it", str(error))
             return
-        yield from self.read_available(wanted, columns, options, topic_id=topic_id)
+        yield from self.read_available(wanted, columns, options, topic_id=piece.topic_id)
 
     def read_available(
         self,
@@ -239,10 +254,14 @@ class TopicReader(abc.ABC):
         self, piece: Piece, options: ReadOptions, action: str, loss: DataLoss
     ) -> OffsetRange:
         """The numbers of a piece; raises as `read_piece`, or for a partition that is gone."""
-        if min(piece.whole[1:]) >= 0:
+        topic_partition = piece.whole.topic_partition
+        is_known = min(piece.whole[1:]) >= 0
+        edges = (0, 0) if is_known else self.agreed_edges(topic_partition, options, action)
+        # Afterwards, so that what was agreed on is of this topic, too.
+        self._ensure_same(topic_partition.topic, piece.topic_id, "after this read was planned")
+        if is_known:
             return piece.wanted
-        edges = self.agreed_edges(piece.whole.topic_partition, options, action)
-        return planning.resolve(*piece, *edges, loss)
+        return planning.resolve(piece.wanted, piece.whole, *edges, loss)
 
     def read_range(
         self,
@@ -349,6 +368,24 @@ class TopicReader(abc.ABC):
 
         batches = itertools.chain.from_iterable(map(rows_of, ranges))
         return pa.RecordBatchReader.from_batches(rows.schema, batches)
+
+
+class _TopicsPlanned:
+    """`planning.Topics`, with the ids that topics had when their partitions were looked up."""
+
+    def __init__(self, reader: TopicReader) -> None:
+        self._reader = reader
+        self.ids: dict[str, str] = {}
+
+    def topic_names(self, *, internal: bool = False) -> list[str]:
+        return self._reader.topic_names(internal=internal)
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        self.ids[topic] = self._reader.topic(topic).topic_id
+        return self._reader.partitions(topic)
+
+    def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
+        return self._reader.views(partitions)
 
 
 class _OneTopic:

@@ -6,7 +6,7 @@ Spark itself is not needed for that: a plan is made of options, and a task reads
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ import pytest
 
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.consumer.topic_reader import TopicReader
-from spark_kbatch.errors import DataLossError, OffsetOutOfRangeError
+from spark_kbatch.errors import DataLossError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening import open_for_reading
 from spark_kbatch.read_config import parse_read_options
 from spark_kbatch.record.codec import RECORD_SCHEMA
@@ -313,6 +314,71 @@ def test_a_topic_that_is_gone_is_data_loss(cluster: Cluster, bounds: dict[str, s
     with pytest.raises(DataLossError, match=r"partition t-0 cannot be read: .*'t' does not exist"):
         strict.collect()
     assert lenient.collect() == {}
+
+
+def recreate(cluster: Cluster, topic: str = "t") -> None:
+    """The topic again, with more records than it had."""
+    other = Cluster(str(cluster.path))
+    other.delete_topic(topic)
+    other.create_topic(topic, partitions=3)
+    builders.write(other, {(topic, 0): [builders.batch(n=50)] * 2})
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {},
+        BOUNDED,
+        {"startingOffsetsByTimestamp": '{"t":{"0":3,"1":3,"2":3}}'},
+        {"minPartitions": 9},
+    ],
+    ids=["everything", "offsets", "times", "divided"],
+)
+def test_a_topic_that_was_created_again_since_the_plan_is_data_loss(
+    cluster: Cluster, bounds: dict[str, str]
+) -> None:
+    strict = Load(cluster, subscribe="t", **bounds)
+    lenient = Load(cluster, subscribe="t", failOnDataLoss="false", **bounds)
+    recreate(cluster)
+    for task in strict.tasks(["offset"]):
+        with pytest.raises(
+            DataLossError, match=r"t-. cannot be read: .*'t' was deleted and created"
+        ):
+            list(task)
+    assert lenient.collect() == {}
+    assert Load(cluster, subscribe="t").collect() == {0: list(range(100))}
+
+
+def test_a_topic_that_is_created_again_while_it_is_read_is_data_loss(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_kbatch.consumer.reading.FETCH_BYTES", 1)
+    cluster.create_topic("u")
+    builders.write(cluster, {("u", 0): [builders.batch(n=5)] * 6})
+    strict = Load(cluster, subscribe="u")
+    with pytest.raises(DataLossError, match="topic 'u' was deleted and created again"):
+        in_between(cluster, strict, lambda: recreate(cluster, "u"))
+    Cluster(str(cluster.path)).delete_topic("u")
+    cluster.create_topic("u")
+    builders.write(cluster, {("u", 0): [builders.batch(n=5)] * 6})
+    lenient = Load(cluster, subscribe="u", failOnDataLoss="false")
+    assert in_between(cluster, lenient, lambda: recreate(cluster, "u")) == [0, 1, 2, 3, 4]
+
+
+def test_a_topic_that_is_created_again_while_a_read_is_planned_is_said(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views = cluster.views
+
+    def slow_views(partitions: Iterable[TopicPartition]) -> Any:
+        recreate(cluster)
+        return views(partitions)
+
+    monkeypatch.setattr(cluster, "views", slow_views)
+    with pytest.raises(
+        UnknownTopicOrPartitionError, match="created again while this read was plan"
+    ):
+        Load(cluster, subscribe="t")
 
 
 # Isolation.
