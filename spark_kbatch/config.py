@@ -183,6 +183,10 @@ def _topic(_key: str, value: str) -> str:
 def _txn_app_id(key: str, value: str) -> str:
     if not 0 < len(value) <= _TXN_APP_ID_LENGTH_MAX:
         refuse(key, value, f"1 to {_TXN_APP_ID_LENGTH_MAX} characters")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        refuse(key, value, "text without lone surrogates, which UTF-8 does not have")
     return value
 
 

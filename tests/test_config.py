@@ -452,3 +452,8 @@ def test_the_table_has_one_row_for_each_option(known: tuple[Option, ...]) -> Non
     assert lines[0] == "| option | accepted | default | meaning |"
     assert [line.split("`")[1] for line in lines[2:]] == [option.key for option in known]
     assert all(line.replace(r"\|", "").count("|") == 5 for line in lines)
+
+
+def test_a_name_of_a_writer_that_utf8_does_not_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'txnAppId'.*lone surrogates"):
+        parse_write_options({"path": "/logs", "txnAppId": "caf\udce9", "txnVersion": "1"})

@@ -10,6 +10,9 @@ of them. So a read costs the same however many there were, and no read lists all
 A task that asks when the answer is gone resolves again. Its edges may be later than those of the other
 tasks of its action: that takes six hours in which no task of the action began to read.
 
+A process keeps the last answers that it has read: each task of an action asks for one partition, and
+the answer has all of them.
+
 Releases before kept answers as snapshots/NAME.json. Old ones of those are removed in the same way.
 """
 
@@ -31,6 +34,11 @@ logger = logging.getLogger(__name__)
 KEPT_MS = 6 * 3600 * 1000
 _FOLDER_MS = 10 * 60 * 1000
 _REMOVED_AT_ONCE = 100
+_REMEMBERED = 4  # answers by one process; it has the tasks of few actions at a time
+
+Answer = Mapping[TopicPartition, tuple[int, int]]
+# By path; with what the file was then. Each step on it is one of the interpreter's, replaced whole.
+_read_last: dict[Path, tuple[tuple[int, ...], Answer]] = {}
 
 
 class Agreements:
@@ -40,12 +48,10 @@ class Agreements:
         self._files, self._directory, self._now_ms = files, directory, now_ms
         self._by_name, self._by_time = directory / "by-name", directory / "by-time"
 
-    def agree(
-        self, name: str, resolve: Callable[[], Mapping[TopicPartition, tuple[int, int]]]
-    ) -> dict[TopicPartition, tuple[int, int]]:
+    def agree(self, name: str, resolve: Callable[[], Answer]) -> Answer:
         """Return what the first caller under this name resolved; the same for all later ones.
 
-        Where PATH cannot be written each caller resolves for itself.
+        Where PATH cannot be written each caller resolves for itself. What is returned is not changed.
         """
         path = self._by_name / f"{name}.json"
         try:
@@ -59,19 +65,26 @@ class Agreements:
                 # Once there is an answer it binds, whatever went wrong after it.
                 if not self._files.exists(path):
                     logger.info("each task resolves offsets for itself: %s", error)
-                    return dict(resolved)
+                    return resolved
                 agreed = self._read(path)
         return agreed
 
-    def _read(self, path: Path) -> dict[TopicPartition, tuple[int, int]]:
-        rows = parse_rows(self._files.read(path), path, str, int, int, int)
+    def _read(self, path: Path) -> Answer:
+        # An answer is never written over: what is at its path is another file, or the same answer.
+        identity = self._files.fingerprint(path)
+        known, answer = _read_last.get(path, (None, {}))
+        if identity is None or known != identity:
+            rows = parse_rows(self._files.read(path), path, str, int, int, int)
+            answer = {TopicPartition(topic, p): (start, end) for topic, p, start, end in rows}
+            if identity is not None:
+                _remember(path, identity, answer)
         now_ms = self._now_ms()
         if now_ms - self._files.modified_ms(path) > _FOLDER_MS:
             with contextlib.suppress(OSError):  # Who may only read cannot say that it is in use.
                 self._files.set_modified_ms(path, now_ms)
-        return {TopicPartition(topic, p): (start, end) for topic, p, start, end in rows}
+        return answer
 
-    def _add(self, path: Path, resolved: Mapping[TopicPartition, tuple[int, int]]) -> None:
+    def _add(self, path: Path, resolved: Answer) -> None:
         files = self._files
         text = json.dumps([[*tp, *offsets] for tp, offsets in resolved.items()])
         second = self._folder() / f"{uuid.uuid4().hex}.{path.name}"
@@ -120,3 +133,9 @@ class Agreements:
             if files.exists(path) and files.identity_at(path) == files.identity_at(second):
                 files.remove(path)
             files.remove(second)
+
+
+def _remember(path: Path, identity: tuple[int, ...], answer: Answer) -> None:
+    global _read_last
+    last = [(kept, value) for kept, value in _read_last.items() if kept != path]
+    _read_last = dict([*last[1 - _REMEMBERED :], (path, (identity, answer))])

@@ -199,7 +199,17 @@ def pack(commit: Commit) -> bytearray:
     del value["commit"]  # which is its offset
     value["version"] = _VERSION
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return plain.encode([(commit.transactional_id.encode(), text.encode())], commit.time_ms)
+    key = _utf8(commit.transactional_id)
+    return plain.encode([(key, _utf8(text))], commit.time_ms)
+
+
+def _utf8(text: str) -> bytes:
+    """Return the text; what UTF-8 does not have, a lone surrogate, as JSON escapes it.
+
+    The name of a user or of an application may hold one, and no commit shall fail for that. Inside
+    JSON it is read back as it was.
+    """
+    return text.encode(errors="backslashreplace")
 
 
 def _unpack(record: PlainRecord) -> Commit | None:

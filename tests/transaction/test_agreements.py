@@ -12,6 +12,7 @@ import pytest
 
 from spark_kbatch.log.files import Files
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.transaction import agreements as agreements_module
 from spark_kbatch.transaction.agreements import KEPT_MS, Agreements
 from tests.faults import ReadOnlyFiles
 
@@ -201,3 +202,48 @@ def test_answers_of_earlier_releases_go_some_at_a_time(path: Path, clock: Clock)
     for number in range(6):
         agreements(path, clock).agree(f"later {number}", lambda: ANSWER)
     assert sorted(file.name for file in path.iterdir()) == ["by-name", "by-time"]
+
+
+class CountedReads(Files):
+    """Files that count how often one is read."""
+
+    reads = 0
+
+    def read(self, path: Path, position: int = 0, size: int | None = None) -> bytes:
+        self.reads += 1
+        return super().read(path, position, size)
+
+
+def test_tasks_of_one_process_read_an_answer_once(path: Path, clock: Clock) -> None:
+    files = CountedReads()
+    agreements(path, clock).agree("action", lambda: ANSWER)
+    files.reads = 0
+    for _ in range(50):
+        assert agreements(path, clock, files).agree("action", not_asked) == ANSWER
+    assert files.reads <= 1
+
+
+def test_an_answer_that_took_the_place_of_one_that_is_gone_is_read(
+    path: Path, clock: Clock
+) -> None:
+    for end in range(20):
+        answer = {TopicPartition("clicks", 0): (0, end)}
+        assert agreements(path, clock).agree("action", lambda found=answer: found) == answer  # type: ignore[misc]
+        (path / "by-name" / "action.json").unlink()
+
+
+def test_few_answers_are_remembered(path: Path, clock: Clock) -> None:
+    for number in range(30):
+        agreements(path, clock).agree(f"action-{number}", lambda: ANSWER)
+    assert 0 < len(agreements_module._read_last) <= agreements_module._REMEMBERED
+    files = CountedReads()
+    assert agreements(path, clock, files).agree("action-0", not_asked) == ANSWER
+    assert files.reads == 1
+
+
+def test_an_answer_that_is_remembered_is_still_in_use(path: Path, clock: Clock) -> None:
+    agreements(path, clock).agree("action", lambda: ANSWER)
+    for _ in range(8):
+        clock.now_ms += KEPT_MS // 2
+        assert agreements(path, clock).agree("action", not_asked) == ANSWER
+        agreements(path, clock).agree(f"another-{clock.now_ms}", dict)

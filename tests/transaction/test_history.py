@@ -315,3 +315,11 @@ def test_a_record_that_makes_no_sense_is_an_error_that_names_it(
         list(cluster.history())
 
     assert f"commit 0 in __commits is damaged: {words}" in str(error.value)
+
+
+def test_text_that_is_no_utf8_does_not_stop_a_commit(cluster: Cluster) -> None:
+    odd = "caf\udce9 \\ud800 \ud800"
+    author = Author(odd, "a-query", odd)
+    write(cluster, ("clicks", 0), author=author)
+    (found,) = cluster.history()
+    assert found.author == author
