@@ -39,8 +39,12 @@ _MODE = 0o666  # the umask decides, as for any file
 
 def flushing(platform: str) -> Callable[[int], object]:
     """What brings an open file's bytes to the disk itself, on a platform as `sys.platform` names it."""
+    if platform != "darwin":
+        return os.fsync
+    import fcntl  # noqa: PLC0415  where there is none, `lock_files` comes first and says so
+
     full = getattr(fcntl, "F_FULLFSYNC", None)
-    if platform != "darwin" or full is None:
+    if full is None:
         return os.fsync
 
     def flush(descriptor: int) -> None:
