@@ -160,8 +160,15 @@ def _recovered(
     """Check what may be damaged, and write anew what is; cuts nothing."""
     if not readable_epochs(log.files, log.directory):
         logger.warning("%s is made anew from the batches", log.directory / LEADER_EPOCHS)
-        epochs = epochs_of(log.files, views_from(log, state, bases, 0))
-        write_leader_epochs(log.files, log.directory, epochs or [(state.leader_epoch, 0)])
+        views = views_from(log, state, bases, 0)
+        epochs = epochs_of(log.files, views, highest=state.leader_epoch)
+        for path, base_offset, epoch in epochs.doubtful:
+            logger.warning(
+                "%s: the batch at offset %d has leader epoch %d, which its neighbours do not have",
+                path, base_offset, epoch,
+            )  # fmt: skip
+        entries = epochs.entries or [(state.leader_epoch, 0)]
+        write_leader_epochs(log.files, log.directory, entries)
 
     after = state._replace(boot_id=boot_id())
     first = max(state.recovery_point, state.log_start_offset)
@@ -400,22 +407,67 @@ def index(files: Files, view: SegmentView, indexer: SegmentIndexer, *, rolled: b
         indexer.add_time_entry()
 
 
-def epochs_of(files: Files, views: Iterable[SegmentView]) -> list[tuple[int, int]]:
-    """(epoch, start offset) as the batches have them, an epoch only where it is above the last.
+class EpochsFound(NamedTuple):
+    """The leader epochs that batches have."""
 
-    A batch that cannot be followed hides those behind it in its segment.
+    entries: list[tuple[int, int]]  # (epoch, start offset) of each
+    doubtful: list[tuple[Path, int, int]]  # of what has another epoch: file, base offset, epoch
+
+
+def epochs_of(
+    files: Files, views: Iterable[SegmentView], *, highest: int | None = None
+) -> EpochsFound:
+    """Find where each leader epoch begins, as the batches have them.
+
+    A batch's epoch lies outside its CRC, so that some may be damaged. Epochs do not decrease: those
+    count that the most batches agree on. A batch that cannot be followed hides those behind it in its
+    segment.
+
+    Args:
+        highest: the epoch of the partition, where that is known; none is above it.
     """
-    epochs: list[tuple[int, int]] = []
+    runs: list[tuple[Path, int, int]] = []  # batches with one epoch that follow each other
+    counts: list[int] = []
     for view in views:
         path, size = view.paths.log, view.size_in_bytes
         try:
             with files.opened(path) as descriptor:
                 for _, header in walk_headers(files, descriptor, path, 0, size):
-                    if header.partition_leader_epoch > (epochs[-1][0] if epochs else -1):
-                        epochs.append((header.partition_leader_epoch, header.base_offset))
+                    epoch = header.partition_leader_epoch
+                    if epoch < 0:
+                        continue  # formats without
+                    if runs and runs[-1][2] == epoch:
+                        counts[-1] += 1
+                    else:
+                        runs.append((path, header.base_offset, epoch))
+                        counts.append(1)
         except CorruptRecordError as error:
             logger.warning("leader epochs behind a damaged batch are not known: %s", error)
-    return epochs
+    kept = _ascending([epoch for _, _, epoch in runs], counts, highest)
+    entries: list[tuple[int, int]] = []
+    for number in sorted(kept):
+        _, base_offset, epoch = runs[number]
+        if not entries or epoch > entries[-1][0]:
+            entries.append((epoch, base_offset))
+    return EpochsFound(entries, [run for number, run in enumerate(runs) if number not in kept])
+
+
+def _ascending(epochs: Sequence[int], counts: Sequence[int], highest: int | None) -> set[int]:
+    """Return the runs that do not decrease and have the most batches, by number."""
+    lasts: list[int] = []  # the smallest epoch that so many batches and one can end with
+    ends: list[int] = []  # the run that it is of
+    before: dict[int, int] = {}
+    for number, (epoch, count) in enumerate(zip(epochs, counts, strict=True)):
+        if highest is None or epoch <= highest:
+            at = bisect.bisect_right(lasts, epoch)
+            before[number] = ends[at - 1] if at else -1
+            lasts[at : at + count] = [epoch] * count
+            ends[at : at + count] = [number] * count
+    kept, number = set[int](), ends[-1] if ends else -1
+    while number >= 0:
+        kept.add(number)
+        number = before[number]
+    return kept
 
 
 def lowered(log: PartitionLog, state: LogState, base: int, position: int, offset: int) -> LogState:

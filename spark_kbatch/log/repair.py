@@ -260,7 +260,7 @@ class LogRepair:
         with contextlib.suppress(FileNotFoundError, KafkaStorageError):
             return [epoch for epoch, _ in read_leader_epochs(self._files, self._directory)]
         views = views_from(self._log, state, bases, 0)
-        return [epoch for epoch, _ in epochs_of(self._files, views)]
+        return [epoch for epoch, _ in epochs_of(self._files, views).entries]
 
     def _copy(self, source: Path, position: int, end: int, target: Path) -> None:
         self._files.remove(target)
@@ -308,15 +308,26 @@ class LogRepair:
         files, directory = self._files, self._directory
         what = "is missing"
         try:
-            if read_leader_epochs(files, directory):
+            entries = read_leader_epochs(files, directory)
+            # One that begins at the end was written ahead of its first batch and of the state.
+            if entries and all(
+                epoch <= state.leader_epoch or start >= state.log_end_offset
+                for epoch, start in entries
+            ):
                 return
-            what = "is empty"
+            what = f"has an epoch above {state.leader_epoch}, the log's" if entries else "is empty"
         except FileNotFoundError:
             pass
         except KafkaStorageError:
             what = "is damaged"
         views = views_from(self._log, state, self._bases(state), 0)
-        epochs = epochs_of(files, views) or [(state.leader_epoch, state.log_start_offset)]
+        found = epochs_of(files, views, highest=state.leader_epoch)
+        self._damaged += [
+            f"{path}: the batch at offset {offset} has leader epoch {epoch}, which its neighbours do "
+            "not have; it is left as it is, who reads it gets an error"
+            for path, offset, epoch in found.doubtful
+        ]
+        epochs = found.entries or [(state.leader_epoch, state.log_start_offset)]
         self._do(
             f"{directory / LEADER_EPOCHS} {what}: it is made from the batches",
             partial(write_leader_epochs, files, directory, epochs),

@@ -18,7 +18,9 @@ from spark_kbatch.log import recovery
 from spark_kbatch.log import state as log_state
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.files import Files
+from spark_kbatch.log.headers import SegmentView
 from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.log.recovery import epochs_of
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState, boot_id, create_state, read_state
 from spark_kbatch.model import TopicPartition
@@ -416,6 +418,36 @@ def test_leader_epochs_are_rebuilt_from_the_batches(tmp_path: Path) -> None:
     path.unlink()
     log.cut(log.state())
     assert path.read_text() == f"0\n2\n0 0\n3 {state.log_end_offset}\n"
+
+
+@pytest.mark.parametrize(
+    ("found", "kept"),
+    [
+        ([0, 0, 1, 1, 2], [0, 0, 1, 1, 2]),
+        ([0, 0, 9, 0, 0], [0, 0, 0, 0]),
+        ([0, 9, 0, 1, 1], [0, 0, 1, 1]),
+        ([5, 5, 1, 5, 6], [5, 5, 5, 6]),
+        ([1, 1, 1, 7], [1, 1, 1]),
+        ([9], []),
+        ([], []),
+    ],
+    ids=["sound", "raised", "raised early", "lowered", "above the highest", "alone", "empty"],
+)
+def test_leader_epochs_count_that_the_most_batches_agree_on(
+    tmp_path: Path, found: list[int], kept: list[int]
+) -> None:
+    log = a_log(tmp_path, batches=0)
+    data = bytearray()
+    for number, epoch in enumerate(found):
+        one = bytearray(BATCH)
+        one[:8], one[12:16] = (2 * number).to_bytes(8, "big"), epoch.to_bytes(4, "big")
+        data += one
+    path = segment_paths(log.directory, 0).log
+    path.write_bytes(data)
+    view = SegmentView(segment_paths(log.directory, 0), 0, 2 * len(found), len(data))
+    epochs = epochs_of(Files(), [view], highest=6)
+    assert [epoch for epoch, _ in epochs.entries] == sorted({*kept})
+    assert sorted([*kept, *(epoch for _, _, epoch in epochs.doubtful)]) == sorted(found)
 
 
 # Power loss.

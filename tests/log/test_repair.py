@@ -199,6 +199,42 @@ def test_what_commits_recorded_is_kept_in_a_state_that_is_made_anew(log: Partiti
     assert state.sequence > 40
 
 
+def raised(log: PartitionLog, *batches: int, epoch: int) -> None:
+    """The leader epoch of these batches of the last segment, which no CRC covers."""
+    path = segment_paths(log.directory, 16).log
+    data = bytearray(path.read_bytes())
+    for number in batches:
+        data[number * SIZE + 12 : number * SIZE + 16] = epoch.to_bytes(4, "big")
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("batch", [0, 1, 2], ids=["first", "amid", "last"])
+@pytest.mark.parametrize(
+    "text", [None, "0\n0\n", "0\n2\n0 0\n65536 18\n"], ids=["missing", "empty", "with it"]
+)
+def test_a_leader_epoch_that_is_too_high_is_damage_and_comes_into_no_checkpoint(
+    log: PartitionLog, batch: int, text: str | None
+) -> None:
+    raised(log, batch, epoch=1 << 16)
+    epochs(text)(log)
+    report = repair(log)
+    (damage,) = report.damaged
+    assert f"the batch at offset {16 + 2 * batch} has leader epoch 65536" in damage
+    assert (log.directory / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
+    assert reopened(log).state().leader_epoch == 0
+
+
+def test_a_leader_epoch_above_those_behind_it_comes_into_no_state_that_is_made_anew(
+    log: PartitionLog,
+) -> None:
+    raised(log, 1, epoch=1 << 16)
+    epochs(None)(log)
+    LOST(log)
+    repair(log)
+    assert reopened(log).state().leader_epoch == 0
+    assert (log.directory / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
+
+
 def test_batches_that_nobody_committed_may_come_with_a_lost_state(log: PartitionLog) -> None:
     path = segment_paths(log.directory, 16).log
     placed = reference.encode_batch(reference.decode_batches(BATCH), leader_epoch=0)
