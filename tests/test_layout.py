@@ -19,7 +19,7 @@ ROOT = "__init__"
 
 # From the bottom up. Parts of one layer do not know each other.
 LAYERS = (
-    {"errors", "clock", "terminal"},
+    {"errors", "clock", "terminal", "mutexes"},
     {"model"},
     {"arguments", "options", "stored_json"},
     {"topic_config"},

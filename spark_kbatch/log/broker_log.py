@@ -36,6 +36,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from spark_kbatch import mutexes
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
 from spark_kbatch.log.cuts import cut_offsets
 from spark_kbatch.log.files import Files
@@ -103,9 +104,10 @@ class BrokerLog:
         self._view: View | None = None
         self._positions = Positions(files)
         self._aborted = AbortedSearch(files)
-        self._mutex = threading.Lock()  # guards _warned_about
+        self._mutex: threading.Lock  # guards _warned_about
         self._warned_about: set[Hashable] = set()
-        self._replay_mutex = threading.Lock()  # guards what follows; before _mutex
+        self._replay_mutex: threading.Lock  # guards what follows; before _mutex
+        mutexes.make(self, "_mutex", "_replay_mutex")
         self._states: ProducerStates | None = None
         self._replayed_to = 0
         self._replayed_place: Place | None = None

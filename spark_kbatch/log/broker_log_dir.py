@@ -23,6 +23,7 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
+from spark_kbatch import mutexes
 from spark_kbatch.errors import ConfigError, InvalidTopicError, KafkaStorageError
 from spark_kbatch.log.broker_log import BrokerLog, Checkpoints
 from spark_kbatch.log.checkpoints import (
@@ -67,7 +68,8 @@ class BrokerLogDir:
         """
         self.files, self._path = files, path
         self._only, self._file = only, file
-        self._mutex = threading.Lock()  # guards _logs
+        self._mutex: threading.Lock  # guards _logs
+        mutexes.make(self, "_mutex")
         self._logs: dict[TopicPartition, BrokerLog] = {}
 
     @classmethod

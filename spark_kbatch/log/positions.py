@@ -18,6 +18,7 @@ import threading
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from spark_kbatch import mutexes
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.segment import RELATIVE_OFFSET_MAX, SegmentPaths, candidates
 from spark_kbatch.log.segment_scan import valid_batch_at
@@ -37,7 +38,8 @@ class Positions:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._mutex = threading.Lock()  # guards _known
+        self._mutex: threading.Lock  # guards _known
+        mutexes.make(self, "_mutex")
         self._known: dict[tuple[int, ...], list[tuple[int, int]]] = {}  # ascending
 
     def begin(self, segment: OpenSegment, offset: int) -> int:

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from spark_kbatch import mutexes
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.log.checkpoints import read_meta_properties
 from spark_kbatch.log.files import Files
@@ -50,7 +51,8 @@ class LogDirs:
 
     def __init__(self, files: Files, metadata: Metadata, monotonic_ms: Callable[[], int]) -> None:
         self._files, self._metadata, self._monotonic_ms = files, metadata, monotonic_ms
-        self._mutex = threading.Lock()  # guards the next two; innermost
+        self._mutex: threading.Lock  # guards the next two; innermost
+        mutexes.make(self, "_mutex")
         self._offline: dict[int, _Offline] = {}
         self._identities: dict[int, tuple[int, int]] = {}  # of directories that were looked at
 

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from spark_kbatch import mutexes
 from spark_kbatch.errors import (
     ConfigError,
     KafkaStorageError,
@@ -57,7 +58,8 @@ class Partitions:
         self._now_ms = now_ms
         self.dirs = LogDirs(files, metadata, monotonic_ms)
         self.deletions = Deletions(files, metadata, self.dirs)
-        self._mutex = threading.Lock()  # of whoever changes _partitions; innermost
+        self._mutex: threading.Lock  # of whoever changes _partitions; innermost
+        mutexes.make(self, "_mutex")
         self._partitions: dict[TopicPartition, Partition] = {}
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
