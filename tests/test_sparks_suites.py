@@ -103,7 +103,7 @@ KafkaMicroBatchSourceSuite: streams
     M28     minPartitions within foreachBatch
             spark/test_stream_reader::test_only_the_columns_that_are_named_come_and_as_many_tasks_as_are_asked_for
     M29     a time that Spark's timestamp does not hold
-            spark/test_rows::test_a_time_that_spark_cannot_hold_is_an_error_that_names_it_and_its_topic
+            consumer/test_rows::test_a_time_that_spark_cannot_hold_is_an_error_that_names_it_and_its_topic
     M30     which of two implementations is taken
             not here: there is one
     M31     minPartitions makes tasks; what is no such number is refused
