@@ -183,8 +183,8 @@ class RecordTooLargeError(KBatchError):
 
     def __str__(self) -> str:
         remedy = (
-            "a topic keeps the limit that it was created with: write to a new topic with a larger "
-            f"{self.option}, or write smaller values"
+            f"raise the topic's {self.option} with `kbatch alter-topic` or `alter_topic`, or write "
+            "smaller values"
             if self.option in ("max.message.bytes", "segment.bytes")
             else f"raise {self.option}, or write smaller values"
         )
@@ -217,8 +217,8 @@ class InvalidTimestampError(KBatchError):
             return (
                 f"a record for topic {self.topic!r} has the time {self.timestamp_ms} ms, "
                 f"{abs(distance)} ms {side} now ({self.now_ms}), more than {self.option}="
-                f"{self.limit_ms}; a topic keeps the limit that it was created with: write to a new "
-                f"topic with a larger {self.option}, or write other times"
+                f"{self.limit_ms}; raise that with `kbatch alter-topic` or `alter_topic`, or write "
+                "other times"
             )
         if self.topic:
             return (
@@ -229,8 +229,8 @@ class InvalidTimestampError(KBatchError):
             )
         if self.timestamp_ms > 0:
             return (
-                f"a record's timestamp is {self.timestamp_ms} ms; accepted: at most {2**63 - 1} ms, "
-                "the largest number of 64 bits"
+                f"a record's timestamp is {self.timestamp_ms} ms; accepted: at most "
+                f"{(2**63 - 1) // 1000} ms, the latest time that microseconds in 64 bits hold"
             )
         return (
             f"column 'timestamp' holds {self.timestamp_ms} ms, a time before 1970-01-01T00:00:00Z; "

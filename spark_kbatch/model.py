@@ -24,6 +24,11 @@ class TopicPartition(NamedTuple):
 PartitionKey = TypeVar("PartitionKey", bound=tuple[str, int])
 
 
+# The latest time of a record that a timestamp of microseconds holds, as Spark's and Arrow's are: no
+# producer writes a later one, because no read could show it.
+TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
+
+
 class OffsetRange(NamedTuple):
     """Offsets [start, end) of a partition; EARLIEST and LATEST stand for bounds not yet known."""
 

@@ -32,6 +32,7 @@ from spark_kbatch.errors import (
     ProducerForkedError,
     RecordTooLargeError,
 )
+from spark_kbatch.model import TIMESTAMP_MS_MAX
 from spark_kbatch.producer.accumulator import AccumulatorConfig, RecordAccumulator
 from spark_kbatch.producer.batch import ProducerBatch
 from spark_kbatch.producer.buffer_pool import BufferPool
@@ -49,7 +50,7 @@ from spark_kbatch.producer.sender import Sender, SenderConfig, Transport
 from spark_kbatch.producer.sequences import Sequences
 from spark_kbatch.producer_config import ProducerConfig
 from spark_kbatch.record import columns as arrow
-from spark_kbatch.record.builder import INT64_MAX, RECORD_OVERHEAD_MAX
+from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX
 from spark_kbatch.record.columns import HEADER_OVERHEAD_MAX, Array, Columns
 from spark_kbatch.record.compression import CODECS
 from spark_kbatch.record.header import MAGIC, NO_TIMESTAMP, RECORD_BATCH_OVERHEAD
@@ -197,7 +198,8 @@ class Producer:
 
         Raises:
             ConfigError: an argument that no record can have.
-            InvalidTimestampError: a time before 1970, past 64 bits, or past the topic's limits.
+            InvalidTimestampError: a time before 1970, one that no timestamp of microseconds holds, or
+                one past the topic's limits.
             UnknownTopicOrPartitionError: no such topic or partition.
             ProducerClosedError: the producer is closed.
             ProducerForkedError: called in a child of the process that made the producer.
@@ -207,7 +209,7 @@ class Producer:
         # Every argument is checked before anything changes.
         _ensure_topic(topic)
         timestamp = now_ms if timestamp_ms is None else _integer("timestamp_ms", timestamp_ms)
-        if not NO_TIMESTAMP <= timestamp <= INT64_MAX:
+        if not NO_TIMESTAMP <= timestamp <= TIMESTAMP_MS_MAX:
             raise InvalidTimestampError(timestamp)
         key_bytes, value_bytes = _bytes("key", key), _bytes("value", value)
         header_bytes = [] if isinstance(headers, tuple) and not headers else _headers(headers)

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from spark_kbatch import kernels
 from spark_kbatch.errors import ConfigError, InvalidTimestampError
+from spark_kbatch.model import TIMESTAMP_MS_MAX
 from spark_kbatch.record.header import MIN_RECORD_SIZE, NO_TIMESTAMP
 
 Array = np.ndarray[Any, Any]
@@ -268,7 +269,8 @@ def timestamps_ms(array: pa.Array | None, rows_count: int, now_ms: int) -> Array
     """Record times in ms, int64[n]: floored, nulls and an absent column as `now_ms`.
 
     Raises:
-        InvalidTimestampError: a time before 1970 other than -1 ms, or one that is no int64 in ms.
+        InvalidTimestampError: a time before 1970 other than -1 ms, or one that no timestamp of
+            microseconds holds.
     """
     if array is None or array.type.id == _NULL:
         return frozen(np.full(rows_count, now_ms, np.int64))
@@ -288,6 +290,8 @@ def timestamps_ms(array: pa.Array | None, rows_count: int, now_ms: int) -> Array
         times = np.where(valid, times, now_ms)
     if np.minimum.reduce(times) < NO_TIMESTAMP:
         raise InvalidTimestampError(int(times.min()))
+    if np.maximum.reduce(times) > TIMESTAMP_MS_MAX:
+        raise InvalidTimestampError(int(times.max()))
     return frozen(times)
 
 
