@@ -56,7 +56,7 @@ class Agreements:
         path = self._by_name / f"{name}.json"
         try:
             agreed = self._read(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             resolved = resolve()
             try:
                 self._add(path, resolved)

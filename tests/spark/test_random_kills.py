@@ -297,7 +297,7 @@ def all_held(path: Path, topic: str) -> list[list[str]]:
     """The values of each partition, of one moment; offsets are dense."""
     with spark_kbatch.open(str(path)) as cluster:
         values: list[list[str]] = [[] for _ in cluster.partitions(topic)]
-        for batch in cluster.read(topic, columns=["offset", "value"]):
+        for batch in cluster.read(topic, columns=["partition", "offset", "value"]):
             for partition, offset, value in zip(*batch.to_pydict().values(), strict=True):
                 assert offset == len(values[partition])
                 values[partition].append(value.decode())
