@@ -217,9 +217,10 @@ def a_cluster(
 
 def bench_by_partitions(memory_path: Path) -> None:
     clusters = [a_cluster(memory_path, n, partitions=n) for n in (10, 100, 1000, 4000)]
-    commits = (commit, commit_again)  # each records where all partitions of its topics end
-    flat = [one for one in ON_ONE if one not in commits]
-    found = measure("partitions of the topic", clusters, flat=flat, linear=(*commits, *ON_ALL))
+    # A commit records where all partitions of its topics end; a read looks which partitions there are.
+    of_all = (commit, commit_again, read_the_last)
+    flat = [one for one in ON_ONE if one not in of_all]
+    found = measure("partitions of the topic", clusters, flat=flat, linear=(*of_all, *ON_ALL))
     milliseconds = found["commit_again", 4000]
     Console(width=110).print(
         f"a commit of one record into a topic of 4,000 partitions: {milliseconds:.3g} ms, "
