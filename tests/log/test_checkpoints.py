@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from spark_kbatch.log.checkpoints import (
     PARTITION_METADATA,
     RECOVERY_POINTS,
     MetaProperties,
+    random_id,
     read_leader_epochs,
     read_meta_properties,
     read_offset_checkpoint,
@@ -198,3 +200,9 @@ _texts = st.text(st.characters(max_codepoint=0xD7FF), max_size=8)
 def test_what_java_stores_is_what_is_read(stored: dict[str, str]) -> None:
     text = "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in stored.items())
     assert checkpoints._properties(text) == stored
+
+
+def test_no_id_looks_like_a_flag_of_kafkas_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = iter([uuid.UUID(int=0xF8 << 120), uuid.UUID(int=0xFB << 120), uuid.UUID(int=7)])
+    monkeypatch.setattr(uuid, "uuid4", lambda: next(drawn))
+    assert random_id() == "AAAAAAAAAAAAAAAAAAAABw"
