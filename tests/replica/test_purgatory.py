@@ -55,6 +55,15 @@ def test_what_is_satisfied_is_answered_at_once_and_not_watched(purgatory: Purgat
     assert (operation.answers, operation.tries, len(purgatory)) == (1, 1, 0)
 
 
+def test_only_the_first_completion_says_that_it_was_the_one() -> None:
+    operation = Waiting(lambda: True)
+    assert operation.force_complete()
+    assert not operation.force_complete()
+    assert not operation.try_complete()
+
+    assert operation.answers == 1
+
+
 def test_what_happens_between_the_first_try_and_the_watching_is_seen(
     purgatory: Purgatory[str],
 ) -> None:

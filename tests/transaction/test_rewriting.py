@@ -89,6 +89,16 @@ def test_the_last_sequence_of_each_id_stays_and_jobs_without_one_are_dropped(
     assert ends(cluster) == [10, 10]
 
 
+def test_a_log_that_is_smaller_is_left_as_it_is(
+    cluster: Cluster, rewrites_at: Callable[[int], None]
+) -> None:
+    write(cluster, "a", 0)
+    size = cluster.manager.log(TRANSACTION_STATE).state().segment_size
+    rewrites_at(3 * size)
+    write(cluster, "job")
+    assert ids(cluster) == [("a", 0), ("a", 0), ("job", -1), ("job", -1)]  # prepared, complete
+
+
 def test_notes_hold_though_the_log_was_rewritten(
     cluster: Cluster, rewrites_at: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
