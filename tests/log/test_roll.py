@@ -272,7 +272,7 @@ def test_times_within_the_limits_are_taken(times: list[int]) -> None:
     [
         pytest.param(
             [NOW - 101], f"{NOW - 101} ms, 101 ms before now ({NOW}), more than "
-            "message.timestamp.before.max.ms=100; a topic keeps", id="too old",
+            "message.timestamp.before.max.ms=100; raise that with", id="too old",
         ),
         pytest.param(
             [NOW + 11], "11 ms after now", id="too new",
