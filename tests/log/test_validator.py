@@ -125,7 +125,7 @@ def test_a_batch_may_be_as_large_as_the_topic_allows_and_no_larger(option: str) 
     with pytest.raises(RecordTooLargeError) as error:
         check(GOOD, config=TopicConfig(**{field: SIZE - 1}))
     assert (error.value.size_in_bytes, error.value.limit) == (SIZE, SIZE - 1)
-    assert f"write to a new topic with a larger {option}" in str(error.value)
+    assert f"raise the topic's {option} with" in str(error.value)
 
 
 def test_the_cluster_itself_may_write_control_batches_and_any_sequence() -> None:
