@@ -53,6 +53,8 @@ def test_a_topic_keeps_what_its_settings_say(spark: SparkSession, tmp_path: Path
 
 def test_a_task_refuses_times_past_the_topics_limits(spark: SparkSession, tmp_path: Path) -> None:
     limit = {"topic": "t", "message_timestamp_before_max_ms": 1000}
-    with pytest.raises(Exception, match=r"more than message\.timestamp\.before\.max\.ms=1000; raise that"):
+    with pytest.raises(
+        Exception, match=r"more than message\.timestamp\.before\.max\.ms=1000; raise that"
+    ):
         save(frame_of(spark, builders.rows(n=10)), tmp_path / "c", **limit)
     assert load(spark, tmp_path / "c", subscribe="t").count() == 0
