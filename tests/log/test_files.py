@@ -277,3 +277,11 @@ def test_the_time_of_another_users_file_is_set_to_now(
 
     assert before_ms == 0
     assert Files().modified_ms(path) > 1000
+
+
+def test_a_fifo_among_many_files_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    os.mkfifo(tmp_path / "fifo")
+    paths = [str(tmp_path / name) for name in ("file", "fifo", "none", "file")]
+
+    assert list(Files().read_each(paths, 3)) == [b"123", b"", b"", b"123"]
