@@ -8,22 +8,35 @@
 A crash says where it was, and has the disk that is left; look at it with `crash.files()`. What is
 left of a loss of power is chosen by a seed, the same for the same seed and step. After a loss of
 power the machine has another boot id: `crash.met` makes it so while somebody looks.
+
+`make soak` has a crash at every step, `make test` at every second one, the first and the last included.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 from spark_kbatch.log import state as log_state
 from tests.disk import Disk, DiskFiles
 from tests.faults import CAN_BE_TORN, Fault, Killed, SimulatedProcess
 
 Work = Callable[[SimulatedProcess], object]
+
+STRIDE = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else 2
+T = TypeVar("T")
+
+
+def sample(steps: Sequence[T], stride: int = STRIDE) -> list[T]:
+    """Return every `stride`th of these, the first and the last included."""
+    return [step for at, step in enumerate(steps) if at % stride == 0 or at == len(steps) - 1]
 
 
 @dataclass(frozen=True)
@@ -102,27 +115,30 @@ class Recording:
         self.steps = [*recorder.steps, "the end"]
         self._disks = [*recorder.disks, recorder.disk.copy()]
 
-    def kills(self) -> Iterator[Crash]:
+    def kills(self, stride: int = STRIDE) -> Iterator[Crash]:
         """Those that differ: most locks and flushes change nothing."""
-        last = None
+        last, different = None, []
         for at, (step, disk) in enumerate(zip(self.steps, self._disks, strict=True)):
             found = disk.contents()
             if found != last:
-                yield Crash(f"killed before step {at}: {step}", at, disk)
+                different.append(Crash(f"killed before step {at}: {step}", at, disk))
             last = found
+        yield from sample(different, stride)
 
     def torn_kills(self, seed: int = 0) -> Iterator[Crash]:
         """Each is a run of its own."""
-        for at, step in enumerate(self.steps):
-            if step.split()[0] in CAN_BE_TORN:
-                process = SimulatedProcess(self._before.copy(), Fault(at, torn=True, seed=seed))
-                assert killed(self._work, process)
-                where = f"killed within step {at}, seed {seed}: {step}"
-                yield Crash(where, at, process.disk.copy())
+        torn = [at for at, step in enumerate(self.steps) if step.split()[0] in CAN_BE_TORN]
+        for at in sample(torn):
+            process = SimulatedProcess(self._before.copy(), Fault(at, torn=True, seed=seed))
+            assert killed(self._work, process)
+            where = f"killed within step {at}, seed {seed}: {self.steps[at]}"
+            yield Crash(where, at, process.disk.copy())
 
-    def power_losses(self, seed: int = 0) -> Iterator[Crash]:
+    def power_losses(self, seed: int = 0, stride: int = STRIDE) -> Iterator[Crash]:
         """One for each step."""
-        for at, (step, disk) in enumerate(zip(self.steps, self._disks, strict=True)):
+        for at, step, disk in sample(
+            [*zip(count(), self.steps, self._disks, strict=False)], stride
+        ):
             rng = random.Random(f"{seed} {at}")
             where = f"power lost before step {at}, seed {seed}: {step}"
             yield Crash(where, at, disk.after_power_loss(rng), power_lost=True)

@@ -26,6 +26,7 @@ from spark_kbatch.read_config import parse_read_options
 from spark_kbatch.replica.metadata import Probe, absolute_path
 from spark_kbatch.topic_config import TopicConfig
 from tests import builders
+from tests.crashes import sample
 from tests.faults import Fault, FaultyFiles, ReadOnlyFiles, died, run_child
 
 CLUSTER_FOLDERS = {"broker-0", "locks", "snapshots", "staging-0", "topics"}
@@ -262,7 +263,7 @@ def test_creation_that_died_is_taken_over(tmp_path: Path, torn: bool) -> None:
     dry_run = FaultyFiles()
     create(tmp_path / "dry-run", dry_run)
     assert len(dry_run.steps) > 20
-    for step in range(len(dry_run.steps)):
+    for step in sample(range(len(dry_run.steps))):
         path = tmp_path / f"cluster-{step}"
         assert died(lambda path=path, step=step: create(path, FaultyFiles(Fault(step, torn=torn))))
         cluster = create(path)

@@ -197,7 +197,7 @@ def test_a_stream_and_a_producer_survive_random_kills(
 
 
 @pytest.mark.parametrize(
-    ("micro_batches", "kills"), [(6, 2), pytest.param(200, 20, marks=pytest.mark.slow)]
+    ("micro_batches", "kills"), [(4, 1), pytest.param(200, 20, marks=pytest.mark.slow)]
 )
 def test_a_stream_between_topics_copies_all_and_nothing_twice(
     tmp_path: Path, drivers: Drivers, micro_batches: int, kills: int

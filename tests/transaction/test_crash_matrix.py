@@ -109,7 +109,7 @@ def test_the_job_does_everything_that_a_commit_can_do(job: Recording) -> None:
 
 
 def test_every_step_of_the_table_has_its_cases(job: Recording) -> None:
-    steps = {step_of(crash, job) for crash in job.power_losses()}
+    steps = {step_of(crash, job) for crash in job.power_losses(stride=1)}
     assert steps | {"abort", "roll forward", "gc", "rewrite"} == set(table())
 
 
@@ -233,7 +233,7 @@ def test_rolling_forward_may_crash_at_any_step_as_well(
 def test_rolling_forward_may_crash_wherever_the_committer_did(
     scenario: Scenario, job: Recording
 ) -> None:
-    crashes = undone(job.kills())
+    crashes = undone(job.kills(stride=1))
     assert len(crashes) > len(scenario.partitions)  # a state each
     for crash in crashes[1:]:
         ensure_rolling_forward_may_crash(scenario, job, crash, power_losses=False, by=0)

@@ -308,10 +308,13 @@ def test_a_committer_may_die_at_any_step_and_a_disk_with_it(
         ensure_equal_replicas(survivor)
 
 
-def test_the_last_replica_may_fail_behind_the_commit_point(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "every", [pytest.param(3, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+)
+def test_the_last_replica_may_fail_behind_the_commit_point(tmp_path: Path, every: int) -> None:
     """Nobody else has what was decided, so its state is kept until its disk is back."""
     outcomes = set()
-    for folder, step in cases(tmp_path, every=1):
+    for folder, step in cases(tmp_path, every):
         disks, clock = FailsLater(), Clock()
         cluster = with_clock(a_replicated_cluster(folder, disks, partitions=2), clock)
         write(cluster, OLD, clock)
