@@ -56,10 +56,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from spark_kbatch import arguments
 from spark_kbatch.broker import BrokerLogs
 from spark_kbatch.cluster import Cluster, StrPath
-from spark_kbatch.config import parse_foreign_end
 from spark_kbatch.errors import (
     BufferExhaustedError,
     CommitError,
@@ -82,7 +80,9 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, PartitionInfo, TopicPartition
 from spark_kbatch.opening import open_for_reading
-from spark_kbatch.topic_config import Topic, TopicConfig
+from spark_kbatch.options import arguments
+from spark_kbatch.options.topic import Topic, TopicConfig
+from spark_kbatch.options.write import parse_foreign_end
 from spark_kbatch.transaction.history import Commit
 
 if TYPE_CHECKING:

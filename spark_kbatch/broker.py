@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from spark_kbatch import arguments
-from spark_kbatch.config import parse_foreign_end
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.log.broker_log import BrokerLog, Checkpoints
@@ -25,9 +23,11 @@ from spark_kbatch.model import (
     PartitionInfo,
     TopicPartition,
 )
-from spark_kbatch.read_config import ReadOptions
+from spark_kbatch.options import arguments
+from spark_kbatch.options.read import ReadOptions
+from spark_kbatch.options.topic import Topic, TopicConfig
+from spark_kbatch.options.write import parse_foreign_end
 from spark_kbatch.record.header import LogRead
-from spark_kbatch.topic_config import Topic, TopicConfig
 
 _NEAREST = 5
 # By name, not by the underscores: a user's topic may begin with them too.

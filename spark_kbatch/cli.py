@@ -40,18 +40,18 @@ from rich.table import Table
 from spark_kbatch import __version__
 from spark_kbatch.broker import BrokerLogs
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import (
+from spark_kbatch.errors import KBatchError
+from spark_kbatch.model import IsolationLevel, TopicPartition
+from spark_kbatch.opening import open_for_reading
+from spark_kbatch.options.option import INT_MAX
+from spark_kbatch.options.topic import topic_key
+from spark_kbatch.options.write import (
     FOREIGN_ENDS,
     MAX_DECOMPRESSED_BATCH_BYTES,
     STAGING_RETENTION_MS,
 )
-from spark_kbatch.errors import KBatchError
-from spark_kbatch.model import IsolationLevel, TopicPartition
-from spark_kbatch.opening import open_for_reading
-from spark_kbatch.options import INT_MAX
 from spark_kbatch.replica.manager import ensure_not_internal
 from spark_kbatch.terminal import LogFormatter, cell, field, to_json, visible
-from spark_kbatch.topic_config import topic_key
 from spark_kbatch.transaction.history import Commit
 
 _foreign_end = click.option(

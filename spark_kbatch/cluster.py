@@ -19,14 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spark_kbatch import arguments
 from spark_kbatch.clock import now_ms
-from spark_kbatch.config import (
-    STAGING_RETENTION_MS,
-    WriteOptions,
-    ensure_codec_exists,
-    parse_folders,
-)
 from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import (
@@ -47,8 +40,22 @@ from spark_kbatch.model import (
     PartitionKey,
     TopicPartition,
 )
-from spark_kbatch.options import LONG_MAX, MiB
-from spark_kbatch.read_config import ReadOptions
+from spark_kbatch.options import arguments
+from spark_kbatch.options.option import LONG_MAX, MiB
+from spark_kbatch.options.read import ReadOptions
+from spark_kbatch.options.topic import (
+    Topic,
+    TopicConfig,
+    parse_topic_options,
+    topic_fields,
+    topic_key,
+)
+from spark_kbatch.options.write import (
+    STAGING_RETENTION_MS,
+    WriteOptions,
+    ensure_codec_exists,
+    parse_folders,
+)
 from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica import administration, overview
 from spark_kbatch.replica.fetching import CONSUMER_REPLICA_ID, FetchInfo, OnFetched
@@ -59,13 +66,6 @@ from spark_kbatch.replica.overview import LogDirInfo
 from spark_kbatch.replica.partition_view import ReplicaInfo, StateView
 from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.replica.producing import OnComplete
-from spark_kbatch.topic_config import (
-    Topic,
-    TopicConfig,
-    parse_topic_options,
-    topic_fields,
-    topic_key,
-)
 from spark_kbatch.transaction import (
     COMMITS_TOPIC,
     INTERNAL_TOPIC_CONFIG,
@@ -752,8 +752,8 @@ class Cluster(TopicReader):
         Raises:
             ConfigError: an unknown option, one without meaning here, or a bad value.
         """
+        from spark_kbatch.options.producer import parse_producer_options  # noqa: PLC0415
         from spark_kbatch.producer.producer import Producer  # noqa: PLC0415  above
-        from spark_kbatch.producer_config import parse_producer_options  # noqa: PLC0415
         from spark_kbatch.transports import LocalLog  # noqa: PLC0415
 
         self.metadata.ensure_exists()

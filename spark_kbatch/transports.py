@@ -14,16 +14,16 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from spark_kbatch.config import WriteOptions
 from spark_kbatch.errors import RecordTooLargeError
 from spark_kbatch.model import AppendResult, TopicPartition
-from spark_kbatch.options import INT_MAX
+from spark_kbatch.options.option import INT_MAX
+from spark_kbatch.options.producer import ProducerConfig
+from spark_kbatch.options.topic import Topic
+from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceBatch, ProduceRequest
-from spark_kbatch.producer_config import ProducerConfig
 from spark_kbatch.record.header import MAGIC
 from spark_kbatch.record.message_set import MessageSet, down_convert
-from spark_kbatch.topic_config import Topic
 from spark_kbatch.transaction.staging import Extent, ReplicatedStaging
 
 # Smaller ones hold too few records to be worth a header.

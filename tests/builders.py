@@ -17,8 +17,8 @@ from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import codec
-from spark_kbatch.topic_config import TopicConfig
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.staging import Extent
 from tests.reference import Record, decode_batches, encode_batch, read_header

@@ -17,8 +17,8 @@ from spark_kbatch.cli import cli
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import AppendOrigin, TopicPartition
+from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import codec
-from spark_kbatch.topic_config import TopicConfig
 from tests import builders
 from tests.log.histories import data_batch, marker_batch
 

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 import spark_kbatch
-from spark_kbatch.config import parse_write_options
 from spark_kbatch.consumer.rows import ROW_SCHEMA
 from spark_kbatch.errors import (
     ConfigError,
@@ -20,7 +19,8 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.topic_config import TopicConfig
+from spark_kbatch.options.topic import TopicConfig
+from spark_kbatch.options.write import parse_write_options
 from tests import builders
 from tests.builders import batch, to_records
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_kbatch.config import WRITE_OPTIONS, parse_write_options
-from spark_kbatch.producer_config import PRODUCER_OPTIONS, parse_producer_options
+from spark_kbatch.options.producer import PRODUCER_OPTIONS, parse_producer_options
+from spark_kbatch.options.write import WRITE_OPTIONS, parse_write_options
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 OLD_JAVA = "1.8"

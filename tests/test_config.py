@@ -6,16 +6,21 @@ from typing import Any
 
 import pytest
 
-from spark_kbatch.config import WRITE_OPTIONS, WriteOptions, parse_write_options
 from spark_kbatch.errors import ConfigError, InvalidTopicError
-from spark_kbatch.options import FORBIDDEN_KAFKA_KEYS, IGNORED_KAFKA_KEYS, Option, options_markdown
-from spark_kbatch.read_config import READ_OPTIONS, ReadOptions, parse_read_options
-from spark_kbatch.topic_config import (
+from spark_kbatch.options.option import (
+    FORBIDDEN_KAFKA_KEYS,
+    IGNORED_KAFKA_KEYS,
+    Option,
+    options_markdown,
+)
+from spark_kbatch.options.read import READ_OPTIONS, ReadOptions, parse_read_options
+from spark_kbatch.options.topic import (
     TOPIC_OPTIONS,
     TopicConfig,
     ensure_valid_topic,
     parse_topic_config,
 )
+from spark_kbatch.options.write import WRITE_OPTIONS, WriteOptions, parse_write_options
 
 WRITE = {"path": "/data"}
 READ = {"path": "/data", "subscribe": "events"}

@@ -26,7 +26,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.log.checkpoints import random_id, write_meta_properties, write_partition_metadata
 from spark_kbatch.log.files import Files
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.topic_config import TopicConfig
+from spark_kbatch.options.topic import TopicConfig
 from tests import builders
 from tests.faults import Fault, FaultyFiles, died
 from tests.reference import Record, decode_batches, decode_messages, read_header, split_batches

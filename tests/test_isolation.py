@@ -23,7 +23,7 @@ from spark_kbatch.model import (
     OffsetRange,
     TopicPartition,
 )
-from spark_kbatch.read_config import parse_read_options
+from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.record.header import LogRead, walk
 from tests import builders
 from tests.consumer.topics import ALog, TopicsInMemory

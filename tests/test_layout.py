@@ -161,10 +161,10 @@ from pathlib import Path
 
 import spark_kbatch
 from spark_kbatch.opening import open_for_reading
-from spark_kbatch.config import parse_write_options
+from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.read_config import parse_read_options
+from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.record import plain
 from spark_kbatch.record.header import walk
 from tests import builders, reference
@@ -200,7 +200,7 @@ WHAT_ONLY_WRITERS_AND_TASKS_NEED = """
 import sys
 
 from spark_kbatch.opening import open_topics
-from spark_kbatch.read_config import parse_read_options
+from spark_kbatch.options.read import parse_read_options
 
 options = parse_read_options({"path": sys.argv[1], "subscribe": "events", "minPartitions": "3"})
 assert len(open_topics(options).plan(options)) == 3

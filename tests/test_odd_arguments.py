@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 import spark_kbatch
 from spark_kbatch import BrokerLogs, Cluster, TopicPartition
 from spark_kbatch.errors import ClosedError, ConfigError, KBatchError, ProducerClosedError
+from spark_kbatch.options.producer import PRODUCER_OPTIONS
 from spark_kbatch.producer.futures import ArrowFuture, RecordFuture
 from spark_kbatch.producer.producer import Producer
-from spark_kbatch.producer_config import PRODUCER_OPTIONS
 from tests import builders
 
 SOON = 20.0

@@ -13,7 +13,6 @@ import pytest
 
 from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import parse_write_options
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -29,9 +28,10 @@ from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.truncation import truncate_to
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import TopicConfig
+from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.record import codec
 from spark_kbatch.record.header import walk
-from spark_kbatch.topic_config import TopicConfig
 from tests import builders, reference
 from tests.reference import Record
 

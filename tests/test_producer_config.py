@@ -10,11 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.producer_config import (
-    PRODUCER_OPTIONS,
-    ProducerConfig,
-    parse_producer_options,
-)
+from spark_kbatch.options.producer import PRODUCER_OPTIONS, ProducerConfig, parse_producer_options
 
 
 def test_without_options_everything_is_as_in_kafka() -> None:

@@ -15,7 +15,6 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster, TopicConfig, TopicPartition
-from spark_kbatch.config import parse_write_options
 from spark_kbatch.errors import (
     ClosedError,
     ConfigError,
@@ -23,7 +22,8 @@ from spark_kbatch.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.options import PATH
+from spark_kbatch.options.option import PATH
+from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.writer import Job
 from tests import builders
 

@@ -12,8 +12,8 @@ import pytest
 
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import EARLIEST, LATEST, IsolationLevel, TopicPartition
-from spark_kbatch.options import Option
-from spark_kbatch.read_config import (
+from spark_kbatch.options.option import Option
+from spark_kbatch.options.read import (
     READ_OPTIONS,
     Assign,
     Offsets,

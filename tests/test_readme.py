@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import pytest
 
-from spark_kbatch.config import WRITE_OPTIONS
-from spark_kbatch.options import Option, ignored_markdown, options_markdown
-from spark_kbatch.producer_config import PRODUCER_OPTIONS
-from spark_kbatch.read_config import READ_OPTIONS
+from spark_kbatch.options.option import Option, ignored_markdown, options_markdown
+from spark_kbatch.options.producer import PRODUCER_OPTIONS
+from spark_kbatch.options.read import READ_OPTIONS
+from spark_kbatch.options.write import WRITE_OPTIONS
 from tests.conftest import SHORT_LIVED_SPARK
 
 README = Path(__file__).resolve().parent.parent / "README.md"

@@ -11,9 +11,9 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import parse_write_options
 from spark_kbatch.errors import InvalidTimestampError
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.write import parse_write_options
 from tests import builders
 from tests.reference import Record, split_batches
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from spark_kbatch import arguments
 from spark_kbatch.errors import ConfigError, OffsetOutOfRangeError
 from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, TopicPartition
+from spark_kbatch.options import arguments
 
 # Where a range begins or ends: for all partitions, or by their numbers.
 OffsetBound = int | str | Mapping[int, int | str]

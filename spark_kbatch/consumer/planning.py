@@ -34,7 +34,7 @@ from spark_kbatch.model import (
     OffsetRange,
     TopicPartition,
 )
-from spark_kbatch.read_config import (
+from spark_kbatch.options.read import (
     Assign,
     Bound,
     NoMatch,

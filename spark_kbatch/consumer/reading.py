@@ -12,9 +12,9 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-from spark_kbatch.config import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
 from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, TopicPartition
+from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import codec
 from spark_kbatch.record.control import read_marker
 from spark_kbatch.record.header import NO_PRODUCER_ID, BatchHeader, LogRead, ensure_valid

@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_kbatch import arguments
 from spark_kbatch.errors import ConfigError, InvalidTimestampError
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options import arguments
 from spark_kbatch.record.codec import RECORD_SCHEMA
 
 ROW_SCHEMA = pa.schema(

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from spark_kbatch.consumer.planning import LogView, number
 from spark_kbatch.model import OffsetRange, TopicPartition
-from spark_kbatch.read_config import ReadOptions
+from spark_kbatch.options.read import ReadOptions
 
 PIECE_BYTES = 128 << 20
 

@@ -27,8 +27,8 @@ from typing import Any, NoReturn
 
 from spark_kbatch.errors import ConfigError, InvalidTopicError
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.options import INT_MAX, LONG_MAX
-from spark_kbatch.topic_config import ensure_valid_topic
+from spark_kbatch.options.option import INT_MAX, LONG_MAX
+from spark_kbatch.options.topic import ensure_valid_topic
 
 KBATCH_KEY = "@kbatch"
 _PARTITION = re.compile("[0-9]{1,10}")

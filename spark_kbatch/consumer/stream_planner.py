@@ -33,8 +33,8 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import LogOffsets, OffsetRange, TopicPartition
-from spark_kbatch.read_config import ReadOptions, Subscribe
-from spark_kbatch.topic_config import Topic
+from spark_kbatch.options.read import ReadOptions, Subscribe
+from spark_kbatch.options.topic import Topic
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,6 @@ from typing import Any, NoReturn, Self
 
 import pyarrow as pa
 
-from spark_kbatch import arguments
-from spark_kbatch.config import MAX_DECOMPRESSED_BATCH_BYTES, parse_isolation_level
 from spark_kbatch.consumer import offset_bounds, planning, reading, splits
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.consumer.offset_bounds import OffsetBound
@@ -37,10 +35,12 @@ from spark_kbatch.model import (
     PartitionKey,
     TopicPartition,
 )
-from spark_kbatch.options import INT_MAX
-from spark_kbatch.read_config import ReadOptions
+from spark_kbatch.options import arguments
+from spark_kbatch.options.option import INT_MAX
+from spark_kbatch.options.read import ReadOptions
+from spark_kbatch.options.topic import Topic
+from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES, parse_isolation_level
 from spark_kbatch.record.header import NO_TIMESTAMP, LogRead
-from spark_kbatch.topic_config import Topic
 
 
 class _Closed:

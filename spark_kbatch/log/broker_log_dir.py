@@ -38,7 +38,7 @@ from spark_kbatch.log.checkpoints import (
 )
 from spark_kbatch.log.files import Files
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.topic_config import ensure_valid_topic
+from spark_kbatch.options.topic import ensure_valid_topic
 
 logger = logging.getLogger(__name__)
 

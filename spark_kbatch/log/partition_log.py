@@ -77,6 +77,7 @@ from spark_kbatch.model import (
     OffsetAndTimestamp,
     TopicPartition,
 )
+from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record.header import (
     MAGIC,
     MAGIC_POSITION,
@@ -86,7 +87,6 @@ from spark_kbatch.record.header import (
     walk,
     whole_size,
 )
-from spark_kbatch.topic_config import TopicConfig
 
 logger = logging.getLogger(__name__)
 

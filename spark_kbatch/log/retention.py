@@ -39,8 +39,8 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import make_files, segment_paths
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import Deletion
+from spark_kbatch.options.topic import NO_LIMIT
 from spark_kbatch.record.header import NO_TIMESTAMP
-from spark_kbatch.topic_config import NO_LIMIT
 
 logger = logging.getLogger(__name__)
 

@@ -20,6 +20,7 @@ import numpy as np
 from spark_kbatch.errors import InvalidRecordError, RecordTooLargeError
 from spark_kbatch.log.files import Buffer
 from spark_kbatch.model import AppendOrigin, TopicPartition
+from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import codec, columns
 from spark_kbatch.record.header import (
     LOG_APPEND_TIME_TYPE,
@@ -34,7 +35,6 @@ from spark_kbatch.record.header import (
     unpack,
     walk,
 )
-from spark_kbatch.topic_config import TopicConfig
 
 _CODEC_MAX = 4
 

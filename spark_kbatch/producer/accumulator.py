@@ -32,6 +32,7 @@ from typing import NamedTuple
 
 from spark_kbatch.errors import ProducerClosedError, RequestTimedOutError
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import Topic
 from spark_kbatch.producer.batch import ProducerBatch, ProduceResult
 from spark_kbatch.producer.batch_memory import BatchMemory
 from spark_kbatch.producer.buffer_pool import BufferPool
@@ -41,7 +42,6 @@ from spark_kbatch.producer.sequences import Sequences
 from spark_kbatch.producer.table_append import OnAppended, TableAppend
 from spark_kbatch.record.columns import Columns
 from spark_kbatch.record.plain import Header
-from spark_kbatch.topic_config import Topic
 
 NEVER_MS = 2**62  # a delay: time alone changes nothing
 

@@ -32,6 +32,7 @@ import numpy as np
 
 from spark_kbatch.errors import ProducerForkedError
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import Topic
 from spark_kbatch.record import codec
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RecordBatchBuilder, size_upper_bound
@@ -42,7 +43,6 @@ from spark_kbatch.record.header import (
     increment_sequence,
     rewrite,
 )
-from spark_kbatch.topic_config import Topic
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from spark_kbatch.kernels import BATCH_COLUMNS
+from spark_kbatch.options.topic import Topic
 from spark_kbatch.producer.batch import ProducerBatch
 from spark_kbatch.producer.buffer_pool import BufferPool
 from spark_kbatch.record.builder import (
@@ -24,7 +25,6 @@ from spark_kbatch.record.builder import (
 )
 from spark_kbatch.record.columns import Array, Columns
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
-from spark_kbatch.topic_config import Topic
 
 
 class BatchMemory:

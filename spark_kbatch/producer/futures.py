@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_kbatch import arguments
+from spark_kbatch.options import arguments
 from spark_kbatch.producer.batch import ProduceResult
 from spark_kbatch.record.columns import Array
 

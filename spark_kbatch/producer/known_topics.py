@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from spark_kbatch.errors import KafkaStorageError, UnknownTopicOrPartitionError
-from spark_kbatch.topic_config import Topic
+from spark_kbatch.options.topic import Topic
 
 logger = logging.getLogger(__name__)
 

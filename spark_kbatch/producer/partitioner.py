@@ -32,6 +32,7 @@ import pyarrow as pa
 from spark_kbatch import placement_kernels
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.columns import (
     EMPTY_I32,
     EMPTY_U8,
@@ -43,7 +44,6 @@ from spark_kbatch.record.columns import (
     frozen,
     integers,
 )
-from spark_kbatch.topic_config import Topic
 
 _NO_COUNTS = np.empty(0, np.int64)
 

@@ -21,9 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_kbatch import arguments
 from spark_kbatch.clock import monotonic_ms
-from spark_kbatch.config import ensure_codec_exists
 from spark_kbatch.errors import (
     BufferExhaustedError,
     ConfigError,
@@ -33,6 +31,10 @@ from spark_kbatch.errors import (
     RecordTooLargeError,
 )
 from spark_kbatch.model import TIMESTAMP_MS_MAX
+from spark_kbatch.options import arguments
+from spark_kbatch.options.producer import ProducerConfig
+from spark_kbatch.options.topic import Topic
+from spark_kbatch.options.write import ensure_codec_exists
 from spark_kbatch.producer.accumulator import AccumulatorConfig, RecordAccumulator
 from spark_kbatch.producer.batch import ProducerBatch
 from spark_kbatch.producer.buffer_pool import BufferPool
@@ -48,14 +50,12 @@ from spark_kbatch.producer.known_topics import KnownTopics
 from spark_kbatch.producer.partitioner import Partitioner, Placement, load_partitioner
 from spark_kbatch.producer.sender import Sender, SenderConfig, Transport
 from spark_kbatch.producer.sequences import Sequences
-from spark_kbatch.producer_config import ProducerConfig
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX
 from spark_kbatch.record.columns import HEADER_OVERHEAD_MAX, Array, Columns
 from spark_kbatch.record.compression import CODECS
 from spark_kbatch.record.header import MAGIC, NO_TIMESTAMP, RECORD_BATCH_OVERHEAD
 from spark_kbatch.record.plain import Header
-from spark_kbatch.topic_config import Topic
 
 Bytes = bytes | bytearray | memoryview | str
 

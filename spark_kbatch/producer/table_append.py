@@ -17,6 +17,7 @@ import numpy as np
 
 from spark_kbatch import placement_kernels
 from spark_kbatch.kernels import INDEX, SLOT
+from spark_kbatch.options.topic import Topic
 from spark_kbatch.producer.batch import ProducerBatch
 from spark_kbatch.producer.batch_memory import BatchMemory
 from spark_kbatch.producer.partition_queue import PartitionQueue
@@ -31,7 +32,6 @@ from spark_kbatch.record.builder import (
 )
 from spark_kbatch.record.columns import Array, Columns
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
-from spark_kbatch.topic_config import Topic
 
 # No more is written at once, roughly, so that full batches are still in the cache when they are closed.
 _BYTES_AT_ONCE = 1024 * 1024

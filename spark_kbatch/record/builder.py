@@ -24,7 +24,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from spark_kbatch import kernels
-from spark_kbatch.config import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.kernels import (
     BASE_TIMESTAMP,
     BATCH_COLUMNS,
@@ -36,6 +35,7 @@ from spark_kbatch.kernels import (
     SLOT,
     STOP,
 )
+from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import compression, plain
 from spark_kbatch.record import header as batch_header
 from spark_kbatch.record.columns import EMPTY_I32, Array, Columns

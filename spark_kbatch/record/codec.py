@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kbatch import kernels, message_kernels
-from spark_kbatch.config import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record import compression, legacy
 from spark_kbatch.record import header as batch_header

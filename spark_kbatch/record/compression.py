@@ -46,8 +46,8 @@ import lz4.frame
 import pyarrow as pa
 import zstandard
 
-from spark_kbatch.config import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.errors import ConfigError, CorruptRecordError
+from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -41,7 +41,6 @@ from typing import NamedTuple
 import numpy as np
 
 from spark_kbatch import message_kernels
-from spark_kbatch.config import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.message_kernels import (
     SCAN_COUNT,
@@ -53,6 +52,7 @@ from spark_kbatch.message_kernels import (
     SCAN_MAX_TIMESTAMP_OFFSET,
     SCAN_POSITION,
 )
+from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import compression
 from spark_kbatch.record.checksums import Buffer
 from spark_kbatch.record.header import (

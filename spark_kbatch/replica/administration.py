@@ -23,9 +23,9 @@ from dataclasses import replace
 
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import Topic, altered
 from spark_kbatch.replica.locks import Commits
 from spark_kbatch.replica.manager import ReplicaManager
-from spark_kbatch.topic_config import Topic, altered
 
 
 def delete_topic(manager: ReplicaManager, commits: Commits, name: str, *, now_ms: int) -> Topic:

@@ -22,10 +22,10 @@ from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import holds_records
 from spark_kbatch.log.segment import base_offset_of
 from spark_kbatch.log.state import valid_slots
+from spark_kbatch.options.topic import INTERNAL_PREFIX, Topic, TopicConfig
 from spark_kbatch.record.header import MAGIC, MAGIC_POSITION
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.metadata import partition_of
-from spark_kbatch.topic_config import INTERNAL_PREFIX, Topic, TopicConfig
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,6 @@ import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import Protocol
 
-from spark_kbatch import arguments
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.errors import (
     ConfigError,
@@ -57,6 +56,8 @@ from spark_kbatch.model import (
     LogOffsets,
     TopicPartition,
 )
+from spark_kbatch.options import arguments
+from spark_kbatch.options.topic import INTERNAL_PREFIX
 from spark_kbatch.record.header import BatchHeader, LogRead
 from spark_kbatch.replica.fetching import (
     NO_EPOCH,
@@ -77,7 +78,6 @@ from spark_kbatch.replica.partition_view import Replica
 from spark_kbatch.replica.partitions import Partitions
 from spark_kbatch.replica.producing import DelayedProduce, OnComplete
 from spark_kbatch.replica.purgatory import Purgatory
-from spark_kbatch.topic_config import INTERNAL_PREFIX
 
 
 class Replicas(Protocol):

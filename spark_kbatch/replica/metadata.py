@@ -30,7 +30,6 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from spark_kbatch import arguments
 from spark_kbatch.errors import (
     ConfigError,
     InvalidTopicError,
@@ -49,10 +48,9 @@ from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import holds_records
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.options import INT_MAX, LONG_MAX
-from spark_kbatch.replica.mirrors import GENERATION, Mirrors, mirror_of
-from spark_kbatch.stored_json import StoredObject, parse
-from spark_kbatch.topic_config import (
+from spark_kbatch.options import arguments
+from spark_kbatch.options.option import INT_MAX, LONG_MAX
+from spark_kbatch.options.topic import (
     INTERNAL_PREFIX,
     NO_LIMIT,
     Topic,
@@ -61,6 +59,8 @@ from spark_kbatch.topic_config import (
     topic_field,
     topic_key,
 )
+from spark_kbatch.replica.mirrors import GENERATION, Mirrors, mirror_of
+from spark_kbatch.stored_json import StoredObject, parse
 
 logger = logging.getLogger(__name__)
 

@@ -58,12 +58,12 @@ from spark_kbatch.log.leader_epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState, read_state
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
+from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.header import NO_PRODUCER_ID, BatchHeader
 from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.metadata import Metadata, PartitionState
 from spark_kbatch.replica.partition_view import PartitionView, Replica
 from spark_kbatch.replica.replica_fetcher import LeaderError, ReplicaFetcher
-from spark_kbatch.topic_config import Topic
 
 logger = logging.getLogger(__name__)
 

@@ -22,9 +22,9 @@ from spark_kbatch.errors import (
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import OffsetAndTimestamp, TopicPartition
+from spark_kbatch.options.topic import Topic
 from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.metadata import Metadata, PartitionState
-from spark_kbatch.topic_config import Topic
 
 logger = logging.getLogger(__name__)
 

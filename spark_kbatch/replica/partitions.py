@@ -28,13 +28,13 @@ from spark_kbatch.log.checkpoints import random_id
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog, holds_records
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import Topic, TopicConfig, ensure_valid_topic
 from spark_kbatch.replica.deletions import Deletions
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.metadata import Metadata, partition_of
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.partition_view import Replica
-from spark_kbatch.topic_config import Topic, TopicConfig, ensure_valid_topic
 
 _FEW, _FLUSHES_AT_ONCE = 64, 16
 

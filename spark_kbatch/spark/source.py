@@ -25,15 +25,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_kbatch.config import parse_write_options
 from spark_kbatch.consumer import planning
 from spark_kbatch.errors import ConfigError, KBatchError
 from spark_kbatch.opening import open_topics
-from spark_kbatch.read_config import (
+from spark_kbatch.options.read import (
     parse_batch_or_stream_options,
     parse_read_options,
     parse_stream_read_options,
 )
+from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.reader import KBatchReader
 from spark_kbatch.spark.shown import briefly
 from spark_kbatch.spark.stream_reader import FailedStreamReader, KBatchStreamReader

@@ -29,7 +29,7 @@ from spark_kbatch.consumer.stream_planner import StreamPiece, StreamPlanner, sti
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.opening import open_topics
-from spark_kbatch.read_config import ReadOptions
+from spark_kbatch.options.read import ReadOptions
 
 try:
     from pyspark.sql.streaming.datasource import (

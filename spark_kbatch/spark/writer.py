@@ -43,10 +43,10 @@ from pyspark.sql.types import (
 )
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import WriteOptions
 from spark_kbatch.errors import ConfigError, KafkaStorageError
 from spark_kbatch.log.files import Files
-from spark_kbatch.options import nearest
+from spark_kbatch.options.option import nearest
+from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.replica.metadata import Probe
 from spark_kbatch.transaction.coordinator import Coordinator, Overwrite
 from spark_kbatch.transaction.history import Author

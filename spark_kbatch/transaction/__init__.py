@@ -56,8 +56,8 @@ come again, `rewriting` step 6, `records` what the internal topics are read with
 consistent answer to where partitions end, `agreements` what tasks of one action agreed on, `repair` logs that cannot be read any more.
 """
 
-from spark_kbatch.options import INT_MAX
-from spark_kbatch.topic_config import TopicConfig
+from spark_kbatch.options.option import INT_MAX
+from spark_kbatch.options.topic import TopicConfig
 
 # One record per commit would pass max.message.bytes with a few thousand partitions.
 INTERNAL_TOPIC_CONFIG = TopicConfig(max_message_bytes=INT_MAX)

@@ -15,7 +15,6 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_kbatch.config import COMMITS_RETENTION_BYTES, STAGING_RETENTION_MS
 from spark_kbatch.errors import (
     CommitError,
     KafkaStorageError,
@@ -28,12 +27,13 @@ from spark_kbatch.log import overwritten
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import NO_LIMIT, Topic
+from spark_kbatch.options.write import COMMITS_RETENTION_BYTES, STAGING_RETENTION_MS
 from spark_kbatch.record import plain
 from spark_kbatch.replica.manager import ACKS_ALL, ReplicaManager
 from spark_kbatch.replica.metadata import Probe
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.partition_view import Replica
-from spark_kbatch.topic_config import NO_LIMIT, Topic
 from spark_kbatch.transaction import rewriting
 from spark_kbatch.transaction.history import COMMITS, NOBODY, Author, Commit, History, pack
 from spark_kbatch.transaction.messages import (

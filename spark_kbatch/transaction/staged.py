@@ -7,7 +7,7 @@ from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.topic_config import Topic
+from spark_kbatch.options.topic import Topic
 from spark_kbatch.transaction.staging import Extent
 
 # What one task has staged for a partition: the same batches for each of these nodes.

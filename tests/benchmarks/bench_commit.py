@@ -22,8 +22,8 @@ from rich.console import Console
 
 from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import parse_write_options
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.history import COMMITS
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE

@@ -24,7 +24,7 @@ from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.model import OffsetAndTimestamp, TopicPartition
-from spark_kbatch.topic_config import TopicConfig
+from spark_kbatch.options.topic import TopicConfig
 from tests import reference
 from tests.reference import Record
 

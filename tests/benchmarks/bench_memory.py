@@ -24,8 +24,8 @@ import resource, sys
 from pathlib import Path
 from spark_kbatch.spark.writer import Job, KBatchWriter
 from spark_kbatch.spark.reader import KBatchReader
-from spark_kbatch.config import parse_write_options
-from spark_kbatch.read_config import parse_read_options
+from spark_kbatch.options.write import parse_write_options
+from spark_kbatch.options.read import parse_read_options
 
 what, path, rows = sys.argv[1], sys.argv[2], int(sys.argv[3])
 if what == "python":

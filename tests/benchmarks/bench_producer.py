@@ -17,10 +17,10 @@ from confluent_kafka import Producer as ConfluentProducer
 
 from spark_kbatch import kernels, placement_kernels
 from spark_kbatch.model import AppendResult
+from spark_kbatch.options.producer import ProducerConfig
+from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceRequest
-from spark_kbatch.producer_config import ProducerConfig
-from spark_kbatch.topic_config import Topic, TopicConfig
 from tests.benchmarks.interleaved import Candidate, bulk_rows, interleave
 
 ROWS = 4_000_000

@@ -7,7 +7,7 @@ from typing import Any
 
 from spark_kbatch.consumer.stream_offset import StreamOffset
 from spark_kbatch.consumer.stream_planner import StreamPiece, StreamPlanner, StreamTopics
-from spark_kbatch.read_config import parse_stream_read_options
+from spark_kbatch.options.read import parse_stream_read_options
 
 
 class Query:

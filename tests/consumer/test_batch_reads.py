@@ -18,7 +18,7 @@ from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import DataLossError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening import open_for_reading
-from spark_kbatch.read_config import parse_read_options
+from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.record.codec import RECORD_SCHEMA
 from tests import builders
 from tests.log.histories import History

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from spark_kbatch.consumer import planning, splits
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.model import EARLIEST, LATEST, OffsetRange, TopicPartition
-from spark_kbatch.read_config import parse_read_options
+from spark_kbatch.options.read import parse_read_options
 from tests.consumer.topics import ALog
 
 T = [TopicPartition("t", n) for n in range(3)]

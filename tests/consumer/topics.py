@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from spark_kbatch.errors import UnknownTopicOrPartitionError
 from spark_kbatch.model import LogOffsets, OffsetAndTimestamp, TopicPartition
-from spark_kbatch.topic_config import Topic, TopicConfig
+from spark_kbatch.options.topic import Topic, TopicConfig
 
 
 @dataclass

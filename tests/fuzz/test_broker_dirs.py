@@ -10,7 +10,7 @@ import pytest
 
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.opening import open_for_reading
-from spark_kbatch.topic_config import TopicConfig
+from spark_kbatch.options.topic import TopicConfig
 from tests import builders
 from tests.fuzz.rounds import ROUNDS, for_each_round, mutated
 from tests.reference import Record

@@ -11,8 +11,8 @@ from spark_kbatch.errors import KBatchError
 from spark_kbatch.log import state as log_state
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import codec
-from spark_kbatch.topic_config import TopicConfig
 from tests import builders
 from tests.fuzz.rounds import for_each_round, mutated
 from tests.reference import Record

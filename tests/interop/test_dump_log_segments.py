@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import codec
-from spark_kbatch.topic_config import TopicConfig
 from tests import builders
 from tests.interop.kafka import Kafka
 from tests.interop.logs import (

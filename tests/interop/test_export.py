@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.errors import ConfigError, LogDirLockedError
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.topic_config import TopicConfig
+from spark_kbatch.options.topic import TopicConfig
 from tests import builders
 from tests.faults import Fault, FaultyFiles, died
 from tests.interop import clients

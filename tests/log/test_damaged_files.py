@@ -21,7 +21,7 @@ from spark_kbatch.log.repair import LogRepair
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.truncation import truncate_to
 from spark_kbatch.model import MAX_TIMESTAMP, IsolationLevel
-from spark_kbatch.topic_config import TopicConfig
+from spark_kbatch.options.topic import TopicConfig
 from tests import builders
 from tests.log.histories import data_batch, marker_batch
 from tests.log.soundness import ensure_sound

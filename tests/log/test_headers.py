@@ -15,7 +15,7 @@ from spark_kbatch.log.files import Files
 from spark_kbatch.log.headers import walk_headers
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import INDEX_ENTRY, IndexEntries, candidates, segment_paths
-from spark_kbatch.topic_config import TopicConfig
+from spark_kbatch.options.topic import TopicConfig
 from tests import builders, reference
 from tests.builders import a_log, append
 

@@ -26,8 +26,8 @@ from spark_kbatch.log.replay import rebuild
 from spark_kbatch.log.segment import SegmentExtent, segment_paths
 from spark_kbatch.log.truncation import truncate_to
 from spark_kbatch.model import AbortedTransaction, AppendOrigin, AppendResult, IsolationLevel
+from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record.header import unpack as unpack_header
-from spark_kbatch.topic_config import TopicConfig
 from tests import builders
 from tests.faults import Fault, FaultyFiles
 from tests.log.histories import NOBODY, History, Written, data_batch, histories, marker_batch

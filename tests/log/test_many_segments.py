@@ -14,7 +14,7 @@ from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.truncation import truncate_fully_and_start_at, truncate_to
-from spark_kbatch.topic_config import TopicConfig
+from spark_kbatch.options.topic import TopicConfig
 from tests import builders
 from tests.faults import Fault, FaultyFiles
 from tests.log.histories import data_batch

@@ -21,9 +21,9 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import SegmentIndexer, segment_paths
 from spark_kbatch.log.state import LogState, empty_state
 from spark_kbatch.model import OffsetRange, TopicPartition
+from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record.codec import RECORD_SCHEMA
 from spark_kbatch.record.header import unpack
-from spark_kbatch.topic_config import TopicConfig
 from tests import builders, reference
 from tests.builders import a_log, append
 from tests.faults import FaultyFiles

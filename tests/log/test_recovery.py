@@ -24,7 +24,7 @@ from spark_kbatch.log.recovery import epochs_of
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState, boot_id, create_state, read_state
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.topic_config import TopicConfig
+from spark_kbatch.options.topic import TopicConfig
 from tests import builders, reference
 from tests.builders import a_log, append
 from tests.crashes import another_boot

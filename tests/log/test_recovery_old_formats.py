@@ -11,9 +11,9 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.repair import LogRepair
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.model import MAX_TIMESTAMP
+from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import codec
 from spark_kbatch.record.message_set import down_convert
-from spark_kbatch.topic_config import TopicConfig
 from tests import builders
 from tests.builders import a_log, append
 from tests.faults import FaultyFiles

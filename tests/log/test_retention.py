@@ -19,7 +19,7 @@ from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.model import Deletion
-from spark_kbatch.topic_config import TopicConfig
+from spark_kbatch.options.topic import TopicConfig
 from tests import reference
 from tests.builders import a_log, append
 from tests.faults import CAN_BE_TORN, Fault, FaultyFiles, died

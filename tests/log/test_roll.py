@@ -15,7 +15,7 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.validator import validate
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
-from spark_kbatch.topic_config import TopicConfig
+from spark_kbatch.options.topic import TopicConfig
 from tests import builders, reference
 from tests.builders import a_log, append
 from tests.log.soundness import ensure_sound

@@ -20,7 +20,7 @@ from spark_kbatch.log.producer_state import BatchMetadata, ProducerEntry
 from spark_kbatch.log.saved_producers import PRODUCERS_FILE, SavedProducers, pack, unpack
 from spark_kbatch.log.state import create_state
 from spark_kbatch.log.truncation import truncate_to
-from spark_kbatch.topic_config import TopicConfig
+from spark_kbatch.options.topic import TopicConfig
 from tests import builders
 from tests.faults import FaultyFiles
 from tests.log.histories import History, data_batch, histories

@@ -22,9 +22,9 @@ from spark_kbatch.log.state import LogState
 from spark_kbatch.log.time_lookup import Segments, TimeLookup
 from spark_kbatch.model import MAX_TIMESTAMP, IsolationLevel, OffsetAndTimestamp, TopicPartition
 from spark_kbatch.opening import open_for_reading
+from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record.header import unpack
 from spark_kbatch.record.times import times
-from spark_kbatch.topic_config import TopicConfig
 from tests import builders, reference
 from tests.builders import a_log, append
 from tests.log.test_partition_log import a_batch, read_all

@@ -25,7 +25,7 @@ from spark_kbatch.log.state import LogState
 from spark_kbatch.log.truncation import truncate_fully_and_start_at, truncate_to
 from spark_kbatch.log.validator import validate
 from spark_kbatch.model import AppendOrigin
-from spark_kbatch.topic_config import TopicConfig
+from spark_kbatch.options.topic import TopicConfig
 from tests import builders, reference
 from tests.builders import a_log, append
 from tests.faults import CAN_BE_TORN, Fault, FaultyFiles, died

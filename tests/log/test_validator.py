@@ -14,7 +14,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.log.validator import validate
 from spark_kbatch.model import AppendOrigin, TopicPartition
-from spark_kbatch.topic_config import TopicConfig
+from spark_kbatch.options.topic import TopicConfig
 from tests import builders, reference
 from tests.reference import BatchHeader, read_header
 

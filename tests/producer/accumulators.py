@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.producer.accumulator import (
     AccumulatorConfig,
     RecordAccumulator,
@@ -22,7 +23,6 @@ from spark_kbatch.record import codec
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX
 from spark_kbatch.record.columns import Array
-from spark_kbatch.topic_config import Topic, TopicConfig
 from tests.reference import HEADER_SIZE
 
 PARTITIONS = 4

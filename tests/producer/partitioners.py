@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.producer.partitioner import Partitioner
 from spark_kbatch.record import columns as arrow
-from spark_kbatch.topic_config import Topic, TopicConfig
 
 
 def murmur2(data: bytes) -> int:

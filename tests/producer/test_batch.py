@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from spark_kbatch.errors import KafkaStorageError, ProducerClosedError, RequestTimedOutError
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.producer.accumulator import AccumulatorConfig, RecordAccumulator
 from spark_kbatch.producer.batch import NO_OFFSET, ProducerBatch, ProduceResult
 from spark_kbatch.producer.buffer_pool import BufferPool
@@ -26,7 +27,6 @@ from spark_kbatch.producer.partitioner import Placement
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RecordBatchBuilder
 from spark_kbatch.record.columns import Columns
-from spark_kbatch.topic_config import Topic, TopicConfig
 from tests import builders, reference, strategies
 from tests.reference import CODECS, HEADER_SIZE, Record
 

@@ -19,9 +19,9 @@ from spark_kbatch.errors import (
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.producer.known_topics import REFRESH_MS, KnownTopics
 from spark_kbatch.producer.producer import Producer
-from spark_kbatch.topic_config import Topic, TopicConfig
 from tests import builders
 from tests.producer.partitioners import murmur2, topic
 

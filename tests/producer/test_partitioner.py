@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from spark_kbatch import placement_kernels
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
+from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.producer.partitioner import Partitioner, load_partitioner
 from spark_kbatch.record import columns as arrow
-from spark_kbatch.topic_config import Topic, TopicConfig
 from tests import builders, strategies
 from tests.builders import to_records
 from tests.producer.partitioners import a_partitioner, murmur2, partition, topic

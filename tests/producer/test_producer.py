@@ -32,9 +32,9 @@ from spark_kbatch.errors import (
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.options.producer import parse_producer_options
 from spark_kbatch.producer.futures import RecordMetadata
 from spark_kbatch.producer.producer import Producer
-from spark_kbatch.producer_config import parse_producer_options
 from spark_kbatch.transports import LocalLog
 from tests import builders
 from tests.producer.faulty_transport import Gate, Silent

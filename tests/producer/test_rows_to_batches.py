@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from spark_kbatch.errors import RecordTooLargeError
 from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.options.producer import ProducerConfig
+from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.producer.batch_memory import BatchMemory
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceRequest
-from spark_kbatch.producer_config import ProducerConfig
 from spark_kbatch.record import codec
 from spark_kbatch.record.builder import RecordBatchBuilder
-from spark_kbatch.topic_config import Topic, TopicConfig
 from tests import builders, reference
 from tests.builders import to_records
 from tests.reference import Record

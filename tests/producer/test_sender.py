@@ -32,16 +32,16 @@ from spark_kbatch.errors import (
     RequestTimedOutError,
 )
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.producer import parse_producer_options
+from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.producer import batch, sequences
 from spark_kbatch.producer.accumulator import RecordAccumulator
 from spark_kbatch.producer.buffer_pool import BufferPool
 from spark_kbatch.producer.futures import FailedFuture, RecordFuture
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceRequest, Transport
-from spark_kbatch.producer_config import parse_producer_options
 from spark_kbatch.record import compression
 from spark_kbatch.record.compression import CODECS
-from spark_kbatch.topic_config import TopicConfig
 from spark_kbatch.transports import LocalLog
 from tests import builders, reference
 from tests.faults import run_child

@@ -13,10 +13,10 @@ from spark_kbatch.errors import (
     RequestTimedOutError,
 )
 from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.producer.batch import ProducerBatch
 from spark_kbatch.producer.sequences import Sequences
 from spark_kbatch.record.builder import RecordBatchBuilder
-from spark_kbatch.topic_config import Topic, TopicConfig
 
 INT_MAX = 2**31 - 1
 EPOCH_MAX = 2**15 - 1

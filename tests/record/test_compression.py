@@ -24,8 +24,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kbatch.config import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.errors import ConfigError, CorruptRecordError
+from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import compression
 from spark_kbatch.record.compression import CODECS, GZIP, LZ4, NONE, SNAPPY, ZSTD
 from tests import strategies

@@ -10,12 +10,12 @@ from pathlib import Path
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.partition_view import ReplicaInfo
-from spark_kbatch.topic_config import TopicConfig
 from tests.faults import FaultyFiles
 
 EVENTS = TopicPartition("events", 0)

@@ -25,10 +25,10 @@ from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import LATEST, AppendResult, TopicPartition
 from spark_kbatch.opening import open_for_reading
+from spark_kbatch.options.topic import LOG_APPEND_TIME, TopicConfig
 from spark_kbatch.producer.known_topics import REFRESH_MS
 from spark_kbatch.replica.fetching import FetchInfo, FetchResult
 from spark_kbatch.replica.log_dirs import RETRY_MS
-from spark_kbatch.topic_config import LOG_APPEND_TIME, TopicConfig
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
 from tests.builders import append_records, batch, records_of

@@ -21,7 +21,7 @@ from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.log.files import Files
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.topic_config import TopicConfig
+from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
 from tests.crashes import Crash, Recording

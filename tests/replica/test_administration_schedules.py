@@ -31,10 +31,10 @@ from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError
 from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.log.partition_log import holds_records
 from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.replica import administration
 from spark_kbatch.replica.log_dirs import RETRY_MS
 from spark_kbatch.replica.metadata import partition_of
-from spark_kbatch.topic_config import Topic, TopicConfig
 from spark_kbatch.transaction.coordinator import COMMITTED, NOTHING_VISIBLE, UNKNOWN, Coordinator
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders

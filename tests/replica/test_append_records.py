@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import parse_write_options
 from spark_kbatch.errors import (
     CommitError,
     ConfigError,
@@ -32,8 +31,9 @@ from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import STATE_FILE
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
+from spark_kbatch.options.topic import Topic, TopicConfig
+from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.record import plain
-from spark_kbatch.topic_config import Topic, TopicConfig
 from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC, coordinator
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders

@@ -24,8 +24,8 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import Deletion, TopicPartition
+from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.manager import RETENTION_CHECK_INTERVAL_MS
-from spark_kbatch.topic_config import TopicConfig
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
 from tests.builders import JOB, append_records, batch

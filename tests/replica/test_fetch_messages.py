@@ -17,8 +17,8 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import AbortedTransaction, AppendOrigin, IsolationLevel, TopicPartition
+from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.fetching import FUTURE_REPLICA_ID, FetchInfo, FetchResult
-from spark_kbatch.topic_config import TopicConfig
 from tests import builders
 from tests.builders import append_records, batch
 from tests.faults import FaultyFiles

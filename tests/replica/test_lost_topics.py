@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import parse_write_options
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.topic_config import TopicConfig
+from spark_kbatch.options.topic import TopicConfig
+from spark_kbatch.options.write import parse_write_options
 from tests import builders
 from tests.builders import append_records, batch, contents
 from tests.reference import Record

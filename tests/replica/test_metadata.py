@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import parse_write_options
 from spark_kbatch.errors import (
     ConfigError,
     InvalidTopicError,
@@ -22,9 +21,10 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.lock_files import LockFile
-from spark_kbatch.read_config import parse_read_options
+from spark_kbatch.options.read import parse_read_options
+from spark_kbatch.options.topic import TopicConfig
+from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.replica.metadata import Probe, absolute_path
-from spark_kbatch.topic_config import TopicConfig
 from tests import builders
 from tests.crashes import sample
 from tests.faults import Fault, FaultyFiles, ReadOnlyFiles, died, run_child

@@ -15,8 +15,8 @@ from spark_kbatch.cli import cli
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.overview import LogDirInfo
-from spark_kbatch.topic_config import TopicConfig
 from tests import builders
 from tests.builders import append_records, batch
 from tests.replica.disks import EVENTS, Disks, a_replicated_cluster

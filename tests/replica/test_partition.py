@@ -21,8 +21,8 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.log.files import Buffer
 from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.log_dirs import RETRY_MS
-from spark_kbatch.topic_config import TopicConfig
 from tests import builders
 from tests.builders import append_records, batch, idempotent_batch, records_of
 from tests.replica.disks import (

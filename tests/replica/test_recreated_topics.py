@@ -18,7 +18,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.log.files import Files
 from spark_kbatch.model import AppendResult, TopicPartition
-from spark_kbatch.topic_config import LOG_APPEND_TIME, TopicConfig, topic_key
+from spark_kbatch.options.topic import LOG_APPEND_TIME, TopicConfig, topic_key
 from tests import builders
 from tests.builders import append_records, batch, contents, idempotent_batch, records_of
 

@@ -17,8 +17,8 @@ from pyspark.errors import AnalysisException, PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_kbatch
-from spark_kbatch.config import parse_write_options
 from spark_kbatch.errors import KafkaStorageError, KBatchError
+from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.source import KBatchDataSource
 from spark_kbatch.spark.writer import Job
 from tests import builders

@@ -33,7 +33,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import kernels, placement_kernels
-from spark_kbatch.topic_config import TopicConfig
+from spark_kbatch.options.topic import TopicConfig
 from tests.conftest import SPARK_4_1
 from tests.spark.killed_jobs import SOURCE, TOPIC, Work
 from tests.spark.kills import Moment, Program, Victims, end_of, resume_later

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 )
 
 import spark_kbatch
-from spark_kbatch.config import parse_write_options
+from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.source import ROW_SCHEMA
 from spark_kbatch.spark.writer import Job, KBatchWriter
 from tests import builders

@@ -19,8 +19,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_kbatch.config import parse_write_options
 from spark_kbatch.errors import ConfigError
+from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.writer import ensure_writable
 
 HEADERS = "headers array<struct<key:string,value:binary>>"

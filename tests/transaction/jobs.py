@@ -17,7 +17,7 @@ from spark_kbatch.errors import KBatchError
 from spark_kbatch.log.files import Files
 from spark_kbatch.log.lock_files import LockFile
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.topic_config import TopicConfig
+from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from spark_kbatch.transaction.staging import Extent

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import COMMITS_RETENTION_BYTES
 from spark_kbatch.errors import ConfigError, CorruptRecordError
 from spark_kbatch.log.files import Files
 from spark_kbatch.model import AppendOrigin, TopicPartition
-from spark_kbatch.read_config import parse_read_options
+from spark_kbatch.options.read import parse_read_options
+from spark_kbatch.options.write import COMMITS_RETENTION_BYTES
 from spark_kbatch.record import plain
 from spark_kbatch.transaction import coordinator, history
 from spark_kbatch.transaction.coordinator import Coordinator

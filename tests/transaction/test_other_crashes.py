@@ -10,7 +10,7 @@ import pytest
 
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.log.files import Files
-from spark_kbatch.topic_config import TopicConfig
+from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.transaction import rewriting
 from spark_kbatch.transaction.coordinator import Coordinator, Overwrite
 from tests import builders

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.config import parse_write_options
 from spark_kbatch.errors import CommitError, ConfigError, KafkaStorageError, KBatchError
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import TopicConfig
+from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER
-from spark_kbatch.topic_config import TopicConfig
 from spark_kbatch.transaction.coordinator import (
     COMMITTED,
     NOTHING_VISIBLE,

@@ -10,7 +10,7 @@ import pytest
 
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.log.files import Files
-from spark_kbatch.topic_config import Topic, TopicConfig
+from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.transaction.staging import Extent, OpenFiles, Staging, left_overs
 from tests.faults import Fault, FaultyFiles, open_files
 

@@ -20,14 +20,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from spark_kbatch.config import (
-    MAX_DECOMPRESSED_BATCH_BYTES,
-    parse_foreign_end,
-    parse_isolation_level,
-)
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import EARLIEST, LATEST, IsolationLevel, TopicPartition
-from spark_kbatch.options import (
+from spark_kbatch.options.option import (
     BOOTSTRAP,
     INT_MAX,
     LONG_MAX,
@@ -39,7 +34,12 @@ from spark_kbatch.options import (
     path_of,
     refuse,
 )
-from spark_kbatch.topic_config import ensure_valid_topic
+from spark_kbatch.options.topic import ensure_valid_topic
+from spark_kbatch.options.write import (
+    MAX_DECOMPRESSED_BATCH_BYTES,
+    parse_foreign_end,
+    parse_isolation_level,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -17,16 +17,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spark_kbatch import arguments
-from spark_kbatch.config import (
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.options import arguments
+from spark_kbatch.options.option import INT_MAX, Option, parse_boolean, parse_number, refuse_unknown
+from spark_kbatch.options.write import (
     COMPRESSION_LEVELS,
     compression_level,
     parse_acks,
     parse_compression_type,
     parse_dotted_path,
 )
-from spark_kbatch.errors import ConfigError
-from spark_kbatch.options import INT_MAX, Option, parse_boolean, parse_number, refuse_unknown
 
 logger = logging.getLogger(__name__)
 

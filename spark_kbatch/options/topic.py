@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from typing import Any
 
-from spark_kbatch import arguments
 from spark_kbatch.errors import ConfigError, InvalidTimestampError, InvalidTopicError
-from spark_kbatch.options import (
+from spark_kbatch.options import arguments
+from spark_kbatch.options.option import (
     INT_MAX,
     LONG_MAX,
     GiB,

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_kbatch import arguments
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import IsolationLevel
-from spark_kbatch.options import (
+from spark_kbatch.options import arguments
+from spark_kbatch.options.option import (
     BOOTSTRAP,
     INT_MAX,
     LONG_MAX,
@@ -31,7 +31,7 @@ from spark_kbatch.options import (
     path_of,
     refuse,
 )
-from spark_kbatch.topic_config import (
+from spark_kbatch.options.topic import (
     TOPIC_OPTIONS,
     Topic,
     ensure_valid_topic,
