@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from spark_kbatch.kernels import BATCH_COLUMNS
+from spark_kbatch.kernels.records import BATCH_COLUMNS
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.producer.batch import ProducerBatch
 from spark_kbatch.producer.buffer_pool import BufferPool

@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_kbatch import placement_kernels
 from spark_kbatch.errors import ConfigError
+from spark_kbatch.kernels import routing
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.columns import (
@@ -144,7 +144,7 @@ class Partitioner:
             own, own_valid = self._custom_choice(keys, topic_of, numbers, own, own_valid)
             is_open = False
         hashes = np.empty(rows_count if is_open and is_hashed else 0, np.int32)
-        placement_kernels.hash_keys(key.data, key.bounds, 0, hashes, _NO_COUNTS)
+        routing.hash_keys(key.data, key.bounds, 0, hashes, _NO_COUNTS)
         frozen(hashes)
         slots = np.empty(rows_count, np.int32)
         with self._lock:
@@ -152,7 +152,7 @@ class Partitioner:
             if is_open and (not is_hashed or len(key.valid)):
                 self._weigh_locked(numbers, _size_in_bytes(columns))
             answer = int(
-                placement_kernels.assign_slots(
+                routing.assign_slots(
                     topic_of, self._first_slots, own, own_valid, hashes, key.bounds, key.valid,
                     value.bounds, value.valid, headers.bounds, self._weights, self._sticky,
                     self._switch_bytes, slots, counts,
@@ -170,7 +170,7 @@ class Partitioner:
         topic, first_slot = self._known[number], int(self._first_slots[number])
         slots, counts = np.empty(rows_count, np.int32), np.zeros(len(self._slots), np.int64)
         own = counts[first_slot : first_slot + topic.partitions]
-        placement_kernels.hash_keys(key.data, key.bounds, first_slot, slots, own)
+        routing.hash_keys(key.data, key.bounds, first_slot, slots, own)
         return Placement(frozen(slots), counts, self._slots, (topic,))
 
     def partition_one(
@@ -203,13 +203,13 @@ class Partitioner:
                 self._weigh_locked([number], 0)
                 first = int(self._first_slots[number])
                 weights = self._weights[first : first + topic.partitions]
-                state = state * placement_kernels.RANDOM_FACTOR % placement_kernels.RANDOM_MODULUS
+                state = state * routing.RANDOM_FACTOR % routing.RANDOM_MODULUS
                 if total := int(weights[-1]):
                     partition = int(np.searchsorted(weights, state % total, side="right"))
                 else:
                     partition = state % topic.partitions
                 given = 0
-            given += size_in_bytes + placement_kernels.STICKY_OVERHEAD
+            given += size_in_bytes + routing.STICKY_OVERHEAD
             self._sticky[number] = partition, given, state
         return topic, partition
 
@@ -253,7 +253,7 @@ class Partitioner:
     def _add_locked(self, topic: Topic) -> int:
         number = self._count
         first = int(self._first_slots[number])
-        state = int(self._random.integers(1, placement_kernels.RANDOM_MODULUS))
+        state = int(self._random.integers(1, routing.RANDOM_MODULUS))
         sticky = np.array([[state % topic.partitions, 0, state]], np.int64)
         # All are cut to what is numbered: an interrupt may have left more of one than of another.
         self._known[number:] = [topic]
@@ -389,13 +389,13 @@ def _size_in_bytes(columns: Columns) -> int:
     """At least what the sticky partitions are charged for these rows."""
     spans = (columns.key, columns.value, columns.headers)
     total = sum(int(s.bounds[-1]) - int(s.bounds[0]) for s in spans if len(s.bounds))
-    return total + columns.rows_count * placement_kernels.STICKY_OVERHEAD
+    return total + columns.rows_count * routing.STICKY_OVERHEAD
 
 
 def _hash(key: bytes) -> int:
     hashes = np.empty(1, np.int32)
     data = np.frombuffer(key, np.uint8) if key else EMPTY_U8
-    placement_kernels.hash_keys(data, _bounds(len(key)), 0, hashes, _NO_COUNTS)
+    routing.hash_keys(data, _bounds(len(key)), 0, hashes, _NO_COUNTS)
     return int(hashes[0])
 
 

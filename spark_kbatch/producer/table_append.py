@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from spark_kbatch import placement_kernels
-from spark_kbatch.kernels import INDEX, SLOT
+from spark_kbatch.kernels import routing
+from spark_kbatch.kernels.records import INDEX, SLOT
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.producer.batch import ProducerBatch
 from spark_kbatch.producer.batch_memory import BatchMemory
@@ -230,9 +230,7 @@ class TableAppend:
         assert self._on_appended is not None
         bounds = np.zeros(len(batches) + 1, np.int64)
         rows = np.empty(self._next_row - first_row, np.int32)
-        placement_kernels.group_rows(
-            arrow.frozen(batch_of[first_row : self._next_row]), bounds, rows
-        )
+        routing.group_rows(arrow.frozen(batch_of[first_row : self._next_row]), bounds, rows)
         rows += np.int32(first_row)
         for index, batch in enumerate(batches):
             taken = rows[bounds[index] : bounds[index + 1]]

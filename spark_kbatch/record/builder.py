@@ -23,8 +23,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spark_kbatch import kernels
-from spark_kbatch.kernels import (
+from spark_kbatch.kernels import records as record_kernels
+from spark_kbatch.kernels.records import (
     BASE_TIMESTAMP,
     BATCH_COLUMNS,
     END,
@@ -311,7 +311,7 @@ def write(
 ) -> int:
     """kernels.write_records for rows of `columns`; returns the first row that had no room."""
     return int(
-        kernels.write_records(
+        record_kernels.write_records(
             slots, first_row, columns.timestamps, *columns.key, *columns.value,
             columns.headers.data, columns.headers.bounds, np.frombuffer(memory, np.uint8), batches,
             current, np.array(spares, np.int64), batch_of,

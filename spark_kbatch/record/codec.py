@@ -22,8 +22,9 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
-from spark_kbatch import kernels, message_kernels
 from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.kernels import legacy as legacy_kernels
+from spark_kbatch.kernels import records as record_kernels
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record import compression, legacy
@@ -71,20 +72,20 @@ _LARGE = 4
 _BYTES_AT_ONCE = 512 * 1024
 
 _WHAT = {
-    kernels.TRUNCATED: "a field reaches past the end of its record",
-    kernels.BAD_VARINT: "a varint with too many bytes",
-    kernels.BAD_LENGTH: "a record's length differs from what its fields take",
-    kernels.BAD_HEADER_COUNT: "a header count that its record cannot hold, or above "
-    f"{kernels.HEADERS_MAX:,}",
-    kernels.BAD_HEADER_KEY: "a header with a null key",
-    kernels.TRAILING_BYTES: "bytes behind the last record",
-    kernels.BAD_OFFSET: "an offset delta that does not grow, or passes the batch's last",
+    record_kernels.TRUNCATED: "a field reaches past the end of its record",
+    record_kernels.BAD_VARINT: "a varint with too many bytes",
+    record_kernels.BAD_LENGTH: "a record's length differs from what its fields take",
+    record_kernels.BAD_HEADER_COUNT: "a header count that its record cannot hold, or above "
+    f"{record_kernels.HEADERS_MAX:,}",
+    record_kernels.BAD_HEADER_KEY: "a header with a null key",
+    record_kernels.TRAILING_BYTES: "bytes behind the last record",
+    record_kernels.BAD_OFFSET: "an offset delta that does not grow, or passes the batch's last",
 }
 _WHAT_OF_MESSAGES = {
-    message_kernels.TRUNCATED: "a message is cut off",
-    message_kernels.BAD_CRC: "CRC-32",
-    message_kernels.BAD_LENGTH: "a message's size differs from what its key and value take",
-    message_kernels.BAD_OFFSET: "an offset that does not grow",
+    legacy_kernels.TRUNCATED: "a message is cut off",
+    legacy_kernels.BAD_CRC: "CRC-32",
+    legacy_kernels.BAD_LENGTH: "a message's size differs from what its key and value take",
+    legacy_kernels.BAD_OFFSET: "an offset that does not grow",
 }
 
 
@@ -313,7 +314,7 @@ def _runs_of_records(data: Buffer, part: _Part, max_bytes: int) -> Iterator[_Par
     flat.setflags(write=False)
     runs = np.zeros((2, len(plain) // max_bytes + 1), np.int64)
     fault = np.zeros(1, np.int64)
-    answer = int(kernels.divide_records(flat, header.records_count, max_bytes, runs, fault))
+    answer = int(record_kernels.divide_records(flat, header.records_count, max_bytes, runs, fault))
     if answer < 0:
         raise _corrupt_records(answer, part, int(fault[0]))
     start, view = 0, memoryview(plain)
@@ -357,7 +358,7 @@ class _Piece:
             found = self.reader(self._data, self.parts, columns)
             found.read()
             if len(found.offsets) and found.offsets[0] < self.next_offset:
-                raise _corrupt_records(kernels.BAD_OFFSET, self.parts[0], 0)
+                raise _corrupt_records(record_kernels.BAD_OFFSET, self.parts[0], 0)
             arrays, offsets = [found.column(name) for name in columns], found.offsets
         else:
             ranges = [np.arange(h.base_offset, h.next_offset) for _, h, _, _, _ in self.parts]
@@ -422,7 +423,7 @@ class _Found:
         progress = np.zeros(5, np.int64)
         for first in range(0, count, count_at_once):
             end = min(first + count_at_once, count)
-            answer = kernels.read_records(
+            answer = record_kernels.read_records(
                 self._data, table[first:end], self._numbers, self._headers,
                 self._bounds, self._valid, self._bytes[0], self._bytes[1], progress,
             )  # fmt: skip
@@ -479,7 +480,7 @@ class _Found:
         positions, bounds = arrow.empty((2, count), np.int32), arrow.empty((2, count + 1), np.int32)
         bounds[:, 0] = 0
         valid, fault = arrow.empty(count, np.uint8), np.zeros(1, np.int64)
-        answer = kernels.scan_headers(
+        answer = record_kernels.scan_headers(
             self._data, self._headers, self._bounds[2], positions, bounds, valid, fault
         )
         if answer < 0:
@@ -497,7 +498,7 @@ class _Found:
 
     def _gather(self, positions: Array, bounds: Array) -> Array:
         data = arrow.empty(int(bounds[-1]), np.uint8)
-        kernels.copy_spans(self._data, positions, bounds, data)
+        record_kernels.copy_spans(self._data, positions, bounds, data)
         return data
 
     def _corrupt(self, answer: int, index: int, position: int) -> CorruptRecordError:
@@ -517,7 +518,7 @@ class _FoundMessages(_Found):
         """
         fault = np.zeros(2, np.int64)
         shifts = np.array([shift for _, _, _, shift, _ in self._parts], np.int64)
-        answer = message_kernels.read_messages(
+        answer = legacy_kernels.read_messages(
             self._data, self._table(shifts), self._numbers,
             self._bounds[:2], self._valid, self._bytes[0], self._bytes[1], fault,
         )  # fmt: skip
@@ -535,7 +536,7 @@ class _FoundMessages(_Found):
     def _corrupt(self, answer: int, index: int, position: int) -> CorruptRecordError:
         (at, _, plain, _, begin), expected, found = self._parts[index], "", ""
         what = _WHAT_OF_MESSAGES[answer]
-        if answer == message_kernels.BAD_CRC:
+        if answer == legacy_kernels.BAD_CRC:
             start = int(self._starts[index]) + position
             crcs = batch_header.message_crcs(self._data.data, start)
             expected, found = (f"{crc:#010x}" for crc in crcs)

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_kbatch import kernels
 from spark_kbatch.errors import ConfigError, InvalidTimestampError
+from spark_kbatch.kernels import records as record_kernels
 from spark_kbatch.model import TIMESTAMP_MS_MAX
 from spark_kbatch.record.header import MIN_RECORD_SIZE, NO_TIMESTAMP
 
@@ -248,7 +248,7 @@ def headers_spans(array: pa.Array) -> Spans:
     if size > np.iinfo(np.int32).max:
         raise OverflowError("over 2 GiB of headers in one array")
     data, data_bounds = np.empty(size, np.uint8), np.zeros(len(array) + 1, np.int32)
-    kernels.write_headers(
+    record_kernels.write_headers(
         frozen((bounds - first).astype(np.int32)), _valid(array),
         key_spans.data, key_spans.bounds, *value_spans, data, data_bounds,
     )  # fmt: skip

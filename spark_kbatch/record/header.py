@@ -36,8 +36,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spark_kbatch import message_kernels
 from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.kernels import legacy as legacy_kernels
 from spark_kbatch.model import AbortedTransaction
 from spark_kbatch.record import checksums
 from spark_kbatch.record.checksums import Buffer
@@ -451,7 +451,7 @@ def _messages(data: Buffer, position: int, end: int, run_bytes_max: int) -> Batc
         count += 1
     if count == _BY_HAND_MAX:
         facts = np.array([at, count, last_offset, max_timestamp, magic, kind, mask, -1], np.int64)
-        message_kernels.scan_messages(_flat(data), stop, facts)
+        legacy_kernels.scan_messages(_flat(data), stop, facts)
         at, count, last_offset, max_timestamp = facts[:4].tolist()
     return first._replace(
         batch_length=at - position - LOG_OVERHEAD,
@@ -481,7 +481,7 @@ def ensure_valid(data: Buffer, position: int, header: BatchHeader) -> None:
             raise _wrong_crc("CRC-32C", position, header.crc, found)
         return
     if header.records_count > _BY_HAND_MAX:
-        position = int(message_kernels.check_messages(_flat(data), position, end))
+        position = int(legacy_kernels.check_messages(_flat(data), position, end))
     while position < end:
         expected, found = message_crcs(data, position)
         if found != expected:

@@ -40,9 +40,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spark_kbatch import message_kernels
 from spark_kbatch.errors import CorruptRecordError
-from spark_kbatch.message_kernels import (
+from spark_kbatch.kernels import legacy as legacy_kernels
+from spark_kbatch.kernels.legacy import (
     SCAN_COUNT,
     SCAN_FACTS,
     SCAN_LAST_OFFSET,
@@ -96,7 +96,7 @@ def scan(data: Buffer, position: int, stop: int, magic: int) -> Scan:
     facts[SCAN_POSITION], facts[SCAN_MAGIC], facts[SCAN_MASK] = position, magic, CODEC_MASK
     facts[SCAN_LAST_OFFSET] = facts[SCAN_MAX_TIMESTAMP_OFFSET] = -1
     facts[SCAN_MAX_TIMESTAMP] = NO_TIMESTAMP
-    message_kernels.scan_messages(flat, stop, facts)
+    legacy_kernels.scan_messages(flat, stop, facts)
     return Scan(*facts[_SCANNED].tolist())
 
 

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spark_kbatch import message_kernels
 from spark_kbatch.errors import InvalidRecordError
+from spark_kbatch.kernels import legacy as legacy_kernels
 from spark_kbatch.record import codec, compression, legacy
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.checksums import Buffer
@@ -71,7 +71,7 @@ def down_convert(batch: Buffer, magic: int, *, level: int | None = None) -> Mess
     overhead = MESSAGE_OVERHEADS[magic] * rows.num_rows
     out = np.empty(overhead + len(columns.key.data) + len(columns.value.data), np.uint8)
     largest = np.zeros(1, np.int64)
-    size = message_kernels.write_messages(
+    size = legacy_kernels.write_messages(
         magic, columns.timestamps, *columns.key, *columns.value, out, largest
     )
     messages = out.data[: int(size)]
@@ -97,9 +97,9 @@ def place(
     """
     if not header.is_wrapper:
         flat = np.frombuffer(data, np.uint8)
-        count = message_kernels.assign_offsets(flat, len(data), base_offset)
+        count = legacy_kernels.assign_offsets(flat, len(data), base_offset)
         if append_time_ms is not None:
-            message_kernels.stamp_messages(flat, len(data), append_time_ms)
+            legacy_kernels.stamp_messages(flat, len(data), append_time_ms)
         placed = unpack(data)._replace(
             batch_length=header.batch_length,
             last_offset_delta=int(count) - 1,
@@ -110,9 +110,7 @@ def place(
     last_offset = base_offset + header.last_offset
     if header.magic == 0:
         messages = bytearray(legacy.unwrap(data, 0, unpack(data)).messages)
-        message_kernels.assign_offsets(
-            np.frombuffer(messages, np.uint8), len(messages), base_offset
-        )
+        legacy_kernels.assign_offsets(np.frombuffer(messages, np.uint8), len(messages), base_offset)
         data = _wrapper(messages, 0, header.codec, last_offset, NO_TIMESTAMP, None)
     elif append_time_ms is None:
         _OFFSET.pack_into(data, 0, last_offset)

@@ -12,7 +12,7 @@ import warnings
 import numpy as np
 import pyarrow as pa
 
-from spark_kbatch import kernels
+from spark_kbatch.kernels import records as record_kernels
 from spark_kbatch.record import codec
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import SPARE_SLOT, RecordBatchBuilder, fill
@@ -88,7 +88,7 @@ def aiokafka_decode(batches: list[bytes]) -> int:
 
 
 def bench_encode_and_decode() -> None:
-    kernels.load()
+    record_kernels.load()
     rows = bulk_rows(ROWS, key_bytes=16, value_bytes=100)
     memory = np.empty(8 * BATCH_SIZE, np.uint8).data
     batches = encode_all(rows, memory, keep=True)

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Producer as ConfluentProducer
 
-from spark_kbatch import kernels, placement_kernels
+from spark_kbatch.kernels import records as record_kernels
+from spark_kbatch.kernels import routing
 from spark_kbatch.model import AppendResult
 from spark_kbatch.options.producer import ProducerConfig
 from spark_kbatch.options.topic import Topic, TopicConfig
@@ -69,8 +70,8 @@ def confluent_produce(rows: list[tuple[bytes, bytes]]) -> None:
 
 
 def bench_producer() -> None:
-    kernels.load()
-    placement_kernels.load()
+    record_kernels.load()
+    routing.load()
     rows = bulk_rows(ROWS, key_bytes=16, value_bytes=100)
     batches = [rows.slice(first, ROWS_AT_ONCE) for first in range(0, ROWS, ROWS_AT_ONCE)]
     sent = produce(batches)

@@ -16,7 +16,8 @@ import psutil
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own convention
 
-from spark_kbatch import kernels, placement_kernels
+from spark_kbatch.kernels import records as record_kernels
+from spark_kbatch.kernels import routing
 from tests.benchmarks.interleaved import Candidate, interleave
 from tests.benchmarks.spark_sources import BareSource
 
@@ -46,8 +47,8 @@ def consume(frame: DataFrame) -> None:
 
 
 def bench_write_and_read(spark: SparkSession, memory_path: Path) -> None:
-    kernels.load()
-    placement_kernels.load()
+    record_kernels.load()
+    routing.load()
     spark.dataSource.register(BareSource)
     rows = (
         spark.range(0, ROWS, 1, PARTITIONS)

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kbatch import placement_kernels
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
+from spark_kbatch.kernels import routing
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.producer.partitioner import Partitioner, load_partitioner
 from spark_kbatch.record import columns as arrow
@@ -132,7 +132,7 @@ def test_any_number_of_partitions_divides_hashes_without_a_mistake(
 ) -> None:
     key = arrow.spans(pa.array(keys, pa.binary()))
     slots, counts = np.empty(len(keys), np.int32), np.zeros(partitions, np.int64)
-    placement_kernels.hash_keys(key.data, key.bounds, first_slot, slots, counts)
+    routing.hash_keys(key.data, key.bounds, first_slot, slots, counts)
     expected = [(murmur2(key) & 0x7FFFFFFF) % partitions for key in keys]
     assert (slots - first_slot).tolist() == expected
     assert counts.tolist() == np.bincount(expected, minlength=partitions).tolist()
@@ -144,8 +144,8 @@ def test_many_hashes_are_divided_without_a_mistake(partitions: int) -> None:
     data = arrow.frozen(np.random.default_rng(partitions).integers(0, 256, size * rows_count, "u1"))
     bounds = arrow.frozen(np.arange(0, len(data) + 1, size, dtype=np.int32))
     hashes, found = np.empty(rows_count, np.int32), np.empty(rows_count, np.int32)
-    placement_kernels.hash_keys(data, bounds, 0, hashes, np.empty(0, np.int64))
-    placement_kernels.hash_keys(data, bounds, 0, found, np.zeros(partitions, np.int64))
+    routing.hash_keys(data, bounds, 0, hashes, np.empty(0, np.int64))
+    routing.hash_keys(data, bounds, 0, found, np.zeros(partitions, np.int64))
     assert (found == hashes % partitions).all()
 
 

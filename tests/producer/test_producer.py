@@ -21,7 +21,6 @@ import pyarrow as pa
 import pytest
 
 import spark_kbatch
-from spark_kbatch import kernels, placement_kernels
 from spark_kbatch.clock import now_ms
 from spark_kbatch.errors import (
     BufferExhaustedError,
@@ -32,6 +31,8 @@ from spark_kbatch.errors import (
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.kernels import records as record_kernels
+from spark_kbatch.kernels import routing
 from spark_kbatch.options.producer import parse_producer_options
 from spark_kbatch.producer.futures import RecordMetadata
 from spark_kbatch.producer.producer import Producer
@@ -310,8 +311,8 @@ def sent_by_threads(
 
 def check_threads(cluster: spark_kbatch.Cluster, records: int) -> None:
     process = psutil.Process()
-    kernels.load()
-    placement_kernels.load()
+    record_kernels.load()
+    routing.load()
     gc.collect()
     before = process.memory_info().rss
     most = before

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kbatch.kernels import SLOT
+from spark_kbatch.kernels.records import SLOT
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import (
     SPARE_SLOT,

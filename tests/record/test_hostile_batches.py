@@ -11,8 +11,8 @@ import pytest
 import zstandard
 from crc32c import crc32c
 
-from spark_kbatch import kernels
 from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.kernels import records as record_kernels
 from spark_kbatch.record import codec
 from spark_kbatch.record.header import MAX_OFFSET, unpack, walk
 from spark_kbatch.record.times import times
@@ -116,7 +116,7 @@ def test_more_headers_than_a_record_has_room_for_are_refused_before_they_take_me
 
 
 def test_headers_by_the_million_are_refused_where_they_are_wanted() -> None:
-    count = kernels.HEADERS_MAX + 1
+    count = record_kernels.HEADERS_MAX + 1
     plain = a_record(count, b"\0\1" * count)
     data = framed(zstandard.compress(plain, 1), 1, codec_id=ZSTD)
 

@@ -32,7 +32,8 @@ import psutil
 import pytest
 
 import spark_kbatch
-from spark_kbatch import kernels, placement_kernels
+from spark_kbatch.kernels import records as record_kernels
+from spark_kbatch.kernels import routing
 from spark_kbatch.options.topic import TopicConfig
 from tests.conftest import SPARK_4_1
 from tests.spark.killed_jobs import SOURCE, TOPIC, Work
@@ -79,8 +80,8 @@ class Drivers:
 @pytest.fixture(scope="module")
 def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
     # Whoever is killed while it compiles leaves all of it to the next one.
-    kernels.load()
-    placement_kernels.load()
+    record_kernels.load()
+    routing.load()
     drivers = Drivers(tmp_path_factory.mktemp("drivers"))
     yield drivers
     drivers.end()

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from spark_kbatch import intrinsics
+from spark_kbatch.kernels import llvm
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def _put_dispatchers(
     except RuntimeError:
         # Neither the kernels' directory nor the home directory can be written.
         settings.CACHE_DIR = tempfile.mkdtemp(prefix="spark_kbatch-kernels-")
-    instead = {} if settings.BOUNDSCHECK else intrinsics.by_name()  # which check nothing
+    instead = {} if settings.BOUNDSCHECK else llvm.by_name()  # which check nothing
     for name in helpers:
         module[name] = instead.get(name) or numba.njit(forceinline=True)(functions[name])
     for name in kernels:

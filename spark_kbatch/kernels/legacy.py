@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_kbatch import intrinsics, jit
+from spark_kbatch.kernels import jit, llvm
 
 # What read_messages answers instead of a count.
 TRUNCATED = -1  # a message reaches past the end of its section
@@ -64,7 +64,7 @@ _CRC_5, _CRC_6, _CRC_7 = (np.uint64(256 * table) for table in range(5, 8))
 
 # Helpers: compiled into the kernels that call them.
 
-_copy, _prefetch = intrinsics.copy, intrinsics.prefetch
+_copy, _prefetch = llvm.copy, llvm.prefetch
 
 
 def _uint32(data: Any, position: Any) -> Any:

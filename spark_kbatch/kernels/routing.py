@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from spark_kbatch import jit
-from spark_kbatch.intrinsics import LANES, MURMUR_M, MURMUR_SEED
+from spark_kbatch.kernels import jit
+from spark_kbatch.kernels.llvm import LANES, MURMUR_M, MURMUR_SEED
 
 # Of assign_slots: what a record takes beside key, value and headers behind their count, roughly;
 # and the random sequence of Park and Miller.

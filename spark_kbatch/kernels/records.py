@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_kbatch import intrinsics, jit
+from spark_kbatch.kernels import jit, llvm
 
 # What read_records and scan_headers answer instead of a count.
 TRUNCATED = -1  # a field reaches past the end of its record or of the batch
@@ -69,7 +69,7 @@ _HEADERS_MAX = np.int64(HEADERS_MAX)
 
 # Helpers: compiled into the kernels that call them.
 
-_copy, _prefetch = intrinsics.copy, intrinsics.prefetch
+_copy, _prefetch = llvm.copy, llvm.prefetch
 
 
 def _zigzag(value: Any) -> Any:
