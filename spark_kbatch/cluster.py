@@ -30,7 +30,7 @@ from spark_kbatch.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import (
     AppendOrigin,
     Deletion,

@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.errors import ConfigError, CorruptRecordError
+from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import (
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
@@ -52,7 +53,6 @@ from spark_kbatch.log.checkpoints import (
     write_offset_checkpoint,
     write_partition_metadata,
 )
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import SegmentIndexer, segment_paths
 from spark_kbatch.log.state import STATE_FILE, LogState

@@ -5,8 +5,8 @@ from __future__ import annotations
 from spark_kbatch.broker import BrokerLogs
 from spark_kbatch.cluster import Cluster, StrPath
 from spark_kbatch.errors import ConfigError
+from spark_kbatch.files import Files
 from spark_kbatch.log.broker_log_dir import WHAT_IS_LOOKED_FOR, BrokerLogDir
-from spark_kbatch.log.files import Files
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.replica.metadata import Metadata, absolute_path
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.consumer.topic_reader import TopicReader
+from spark_kbatch.files import Buffer, Files
 from spark_kbatch.log.appender import LogAppender
-from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import AppendResult, TopicPartition

@@ -23,7 +23,7 @@ from spark_kbatch import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.cli import cli
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.opening import open_for_reading
 from spark_kbatch.options.read import parse_read_options
 from tests import builders, reference

@@ -23,8 +23,8 @@ from spark_kbatch.errors import (
     LogDirLockedError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import random_id, write_meta_properties, write_partition_metadata
-from spark_kbatch.log.files import Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from tests import builders

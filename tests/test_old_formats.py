@@ -23,8 +23,8 @@ from spark_kbatch.errors import (
     RecordTooLargeError,
     UnexpectedAppendOffsetError,
 )
+from spark_kbatch.files import Files
 from spark_kbatch.log import appending
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.truncation import truncate_to
 from spark_kbatch.model import TopicPartition

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.files import Buffer
 from spark_kbatch.log import recovery
-from spark_kbatch.log.files import Buffer
 from spark_kbatch.log.segment import (
     INDEX_ENTRY,
     RELATIVE_OFFSET_MAX,

@@ -19,10 +19,10 @@ from spark_kbatch.errors import (
     OffsetsOutOfOrderError,
     UnexpectedAppendOffsetError,
 )
+from spark_kbatch.files import Buffer
 from spark_kbatch.log import transaction_index
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.checkpoints import read_leader_epochs, write_leader_epochs
-from spark_kbatch.log.files import Buffer
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.producer_snapshot import write_snapshot
 from spark_kbatch.log.recovery import readable_epochs

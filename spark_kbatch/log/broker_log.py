@@ -38,8 +38,8 @@ from typing import NamedTuple
 
 from spark_kbatch import mutexes
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
+from spark_kbatch.files import Files
 from spark_kbatch.log.cuts import cut_offsets
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.headers import SegmentView
 from spark_kbatch.log.leftovers import names_after_start
 from spark_kbatch.log.positions import OpenSegment, Positions

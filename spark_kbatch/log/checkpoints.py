@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from spark_kbatch.errors import KafkaStorageError
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
 
 PARTITION_METADATA = "partition.metadata"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.log.segment import SegmentPaths, candidates
 from spark_kbatch.log.segment_scan import valid_batch_at
 from spark_kbatch.record import header

@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_leader_epochs, write_leader_epochs
-from spark_kbatch.log.files import Files
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_EPOCH_OFFSET = -1

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.errors import KafkaStorageError
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.log.state import LogState
 from spark_kbatch.stored_json import parse_rows
 

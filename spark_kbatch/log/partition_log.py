@@ -32,6 +32,7 @@ from spark_kbatch.errors import (
     KBatchError,
     OffsetOutOfRangeError,
 )
+from spark_kbatch.files import Buffer, Files
 from spark_kbatch.log import recovery, saved_producers
 from spark_kbatch.log.checkpoints import (
     LEADER_EPOCHS,
@@ -40,7 +41,6 @@ from spark_kbatch.log.checkpoints import (
     partition_metadata,
 )
 from spark_kbatch.log.cuts import cut_offsets
-from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.log.headers import (
     SegmentView,
     header_at,

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from spark_kbatch import mutexes
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.log.segment import RELATIVE_OFFSET_MAX, SegmentPaths, candidates
 from spark_kbatch.log.segment_scan import valid_batch_at
 

@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.files import Files
 from spark_kbatch.log import transaction_index
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.producer_snapshot import newest_snapshot, snapshot_offsets
 from spark_kbatch.log.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerStates
 from spark_kbatch.log.saved_producers import SavedProducers

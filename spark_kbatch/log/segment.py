@@ -23,7 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, overload
 
-from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.files import Buffer, Files
 from spark_kbatch.record.header import BatchHeader, unpack
 from spark_kbatch.record.legacy import scan
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.log.segment import RELATIVE_OFFSET_MAX
 from spark_kbatch.record.header import (
     LOG_OVERHEAD,

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.model import LogOffsets
 from spark_kbatch.record import checksums
 

@@ -21,7 +21,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.model import AbortedTransaction
 
 SUFFIX = ".txnindex"

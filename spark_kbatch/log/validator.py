@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 
 from spark_kbatch.errors import InvalidRecordError, RecordTooLargeError
-from spark_kbatch.log.files import Buffer
+from spark_kbatch.files import Buffer
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import codec, columns

@@ -42,8 +42,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spark_kbatch.errors import KafkaStorageError
+from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_partition_metadata
-from spark_kbatch.log.files import Files
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.metadata import DeletedTopic, Metadata, partition_of

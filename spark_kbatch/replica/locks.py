@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from spark_kbatch.errors import LockTimeoutError, LogDirLockedError
-from spark_kbatch.log.files import Files
-from spark_kbatch.log.lock_files import LockFile
+from spark_kbatch.files import Files
+from spark_kbatch.lock_files import LockFile
 from spark_kbatch.model import TopicPartition
 
 logger = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ from typing import NamedTuple
 
 from spark_kbatch import mutexes
 from spark_kbatch.errors import KafkaStorageError
+from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_meta_properties
-from spark_kbatch.log.files import Files
 from spark_kbatch.replica.metadata import LogDir, Metadata
 
 logger = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.errors import KafkaStorageError
+from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_partition_metadata
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import holds_records
 from spark_kbatch.log.segment import base_offset_of
 from spark_kbatch.log.state import valid_slots

@@ -41,8 +41,8 @@ from spark_kbatch.errors import (
     UnknownLeaderEpochError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.files import Buffer, Files
 from spark_kbatch.log import overwritten, retention
-from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.log.leader_epochs import EpochEntry, LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState

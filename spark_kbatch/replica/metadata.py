@@ -36,6 +36,7 @@ from spark_kbatch.errors import (
     KafkaStorageError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.files import Files
 from spark_kbatch.log import state as log_state
 from spark_kbatch.log.broker_log_dir import BrokerLogDir
 from spark_kbatch.log.checkpoints import (
@@ -44,7 +45,6 @@ from spark_kbatch.log.checkpoints import (
     read_partition_metadata,
     write_meta_properties,
 )
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import holds_records
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition

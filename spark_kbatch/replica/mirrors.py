@@ -18,7 +18,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from spark_kbatch.errors import KafkaStorageError
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.stored_json import parse
 
 logger = logging.getLogger(__name__)

@@ -51,9 +51,9 @@ from spark_kbatch.errors import (
     KBatchError,
     NotEnoughReplicasError,
 )
+from spark_kbatch.files import Buffer
 from spark_kbatch.log import appending
 from spark_kbatch.log.appending import Ahead
-from spark_kbatch.log.files import Buffer
 from spark_kbatch.log.leader_epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState, read_state

@@ -23,9 +23,9 @@ from spark_kbatch.errors import (
     KafkaStorageError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.files import Files
 from spark_kbatch.log import state as log_state
 from spark_kbatch.log.checkpoints import random_id
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog, holds_records
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig, ensure_valid_topic

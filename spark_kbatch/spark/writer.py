@@ -44,7 +44,7 @@ from pyspark.sql.types import (
 
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.errors import ConfigError, KafkaStorageError
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.options.option import nearest
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.replica.metadata import Probe

@@ -25,7 +25,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.stored_json import parse_rows
 

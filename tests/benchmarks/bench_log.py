@@ -20,8 +20,8 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from spark_kbatch.files import Files
 from spark_kbatch.log.appender import LogAppender
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.model import OffsetAndTimestamp, TopicPartition
 from spark_kbatch.options.topic import TopicConfig

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.errors import KBatchError
+from spark_kbatch.files import Files
 from spark_kbatch.log import state as log_state
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import codec

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import crc32c
 
+from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_leader_epochs
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import read_state
 from tests import reference

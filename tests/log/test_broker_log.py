@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.errors import KafkaStorageError, OffsetOutOfRangeError
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.opening import open_for_reading
 from tests.broker_dirs import (
     INDEX,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.files import Files
 from spark_kbatch.log import segment_scan
-from spark_kbatch.log.files import Files
 from spark_kbatch.opening import open_for_reading
 from tests.broker_dirs import (
     LOG,

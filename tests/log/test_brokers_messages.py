@@ -9,8 +9,8 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.files import Files
 from spark_kbatch.log.broker_log import BrokerLog, Checkpoints
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.replay import producer_batches
 from spark_kbatch.log.segment import SegmentExtent
 from spark_kbatch.model import IsolationLevel, TopicPartition

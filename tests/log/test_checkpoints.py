@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kbatch.errors import KafkaStorageError
+from spark_kbatch.files import Files
 from spark_kbatch.log import checkpoints
 from spark_kbatch.log.checkpoints import (
     HIGH_WATERMARKS,
@@ -29,7 +30,6 @@ from spark_kbatch.log.checkpoints import (
     write_offset_checkpoint,
     write_partition_metadata,
 )
-from spark_kbatch.log.files import Files
 from spark_kbatch.model import TopicPartition
 
 FILES = Files()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_kbatch.files import Files
 from spark_kbatch.log.cuts import cut_offsets
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.headers import SegmentView
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.errors import KBatchError
+from spark_kbatch.files import Files
 from spark_kbatch.log import appending, retention
 from spark_kbatch.log import state as log_state
 from spark_kbatch.log.appender import LogAppender
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.repair import LogRepair
 from spark_kbatch.log.segment import segment_paths

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
+from spark_kbatch.files import Files
 from spark_kbatch.log import headers
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.headers import walk_headers
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import INDEX_ENTRY, IndexEntries, candidates, segment_paths

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_leader_epochs
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.leader_epochs import LeaderEpochCache
 from tests.faults import FaultyFiles
 

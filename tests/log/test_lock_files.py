@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.log import lock_files
-from spark_kbatch.log.lock_files import LockFile, RecordLocks, WholeFile
+from spark_kbatch import lock_files
+from spark_kbatch.lock_files import LockFile, RecordLocks, WholeFile
 from tests.faults import open_files, run_child
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="record locks are Linux's")

@@ -17,8 +17,8 @@ from spark_kbatch.errors import (
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
+from spark_kbatch.files import Files
 from spark_kbatch.log import appending, transaction_index
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.producer_snapshot import pack, snapshot_offsets, snapshot_path, unpack
 from spark_kbatch.log.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerEntry

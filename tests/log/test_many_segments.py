@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_kbatch.files import Files
 from spark_kbatch.log import retention
 from spark_kbatch.log.appender import LogAppender
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.truncation import truncate_fully_and_start_at, truncate_to
 from spark_kbatch.options.topic import TopicConfig

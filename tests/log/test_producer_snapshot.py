@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.log.producer_snapshot import (
     newest_snapshot,
     pack,

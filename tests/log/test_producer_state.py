@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.errors import InvalidProducerEpochError, OutOfOrderSequenceError
+from spark_kbatch.files import Files
 from spark_kbatch.log import appending
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.producer_state import (
     PRODUCER_ID_EXPIRATION_MS,

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, KBatchError
+from spark_kbatch.files import Files
 from spark_kbatch.log import recovery
 from spark_kbatch.log import state as log_state
 from spark_kbatch.log.appender import LogAppender
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.headers import SegmentView
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.recovery import epochs_of

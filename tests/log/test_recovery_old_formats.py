@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.repair import LogRepair
 from spark_kbatch.log.segment import segment_paths

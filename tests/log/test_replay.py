@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.errors import CorruptRecordError
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.log.producer_snapshot import pack, snapshot_path, write_snapshot
 from spark_kbatch.log.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerEntry
 from spark_kbatch.log.replay import AbortedSearch, Place, Rebuilt, rebuild

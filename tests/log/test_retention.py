@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from spark_kbatch.errors import OffsetOutOfRangeError
+from spark_kbatch.files import Files
 from spark_kbatch.log import retention
 from spark_kbatch.log.appender import LogAppender
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.model import Deletion

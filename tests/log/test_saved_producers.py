@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_kbatch.files import Buffer, Files
 from spark_kbatch.log import appending, log_producers, saved_producers
-from spark_kbatch.log.files import Buffer, Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.producer_state import BatchMetadata, ProducerEntry
 from spark_kbatch.log.saved_producers import PRODUCERS_FILE, SavedProducers, pack, unpack

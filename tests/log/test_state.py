@@ -10,8 +10,8 @@ import crc32c
 import pytest
 
 from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.files import Files
 from spark_kbatch.log import state as log_state
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.state import (
     SLOT_SIZE,
     STATE_FILE,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_kbatch.files import Files
 from spark_kbatch.log import transaction_index
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.transaction_index import collect, pack, transaction_index_path, unpack
 from spark_kbatch.model import AbortedTransaction
 

@@ -16,9 +16,9 @@ from spark_kbatch.errors import (
     OffsetsOutOfOrderError,
     UnexpectedAppendOffsetError,
 )
+from spark_kbatch.files import Files
 from spark_kbatch.log import appending
 from spark_kbatch.log.checkpoints import read_leader_epochs, write_leader_epochs
-from spark_kbatch.log.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState

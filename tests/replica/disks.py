@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.locks import Locks

@@ -16,7 +16,7 @@ import pytest
 
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.errors import KafkaStorageError
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE

@@ -27,7 +27,7 @@ from spark_kbatch.errors import (
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.files import Buffer, Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import STATE_FILE
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition

@@ -19,8 +19,8 @@ from spark_kbatch.errors import (
     KafkaStorageError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.log.files import Files
-from spark_kbatch.log.lock_files import LockFile
+from spark_kbatch.files import Files
+from spark_kbatch.lock_files import LockFile
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options

@@ -19,7 +19,7 @@ from spark_kbatch.errors import (
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.log.files import Buffer
+from spark_kbatch.files import Buffer
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.log_dirs import RETRY_MS

@@ -13,8 +13,8 @@ import pytest
 
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
-from spark_kbatch.log.files import Files
-from spark_kbatch.log.lock_files import LockFile
+from spark_kbatch.files import Files
+from spark_kbatch.lock_files import LockFile
 from tests import builders
 from tests.disk import Disk, DiskFiles
 from tests.faults import open_files, run_child

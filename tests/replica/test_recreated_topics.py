@@ -16,7 +16,7 @@ from spark_kbatch.errors import (
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import LOG_APPEND_TIME, TopicConfig, topic_key
 from tests import builders

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.errors import KBatchError
-from spark_kbatch.log.files import Files
-from spark_kbatch.log.lock_files import LockFile
+from spark_kbatch.files import Files
+from spark_kbatch.lock_files import LockFile
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.transaction.coordinator import Coordinator

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.transaction import agreements as agreements_module
 from spark_kbatch.transaction.agreements import KEPT_MS, Agreements

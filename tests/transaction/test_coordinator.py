@@ -12,7 +12,7 @@ import pytest
 
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.errors import CommitError
-from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.transaction import coordinator

@@ -18,7 +18,7 @@ import pytest
 import spark_kbatch.transaction
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.errors import CommitError
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.transaction import coordinator
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders

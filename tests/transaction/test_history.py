@@ -11,7 +11,7 @@ import pytest
 
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.errors import ConfigError, CorruptRecordError
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.write import COMMITS_RETENTION_BYTES

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.transaction import rewriting
 from spark_kbatch.transaction.coordinator import Coordinator, Overwrite

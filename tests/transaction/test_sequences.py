@@ -13,7 +13,7 @@ import pytest
 
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.errors import CommitError
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.transaction import sequences
 from spark_kbatch.transaction.coordinator import Coordinator

@@ -14,7 +14,7 @@ import pytest
 
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.errors import CommitError, UnknownTopicOrPartitionError
-from spark_kbatch.log.files import Buffer, Files
+from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.transaction import coordinator

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.errors import KafkaStorageError
-from spark_kbatch.log.files import Files
+from spark_kbatch.files import Files
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.transaction.staging import Extent, OpenFiles, Staging, left_overs
 from tests.faults import Fault, FaultyFiles, open_files

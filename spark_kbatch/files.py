@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeAlias, overload
 
-from spark_kbatch.log.lock_files import LOCKS_OF_PARTITIONS, LockFile, WholeFile
+from spark_kbatch.lock_files import LOCKS_OF_PARTITIONS, LockFile, WholeFile
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
