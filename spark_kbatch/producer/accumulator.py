@@ -41,7 +41,7 @@ from spark_kbatch.producer.partitioner import Placement
 from spark_kbatch.producer.sequences import Sequences
 from spark_kbatch.producer.table_append import OnAppended, TableAppend
 from spark_kbatch.record.columns import Columns
-from spark_kbatch.record.plain import Header
+from spark_kbatch.record.scalar import Header
 
 NEVER_MS = 2**62  # a delay: time alone changes nothing
 

@@ -55,7 +55,7 @@ from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX
 from spark_kbatch.record.columns import HEADER_OVERHEAD_MAX, Array, Columns
 from spark_kbatch.record.compression import CODECS
 from spark_kbatch.record.header import MAGIC, NO_TIMESTAMP, RECORD_BATCH_OVERHEAD
-from spark_kbatch.record.plain import Header
+from spark_kbatch.record.scalar import Header
 
 Bytes = bytes | bytearray | memoryview | str
 

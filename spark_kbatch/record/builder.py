@@ -36,7 +36,7 @@ from spark_kbatch.kernels.records import (
     STOP,
 )
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
-from spark_kbatch.record import compression, plain
+from spark_kbatch.record import compression, scalar
 from spark_kbatch.record import header as batch_header
 from spark_kbatch.record.columns import EMPTY_I32, Array, Columns
 from spark_kbatch.record.header import (
@@ -46,7 +46,7 @@ from spark_kbatch.record.header import (
     NO_TIMESTAMP,
     RECORD_BATCH_OVERHEAD,
 )
-from spark_kbatch.record.plain import Header
+from spark_kbatch.record.scalar import Header
 
 # A record takes at most this many bytes beside its key, value and headers.
 RECORD_OVERHEAD_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 1
@@ -171,7 +171,7 @@ class RecordBatchBuilder:
         state = self.state
         count = state[RECORDS_COUNT]
         base_timestamp = state[BASE_TIMESTAMP] if count else timestamp
-        record = plain.encode_record(timestamp - base_timestamp, count, key, value, headers)
+        record = scalar.encode_record(timestamp - base_timestamp, count, key, value, headers)
         if not self.has_room_for(len(record)):
             return False
         if not INT64_MIN <= timestamp <= INT64_MAX:

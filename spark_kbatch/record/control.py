@@ -22,7 +22,7 @@ import struct
 from typing import NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError
-from spark_kbatch.record import plain
+from spark_kbatch.record import scalar
 from spark_kbatch.record.checksums import Buffer
 from spark_kbatch.record.header import (
     CONTROL,
@@ -60,7 +60,7 @@ def encode_marker(
 ) -> bytearray:
     """The batch of a marker; one offset, 78 bytes."""
     out = bytearray(RECORD_BATCH_OVERHEAD)
-    out += plain.encode_record(
+    out += scalar.encode_record(
         0,
         0,
         _KEY.pack(_VERSION, ABORT if marker.is_abort else COMMIT),
@@ -120,12 +120,12 @@ def read_marker(data: Buffer, position: int, header: BatchHeader) -> EndTransact
 
 def _key_and_value(section: memoryview) -> tuple[bytes, bytes]:
     """Of the first record; b"" for null. IndexError where it reaches past the end."""
-    at = plain.read_varint(section, 0)[1] + 1  # length and attributes
+    at = scalar.read_varint(section, 0)[1] + 1  # length and attributes
     for _ in ("timestamp delta", "offset delta"):
-        at = plain.read_varint(section, at)[1]
+        at = scalar.read_varint(section, at)[1]
     parts = []
     for _ in ("key", "value"):
-        size, at = plain.read_varint(section, at)
+        size, at = scalar.read_varint(section, at)
         if size > len(section) - at:
             raise IndexError(size)
         parts.append(bytes(section[at : at + max(size, 0)]))

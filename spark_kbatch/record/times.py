@@ -23,7 +23,7 @@ from spark_kbatch.record.header import (
     BatchHeader,
     ensure_valid,
 )
-from spark_kbatch.record.plain import read_varint, wrapped
+from spark_kbatch.record.scalar import read_varint, wrapped
 
 _MESSAGE = struct.Struct(">qiIbb")  # offset, size, CRC, magic, attributes
 _TIMESTAMP, _TIMESTAMP_POSITION = struct.Struct(">q"), 18

@@ -29,7 +29,7 @@ from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import NO_LIMIT, Topic
 from spark_kbatch.options.write import COMMITS_RETENTION_BYTES, STAGING_RETENTION_MS
-from spark_kbatch.record import plain
+from spark_kbatch.record import scalar
 from spark_kbatch.replica.manager import ACKS_ALL, ReplicaManager
 from spark_kbatch.replica.metadata import Probe
 from spark_kbatch.replica.partition import Partition
@@ -579,7 +579,7 @@ class Coordinator:
 
     def _message(self, transactional_id: str, value: TransactionValue) -> bytearray:
         key = pack_key(transactional_id)
-        return plain.encode([(key, pack_value(value))], value.last_update_ms)
+        return scalar.encode([(key, pack_value(value))], value.last_update_ms)
 
     def _decide(self, decided: LogState) -> LogState:
         """The commit point: from the last write in here on every reader sees the data."""

@@ -31,8 +31,8 @@ from spark_kbatch.errors import (
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.record import plain
-from spark_kbatch.record.plain import PlainRecord
+from spark_kbatch.record import scalar
+from spark_kbatch.record.scalar import PlainRecord
 from spark_kbatch.replica.manager import ReplicaManager, Replicas
 from spark_kbatch.replica.metadata import PARTITIONS_MAX
 from spark_kbatch.replica.partition_view import Replica
@@ -200,7 +200,7 @@ def pack(commit: Commit) -> bytearray:
     value["version"] = _VERSION
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     key = _utf8(commit.transactional_id)
-    return plain.encode([(key, _utf8(text))], commit.time_ms)
+    return scalar.encode([(key, _utf8(text))], commit.time_ms)
 
 
 def _utf8(text: str) -> bytes:

@@ -26,7 +26,7 @@ from spark_kbatch.log import state as log_state
 from spark_kbatch.log.state import SLOT_SIZE, LogState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from spark_kbatch.record.plain import read_unsigned_varint, unsigned_varint
+from spark_kbatch.record.scalar import read_unsigned_varint, unsigned_varint
 
 PREPARE_COMMIT = 2
 COMPLETE_COMMIT = 4

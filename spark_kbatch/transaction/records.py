@@ -8,8 +8,8 @@ from typing import TypeVar
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
-from spark_kbatch.record import plain
-from spark_kbatch.record.plain import PlainRecord
+from spark_kbatch.record import scalar
+from spark_kbatch.record.scalar import PlainRecord
 
 _FETCH_BYTES = 1 << 20
 
@@ -38,7 +38,7 @@ def read_records(
             try:
                 values = [
                     unpack(record)
-                    for record in plain.decode(read.data, position, header)
+                    for record in scalar.decode(read.data, position, header)
                     if offset <= record.offset < state.high_watermark
                 ]
             except CorruptRecordError as error:

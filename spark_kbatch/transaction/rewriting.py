@@ -22,7 +22,7 @@ import itertools
 
 from spark_kbatch.log import retention
 from spark_kbatch.log.appender import LogAppender
-from spark_kbatch.record import plain
+from spark_kbatch.record import scalar
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.transaction.messages import (
     COMPLETE_COMMIT,
@@ -66,7 +66,7 @@ def maybe_rewrite(
         appender.begin_segment()
         rest = iter(ids.values())
         while batch := list(itertools.islice(rest, _BATCH_RECORDS)):
-            appender.append(plain.encode([_record(last) for last in batch], now_ms))
+            appender.append(scalar.encode([_record(last) for last in batch], now_ms))
         # So that the size of the active segment says how much came since.
         appender.begin_segment()
         after = appender.finish(flush=True, prepare_offset=-1)

@@ -28,7 +28,7 @@ from typing import NamedTuple
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.record.plain import PlainRecord
+from spark_kbatch.record.scalar import PlainRecord
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.partition_view import NOTHING_NEWER, Replica

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.errors import CorruptRecordError
-from spark_kbatch.record import codec, plain
+from spark_kbatch.record import codec, scalar
 from spark_kbatch.record import header as batch_header
 from spark_kbatch.record.header import walk, whole_size
 from tests import builders, reference, strategies
@@ -334,7 +334,7 @@ def with_control_records(data: bytes) -> list[Record]:
     found = decoded(data)
     for position, header in walk(data):
         if header.is_control:
-            for key_value in plain.decode(data, position, header):
+            for key_value in scalar.decode(data, position, header):
                 found.append(Record(key_value.offset, header.base_timestamp, *key_value[1:]))
     return sorted(found)
 

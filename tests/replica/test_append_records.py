@@ -33,7 +33,7 @@ from spark_kbatch.log.state import STATE_FILE
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import parse_write_options
-from spark_kbatch.record import plain
+from spark_kbatch.record import scalar
 from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC, coordinator
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
@@ -483,7 +483,7 @@ ROUNDS = 8
 
 
 def one_record(key: str) -> bytes:
-    return bytes(plain.encode([(key.encode(), b"value")], builders.FIRST_TIMESTAMP_MS))
+    return bytes(scalar.encode([(key.encode(), b"value")], builders.FIRST_TIMESTAMP_MS))
 
 
 def append_and_commit(cluster: Cluster, name: str) -> None:

@@ -15,7 +15,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.write import COMMITS_RETENTION_BYTES
-from spark_kbatch.record import plain
+from spark_kbatch.record import scalar
 from spark_kbatch.transaction import coordinator, history
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.history import COMMITS, Author, Commit
@@ -307,7 +307,7 @@ def test_a_record_that_makes_no_sense_is_an_error_that_names_it(
         found = text
         if text.startswith("{") and "version" not in text:
             found = json.dumps(value | json.loads(text))
-        return plain.encode([(b"job", found.encode())], commit.time_ms)
+        return scalar.encode([(b"job", found.encode())], commit.time_ms)
 
     monkeypatch.setattr(coordinator, "pack", pack)
     write(cluster, ("clicks", 0))
