@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
-from spark_kbatch.log.broker_log import BrokerLog, Checkpoints
-from spark_kbatch.log.broker_log_dir import BrokerLogDir
+from spark_kbatch.log.foreign.log import BrokerLog, Checkpoints
+from spark_kbatch.log.foreign.log_dir import BrokerLogDir
 from spark_kbatch.model import (
     IsolationLevel,
     LogOffsets,

@@ -6,7 +6,7 @@ from spark_kbatch.broker import BrokerLogs
 from spark_kbatch.cluster import Cluster, StrPath
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files
-from spark_kbatch.log.broker_log_dir import WHAT_IS_LOOKED_FOR, BrokerLogDir
+from spark_kbatch.log.foreign.log_dir import WHAT_IS_LOOKED_FOR, BrokerLogDir
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.replica.metadata import Metadata, absolute_path
 

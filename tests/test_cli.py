@@ -106,7 +106,7 @@ def test_a_warning_says_its_level_and_who_logs_it(tmp_path: Path) -> None:
 
     done = kbatch("topics", directory.parent)
     assert done.returncode == 0
-    assert done.stderr.startswith("WARNING spark_kbatch.log.broker_log: ")
+    assert done.stderr.startswith("WARNING spark_kbatch.log.foreign.log: ")
     assert r"\x1b[2Jlogs/events-0" in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
 

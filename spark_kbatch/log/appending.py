@@ -20,13 +20,13 @@ from spark_kbatch.errors import (
     UnexpectedAppendOffsetError,
 )
 from spark_kbatch.files import Buffer
-from spark_kbatch.log import transaction_index
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.checkpoints import read_leader_epochs, write_leader_epochs
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.producer_snapshot import write_snapshot
+from spark_kbatch.log.producers import transaction_index
+from spark_kbatch.log.producers.replay import replay
+from spark_kbatch.log.producers.snapshot import write_snapshot
 from spark_kbatch.log.recovery import readable_epochs
-from spark_kbatch.log.replay import replay
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import AppendOrigin, AppendResult
 from spark_kbatch.record.control import read_marker

@@ -33,24 +33,24 @@ from spark_kbatch.errors import (
     OffsetOutOfRangeError,
 )
 from spark_kbatch.files import Buffer, Files
-from spark_kbatch.log import recovery, saved_producers
-from spark_kbatch.log.checkpoints import (
-    LEADER_EPOCHS,
-    PARTITION_METADATA,
-    leader_epochs,
-    partition_metadata,
-)
-from spark_kbatch.log.cuts import cut_offsets
-from spark_kbatch.log.headers import (
+from spark_kbatch.log import recovery
+from spark_kbatch.log.batch_headers import (
     SegmentView,
     header_at,
     indexed_batch,
     too_short,
     walk_headers,
 )
-from spark_kbatch.log.leader_epochs import LeaderEpochCache
-from spark_kbatch.log.log_producers import LogProducers
-from spark_kbatch.log.replay import AbortedSearch
+from spark_kbatch.log.checkpoints import (
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    leader_epochs,
+    partition_metadata,
+)
+from spark_kbatch.log.epochs import LeaderEpochCache
+from spark_kbatch.log.producers import saved as saved_producers
+from spark_kbatch.log.producers.manager import LogProducers
+from spark_kbatch.log.producers.replay import AbortedSearch
 from spark_kbatch.log.segment import (
     SegmentExtent,
     base_offset_of,
@@ -58,6 +58,7 @@ from spark_kbatch.log.segment import (
     log_name,
     segment_paths,
 )
+from spark_kbatch.log.split_points import cut_offsets
 from spark_kbatch.log.state import (
     STATE_FILE,
     LogState,

@@ -51,11 +51,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.files import Files
-from spark_kbatch.log import saved_producers, transaction_index
+from spark_kbatch.log.batch_headers import SegmentView, indexed_batch, too_short, walk_headers
 from spark_kbatch.log.checkpoints import LEADER_EPOCHS, read_leader_epochs, write_leader_epochs
-from spark_kbatch.log.headers import SegmentView, indexed_batch, too_short, walk_headers
-from spark_kbatch.log.leader_epochs import LeaderEpochCache
-from spark_kbatch.log.producer_snapshot import SUFFIX as SNAPSHOT_SUFFIX
+from spark_kbatch.log.epochs import LeaderEpochCache
+from spark_kbatch.log.producers import saved as saved_producers
+from spark_kbatch.log.producers import transaction_index
+from spark_kbatch.log.producers.snapshot import SUFFIX as SNAPSHOT_SUFFIX
 from spark_kbatch.log.segment import (
     RELATIVE_OFFSET_MAX,
     SegmentIndexer,

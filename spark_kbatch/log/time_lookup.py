@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.files import Files
-from spark_kbatch.log.headers import WALKED_BYTES, SegmentView, indexed_batch, walk_headers
+from spark_kbatch.log.batch_headers import WALKED_BYTES, SegmentView, indexed_batch, walk_headers
 from spark_kbatch.log.segment import TIME_INDEX_ENTRY, IndexEntries
 from spark_kbatch.model import OffsetAndTimestamp
 from spark_kbatch.record.header import NO_TIMESTAMP, BatchHeader

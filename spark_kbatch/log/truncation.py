@@ -11,7 +11,7 @@ truncateTo.
 
 from __future__ import annotations
 
-from spark_kbatch.log.headers import indexed_batch, walk_headers
+from spark_kbatch.log.batch_headers import indexed_batch, walk_headers
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.recovery import lowered, readable_epochs, views_from
 from spark_kbatch.log.retention import delete_segments

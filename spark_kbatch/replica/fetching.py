@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 from spark_kbatch.errors import KBatchError, OffsetOutOfRangeError
-from spark_kbatch.log.leader_epochs import EpochEntry
+from spark_kbatch.log.epochs import EpochEntry
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import IsolationLevel, LogOffsets, TopicPartition
 from spark_kbatch.record.header import LogRead

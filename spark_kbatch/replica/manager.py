@@ -43,7 +43,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.log import overwritten, retention
-from spark_kbatch.log.leader_epochs import EpochEntry, LeaderEpochCache
+from spark_kbatch.log.epochs import EpochEntry, LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.log.validator import validate

@@ -38,13 +38,13 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.files import Files
 from spark_kbatch.log import state as log_state
-from spark_kbatch.log.broker_log_dir import BrokerLogDir
 from spark_kbatch.log.checkpoints import (
     META_PROPERTIES,
     random_id,
     read_partition_metadata,
     write_meta_properties,
 )
+from spark_kbatch.log.foreign.log_dir import BrokerLogDir
 from spark_kbatch.log.partition_log import holds_records
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition

@@ -54,7 +54,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.files import Buffer
 from spark_kbatch.log import appending
 from spark_kbatch.log.appending import Ahead
-from spark_kbatch.log.leader_epochs import LeaderEpochCache
+from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState, read_state
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, KBatchError
 from spark_kbatch.log import appending, retention, truncation
-from spark_kbatch.log.leader_epochs import LeaderEpochCache
+from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 

@@ -10,8 +10,8 @@ import pytest
 import spark_kbatch
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.files import Files
-from spark_kbatch.log.broker_log import BrokerLog, Checkpoints
-from spark_kbatch.log.replay import producer_batches
+from spark_kbatch.log.foreign.log import BrokerLog, Checkpoints
+from spark_kbatch.log.producers.replay import producer_batches
 from spark_kbatch.log.segment import SegmentExtent
 from spark_kbatch.model import IsolationLevel, TopicPartition
 from spark_kbatch.record import codec

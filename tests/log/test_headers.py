@@ -11,8 +11,8 @@ import pytest
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.files import Files
-from spark_kbatch.log import headers
-from spark_kbatch.log.headers import walk_headers
+from spark_kbatch.log import batch_headers
+from spark_kbatch.log.batch_headers import walk_headers
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import INDEX_ENTRY, IndexEntries, candidates, segment_paths
 from spark_kbatch.options.topic import TopicConfig
@@ -104,7 +104,7 @@ def test_an_entry_that_leads_nowhere_is_told_once(
     data = bytearray(path.read_bytes())
     data[4:8] = struct.pack(">i", 5)
     path.write_bytes(data)
-    with caplog.at_level(logging.WARNING, headers.__name__):
+    with caplog.at_level(logging.WARNING, batch_headers.__name__):
         found_at(log)
         found_at(log)
     (record,) = caplog.records

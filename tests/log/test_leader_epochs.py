@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_leader_epochs
-from spark_kbatch.log.leader_epochs import LeaderEpochCache
+from spark_kbatch.log.epochs import LeaderEpochCache
 from tests.faults import FaultyFiles
 
 UNDEFINED = (-1, -1)

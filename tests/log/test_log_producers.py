@@ -18,11 +18,12 @@ from spark_kbatch.errors import (
     TransactionCoordinatorFencedError,
 )
 from spark_kbatch.files import Files
-from spark_kbatch.log import appending, transaction_index
+from spark_kbatch.log import appending
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.producer_snapshot import pack, snapshot_offsets, snapshot_path, unpack
-from spark_kbatch.log.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerEntry
-from spark_kbatch.log.replay import rebuild
+from spark_kbatch.log.producers import transaction_index
+from spark_kbatch.log.producers.replay import rebuild
+from spark_kbatch.log.producers.snapshot import pack, snapshot_offsets, snapshot_path, unpack
+from spark_kbatch.log.producers.state import PRODUCER_ID_EXPIRATION_MS, ProducerEntry
 from spark_kbatch.log.segment import SegmentExtent, segment_paths
 from spark_kbatch.log.truncation import truncate_to
 from spark_kbatch.model import AbortedTransaction, AppendOrigin, AppendResult, IsolationLevel

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kbatch.files import Files
-from spark_kbatch.log.producer_snapshot import (
+from spark_kbatch.log.producers.snapshot import (
     newest_snapshot,
     pack,
     snapshot_offset_of,
@@ -20,7 +20,7 @@ from spark_kbatch.log.producer_snapshot import (
     unpack,
     write_snapshot,
 )
-from spark_kbatch.log.producer_state import BatchMetadata, ProducerEntry
+from spark_kbatch.log.producers.state import BatchMetadata, ProducerEntry
 from tests.reference import crc32c
 
 ENTRY = ProducerEntry(

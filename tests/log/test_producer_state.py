@@ -14,10 +14,7 @@ from spark_kbatch.errors import InvalidProducerEpochError, OutOfOrderSequenceErr
 from spark_kbatch.files import Files
 from spark_kbatch.log import appending
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.producer_state import (
-    PRODUCER_ID_EXPIRATION_MS,
-    ProducerStates,
-)
+from spark_kbatch.log.producers.state import PRODUCER_ID_EXPIRATION_MS, ProducerStates
 from spark_kbatch.log.validator import validate
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.record.header import SEQUENCE_MAX, BatchHeader, increment_sequence, unpack

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.files import Files
-from spark_kbatch.log.producer_snapshot import pack, snapshot_path, write_snapshot
-from spark_kbatch.log.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerEntry
-from spark_kbatch.log.replay import AbortedSearch, Place, Rebuilt, rebuild
+from spark_kbatch.log.producers.replay import AbortedSearch, Place, Rebuilt, rebuild
+from spark_kbatch.log.producers.snapshot import pack, snapshot_path, write_snapshot
+from spark_kbatch.log.producers.state import PRODUCER_ID_EXPIRATION_MS, ProducerEntry
 from spark_kbatch.log.segment import SegmentExtent
 from spark_kbatch.model import AbortedTransaction, TopicPartition
 from tests.builders import FIRST_TIMESTAMP_MS

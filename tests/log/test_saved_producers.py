@@ -14,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.files import Buffer, Files
-from spark_kbatch.log import appending, log_producers, saved_producers
+from spark_kbatch.log import appending
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.producer_state import BatchMetadata, ProducerEntry
-from spark_kbatch.log.saved_producers import PRODUCERS_FILE, SavedProducers, pack, unpack
+from spark_kbatch.log.producers import manager
+from spark_kbatch.log.producers import saved as saved_producers
+from spark_kbatch.log.producers.saved import PRODUCERS_FILE, SavedProducers, pack, unpack
+from spark_kbatch.log.producers.state import BatchMetadata, ProducerEntry
 from spark_kbatch.log.state import create_state
 from spark_kbatch.log.truncation import truncate_to
 from spark_kbatch.options.topic import TopicConfig
@@ -46,8 +48,8 @@ SAVED = SavedProducers(12, 8, 400, 300, bytes(range(61)), {7: ENTRY, 9: Producer
 @pytest.fixture
 def every_batch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Producers are saved after each batch."""
-    monkeypatch.setattr(log_producers, "SAVED_AFTER_BATCHES", 0)
-    monkeypatch.setattr(log_producers.ProducerStates, "__len__", lambda self: 0)
+    monkeypatch.setattr(manager, "SAVED_AFTER_BATCHES", 0)
+    monkeypatch.setattr(manager.ProducerStates, "__len__", lambda self: 0)
     return
 
 
@@ -190,7 +192,7 @@ def test_the_first_append_of_a_process_reads_no_more_with_more_batches(tmp_path:
 def test_a_process_saves_after_so_many_batches_and_not_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_producers, "SAVED_AFTER_BATCHES", 10)
+    monkeypatch.setattr(manager, "SAVED_AFTER_BATCHES", 10)
     log = builders.a_log(tmp_path, batches=0)
     for sequence in range(9):
         append_to(log, Sent(3, 0, sequence, 1))

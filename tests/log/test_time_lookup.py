@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from spark_kbatch.errors import CorruptRecordError, KBatchError
 from spark_kbatch.files import Files
 from spark_kbatch.log import time_lookup
-from spark_kbatch.log.headers import SegmentView
+from spark_kbatch.log.batch_headers import SegmentView
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState

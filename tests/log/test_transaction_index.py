@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kbatch.files import Files
-from spark_kbatch.log import transaction_index
-from spark_kbatch.log.transaction_index import collect, pack, transaction_index_path, unpack
+from spark_kbatch.log.producers import transaction_index
+from spark_kbatch.log.producers.transaction_index import (
+    collect,
+    pack,
+    transaction_index_path,
+    unpack,
+)
 from spark_kbatch.model import AbortedTransaction
 
 FIRST = AbortedTransaction(1, 10, 15, 12)  # 2 is open since 12

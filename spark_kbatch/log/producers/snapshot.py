@@ -28,7 +28,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from spark_kbatch.files import Files
-from spark_kbatch.log.producer_state import BatchMetadata, ProducerEntry
+from spark_kbatch.log.producers.state import BatchMetadata, ProducerEntry
 from spark_kbatch.record import checksums
 from spark_kbatch.record.header import NO_SEQUENCE, increment_sequence
 

@@ -30,10 +30,10 @@ from typing import NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.files import Files
-from spark_kbatch.log import transaction_index
-from spark_kbatch.log.producer_snapshot import newest_snapshot, snapshot_offsets
-from spark_kbatch.log.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerStates
-from spark_kbatch.log.saved_producers import SavedProducers
+from spark_kbatch.log.producers import transaction_index
+from spark_kbatch.log.producers.saved import SavedProducers
+from spark_kbatch.log.producers.snapshot import newest_snapshot, snapshot_offsets
+from spark_kbatch.log.producers.state import PRODUCER_ID_EXPIRATION_MS, ProducerStates
 from spark_kbatch.log.segment import SegmentExtent
 from spark_kbatch.model import AbortedTransaction, TopicPartition
 from spark_kbatch.record.control import EndTransactionMarker, read_marker

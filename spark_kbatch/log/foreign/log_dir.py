@@ -26,7 +26,6 @@ from pathlib import Path
 from spark_kbatch import mutexes
 from spark_kbatch.errors import ConfigError, InvalidTopicError, KafkaStorageError
 from spark_kbatch.files import Files
-from spark_kbatch.log.broker_log import BrokerLog, Checkpoints
 from spark_kbatch.log.checkpoints import (
     HIGH_WATERMARKS,
     LEADER_EPOCHS,
@@ -37,6 +36,7 @@ from spark_kbatch.log.checkpoints import (
     read_offset_checkpoint,
     read_partition_metadata,
 )
+from spark_kbatch.log.foreign.log import BrokerLog, Checkpoints
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import ensure_valid_topic
 

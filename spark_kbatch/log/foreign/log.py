@@ -39,14 +39,20 @@ from typing import NamedTuple
 from spark_kbatch import mutexes
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
 from spark_kbatch.files import Files
-from spark_kbatch.log.cuts import cut_offsets
-from spark_kbatch.log.headers import SegmentView
-from spark_kbatch.log.leftovers import names_after_start
-from spark_kbatch.log.positions import OpenSegment, Positions
-from spark_kbatch.log.producer_state import ProducerStates
-from spark_kbatch.log.replay import AbortedSearch, Place, producer_batches, rebuild, replay
+from spark_kbatch.log.batch_headers import SegmentView
+from spark_kbatch.log.foreign.positions import OpenSegment, Positions
+from spark_kbatch.log.foreign.swap_files import names_after_start
+from spark_kbatch.log.producers.replay import (
+    AbortedSearch,
+    Place,
+    producer_batches,
+    rebuild,
+    replay,
+)
+from spark_kbatch.log.producers.state import ProducerStates
 from spark_kbatch.log.segment import SegmentExtent, SegmentPaths, base_offset_of
 from spark_kbatch.log.segment_scan import SegmentEnd, find_end, read_batches, valid_batch_at
+from spark_kbatch.log.split_points import cut_offsets
 from spark_kbatch.log.time_lookup import Segments, TimeLookup
 from spark_kbatch.model import (
     MAX_TIMESTAMP,

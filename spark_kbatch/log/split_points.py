@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 
 from spark_kbatch.files import Files
-from spark_kbatch.log.headers import SegmentView
+from spark_kbatch.log.batch_headers import SegmentView
 from spark_kbatch.log.segment import INDEX_ENTRY, IndexEntries, candidates
 from spark_kbatch.log.time_lookup import Segments
 

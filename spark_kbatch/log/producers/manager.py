@@ -24,17 +24,17 @@ import logging
 from typing import TYPE_CHECKING
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
-from spark_kbatch.log import saved_producers
-from spark_kbatch.log.headers import indexed_batch, walk_headers
-from spark_kbatch.log.producer_snapshot import (
+from spark_kbatch.log.batch_headers import indexed_batch, walk_headers
+from spark_kbatch.log.producers import saved as saved_producers
+from spark_kbatch.log.producers.replay import Place, producer_batches, rebuild, replay
+from spark_kbatch.log.producers.saved import SavedProducers
+from spark_kbatch.log.producers.snapshot import (
     snapshot_offsets,
     snapshot_path,
     stray_snapshots,
     write_snapshot,
 )
-from spark_kbatch.log.producer_state import ProducerStates
-from spark_kbatch.log.replay import Place, producer_batches, rebuild, replay
-from spark_kbatch.log.saved_producers import SavedProducers
+from spark_kbatch.log.producers.state import ProducerStates
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, BatchHeader

@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.files import Files
-from spark_kbatch.log.producer_state import BATCHES_REMEMBERED, BatchMetadata, ProducerEntry
+from spark_kbatch.log.producers.state import BATCHES_REMEMBERED, BatchMetadata, ProducerEntry
 from spark_kbatch.record import checksums
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
 
