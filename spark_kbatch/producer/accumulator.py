@@ -36,9 +36,9 @@ from spark_kbatch.options.topic import Topic
 from spark_kbatch.producer.batch import ProducerBatch, ProduceResult
 from spark_kbatch.producer.batch_memory import BatchMemory
 from spark_kbatch.producer.buffer_pool import BufferPool
+from spark_kbatch.producer.idempotence import Sequences
 from spark_kbatch.producer.partition_queue import PartitionQueue
 from spark_kbatch.producer.partitioner import Placement
-from spark_kbatch.producer.sequences import Sequences
 from spark_kbatch.producer.table_append import OnAppended, TableAppend
 from spark_kbatch.record.columns import Columns
 from spark_kbatch.record.scalar import Header

@@ -46,10 +46,10 @@ from spark_kbatch.producer.futures import (
     RecordFuture,
     record_callback,
 )
+from spark_kbatch.producer.idempotence import Sequences
 from spark_kbatch.producer.known_topics import KnownTopics
 from spark_kbatch.producer.partitioner import Partitioner, Placement, load_partitioner
 from spark_kbatch.producer.sender import Sender, SenderConfig, Transport
-from spark_kbatch.producer.sequences import Sequences
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX
 from spark_kbatch.record.columns import HEADER_OVERHEAD_MAX, Array, Columns

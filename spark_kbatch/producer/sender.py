@@ -45,7 +45,7 @@ from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.producer.accumulator import NEVER_MS, RecordAccumulator
 from spark_kbatch.producer.batch import NO_OFFSET, ProducerBatch
-from spark_kbatch.producer.sequences import Sequences
+from spark_kbatch.producer.idempotence import Sequences
 
 logger = logging.getLogger(__name__)
 

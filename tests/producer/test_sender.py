@@ -34,7 +34,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.producer import parse_producer_options
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.producer import batch, sequences
+from spark_kbatch.producer import batch, idempotence
 from spark_kbatch.producer.accumulator import RecordAccumulator
 from spark_kbatch.producer.buffer_pool import BufferPool
 from spark_kbatch.producer.futures import FailedFuture, RecordFuture
@@ -422,12 +422,12 @@ def test_a_batch_whose_answer_was_lost_is_remembered_when_it_goes_again(
 def test_numbers_go_on_at_0_behind_the_largest(
     cluster: spark_kbatch.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Partition(sequences._Partition):
+    class Partition(idempotence._Partition):
         def __init__(self, producer_id: int, epoch: int) -> None:
             super().__init__(producer_id, epoch)
             self.next_sequence = INT_MAX - 8
 
-    monkeypatch.setattr(sequences, "_Partition", Partition)
+    monkeypatch.setattr(idempotence, "_Partition", Partition)
     fates = [Fate.DELIVERED, Fate.FAILED, Fate.RAISED, Fate.UNANSWERED, Fate.TWICE] * 4
     transport = FaultyTransport(a_log(cluster), fates)
     with producing(cluster, transport, batch_size=100, request_timeout_ms=30) as producer:
@@ -448,7 +448,7 @@ def test_numbers_go_on_at_0_behind_the_largest(
 def test_a_producer_that_has_no_more_epochs_takes_a_new_id(
     cluster: spark_kbatch.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sequences, "_EPOCH_MAX", 1)
+    monkeypatch.setattr(idempotence, "_EPOCH_MAX", 1)
     transport = FaultyTransport(
         a_log(cluster), [Fate.DELIVERED, Fate.REFUSED, Fate.DELIVERED, Fate.REFUSED]
     )

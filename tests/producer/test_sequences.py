@@ -15,7 +15,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.producer.batch import ProducerBatch
-from spark_kbatch.producer.sequences import Sequences
+from spark_kbatch.producer.idempotence import Sequences
 from spark_kbatch.record.builder import RecordBatchBuilder
 
 INT_MAX = 2**31 - 1
