@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from spark_kbatch.consumer.topic_reader import TopicReader
+from spark_kbatch.consumer.source import TopicReader
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.log.foreign.log import BrokerLog, Checkpoints
 from spark_kbatch.log.foreign.log_dir import BrokerLogDir

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_kbatch.clock import now_ms
 from spark_kbatch.consumer import planning
-from spark_kbatch.consumer.topic_reader import TopicReader
+from spark_kbatch.consumer.source import TopicReader
 from spark_kbatch.errors import (
     ConfigError,
     KafkaStorageError,

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spark_kbatch.consumer.topic_reader import TopicReader
+from spark_kbatch.consumer.source import TopicReader
 from spark_kbatch.files import Files
 from spark_kbatch.model import IsolationLevel, LogOffsets, TopicPartition
 from spark_kbatch.opening import open_for_reading

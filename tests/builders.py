@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.consumer.topic_reader import TopicReader
+from spark_kbatch.consumer.source import TopicReader
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.partition_log import PartitionLog

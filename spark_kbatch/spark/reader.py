@@ -18,8 +18,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_kbatch.consumer.rows import Rows
+from spark_kbatch.consumer.source import TopicReader
 from spark_kbatch.consumer.splits import Piece
-from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.opening import open_topics
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.spark.shown import briefly

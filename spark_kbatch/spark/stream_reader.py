@@ -24,9 +24,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.consumer.rows import Rows
+from spark_kbatch.consumer.source import TopicReader
 from spark_kbatch.consumer.stream_offset import StreamOffset
 from spark_kbatch.consumer.stream_planner import StreamPiece, StreamPlanner, still_there
-from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.opening import open_topics
 from spark_kbatch.options.read import ReadOptions

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.consumer.topic_reader import TopicReader
+from spark_kbatch.consumer.source import TopicReader
 from spark_kbatch.errors import DataLossError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening import open_for_reading

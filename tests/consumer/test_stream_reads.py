@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.consumer.source import TopicReader
 from spark_kbatch.consumer.stream_planner import StreamPiece, still_there
-from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import DataLossError
 from spark_kbatch.opening import open_for_reading
 from tests import builders
