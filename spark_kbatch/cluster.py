@@ -63,9 +63,9 @@ from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.manager import ReplicaManager, ensure_not_internal
 from spark_kbatch.replica.metadata import PARTITIONS_MAX, DeletedTopic, Metadata, absolute_path
 from spark_kbatch.replica.overview import LogDirInfo
-from spark_kbatch.replica.partition_view import ReplicaInfo, StateView
 from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.replica.producing import OnComplete
+from spark_kbatch.replica.view import ReplicaInfo, StateView
 from spark_kbatch.transaction import (
     COMMITS_TOPIC,
     INTERNAL_TOPIC_CONFIG,

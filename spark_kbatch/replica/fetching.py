@@ -28,8 +28,8 @@ from spark_kbatch.log.epochs import EpochEntry
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import IsolationLevel, LogOffsets, TopicPartition
 from spark_kbatch.record.header import LogRead
-from spark_kbatch.replica.partition_view import Replica
 from spark_kbatch.replica.purgatory import DelayedOperation
+from spark_kbatch.replica.view import Replica
 
 CONSUMER_REPLICA_ID, FUTURE_REPLICA_ID = -1, -3
 NO_EPOCH = -1

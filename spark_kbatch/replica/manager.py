@@ -74,10 +74,10 @@ from spark_kbatch.replica.fetching import (
 from spark_kbatch.replica.locks import Commits, Locks
 from spark_kbatch.replica.metadata import DeletedTopic, Metadata
 from spark_kbatch.replica.partition import Appended, Partition
-from spark_kbatch.replica.partition_view import Replica
 from spark_kbatch.replica.partitions import Partitions
 from spark_kbatch.replica.producing import DelayedProduce, OnComplete
 from spark_kbatch.replica.purgatory import Purgatory
+from spark_kbatch.replica.view import Replica
 
 
 class Replicas(Protocol):

@@ -12,7 +12,7 @@ from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.locks import Commits
 from spark_kbatch.replica.manager import ReplicaManager
-from spark_kbatch.replica.partition_view import ReplicaInfo
+from spark_kbatch.replica.view import ReplicaInfo
 
 
 class LogDirInfo(NamedTuple):

@@ -60,10 +60,10 @@ from spark_kbatch.log.state import LogState, read_state
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.header import NO_PRODUCER_ID, BatchHeader
+from spark_kbatch.replica.followers import LeaderError, ReplicaFetcher
 from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.metadata import Metadata, PartitionState
-from spark_kbatch.replica.partition_view import PartitionView, Replica
-from spark_kbatch.replica.replica_fetcher import LeaderError, ReplicaFetcher
+from spark_kbatch.replica.view import PartitionView, Replica
 
 logger = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.metadata import Metadata, partition_of
 from spark_kbatch.replica.partition import Partition
-from spark_kbatch.replica.partition_view import Replica
+from spark_kbatch.replica.view import Replica
 
 _FEW, _FLUSHES_AT_ONCE = 64, 16
 

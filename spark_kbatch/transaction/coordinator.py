@@ -33,7 +33,7 @@ from spark_kbatch.record import scalar
 from spark_kbatch.replica.manager import ACKS_ALL, ReplicaManager
 from spark_kbatch.replica.metadata import Probe
 from spark_kbatch.replica.partition import Partition
-from spark_kbatch.replica.partition_view import Replica
+from spark_kbatch.replica.view import Replica
 from spark_kbatch.transaction import rewriting
 from spark_kbatch.transaction.history import COMMITS, NOBODY, Author, Commit, History, pack
 from spark_kbatch.transaction.messages import (

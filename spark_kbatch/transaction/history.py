@@ -35,7 +35,7 @@ from spark_kbatch.record import scalar
 from spark_kbatch.record.scalar import PlainRecord
 from spark_kbatch.replica.manager import ReplicaManager, Replicas
 from spark_kbatch.replica.metadata import PARTITIONS_MAX
-from spark_kbatch.replica.partition_view import Replica
+from spark_kbatch.replica.view import Replica
 from spark_kbatch.stored_json import StoredObject, parse
 from spark_kbatch.transaction import COMMITS_TOPIC, INTERNAL_TOPIC_CONFIG, TRANSACTION_STATE_TOPIC
 from spark_kbatch.transaction.records import read_records

@@ -31,7 +31,7 @@ from spark_kbatch.log.state import LogState, read_state
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.lost_topics import LostTopic
 from spark_kbatch.replica.manager import ReplicaManager
-from spark_kbatch.replica.partition_view import Replica
+from spark_kbatch.replica.view import Replica
 from spark_kbatch.transaction.coordinator import Coordinator
 from spark_kbatch.transaction.messages import PREPARE_COMMIT
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, transactions

@@ -29,7 +29,7 @@ from typing import NamedTuple
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.log.state import boot_id
 from spark_kbatch.replica.manager import ReplicaManager
-from spark_kbatch.replica.partition_view import Replica
+from spark_kbatch.replica.view import Replica
 from spark_kbatch.stored_json import parse
 from spark_kbatch.transaction.messages import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, last_of_each_id, transactions

@@ -31,7 +31,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.record.scalar import PlainRecord
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.partition import Partition
-from spark_kbatch.replica.partition_view import NOTHING_NEWER, Replica
+from spark_kbatch.replica.view import NOTHING_NEWER, Replica
 from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC
 from spark_kbatch.transaction.messages import (
     NO_TRANSACTION_SEQUENCE,
