@@ -58,6 +58,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from spark_kbatch.broker import BrokerLogs
 from spark_kbatch.cluster import Cluster, StrPath
+from spark_kbatch.commit.history import Commit
 from spark_kbatch.errors import (
     BufferExhaustedError,
     CommitError,
@@ -83,7 +84,6 @@ from spark_kbatch.opening import open_for_reading
 from spark_kbatch.options import arguments
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import parse_foreign_end
-from spark_kbatch.transaction.history import Commit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -40,6 +40,7 @@ from rich.table import Table
 from spark_kbatch import __version__
 from spark_kbatch.broker import BrokerLogs
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit.history import Commit
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import IsolationLevel, TopicPartition
 from spark_kbatch.opening import open_for_reading
@@ -52,7 +53,6 @@ from spark_kbatch.options.write import (
 )
 from spark_kbatch.replica.manager import ensure_not_internal
 from spark_kbatch.terminal import LogFormatter, cell, field, to_json, visible
-from spark_kbatch.transaction.history import Commit
 
 _foreign_end = click.option(
     "--foreign-end",

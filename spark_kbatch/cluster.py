@@ -20,6 +20,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_kbatch.clock import now_ms
+from spark_kbatch.commit import COMMITS_TOPIC, INTERNAL_TOPIC_CONFIG, TRANSACTION_STATE_TOPIC
+from spark_kbatch.commit.agreements import Agreements
+from spark_kbatch.commit.coordinator import Coordinator
+from spark_kbatch.commit.history import Commit, History
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE, Snapshots
+from spark_kbatch.commit.staging import (
+    LeftOver,
+    NotRemoved,
+    OpenFiles,
+    ReplicatedStaging,
+    Staging,
+    left_overs,
+    remove_left_overs,
+)
 from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.source import TopicReader
 from spark_kbatch.errors import (
@@ -66,24 +80,6 @@ from spark_kbatch.replica.overview import LogDirInfo
 from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.replica.producing import OnComplete
 from spark_kbatch.replica.view import ReplicaInfo, StateView
-from spark_kbatch.transaction import (
-    COMMITS_TOPIC,
-    INTERNAL_TOPIC_CONFIG,
-    TRANSACTION_STATE_TOPIC,
-)
-from spark_kbatch.transaction.agreements import Agreements
-from spark_kbatch.transaction.coordinator import Coordinator
-from spark_kbatch.transaction.history import Commit, History
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, Snapshots
-from spark_kbatch.transaction.staging import (
-    LeftOver,
-    NotRemoved,
-    OpenFiles,
-    ReplicatedStaging,
-    Staging,
-    left_overs,
-    remove_left_overs,
-)
 
 # Each read of a data source begins with two processes of its own, which only plan: what they do not
 # need is imported by the methods that do.
@@ -712,8 +708,8 @@ class Cluster(TopicReader):
         Returns:
             A report for each, once it is done; of a log that cannot be read it says why.
         """
+        from spark_kbatch.commit.repair import Repair  # noqa: PLC0415
         from spark_kbatch.replica import lost_topics  # noqa: PLC0415  above
-        from spark_kbatch.transaction.repair import Repair  # noqa: PLC0415
 
         arguments.boolean("dry_run", dry_run)
         repair = Repair(self.manager, self._commits(flush=True), dry_run=dry_run)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from spark_kbatch.commit.staging import Extent, ReplicatedStaging
 from spark_kbatch.errors import RecordTooLargeError
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.option import INT_MAX
@@ -24,7 +25,6 @@ from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceBatch, ProduceRequest
 from spark_kbatch.record.header import MAGIC
 from spark_kbatch.record.message_set import MessageSet, down_convert
-from spark_kbatch.transaction.staging import Extent, ReplicatedStaging
 
 # Smaller ones hold too few records to be worth a header.
 _BATCH_SIZE_MIN = 16 * 1024

@@ -11,6 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit.coordinator import Coordinator
+from spark_kbatch.commit.staging import Extent
 from spark_kbatch.consumer.source import TopicReader
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.log.appender import LogAppender
@@ -19,8 +21,6 @@ from spark_kbatch.log.state import LogState
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import codec
-from spark_kbatch.transaction.coordinator import Coordinator
-from spark_kbatch.transaction.staging import Extent
 from tests.reference import Record, decode_batches, encode_batch, read_header
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

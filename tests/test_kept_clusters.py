@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.errors import OffsetOutOfRangeError
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.transaction.coordinator import Coordinator
 from tests import builders
 from tests.log.soundness import ensure_sound
 from tests.reference import Record

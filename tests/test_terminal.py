@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from spark_kbatch import cli
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit.history import Author
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.terminal import LogFormatter, field, to_json, visible
-from spark_kbatch.transaction.history import Author
 from tests import builders
 from tests.reference import Record, encode_batch
 

@@ -22,12 +22,12 @@ from rich.console import Console
 
 from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit.coordinator import Coordinator
+from spark_kbatch.commit.history import COMMITS
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE
+from spark_kbatch.commit.staging import Extent, Staging
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
-from spark_kbatch.transaction.coordinator import Coordinator
-from spark_kbatch.transaction.history import COMMITS
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
-from spark_kbatch.transaction.staging import Extent, Staging
 from tests import builders
 from tests.faults import run_child
 from tests.log.soundness import ensure_sound

@@ -33,12 +33,12 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_kbatch.cluster import Cluster, now_ms
+from spark_kbatch.commit.staging import Extent
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
-from spark_kbatch.transaction.staging import Extent
 from tests import builders
 
 ROUNDS = 7

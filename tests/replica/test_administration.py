@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE
 from spark_kbatch.errors import (
     ConfigError,
     KafkaStorageError,
@@ -29,7 +30,6 @@ from spark_kbatch.options.topic import LOG_APPEND_TIME, TopicConfig
 from spark_kbatch.producer.known_topics import REFRESH_MS
 from spark_kbatch.replica.fetching import FetchInfo, FetchResult
 from spark_kbatch.replica.log_dirs import RETRY_MS
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
 from tests.builders import append_records, batch, records_of
 from tests.faults import StopsInTheFlip

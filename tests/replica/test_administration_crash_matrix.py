@@ -17,12 +17,12 @@ from typing import TypeVar
 import pytest
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE
 from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
 from tests.crashes import Crash, Recording
 from tests.disk import Disk, DiskFiles

@@ -27,6 +27,8 @@ from typing import NamedTuple
 import pytest
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit.coordinator import COMMITTED, NOTHING_VISIBLE, UNKNOWN, Coordinator
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError
 from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.log.partition_log import holds_records
@@ -35,8 +37,6 @@ from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.replica import administration
 from spark_kbatch.replica.log_dirs import RETRY_MS
 from spark_kbatch.replica.metadata import partition_of
-from spark_kbatch.transaction.coordinator import COMMITTED, NOTHING_VISIBLE, UNKNOWN, Coordinator
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
 from tests.reference import Record, encode_batch
 from tests.replica.disks import (

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit import TRANSACTION_STATE_TOPIC, coordinator
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE
 from spark_kbatch.errors import (
     CommitError,
     ConfigError,
@@ -34,8 +36,6 @@ from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.record import scalar
-from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC, coordinator
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
 from tests.builders import append_records, batch, contents, idempotent_batch, records_of
 from tests.faults import (

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE
 from spark_kbatch.errors import (
     CommitError,
     ConfigError,
@@ -26,7 +27,6 @@ from spark_kbatch.log.state import LogState
 from spark_kbatch.model import Deletion, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.manager import RETENTION_CHECK_INTERVAL_MS
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
 from tests.builders import JOB, append_records, batch
 from tests.faults import Fault, FaultyFiles, StopsInTheFlip, died

@@ -27,13 +27,13 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit.coordinator import COMMITTED, NOTHING_VISIBLE, UNKNOWN, Coordinator
+from spark_kbatch.commit.history import COMMITS
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError
 from spark_kbatch.model import AppendResult, LogOffsets, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.log_dirs import RETRY_MS
-from spark_kbatch.transaction.coordinator import COMMITTED, NOTHING_VISIBLE, UNKNOWN, Coordinator
-from spark_kbatch.transaction.history import COMMITS
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
 from tests.reference import Record, encode_batch
 from tests.replica.disks import (

@@ -28,9 +28,9 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 import spark_kbatch
+from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.spark.source import KBatchDataSource
 from spark_kbatch.spark.writer import KBatchWriter, Staged
-from spark_kbatch.transaction.coordinator import Coordinator
 from tests.spark.frames import save, use_in_this_thread
 
 TASKS, ROWS, PARTITIONS = 2, 60, 2

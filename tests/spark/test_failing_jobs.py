@@ -17,12 +17,12 @@ import pytest
 
 from spark_kbatch import cluster as cluster_module
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit import coordinator
 from spark_kbatch.errors import CommitError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.writer import Job, Staged
-from spark_kbatch.transaction import coordinator
 from tests import builders
 from tests.log.soundness import ensure_sound
 

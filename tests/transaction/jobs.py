@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit.coordinator import Coordinator
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE
+from spark_kbatch.commit.staging import Extent
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.files import Files
 from spark_kbatch.lock_files import LockFile
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.transaction.coordinator import Coordinator
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
-from spark_kbatch.transaction.staging import Extent
 from tests import builders
 from tests.crashes import Crash, killed
 from tests.disk import Disk, DiskFiles

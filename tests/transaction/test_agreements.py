@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_kbatch.commit import agreements as agreements_module
+from spark_kbatch.commit.agreements import KEPT_MS, Agreements
 from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.transaction import agreements as agreements_module
-from spark_kbatch.transaction.agreements import KEPT_MS, Agreements
 from tests.faults import ReadOnlyFiles
 
 ANSWER = {TopicPartition("clicks", 0): (0, 7), TopicPartition("clicks", 1): (3, 9)}

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit import coordinator
+from spark_kbatch.commit.history import COMMITS
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
-from spark_kbatch.transaction import coordinator
-from spark_kbatch.transaction.history import COMMITS
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
 from tests.builders import batch, commit, contents, records_of, staged
 from tests.faults import Fault, FaultyFiles

@@ -1,7 +1,7 @@
 """A job that is killed, or loses power, or that the disk fails, at every step: all of it or nothing.
 
 The steps are those of a run without a fault; each is a case. What follows from a crash in which step
-is said by the table of `spark_kbatch.transaction`, which is read here. `jobs` says who comes then.
+is said by the table of `spark_kbatch.commit`, which is read here. `jobs` says who comes then.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-import spark_kbatch.transaction
+import spark_kbatch.commit
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit import coordinator
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError
 from spark_kbatch.files import Files
-from spark_kbatch.transaction import coordinator
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
 from tests.crashes import Crash, Recording
 from tests.faults import Fault, FaultyFiles, SimulatedProcess, died
@@ -56,7 +56,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 @functools.cache
 def table() -> dict[str, str]:
     """What the table of the package says of a crash in each step."""
-    lines = iter((spark_kbatch.transaction.__doc__ or "").splitlines())
+    lines = iter((spark_kbatch.commit.__doc__ or "").splitlines())
     heading = next(line for line in lines if "a crash in" in line)
     first, second, third = (heading.index(w) for w in ("a crash", "is followed", "and leaves"))
     rows = [

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit import coordinator, history
+from spark_kbatch.commit.coordinator import Coordinator
+from spark_kbatch.commit.history import COMMITS, Author, Commit
 from spark_kbatch.errors import ConfigError, CorruptRecordError
 from spark_kbatch.files import Files
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.write import COMMITS_RETENTION_BYTES
 from spark_kbatch.record import scalar
-from spark_kbatch.transaction import coordinator, history
-from spark_kbatch.transaction.coordinator import Coordinator
-from spark_kbatch.transaction.history import COMMITS, Author, Commit
 from tests import builders
 from tests.faults import Fault, FaultyFiles, ReadOnlyFiles, died
 from tests.log.soundness import ensure_sound

@@ -10,11 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kbatch.errors import CorruptRecordError
-from spark_kbatch.log import state as log_state
-from spark_kbatch.log.state import LogState
-from spark_kbatch.model import TopicPartition
-from spark_kbatch.transaction.messages import (
+from spark_kbatch.commit.messages import (
     COMPLETE_COMMIT,
     PREPARE_COMMIT,
     TransactionValue,
@@ -23,7 +19,11 @@ from spark_kbatch.transaction.messages import (
     unpack_key,
     unpack_value,
 )
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE
+from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.log import state as log_state
+from spark_kbatch.log.state import LogState
+from spark_kbatch.model import TopicPartition
 from tests import builders, reference
 
 _i64 = st.integers(-(2**63), 2**63 - 1)

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit import rewriting
+from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.files import Files
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.transaction import rewriting
-from spark_kbatch.transaction.coordinator import Coordinator, Overwrite
 from tests import builders
 from tests.crashes import Crash, Recording
 from tests.disk import Disk, DiskFiles

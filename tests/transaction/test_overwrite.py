@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit import coordinator
+from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.consumer.reading import OnLoss, read_range
 from spark_kbatch.errors import CommitError, DataLossError, OffsetOutOfRangeError
 from spark_kbatch.model import OffsetRange, TopicPartition
-from spark_kbatch.transaction import coordinator
-from spark_kbatch.transaction.coordinator import Coordinator, Overwrite
 from tests import builders
 from tests.builders import contents, records_of
 from tests.faults import CAN_BE_TORN, DiesAtTheCommitPoint, Fault, FaultyFiles, died, run_child

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit.history import COMMITS
 from spark_kbatch.errors import CommitError, CorruptRecordError
 from spark_kbatch.log import state as log_state
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.transaction.history import COMMITS
 from tests import builders
 from tests.builders import a_cluster, commit, contents, staged, write
 from tests.faults import DiesAtTheCommitPoint, ReadOnlyFiles, StopsInTheFlip, died

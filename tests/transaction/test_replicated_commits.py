@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.errors import CommitError, ConfigError, KafkaStorageError, KBatchError
-from spark_kbatch.model import TopicPartition
-from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.options.write import parse_write_options
-from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER
-from spark_kbatch.transaction.coordinator import (
+from spark_kbatch.commit.coordinator import (
     COMMITTED,
     NOTHING_VISIBLE,
     UNKNOWN,
     Coordinator,
     Overwrite,
 )
-from spark_kbatch.transaction.history import COMMITS
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
-from spark_kbatch.transaction.staging import Extent
+from spark_kbatch.commit.history import COMMITS
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE
+from spark_kbatch.commit.staging import Extent
+from spark_kbatch.errors import CommitError, ConfigError, KafkaStorageError, KBatchError
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import TopicConfig
+from spark_kbatch.options.write import parse_write_options
+from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER
 from tests.builders import JOB, append_records, batch, records_of, staged
 from tests.replica.disks import (
     BROKEN,

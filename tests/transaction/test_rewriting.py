@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit import rewriting
+from spark_kbatch.commit.coordinator import Coordinator
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE, transactions
 from spark_kbatch.errors import CommitError
 from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.transaction import rewriting
-from spark_kbatch.transaction.coordinator import Coordinator
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, transactions
 from tests import builders
 from tests.faults import CAN_BE_TORN, Fault, FaultyFiles, StopsInTheFlip, died
 from tests.log.soundness import ensure_sound
@@ -105,7 +105,7 @@ def test_notes_hold_though_the_log_was_rewritten(
     write(cluster, "a", 2)
     rewrites_at(1)
     write(cluster)
-    monkeypatch.setattr("spark_kbatch.transaction.sequences.transactions", None)
+    monkeypatch.setattr("spark_kbatch.commit.sequences.transactions", None)
     assert not write(cluster, "a", 2)
     assert write(cluster, "a", 3)
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit import sequences
+from spark_kbatch.commit.coordinator import Coordinator
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError
 from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.transaction import sequences
-from spark_kbatch.transaction.coordinator import Coordinator
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
 from tests.faults import CAN_BE_TORN, Fault, FaultyFiles, died
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster import Cluster
+from spark_kbatch.commit import coordinator
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError, UnknownTopicOrPartitionError
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
-from spark_kbatch.transaction import coordinator
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE
 from tests import builders
 from tests.faults import Fault, FaultyFiles, ReadOnlyFiles, run_child
 

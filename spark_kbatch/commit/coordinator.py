@@ -15,6 +15,20 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from spark_kbatch.commit import rewriting
+from spark_kbatch.commit.history import COMMITS, NOBODY, Author, Commit, History, pack
+from spark_kbatch.commit.messages import (
+    COMPLETE_COMMIT,
+    NO_TRANSACTION_SEQUENCE,
+    PREPARE_COMMIT,
+    TransactionValue,
+    pack_key,
+    pack_value,
+)
+from spark_kbatch.commit.sequences import Sequences
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE, Transaction, transactions
+from spark_kbatch.commit.staged import Copies, one_of, staged_by_partition, total
+from spark_kbatch.commit.staging import Extent, gone, remove_left_overs
 from spark_kbatch.errors import (
     CommitError,
     KafkaStorageError,
@@ -34,20 +48,6 @@ from spark_kbatch.replica.manager import ACKS_ALL, ReplicaManager
 from spark_kbatch.replica.metadata import Probe
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import Replica
-from spark_kbatch.transaction import rewriting
-from spark_kbatch.transaction.history import COMMITS, NOBODY, Author, Commit, History, pack
-from spark_kbatch.transaction.messages import (
-    COMPLETE_COMMIT,
-    NO_TRANSACTION_SEQUENCE,
-    PREPARE_COMMIT,
-    TransactionValue,
-    pack_key,
-    pack_value,
-)
-from spark_kbatch.transaction.sequences import Sequences
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, Transaction, transactions
-from spark_kbatch.transaction.staged import Copies, one_of, staged_by_partition, total
-from spark_kbatch.transaction.staging import Extent, gone, remove_left_overs
 
 logger = logging.getLogger(__name__)
 

@@ -24,6 +24,9 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from spark_kbatch.commit.coordinator import Coordinator
+from spark_kbatch.commit.messages import PREPARE_COMMIT
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE, transactions
 from spark_kbatch.errors import KBatchError, LogDirLockedError
 from spark_kbatch.log.recovery import lowered
 from spark_kbatch.log.repair import UNKNOWN_OFFSET, LogRepair, RepairReport, is_lost
@@ -32,9 +35,6 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.lost_topics import LostTopic
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.view import Replica
-from spark_kbatch.transaction.coordinator import Coordinator
-from spark_kbatch.transaction.messages import PREPARE_COMMIT
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, transactions
 
 logger = logging.getLogger(__name__)
 

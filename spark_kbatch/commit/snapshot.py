@@ -25,6 +25,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from spark_kbatch.commit import TRANSACTION_STATE_TOPIC
+from spark_kbatch.commit.messages import (
+    NO_TRANSACTION_SEQUENCE,
+    PREPARE_COMMIT,
+    TransactionValue,
+    unpack_key,
+    unpack_value,
+)
+from spark_kbatch.commit.records import read_records
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
@@ -32,15 +41,6 @@ from spark_kbatch.record.scalar import PlainRecord
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import NOTHING_NEWER, Replica
-from spark_kbatch.transaction import TRANSACTION_STATE_TOPIC
-from spark_kbatch.transaction.messages import (
-    NO_TRANSACTION_SEQUENCE,
-    PREPARE_COMMIT,
-    TransactionValue,
-    unpack_key,
-    unpack_value,
-)
-from spark_kbatch.transaction.records import read_records
 
 TRANSACTION_STATE = TopicPartition(TRANSACTION_STATE_TOPIC, 0)
 

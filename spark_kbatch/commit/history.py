@@ -22,6 +22,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from spark_kbatch.commit import COMMITS_TOPIC, INTERNAL_TOPIC_CONFIG, TRANSACTION_STATE_TOPIC
+from spark_kbatch.commit.records import read_records
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -37,8 +39,6 @@ from spark_kbatch.replica.manager import ReplicaManager, Replicas
 from spark_kbatch.replica.metadata import PARTITIONS_MAX
 from spark_kbatch.replica.view import Replica
 from spark_kbatch.stored_json import StoredObject, parse
-from spark_kbatch.transaction import COMMITS_TOPIC, INTERNAL_TOPIC_CONFIG, TRANSACTION_STATE_TOPIC
-from spark_kbatch.transaction.records import read_records
 
 COMMITS = TopicPartition(COMMITS_TOPIC, 0)
 

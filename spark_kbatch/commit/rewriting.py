@@ -20,17 +20,12 @@ from __future__ import annotations
 
 import itertools
 
+from spark_kbatch.commit.messages import COMPLETE_COMMIT, TransactionValue, pack_key, pack_value
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE, Transaction, last_of_each_id
 from spark_kbatch.log import retention
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.record import scalar
 from spark_kbatch.replica.manager import ReplicaManager
-from spark_kbatch.transaction.messages import (
-    COMPLETE_COMMIT,
-    TransactionValue,
-    pack_key,
-    pack_value,
-)
-from spark_kbatch.transaction.snapshot import TRANSACTION_STATE, Transaction, last_of_each_id
 
 REWRITE_BYTES = 4 << 20  # of records since the last rewriting
 _BATCH_RECORDS = 1000

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
+from spark_kbatch.commit.staging import Extent
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic
-from spark_kbatch.transaction.staging import Extent
 
 # What one task has staged for a partition: the same batches for each of these nodes.
 Copies: TypeAlias = Mapping[int, Sequence[Extent]]
