@@ -15,9 +15,13 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_kbatch.commit import rewriting
+from spark_kbatch.commit import compaction
 from spark_kbatch.commit.history import COMMITS, NOBODY, Author, Commit, History, pack
-from spark_kbatch.commit.messages import (
+from spark_kbatch.commit.sequences import Sequences
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE, Transaction, transactions
+from spark_kbatch.commit.staged import Copies, one_of, staged_by_partition, total
+from spark_kbatch.commit.staging import Extent, gone, remove_left_overs
+from spark_kbatch.commit.state_records import (
     COMPLETE_COMMIT,
     NO_TRANSACTION_SEQUENCE,
     PREPARE_COMMIT,
@@ -25,10 +29,6 @@ from spark_kbatch.commit.messages import (
     pack_key,
     pack_value,
 )
-from spark_kbatch.commit.sequences import Sequences
-from spark_kbatch.commit.snapshot import TRANSACTION_STATE, Transaction, transactions
-from spark_kbatch.commit.staged import Copies, one_of, staged_by_partition, total
-from spark_kbatch.commit.staging import Extent, gone, remove_left_overs
 from spark_kbatch.errors import (
     CommitError,
     KafkaStorageError,
@@ -610,7 +610,7 @@ class Coordinator:
     def _maybe_rewrite(self) -> None:
         """Keep __transaction_state small. What goes wrong is not the commit's, and comes up again."""
         try:
-            expired = rewriting.maybe_rewrite(
+            expired = compaction.maybe_rewrite(
                 self._manager, now_ms=self._now_ms(), expiration_ms=self._id_expiration_ms
             )
             self._sequences.forget(expired)

@@ -25,8 +25,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from spark_kbatch.commit.coordinator import Coordinator
-from spark_kbatch.commit.messages import PREPARE_COMMIT
 from spark_kbatch.commit.snapshot import TRANSACTION_STATE, transactions
+from spark_kbatch.commit.state_records import PREPARE_COMMIT
 from spark_kbatch.errors import KBatchError, LogDirLockedError
 from spark_kbatch.log.recovery import lowered
 from spark_kbatch.log.repair import UNKNOWN_OFFSET, LogRepair, RepairReport, is_lost

@@ -26,14 +26,14 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from typing import NamedTuple
 
 from spark_kbatch.commit import TRANSACTION_STATE_TOPIC
-from spark_kbatch.commit.messages import (
+from spark_kbatch.commit.records import read_records
+from spark_kbatch.commit.state_records import (
     NO_TRANSACTION_SEQUENCE,
     PREPARE_COMMIT,
     TransactionValue,
     unpack_key,
     unpack_value,
 )
-from spark_kbatch.commit.records import read_records
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition

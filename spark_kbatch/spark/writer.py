@@ -45,8 +45,8 @@ from pyspark.sql.types import (
 from spark_kbatch.cluster import Cluster
 from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.commit.history import Author
-from spark_kbatch.commit.messages import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.commit.staging import Extent
+from spark_kbatch.commit.state_records import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.errors import ConfigError, KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.options.option import nearest

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kbatch.commit.messages import (
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE
+from spark_kbatch.commit.state_records import (
     COMPLETE_COMMIT,
     PREPARE_COMMIT,
     TransactionValue,
@@ -19,7 +20,6 @@ from spark_kbatch.commit.messages import (
     unpack_key,
     unpack_value,
 )
-from spark_kbatch.commit.snapshot import TRANSACTION_STATE
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.log import state as log_state
 from spark_kbatch.log.state import LogState

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kbatch.cluster import Cluster
-from spark_kbatch.commit import rewriting
+from spark_kbatch.commit import compaction
 from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.files import Files
 from spark_kbatch.options.topic import TopicConfig
@@ -131,7 +131,7 @@ def test_a_commit_that_rewrites_and_crashes_at_any_step_leaves_each_id_its_seque
 ) -> None:
     disk = a_disk()
     assert commit(DiskFiles(disk), "a", 2)
-    monkeypatch.setattr(rewriting, "REWRITE_BYTES", 1)
+    monkeypatch.setattr(compaction, "REWRITE_BYTES", 1)
     old = contents(DiskFiles(disk))
     recording = Recording(disk.settled(), lambda files: commit(files, "c", 0))
     new = contents(DiskFiles(recording.after))

@@ -20,8 +20,13 @@ from __future__ import annotations
 
 import itertools
 
-from spark_kbatch.commit.messages import COMPLETE_COMMIT, TransactionValue, pack_key, pack_value
 from spark_kbatch.commit.snapshot import TRANSACTION_STATE, Transaction, last_of_each_id
+from spark_kbatch.commit.state_records import (
+    COMPLETE_COMMIT,
+    TransactionValue,
+    pack_key,
+    pack_value,
+)
 from spark_kbatch.log import retention
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.record import scalar
