@@ -38,8 +38,8 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_kbatch import __version__
-from spark_kbatch.broker import BrokerLogs
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster.broker_logs import BrokerLogs
+from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit.history import Commit
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import IsolationLevel, TopicPartition

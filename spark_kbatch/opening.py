@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spark_kbatch.broker import BrokerLogs
-from spark_kbatch.cluster import Cluster, StrPath
+from spark_kbatch.cluster.broker_logs import BrokerLogs
+from spark_kbatch.cluster.cluster import Cluster, StrPath
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files
 from spark_kbatch.log.foreign.log_dir import WHAT_IS_LOOKED_FOR, BrokerLogDir

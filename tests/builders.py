@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.staging import Extent
 from spark_kbatch.consumer.source import TopicReader

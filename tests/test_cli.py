@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from spark_kbatch.cli import cli
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.options.topic import TopicConfig

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import spark_kbatch
 from spark_kbatch.cli import cli
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.errors import OffsetOutOfRangeError
 from spark_kbatch.model import TopicPartition

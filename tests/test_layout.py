@@ -204,7 +204,7 @@ from spark_kbatch.options.read import parse_read_options
 
 options = parse_read_options({"path": sys.argv[1], "subscribe": "events", "minPartitions": "3"})
 assert len(open_topics(options).plan(options)) == 3
-costly = {"awscrt", "numba", "pyarrow.compute", "spark_kbatch.producer", "spark_kbatch.transports"}
+costly = {"awscrt", "numba", "pyarrow.compute", "spark_kbatch.producer", "spark_kbatch.cluster.transports"}
 print(costly & sys.modules.keys())
 """
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kbatch.clock import now_ms
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,

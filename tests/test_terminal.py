@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch import cli
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit.history import Author
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.terminal import LogFormatter, field, to_json, visible

@@ -42,7 +42,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.commit.history import Author
 from spark_kbatch.commit.staging import Extent

@@ -21,7 +21,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from spark_kbatch.clock import now_ms
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.history import COMMITS
 from spark_kbatch.commit.snapshot import TRANSACTION_STATE

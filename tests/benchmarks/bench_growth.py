@@ -32,7 +32,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from spark_kbatch.cluster import Cluster, now_ms
+from spark_kbatch.cluster.cluster import Cluster, now_ms
 from spark_kbatch.commit.staging import Extent
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.model import TopicPartition

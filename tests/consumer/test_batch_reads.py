@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.consumer.source import TopicReader
 from spark_kbatch.errors import DataLossError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition

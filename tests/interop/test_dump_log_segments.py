@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import codec
 from tests import builders

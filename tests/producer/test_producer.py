@@ -22,6 +22,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch.clock import now_ms
+from spark_kbatch.cluster.transports import LocalLog
 from spark_kbatch.errors import (
     BufferExhaustedError,
     ConfigError,
@@ -36,7 +37,6 @@ from spark_kbatch.kernels import routing
 from spark_kbatch.options.producer import parse_producer_options
 from spark_kbatch.producer.futures import RecordMetadata
 from spark_kbatch.producer.producer import Producer
-from spark_kbatch.transports import LocalLog
 from tests import builders
 from tests.producer.faulty_transport import Gate, Silent
 

@@ -22,6 +22,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch.clock import monotonic_ms, now_ms
+from spark_kbatch.cluster.transports import LocalLog
 from spark_kbatch.errors import (
     CorruptRecordError,
     InvalidRecordError,
@@ -42,7 +43,6 @@ from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceRequest, Transport
 from spark_kbatch.record import compression
 from spark_kbatch.record.compression import CODECS
-from spark_kbatch.transports import LocalLog
 from tests import builders, reference
 from tests.faults import run_child
 from tests.producer.faulty_transport import (

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.model import TopicPartition
 from tests import builders
 from tests.builders import append_records

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import LockTimeoutError, LogDirLockedError
 from spark_kbatch.files import Files
 from spark_kbatch.lock_files import LockFile

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit.coordinator import COMMITTED, NOTHING_VISIBLE, UNKNOWN, Coordinator
 from spark_kbatch.commit.history import COMMITS
 from spark_kbatch.commit.snapshot import TRANSACTION_STATE

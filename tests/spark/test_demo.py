@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from spark_kbatch import demo
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError
 
 pytestmark = pytest.mark.spark

@@ -15,8 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_kbatch import cluster as cluster_module
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster import cluster as cluster_module
+from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit import coordinator
 from spark_kbatch.errors import CommitError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.files import Buffer, Files

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit.coordinator import (
     COMMITTED,
     NOTHING_VISIBLE,

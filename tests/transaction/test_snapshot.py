@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.cluster import Cluster
+from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit import coordinator
 from spark_kbatch.commit.snapshot import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError, UnknownTopicOrPartitionError

@@ -84,10 +84,10 @@ from spark_kbatch.replica.view import ReplicaInfo, StateView
 # Each read of a data source begins with two processes of its own, which only plan: what they do not
 # need is imported by the methods that do.
 if TYPE_CHECKING:
-    from spark_kbatch.export import ExportedPartition
+    from spark_kbatch.cluster.export import ExportedPartition
+    from spark_kbatch.cluster.transports import TaskProducer
     from spark_kbatch.log.repair import RepairReport
     from spark_kbatch.producer.producer import Producer
-    from spark_kbatch.transports import TaskProducer
 
 
 logger = logging.getLogger(__name__)
@@ -574,7 +574,7 @@ class Cluster(TopicReader):
         Raises:
             As `export_topic`; then nothing was changed, unless it says so.
         """
-        from spark_kbatch.export import export_topic  # noqa: PLC0415  above
+        from spark_kbatch.cluster.export import export_topic  # noqa: PLC0415  above
 
         ensure_not_internal(topic)
         return export_topic(self.manager, self.snapshots.replicas, topic, absolute_path(to, "to"))
@@ -748,9 +748,9 @@ class Cluster(TopicReader):
         Raises:
             ConfigError: an unknown option, one without meaning here, or a bad value.
         """
+        from spark_kbatch.cluster.transports import LocalLog  # noqa: PLC0415
         from spark_kbatch.options.producer import parse_producer_options  # noqa: PLC0415
         from spark_kbatch.producer.producer import Producer  # noqa: PLC0415  above
-        from spark_kbatch.transports import LocalLog  # noqa: PLC0415
 
         self.metadata.ensure_exists()
         config = parse_producer_options(options)
@@ -810,7 +810,7 @@ class Cluster(TopicReader):
             topic_id: of the topic that the options name, as the job found it when it began: a task
                 makes no other one in its place.
         """
-        from spark_kbatch.transports import TaskProducer  # noqa: PLC0415  above
+        from spark_kbatch.cluster.transports import TaskProducer  # noqa: PLC0415  above
 
         staging = self.staging(
             transaction,
