@@ -29,7 +29,7 @@ help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-10s  %s\n", $$1, $$2 }' Makefile
 
 demo: java ## Write a year of flights into a Kafka log with Spark, read it back, check it
-	JAVA_HOME="$$(cat $(JAVA))" $(VENV)/bin/spark-submit --properties-file conf/spark-defaults.conf spark_kbatch/demo.py
+	JAVA_HOME="$$(cat $(JAVA))" $(VENV)/bin/spark-submit --properties-file conf/spark-defaults.conf spark_kbatch/spark/demo.py
 
 test: java ## Run every test that is not slow
 	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow and not interop'

@@ -647,7 +647,7 @@ def _partitions_named(cluster: Cluster, name: str) -> list[TopicPartition]:
 @click.argument("path", required=False)
 def demo(path: str | None) -> None:
     """Write a year of flights to a log at PATH with Spark, read it back, and check it."""
-    from spark_kbatch import demo as demo_module  # noqa: PLC0415  the other commands need no Spark
+    from spark_kbatch.spark import demo as demo_module  # noqa: PLC0415  the other commands need no Spark
 
     demo_module.main(path)
 

