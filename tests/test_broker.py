@@ -22,7 +22,7 @@ from spark_kbatch import (
     CorruptRecordError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.cli import cli
+from spark_kbatch.cli.main import cli
 from spark_kbatch.files import Files
 from spark_kbatch.opening import open_for_reading
 from spark_kbatch.options.read import parse_read_options

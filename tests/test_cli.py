@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_kbatch.cli import cli
+from spark_kbatch.cli.main import cli
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import AppendOrigin, TopicPartition
@@ -41,7 +41,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def kbatch(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from spark_kbatch.cli import main; main()", *map(str, words)]
+    command = [
+        sys.executable,
+        "-c",
+        "from spark_kbatch.cli.main import main; main()",
+        *map(str, words),
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -191,7 +196,12 @@ def test_gc_says_what_it_deletes(old: Path) -> None:
 
 
 def kbatch_answering(answer: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from spark_kbatch.cli import main; main()", *map(str, words)]
+    command = [
+        sys.executable,
+        "-c",
+        "from spark_kbatch.cli.main import main; main()",
+        *map(str, words),
+    ]
     return subprocess.run(command, input=answer, capture_output=True, text=True, check=False)
 
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_kbatch import cli
+from spark_kbatch.cli import main
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit.history import Author
 from spark_kbatch.errors import ConfigError
@@ -144,7 +144,7 @@ def kbatch(*words: str | Path, is_terminal: bool) -> Shown:
         patch.setenv("TERM", "dumb")  # rich's own colours are not what is looked for
         patch.setenv("COLUMNS", "400")
         try:
-            cli.main()
+            main.main()
             status = 0
         except SystemExit as ended:
             status = int(ended.code or 0)

@@ -16,7 +16,7 @@ import pytest
 import spark_kbatch
 from spark_kbatch import Cluster, KBatchError
 from spark_kbatch import files as files_module
-from spark_kbatch.cli import cli
+from spark_kbatch.cli.main import cli
 from spark_kbatch.files import Files
 from tests.broker_dirs import TOPIC_ID, a_partition, batches, checkpoint
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import spark_kbatch
-from spark_kbatch.cli import cli
+from spark_kbatch.cli.main import cli
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import TopicPartition
