@@ -14,9 +14,9 @@ from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.files import Files
 from spark_kbatch.options.topic import TopicConfig
 from tests import builders
+from tests.commit.jobs import PATH, Contents, contents
 from tests.crashes import Crash, Recording
 from tests.disk import Disk, DiskFiles
-from tests.transaction.jobs import PATH, Contents, contents
 
 SLOT = "__transaction_state-0/kbatch.state"
 PLACES = [("events", 0), ("events", 1)]
