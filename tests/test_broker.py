@@ -26,8 +26,8 @@ from spark_kbatch.cli.main import cli
 from spark_kbatch.files import Files
 from spark_kbatch.opening import open_for_reading
 from spark_kbatch.options.read import parse_read_options
-from tests import builders, reference
-from tests.broker_dirs import (
+from tests.support import builders, reference
+from tests.support.broker_dirs import (
     TOPIC_ID,
     a_partition,
     a_segment,
@@ -37,9 +37,9 @@ from tests.broker_dirs import (
     read,
     records_in,
 )
-from tests.faults import ReadOnlyFiles
-from tests.log.histories import data_batch, marker_batch
-from tests.reference import Record, decode_batches, read_header
+from tests.support.faults import ReadOnlyFiles
+from tests.support.log_histories import data_batch, marker_batch
+from tests.support.reference import Record, decode_batches, read_header
 
 SEGMENTS = Path("kafka-segments")
 CONTROL = 0x20

@@ -19,8 +19,8 @@ from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import codec
-from tests import builders
-from tests.log.histories import data_batch, marker_batch
+from tests.support import builders
+from tests.support.log_histories import data_batch, marker_batch
 
 ROWS = pa.record_batch(
     {

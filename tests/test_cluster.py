@@ -21,8 +21,8 @@ from spark_kbatch.errors import (
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
-from tests import builders
-from tests.builders import batch, to_records
+from tests.support import builders
+from tests.support.builders import batch, to_records
 
 
 def write_rows(cluster: spark_kbatch.Cluster, rows: pa.RecordBatch, **options: str) -> None:

@@ -27,9 +27,15 @@ from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import random_id, write_meta_properties, write_partition_metadata
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from tests import builders
-from tests.faults import Fault, FaultyFiles, died
-from tests.reference import Record, decode_batches, decode_messages, read_header, split_batches
+from tests.support import builders
+from tests.support.faults import Fault, FaultyFiles, died
+from tests.support.reference import (
+    Record,
+    decode_batches,
+    decode_messages,
+    read_header,
+    split_batches,
+)
 
 CONFIG = TopicConfig(segment_bytes=700, index_interval_bytes=200)
 TOPIC_ID = "I9kB3I7cRKaTU-raoqXJJQ"

@@ -14,8 +14,8 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import mutexes
-from tests import builders
-from tests.faults import run_child
+from tests.support import builders
+from tests.support.faults import run_child
 
 SOON = 20  # seconds: what does not end by then hangs
 

@@ -25,10 +25,10 @@ from spark_kbatch.model import (
 )
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.record.header import LogRead, walk
-from tests import builders
-from tests.consumer.topics import ALog, TopicsInMemory
-from tests.faults import FaultyFiles
-from tests.log.histories import History, data_batch, histories, marker_batch
+from tests.support import builders
+from tests.support.faults import FaultyFiles
+from tests.support.log_histories import History, data_batch, histories, marker_batch
+from tests.support.numbered_topics import ALog, TopicsInMemory
 
 PARTITION = TopicPartition("events", 0)
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED

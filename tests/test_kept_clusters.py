@@ -19,9 +19,9 @@ from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.errors import OffsetOutOfRangeError
 from spark_kbatch.model import TopicPartition
-from tests import builders
-from tests.log.soundness import ensure_sound
-from tests.reference import Record
+from tests.support import builders
+from tests.support.reference import Record
+from tests.support.soundness import ensure_sound
 
 ARCHIVES = sorted((Path(__file__).parent / "data/clusters").glob("*.tar.xz"))
 NEVER_COMMITTED = "d" * 32

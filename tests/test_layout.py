@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 import spark_kbatch
-from tests import builders
+from tests.support import builders
 
 PACKAGE = Path(spark_kbatch.__file__).parent
 ROOT = "__init__"

@@ -28,7 +28,7 @@ from spark_kbatch.errors import ClosedError, ConfigError, KBatchError, ProducerC
 from spark_kbatch.options.producer import PRODUCER_OPTIONS
 from spark_kbatch.producer.futures import ArrowFuture, RecordFuture
 from spark_kbatch.producer.producer import Producer
-from tests import builders
+from tests.support import builders
 
 SOON = 20.0
 

@@ -32,8 +32,8 @@ from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.record import codec
 from spark_kbatch.record.header import walk
-from tests import builders, reference
-from tests.reference import Record
+from tests.support import builders, reference
+from tests.support.reference import Record
 
 EVENTS = TopicPartition("events", 0)
 LOG = "00000000000000000000.log"

@@ -25,7 +25,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.options.option import PATH
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.writer import Job
-from tests import builders
+from tests.support import builders
 
 SOON = 20.0
 

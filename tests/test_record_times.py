@@ -14,8 +14,8 @@ from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import InvalidTimestampError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
-from tests import builders
-from tests.reference import Record, split_batches
+from tests.support import builders
+from tests.support.reference import Record, split_batches
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # by kafka-python, about itself

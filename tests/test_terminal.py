@@ -21,8 +21,8 @@ from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit.history import Author
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.terminal import LogFormatter, field, to_json, visible
-from tests import builders
-from tests.reference import Record, encode_batch
+from tests.support import builders
+from tests.support.reference import Record, encode_batch
 
 ESCAPE_SEQUENCE = "\x1b]0;title\x07\x1b[2J\x1b[31mred"
 FORGED_LINE = "h\n0\t99\t2024-01-01T00:00:00.000Z\tforged\trecord\t-"

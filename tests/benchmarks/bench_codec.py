@@ -17,7 +17,7 @@ from spark_kbatch.record import codec
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import SPARE_SLOT, RecordBatchBuilder, fill
 from spark_kbatch.record.header import walk
-from tests.benchmarks.interleaved import Candidate, bulk_rows, interleave
+from tests.support.interleaved import Candidate, bulk_rows, interleave
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)

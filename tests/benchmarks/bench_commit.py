@@ -28,9 +28,9 @@ from spark_kbatch.commit.snapshot import TRANSACTION_STATE
 from spark_kbatch.commit.staging import Extent, Staging
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
-from tests import builders
-from tests.faults import run_child
-from tests.log.soundness import ensure_sound
+from tests.support import builders
+from tests.support.faults import run_child
+from tests.support.soundness import ensure_sound
 
 SMALL_COMMITS, SMALL_MS_MAX, SEGMENTS_MAX = 1000, 10.0, 3
 FILES, FILE_BATCHES, BATCH_BYTES = 1000, 16, 1 << 20

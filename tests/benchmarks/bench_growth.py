@@ -39,7 +39,7 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
-from tests import builders
+from tests.support import builders
 
 ROUNDS = 7
 FLAT_MAX = 2.0

@@ -25,8 +25,8 @@ from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.model import OffsetAndTimestamp, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from tests import reference
-from tests.reference import Record
+from tests.support import reference
+from tests.support.reference import Record
 
 SEGMENTS = 10_000
 RECORDS = 3  # a segment

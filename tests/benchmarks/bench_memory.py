@@ -32,7 +32,7 @@ if what == "python":
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     raise SystemExit
 from spark_kbatch import kernels, placement_kernels
-from tests.benchmarks.interleaved import bulk_rows
+from tests.support.interleaved import bulk_rows
 kernels.load()
 placement_kernels.load()
 made = bulk_rows(10_000, key_bytes=16, value_bytes=100).select(["key", "value"])

@@ -22,7 +22,7 @@ from spark_kbatch.options.producer import ProducerConfig
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceRequest
-from tests.benchmarks.interleaved import Candidate, bulk_rows, interleave
+from tests.support.interleaved import Candidate, bulk_rows, interleave
 
 ROWS = 4_000_000
 ROWS_AT_ONCE = 10_000  # as Spark hands them to a writer

@@ -15,8 +15,8 @@ from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.log import appending
 from spark_kbatch.log.validator import validate
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
-from tests import builders
-from tests.benchmarks.interleaved import Candidate, interleave
+from tests.support import builders
+from tests.support.interleaved import Candidate, interleave
 
 ROUNDS = 30
 PARTITIONS = 8  # in turn: how long a flush takes differs between files

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own convention
 
 from spark_kbatch.kernels import records as record_kernels
 from spark_kbatch.kernels import routing
-from tests.benchmarks.interleaved import Candidate, interleave
-from tests.benchmarks.spark_sources import BareSource
+from tests.support.interleaved import Candidate, interleave
+from tests.support.spark_sources import BareSource
 
 ROWS = 4_000_000
 PARTITIONS = 4

@@ -14,7 +14,7 @@ from spark_kbatch.commit import agreements as agreements_module
 from spark_kbatch.commit.agreements import KEPT_MS, Agreements
 from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
-from tests.faults import ReadOnlyFiles
+from tests.support.faults import ReadOnlyFiles
 
 ANSWER = {TopicPartition("clicks", 0): (0, 7), TopicPartition("clicks", 1): (3, 9)}
 MINUTE_MS = 60 * 1000

@@ -18,10 +18,10 @@ from spark_kbatch.errors import CommitError
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
-from tests import builders
-from tests.builders import batch, commit, contents, records_of, staged
-from tests.faults import Fault, FaultyFiles
-from tests.log.soundness import ensure_sound
+from tests.support import builders
+from tests.support.builders import batch, commit, contents, records_of, staged
+from tests.support.faults import Fault, FaultyFiles
+from tests.support.soundness import ensure_sound
 
 EVENTS = TopicPartition("events", 0)
 TWO_TOPICS = {"events": 1, "others": 2}

@@ -21,10 +21,10 @@ from spark_kbatch.commit import coordinator
 from spark_kbatch.commit.snapshot import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError
 from spark_kbatch.files import Files
-from tests import builders
-from tests.commit.jobs import PATH, Contents, Scenario
-from tests.crashes import Crash, Recording
-from tests.faults import Fault, FaultyFiles, SimulatedProcess, died
+from tests.support import builders
+from tests.support.crashes import Crash, Recording
+from tests.support.faults import Fault, FaultyFiles, SimulatedProcess, died
+from tests.support.jobs import PATH, Contents, Scenario
 
 SLOT = "__transaction_state-0/kbatch.state"
 

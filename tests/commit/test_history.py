@@ -19,10 +19,10 @@ from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.write import COMMITS_RETENTION_BYTES
 from spark_kbatch.record import scalar
-from tests import builders
-from tests.faults import Fault, FaultyFiles, ReadOnlyFiles, died
-from tests.log.soundness import ensure_sound
-from tests.reference import Record, encode_batch
+from tests.support import builders
+from tests.support.faults import Fault, FaultyFiles, ReadOnlyFiles, died
+from tests.support.reference import Record, encode_batch
+from tests.support.soundness import ensure_sound
 
 TOPICS = {"clicks": 3, "views": 2}
 BATCH = builders.batch(n=2)

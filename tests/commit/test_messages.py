@@ -24,7 +24,7 @@ from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.log import state as log_state
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
-from tests import builders, reference
+from tests.support import builders, reference
 
 _i64 = st.integers(-(2**63), 2**63 - 1)
 _states = st.builds(

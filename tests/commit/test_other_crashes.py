@@ -13,10 +13,10 @@ from spark_kbatch.commit import compaction
 from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.files import Files
 from spark_kbatch.options.topic import TopicConfig
-from tests import builders
-from tests.commit.jobs import PATH, Contents, contents
-from tests.crashes import Crash, Recording
-from tests.disk import Disk, DiskFiles
+from tests.support import builders
+from tests.support.crashes import Crash, Recording
+from tests.support.disk import Disk, DiskFiles
+from tests.support.jobs import PATH, Contents, contents
 
 SLOT = "__transaction_state-0/kbatch.state"
 PLACES = [("events", 0), ("events", 1)]

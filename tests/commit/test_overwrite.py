@@ -16,10 +16,17 @@ from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.consumer.reading import OnLoss, read_range
 from spark_kbatch.errors import CommitError, DataLossError, OffsetOutOfRangeError
 from spark_kbatch.model import OffsetRange, TopicPartition
-from tests import builders
-from tests.builders import contents, records_of
-from tests.faults import CAN_BE_TORN, DiesAtTheCommitPoint, Fault, FaultyFiles, died, run_child
-from tests.log.soundness import ensure_sound
+from tests.support import builders
+from tests.support.builders import contents, records_of
+from tests.support.faults import (
+    CAN_BE_TORN,
+    DiesAtTheCommitPoint,
+    Fault,
+    FaultyFiles,
+    died,
+    run_child,
+)
+from tests.support.soundness import ensure_sound
 
 FIRST, SECOND = PARTITIONS = [TopicPartition("events", 0), TopicPartition("events", 1)]
 OTHER = TopicPartition("others", 0)

@@ -11,9 +11,9 @@ from spark_kbatch.commit.history import COMMITS
 from spark_kbatch.errors import CommitError, CorruptRecordError
 from spark_kbatch.log import state as log_state
 from spark_kbatch.model import TopicPartition
-from tests import builders
-from tests.builders import a_cluster, commit, contents, staged, write
-from tests.faults import DiesAtTheCommitPoint, ReadOnlyFiles, StopsInTheFlip, died
+from tests.support import builders
+from tests.support.builders import a_cluster, commit, contents, staged, write
+from tests.support.faults import DiesAtTheCommitPoint, ReadOnlyFiles, StopsInTheFlip, died
 
 FIRST, SECOND = TopicPartition("events", 0), TopicPartition("events", 1)
 TRANSACTIONS = TopicPartition("__transaction_state", 0)

@@ -24,8 +24,8 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER
-from tests.builders import JOB, append_records, batch, records_of, staged
-from tests.replica.disks import (
+from tests.support.builders import JOB, append_records, batch, records_of, staged
+from tests.support.failing_disks import (
     BROKEN,
     READ_ONLY,
     Clock,

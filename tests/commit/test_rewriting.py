@@ -17,9 +17,9 @@ from spark_kbatch.commit.snapshot import TRANSACTION_STATE, transactions
 from spark_kbatch.errors import CommitError
 from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
-from tests import builders
-from tests.faults import CAN_BE_TORN, Fault, FaultyFiles, StopsInTheFlip, died
-from tests.log.soundness import ensure_sound
+from tests.support import builders
+from tests.support.faults import CAN_BE_TORN, Fault, FaultyFiles, StopsInTheFlip, died
+from tests.support.soundness import ensure_sound
 
 PARTITIONS = [TopicPartition("events", 0), TopicPartition("events", 1)]
 BATCH = builders.batch(n=1)

@@ -18,8 +18,8 @@ from spark_kbatch.commit.snapshot import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError
 from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
-from tests import builders
-from tests.faults import CAN_BE_TORN, Fault, FaultyFiles, died
+from tests.support import builders
+from tests.support.faults import CAN_BE_TORN, Fault, FaultyFiles, died
 
 PLACES = [("events", 0), ("events", 1)]
 

@@ -19,8 +19,8 @@ from spark_kbatch.errors import CommitError, UnknownTopicOrPartitionError
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
-from tests import builders
-from tests.faults import Fault, FaultyFiles, ReadOnlyFiles, run_child
+from tests.support import builders
+from tests.support.faults import Fault, FaultyFiles, ReadOnlyFiles, run_child
 
 TOPICS = {"clicks": 3, "views": 2}
 PLACES = [(topic, partition) for topic, count in TOPICS.items() for partition in range(count)]

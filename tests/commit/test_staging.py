@@ -12,7 +12,7 @@ from spark_kbatch.commit.staging import Extent, OpenFiles, Staging, left_overs
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.options.topic import Topic, TopicConfig
-from tests.faults import Fault, FaultyFiles, open_files
+from tests.support.faults import Fault, FaultyFiles, open_files
 
 TOPICS = {name: Topic(name, f"id of {name}", 3, TopicConfig()) for name in ("clicks", "views")}
 

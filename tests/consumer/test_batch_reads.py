@@ -20,8 +20,8 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening import open_for_reading
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.record.codec import RECORD_SCHEMA
-from tests import builders
-from tests.log.histories import History
+from tests.support import builders
+from tests.support.log_histories import History
 
 ALL_COLUMNS = tuple(RECORD_SCHEMA.names)
 

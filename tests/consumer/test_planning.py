@@ -18,7 +18,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import EARLIEST, LATEST, OffsetRange, TopicPartition
 from spark_kbatch.options.read import ReadOptions, parse_read_options, parse_stream_read_options
-from tests.consumer.topics import ALog, TopicsInMemory
+from tests.support.numbered_topics import ALog, TopicsInMemory
 
 A0, A1, A2 = (TopicPartition("a", n) for n in range(3))
 B0 = TopicPartition("b", 0)

@@ -17,7 +17,7 @@ from spark_kbatch.errors import CorruptRecordError, DataLossError, OffsetOutOfRa
 from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, TopicPartition
 from spark_kbatch.record.codec import RECORD_SCHEMA
 from spark_kbatch.record.header import LogRead, walk
-from tests import builders, reference
+from tests.support import builders, reference
 
 A0 = TopicPartition("a", 0)
 

@@ -10,7 +10,7 @@ from spark_kbatch.consumer import planning, splits
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.model import EARLIEST, LATEST, OffsetRange, TopicPartition
 from spark_kbatch.options.read import parse_read_options
-from tests.consumer.topics import ALog
+from tests.support.numbered_topics import ALog
 
 T = [TopicPartition("t", n) for n in range(3)]
 

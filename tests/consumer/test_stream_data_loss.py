@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_kbatch.errors import DataLossError, UnknownTopicOrPartitionError
-from tests.consumer.queries import Query
-from tests.consumer.topics import FakeTopics, log
+from tests.support.numbered_topics import FakeTopics, log
+from tests.support.stream_queries import Query
 
 
 def ensure_fails_then_goes_on(

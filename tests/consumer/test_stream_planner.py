@@ -20,8 +20,8 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import TopicPartition
-from tests.consumer.queries import Query
-from tests.consumer.topics import ALog, FakeTopics, log, tp
+from tests.support.numbered_topics import ALog, FakeTopics, log, tp
+from tests.support.stream_queries import Query
 
 MINUTE = 60_000
 

@@ -14,9 +14,9 @@ from spark_kbatch.consumer.source import TopicReader
 from spark_kbatch.consumer.stream_planner import StreamPiece, still_there
 from spark_kbatch.errors import DataLossError
 from spark_kbatch.opening import open_for_reading
-from tests import builders
-from tests.consumer.queries import Query
-from tests.log.histories import History
+from tests.support import builders
+from tests.support.log_histories import History
+from tests.support.stream_queries import Query
 
 
 class Stream(Query):

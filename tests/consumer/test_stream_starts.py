@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.consumer.queries import Query
-from tests.consumer.topics import FakeTopics, log
+from tests.support.numbered_topics import FakeTopics, log
+from tests.support.stream_queries import Query
 
 PARTITIONS, RECORDS = 5, 3
 

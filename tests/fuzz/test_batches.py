@@ -9,9 +9,9 @@ import pytest
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.record import codec
 from spark_kbatch.record.header import walk
-from tests import builders, reference
-from tests.fuzz.rounds import ROUNDS, for_each_round, mutated
-from tests.reference import CODECS, HEADER_SIZE, LOG_APPEND_TIME, Record
+from tests.support import builders, reference
+from tests.support.fuzz_rounds import ROUNDS, for_each_round, mutated
+from tests.support.reference import CODECS, HEADER_SIZE, LOG_APPEND_TIME, Record
 
 _CONTROL = 0x20
 

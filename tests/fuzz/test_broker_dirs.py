@@ -11,9 +11,9 @@ import pytest
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.opening import open_for_reading
 from spark_kbatch.options.topic import TopicConfig
-from tests import builders
-from tests.fuzz.rounds import ROUNDS, for_each_round, mutated
-from tests.reference import Record
+from tests.support import builders
+from tests.support.fuzz_rounds import ROUNDS, for_each_round, mutated
+from tests.support.reference import Record
 
 
 def read_all(path: Path) -> list[Record]:

@@ -16,8 +16,8 @@ from spark_kbatch.errors import KBatchError
 from spark_kbatch.log import state as log_state
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.metadata import PartitionState
-from tests import builders
-from tests.fuzz.rounds import for_each_round, mutated
+from tests.support import builders
+from tests.support.fuzz_rounds import for_each_round, mutated
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,9 @@ from spark_kbatch.log import state as log_state
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import codec
-from tests import builders
-from tests.fuzz.rounds import for_each_round, mutated
-from tests.reference import Record
+from tests.support import builders
+from tests.support.fuzz_rounds import for_each_round, mutated
+from tests.support.reference import Record
 
 CONFIG = TopicConfig(segment_bytes=2_000, index_interval_bytes=300)
 BATCHES = [builders.batch(n=1 + seed % 3, seed=seed, value_bytes=40) for seed in range(40)]

@@ -9,10 +9,10 @@ import pytest
 
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.record import codec
-from tests import builders, reference
-from tests.fuzz.rounds import ROUNDS, for_each_round, mutated
 from tests.fuzz.test_batches import in_pieces, some_bytes
-from tests.reference import CODECS, LOG_APPEND_TIME, Record
+from tests.support import builders, reference
+from tests.support.fuzz_rounds import ROUNDS, for_each_round, mutated
+from tests.support.reference import CODECS, LOG_APPEND_TIME, Record
 
 
 def some_messages(rng: random.Random, magic: int, codec_id: int) -> bytes:

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.conftest import spark_builder
-from tests.interop.kafka import POM, Broker, Kafka, MissingToolError, class_path
-from tests.interop.sites import InFolder, OnBroker, Site
+from tests.support.kafka import POM, Broker, Kafka, MissingToolError, class_path
+from tests.support.parity_sites import InFolder, OnBroker, Site
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession, functions
 
-from tests.interop.sites import Message, Read, Site, refused, rows, values
-from tests.spark.frames import kafkas_partition
+from tests.support.frames import kafkas_partition
+from tests.support.parity_sites import Message, Read, Site, refused, rows, values
 
 pytestmark = pytest.mark.interop
 

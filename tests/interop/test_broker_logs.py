@@ -12,11 +12,10 @@ import pytest
 from confluent_kafka import Producer
 
 import spark_kbatch
-from tests import builders
-from tests.interop import clients, topics
-from tests.interop.kafka import Broker, Kafka, until
-from tests.interop.logs import odd_records
-from tests.reference import Record
+from tests.support import builders, kafka_clients, kafka_topics
+from tests.support.kafka import Broker, Kafka, until
+from tests.support.logs_for_kafka import odd_records
+from tests.support.reference import Record
 
 pytestmark = pytest.mark.interop
 
@@ -34,10 +33,10 @@ class Written(NamedTuple):
 @pytest.fixture(scope="module")
 def written(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
     folder = tmp_path_factory.mktemp("written")
-    with Broker(kafka, folder, **topics.BROKER_SETTINGS) as broker:
-        partitions = topics.fill(kafka, broker)
+    with Broker(kafka, folder, **kafka_topics.BROKER_SETTINGS) as broker:
+        partitions = kafka_topics.fill(kafka, broker)
         served = {
-            (topic, level): clients.read(broker, topic, range(count), isolation_level=level)
+            (topic, level): kafka_clients.read(broker, topic, range(count), isolation_level=level)
             for topic, count in partitions.items()
             for level in ISOLATION_LEVELS
         }
@@ -45,7 +44,7 @@ def written(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             (topic, level): dict(
                 zip(
                     times := times_of(served[topic, "read_uncommitted"]),
-                    clients.offsets_by_time(
+                    kafka_clients.offsets_by_time(
                         broker, topic, range(partitions[topic]), times, isolation_level=level
                     ),
                     strict=True,
@@ -86,7 +85,7 @@ def test_the_topics_hold_what_they_are_for(written: Written) -> None:
     assert tuple(written.partitions) == TOPICS
     assert sum(map(len, all_of["java"].values())) == 2500
     for records in all_of["librdkafka"].values():
-        assert len(records) == topics.RECORDS
+        assert len(records) == kafka_topics.RECORDS
     assert all_of["trimmed"][0][0].offset == 705
     for partition in range(2):
         aborted = 40 * 4 + 40 * 6
@@ -194,4 +193,4 @@ def test_what_a_killed_broker_left_reads_as_it_serves_it_when_it_is_back(
     found = ours(tmp_path / "data", "events", "read_committed")
 
     with broker:
-        assert clients.read(broker, "events", [0]) == found
+        assert kafka_clients.read(broker, "events", [0]) == found

@@ -13,16 +13,16 @@ import pytest
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import codec
-from tests import builders
-from tests.interop.kafka import Kafka
-from tests.interop.logs import (
+from tests.support import builders
+from tests.support.kafka import Kafka
+from tests.support.logs_for_kafka import (
     FORMATS,
     SMALL,
     a_cluster_of_all_codecs,
     codecs_of,
     segment_files,
 )
-from tests.reference import CODECS, Record, read_header, split_batches
+from tests.support.reference import CODECS, Record, read_header, split_batches
 
 pytestmark = pytest.mark.interop
 

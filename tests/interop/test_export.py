@@ -15,12 +15,11 @@ from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError, LogDirLockedError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from tests import builders
-from tests.faults import Fault, FaultyFiles, died
-from tests.interop import clients
-from tests.interop.kafka import Broker, Kafka
-from tests.interop.logs import a_cluster_of_all_codecs, segment_files
-from tests.reference import Record
+from tests.support import builders, kafka_clients
+from tests.support.faults import Fault, FaultyFiles, died
+from tests.support.kafka import Broker, Kafka
+from tests.support.logs_for_kafka import a_cluster_of_all_codecs, segment_files
+from tests.support.reference import Record
 
 pytestmark = pytest.mark.interop
 
@@ -56,13 +55,13 @@ def served(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 
 def test_librdkafka_reads_the_records(served: Served) -> None:
-    assert clients.read(served.broker, "events", served.held) == served.held
+    assert kafka_clients.read(served.broker, "events", served.held) == served.held
 
 
 def test_the_java_consumer_reads_the_records(kafka: Kafka, served: Served) -> None:
     count = sum(map(len, served.held.values()))
 
-    found = clients.read_by_console(kafka, served.broker, "events", count)
+    found = kafka_clients.read_by_console(kafka, served.broker, "events", count)
 
     assert found == {p: records for p, records in served.held.items() if records}
 
@@ -71,7 +70,7 @@ def test_the_broker_and_we_know_the_same_offsets(kafka: Kafka, served: Served) -
     infos = served.cluster.describe(["events"])
 
     for time, name in ((-2, "log_start_offset"), (-1, "high_watermark")):
-        found = clients.offsets_by_shell(kafka, served.broker, "events", time)
+        found = kafka_clients.offsets_by_shell(kafka, served.broker, "events", time)
         assert found == {
             info.topic_partition.partition: getattr(info.offsets, name) for info in infos
         }
@@ -92,7 +91,7 @@ def test_librdkafka_and_we_find_the_same_offsets_by_time(served: Served) -> None
     all_times = sorted({r.timestamp for r in served.held[0]})
     times = [0, *all_times[:: len(all_times) // 40], all_times[-1], all_times[-1] + 1]
 
-    found = clients.offsets_by_time(served.broker, "events", served.held, times)
+    found = kafka_clients.offsets_by_time(served.broker, "events", served.held, times)
 
     for time, offsets in zip(times, found, strict=True):
         assert offsets == {p: first_from(records, time) for p, records in served.held.items()}
@@ -105,7 +104,7 @@ def test_the_java_client_and_we_find_the_same_offsets_by_time(
 ) -> None:
     time = sorted(r.timestamp for r in served.held[0])[which]
 
-    found = clients.offsets_by_shell(kafka, served.broker, "events", time)
+    found = kafka_clients.offsets_by_shell(kafka, served.broker, "events", time)
 
     assert {p: offset for p, offset in ours(served, time).items() if offset >= 0} == found
 
@@ -113,7 +112,7 @@ def test_the_java_client_and_we_find_the_same_offsets_by_time(
 def test_the_java_client_and_we_find_the_same_offsets_of_the_latest_time(
     kafka: Kafka, served: Served
 ) -> None:
-    found = clients.offsets_by_shell(kafka, served.broker, "events", -3)
+    found = kafka_clients.offsets_by_shell(kafka, served.broker, "events", -3)
 
     assert set(found) == {p for p, records in served.held.items() if records}
     # Of partition 4 most of the last batch lies before the log start, where a broker looks as well.
@@ -130,7 +129,7 @@ def test_what_was_exported_survives_that_the_broker_is_killed(served: Served) ->
     served.broker.kill()
     served.broker.start()
 
-    assert clients.read(served.broker, "events", served.held) == served.held
+    assert kafka_clients.read(served.broker, "events", served.held) == served.held
 
 
 def test_the_files_have_no_fault_after_the_broker_ran(kafka: Kafka, served: Served) -> None:
@@ -177,7 +176,7 @@ def test_a_producer_of_the_broker_is_not_taken_for_one_of_ours(
         theirs = Producer({"bootstrap.servers": broker.address, "enable.idempotence": True})
         theirs.produce("events", b"theirs", partition=0)
         assert theirs.flush(60) == 0
-        found = clients.read(broker, "events", [0])[0]
+        found = kafka_clients.read(broker, "events", [0])[0]
 
     assert [(r.offset, r.value) for r in found] == [(0, b"ours"), (1, b"theirs")]
 
@@ -191,7 +190,7 @@ def test_a_record_larger_than_the_broker_takes_is_served(kafka: Kafka, tmp_path:
     cluster.export("events", to=broker.log_dir)
 
     with broker:
-        found = clients.read(broker, "events", [0])
+        found = kafka_clients.read(broker, "events", [0])
 
     assert found == {0: builders.contents(cluster)[TopicPartition("events", 0)]}
 
@@ -207,8 +206,10 @@ def test_the_broker_serves_messages_of_the_formats_before_batches(
     cluster.export("events", to=broker.log_dir)
 
     with broker:
-        found = clients.read(broker, "events", range(len(held)))
-        by_console = clients.read_by_console(kafka, broker, "events", sum(map(len, found.values())))
+        found = kafka_clients.read(broker, "events", range(len(held)))
+        by_console = kafka_clients.read_by_console(
+            kafka, broker, "events", sum(map(len, found.values()))
+        )
 
     assert found == {p: held[p][log_start:] for p, log_start in enumerate(log_starts)}
     assert by_console == found
@@ -268,7 +269,7 @@ def test_a_broker_starts_on_what_a_killed_export_left(kafka: Kafka, tmp_path: Pa
             dying = Cluster(str(cluster.path), files=FaultyFiles(Fault(at, torn=True)))
             assert died(lambda dying=dying: dying.export("events", to=broker.log_dir))
             with broker:
-                found = clients.read(broker, "events", range(2))
+                found = kafka_clients.read(broker, "events", range(2))
             assert found == {p: held[p] if p < swapped else [] for p in range(2)}
 
             if swapped:
@@ -279,4 +280,4 @@ def test_a_broker_starts_on_what_a_killed_export_left(kafka: Kafka, tmp_path: Pa
             else:
                 cluster.export("events", to=broker.log_dir)
                 with broker:
-                    assert clients.read(broker, "events", range(2)) == held
+                    assert kafka_clients.read(broker, "events", range(2)) == held

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.kafka import Kafka, MissingToolError, class_path
+from tests.support.kafka import Kafka, MissingToolError, class_path
 
 pytestmark = pytest.mark.interop
 

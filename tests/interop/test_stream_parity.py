@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from tests.interop.sites import Message, Site, refused, values
 from tests.interop.test_batch_parity import LONG_MAX, offsets, timed
+from tests.support.parity_sites import Message, Site, refused, values
 
 pytestmark = pytest.mark.interop
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 
-from tests.interop.sites import FIRST_TIMESTAMP_MS, Message, Site, values
+from tests.support.parity_sites import FIRST_TIMESTAMP_MS, Message, Site, values
 
 pytestmark = pytest.mark.interop
 

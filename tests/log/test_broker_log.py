@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from spark_kbatch.errors import KafkaStorageError, OffsetOutOfRangeError
 from spark_kbatch.files import Files
 from spark_kbatch.opening import open_for_reading
-from tests.broker_dirs import (
+from tests.support.broker_dirs import (
     INDEX,
     LOG,
     TP,
@@ -29,8 +29,8 @@ from tests.broker_dirs import (
     read,
     records_in,
 )
-from tests.faults import ReadOnlyFiles
-from tests.reference import frame_batch
+from tests.support.faults import ReadOnlyFiles
+from tests.support.reference import frame_batch
 
 
 class CountingFiles(Files):

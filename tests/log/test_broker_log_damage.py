@@ -14,7 +14,7 @@ from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.files import Files
 from spark_kbatch.log import segment_scan
 from spark_kbatch.opening import open_for_reading
-from tests.broker_dirs import (
+from tests.support.broker_dirs import (
     LOG,
     TP,
     a_batch,
@@ -28,7 +28,7 @@ from tests.broker_dirs import (
     records_in,
     whole_batches,
 )
-from tests.reference import Record, encode_batch
+from tests.support.reference import Record, encode_batch
 
 
 def test_every_cut_of_the_tail_keeps_the_whole_batches_before_it(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from spark_kbatch.log.producers.replay import producer_batches
 from spark_kbatch.log.segment import SegmentExtent
 from spark_kbatch.model import IsolationLevel, TopicPartition
 from spark_kbatch.record import codec
-from tests import builders, reference
 from tests.record.test_legacy import records_sha256, segments
-from tests.reference import Record
+from tests.support import builders, reference
+from tests.support.reference import Record
 
 EVENTS = TopicPartition("events", 0)
 MAGICS = [pytest.param(0, id="v0"), pytest.param(1, id="v1")]

@@ -17,7 +17,7 @@ from spark_kbatch.log.split_points import cut_offsets
 from spark_kbatch.log.state import LogState
 from spark_kbatch.log.time_lookup import Segments
 from spark_kbatch.options.topic import TopicConfig
-from tests import builders
+from tests.support import builders
 
 RECORDS, BATCHES = 5, 60
 

@@ -18,7 +18,7 @@ from spark_kbatch import Cluster, KBatchError
 from spark_kbatch import files as files_module
 from spark_kbatch.cli.main import cli
 from spark_kbatch.files import Files
-from tests.broker_dirs import TOPIC_ID, a_partition, batches, checkpoint
+from tests.support.broker_dirs import TOPIC_ID, a_partition, batches, checkpoint
 
 FIRST = "00000000000000000000"
 

@@ -16,8 +16,8 @@ from spark_kbatch.log.batch_headers import walk_headers
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import INDEX_ENTRY, IndexEntries, candidates, segment_paths
 from spark_kbatch.options.topic import TopicConfig
-from tests import builders, reference
-from tests.builders import a_log, append
+from tests.support import builders, reference
+from tests.support.builders import a_log, append
 
 SEGMENTS = (0, 40)  # 20 batches of 2 records in each
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_leader_epochs
 from spark_kbatch.log.epochs import LeaderEpochCache
-from tests.faults import FaultyFiles
+from tests.support.faults import FaultyFiles
 
 UNDEFINED = (-1, -1)
 

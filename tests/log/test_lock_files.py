@@ -16,7 +16,7 @@ import pytest
 
 from spark_kbatch import lock_files
 from spark_kbatch.lock_files import LockFile, RecordLocks, WholeFile
-from tests.faults import open_files, run_child
+from tests.support.faults import open_files, run_child
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="record locks are Linux's")
 

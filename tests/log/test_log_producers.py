@@ -29,10 +29,6 @@ from spark_kbatch.log.truncation import truncate_to
 from spark_kbatch.model import AbortedTransaction, AppendOrigin, AppendResult, IsolationLevel
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record.header import unpack as unpack_header
-from tests import builders
-from tests.faults import Fault, FaultyFiles
-from tests.log.histories import NOBODY, History, Written, data_batch, histories, marker_batch
-from tests.log.soundness import ensure_sound
 from tests.log.test_producer_state import (
     PARTITION,
     Model,
@@ -42,6 +38,17 @@ from tests.log.test_producer_state import (
     as_another_process_has_it,
     conversations,
 )
+from tests.support import builders
+from tests.support.faults import Fault, FaultyFiles
+from tests.support.log_histories import (
+    NOBODY,
+    History,
+    Written,
+    data_batch,
+    histories,
+    marker_batch,
+)
+from tests.support.soundness import ensure_sound
 
 SMALL = TopicConfig(segment_bytes=400)
 NOW_MS = builders.FIRST_TIMESTAMP_MS

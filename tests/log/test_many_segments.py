@@ -15,13 +15,13 @@ from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.truncation import truncate_fully_and_start_at, truncate_to
 from spark_kbatch.options.topic import TopicConfig
-from tests import builders
-from tests.faults import Fault, FaultyFiles
-from tests.log.histories import data_batch
-from tests.log.soundness import ensure_sound
 from tests.log.test_log_producers import append_data
 from tests.log.test_partition_log import read_all
 from tests.log.test_producer_state import PARTITION
+from tests.support import builders
+from tests.support.faults import Fault, FaultyFiles
+from tests.support.log_histories import data_batch
+from tests.support.soundness import ensure_sound
 
 BATCH = data_batch(base_offset=0)
 ONE_EACH = TopicConfig(segment_bytes=len(BATCH), index_interval_bytes=1)

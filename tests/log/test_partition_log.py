@@ -24,11 +24,11 @@ from spark_kbatch.model import OffsetRange, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record.codec import RECORD_SCHEMA
 from spark_kbatch.record.header import unpack
-from tests import builders, reference
-from tests.builders import a_log, append
-from tests.faults import FaultyFiles
-from tests.log.soundness import ensure_sound
-from tests.reference import Record
+from tests.support import builders, reference
+from tests.support.builders import a_log, append
+from tests.support.faults import FaultyFiles
+from tests.support.reference import Record
+from tests.support.soundness import ensure_sound
 
 relaxed = settings(deadline=None, max_examples=60)
 PARTITION = TopicPartition("events", 0)

@@ -21,7 +21,7 @@ from spark_kbatch.log.producers.snapshot import (
     write_snapshot,
 )
 from spark_kbatch.log.producers.state import BatchMetadata, ProducerEntry
-from tests.reference import crc32c
+from tests.support.reference import crc32c
 
 ENTRY = ProducerEntry(
     3, (BatchMetadata(5, 7, 100, 2, 1_700_000_000_000),), 4, 1_700_000_000_001, 98, 0

@@ -18,8 +18,8 @@ from spark_kbatch.log.producers.state import PRODUCER_ID_EXPIRATION_MS, Producer
 from spark_kbatch.log.validator import validate
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.record.header import SEQUENCE_MAX, BatchHeader, increment_sequence, unpack
-from tests import builders
-from tests.log.soundness import ensure_sound
+from tests.support import builders
+from tests.support.soundness import ensure_sound
 
 PARTITION = TopicPartition("events", 0)
 Answer = tuple[str, int]

@@ -25,14 +25,14 @@ from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState, boot_id, create_state, read_state
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from tests import builders, reference
-from tests.builders import a_log, append
-from tests.crashes import another_boot
-from tests.disk import Disk, DiskFiles
-from tests.faults import FaultyFiles, ReadOnlyFiles
-from tests.log.soundness import ensure_sound
 from tests.log.test_partition_log import read_all
-from tests.reference import Record
+from tests.support import builders, reference
+from tests.support.builders import a_log, append
+from tests.support.crashes import another_boot
+from tests.support.disk import Disk, DiskFiles
+from tests.support.faults import FaultyFiles, ReadOnlyFiles
+from tests.support.reference import Record
+from tests.support.soundness import ensure_sound
 
 BATCH = builders.batch(n=2, value_bytes=20)
 CONFIG = TopicConfig(segment_bytes=4 * len(BATCH), index_interval_bytes=1)

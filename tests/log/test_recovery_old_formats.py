@@ -14,11 +14,11 @@ from spark_kbatch.model import MAX_TIMESTAMP
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import codec
 from spark_kbatch.record.message_set import down_convert
-from tests import builders
-from tests.builders import a_log, append
-from tests.faults import FaultyFiles
 from tests.log.test_recovery import ANOTHER_BOOT, contents, reopened, set_state, slots
-from tests.reference import Record
+from tests.support import builders
+from tests.support.builders import a_log, append
+from tests.support.faults import FaultyFiles
+from tests.support.reference import Record
 
 COUNT = 4  # records of each batch
 TOPIC_ID = "nyBBbFDuTeu_f1pLaD4Tcg"

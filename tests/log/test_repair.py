@@ -15,10 +15,6 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.repair import LogRepair, RepairReport
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState
-from tests import reference
-from tests.builders import a_log, append
-from tests.faults import Fault, FaultyFiles, ReadOnlyFiles, died
-from tests.log.soundness import ensure_sound
 from tests.log.test_partition_log import read_all
 from tests.log.test_recovery import (
     BATCH,
@@ -35,6 +31,10 @@ from tests.log.test_recovery import (
     slots,
     write,
 )
+from tests.support import reference
+from tests.support.builders import a_log, append
+from tests.support.faults import Fault, FaultyFiles, ReadOnlyFiles, died
+from tests.support.soundness import ensure_sound
 
 TOPIC_ID = "nyBBbFDuTeu_f1pLaD4Tcg"
 SIZE = len(BATCH)

@@ -20,8 +20,8 @@ from spark_kbatch.log.producers.snapshot import pack, snapshot_path, write_snaps
 from spark_kbatch.log.producers.state import PRODUCER_ID_EXPIRATION_MS, ProducerEntry
 from spark_kbatch.log.segment import SegmentExtent
 from spark_kbatch.model import AbortedTransaction, TopicPartition
-from tests.builders import FIRST_TIMESTAMP_MS
-from tests.log.histories import History, control_batch, data_batch, histories
+from tests.support.builders import FIRST_TIMESTAMP_MS
+from tests.support.log_histories import History, control_batch, data_batch, histories
 
 PARTITION = TopicPartition("events", 0)
 END = 2**62

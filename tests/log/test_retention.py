@@ -20,11 +20,11 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.model import Deletion
 from spark_kbatch.options.topic import TopicConfig
-from tests import reference
-from tests.builders import a_log, append
-from tests.faults import CAN_BE_TORN, Fault, FaultyFiles, died
-from tests.log.soundness import ensure_sound
-from tests.reference import Record
+from tests.support import reference
+from tests.support.builders import a_log, append
+from tests.support.faults import CAN_BE_TORN, Fault, FaultyFiles, died
+from tests.support.reference import Record
+from tests.support.soundness import ensure_sound
 
 NOW = 1_800_000_000_000
 DAY = 86_400_000

@@ -16,10 +16,10 @@ from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.validator import validate
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from tests import builders, reference
-from tests.builders import a_log, append
-from tests.log.soundness import ensure_sound
-from tests.reference import Record
+from tests.support import builders, reference
+from tests.support.builders import a_log, append
+from tests.support.reference import Record
+from tests.support.soundness import ensure_sound
 
 PARTITION = TopicPartition("events", 0)
 NOW = 1_800_000_000_000

@@ -23,10 +23,6 @@ from spark_kbatch.log.producers.state import BatchMetadata, ProducerEntry
 from spark_kbatch.log.state import create_state
 from spark_kbatch.log.truncation import truncate_to
 from spark_kbatch.options.topic import TopicConfig
-from tests import builders
-from tests.faults import FaultyFiles
-from tests.log.histories import History, data_batch, histories
-from tests.log.soundness import ensure_sound
 from tests.log.test_log_producers import append_data, append_written, rebuilt_up_to
 from tests.log.test_producer_state import (
     Model,
@@ -36,6 +32,10 @@ from tests.log.test_producer_state import (
     as_another_process_has_it,
     conversations,
 )
+from tests.support import builders
+from tests.support.faults import FaultyFiles
+from tests.support.log_histories import History, data_batch, histories
+from tests.support.soundness import ensure_sound
 
 NOW_MS = builders.FIRST_TIMESTAMP_MS
 SMALL = TopicConfig(segment_bytes=400)

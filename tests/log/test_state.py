@@ -25,7 +25,7 @@ from spark_kbatch.log.state import (
     unpack,
     write_state,
 )
-from tests.faults import Fault, FaultyFiles, died
+from tests.support.faults import Fault, FaultyFiles, died
 
 # Field, position, bytes, as the module's table has them.
 LAYOUT = [

@@ -25,10 +25,10 @@ from spark_kbatch.opening import open_for_reading
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record.header import unpack
 from spark_kbatch.record.times import times
-from tests import builders, reference
-from tests.builders import a_log, append
 from tests.log.test_partition_log import a_batch, read_all
-from tests.reference import Record
+from tests.support import builders, reference
+from tests.support.builders import a_log, append
+from tests.support.reference import Record
 
 relaxed = settings(deadline=None, max_examples=60)
 NO_TIMES = [-1, -1]

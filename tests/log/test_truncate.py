@@ -26,11 +26,11 @@ from spark_kbatch.log.truncation import truncate_fully_and_start_at, truncate_to
 from spark_kbatch.log.validator import validate
 from spark_kbatch.model import AppendOrigin
 from spark_kbatch.options.topic import TopicConfig
-from tests import builders, reference
-from tests.builders import a_log, append
-from tests.faults import CAN_BE_TORN, Fault, FaultyFiles, died
-from tests.log.soundness import ensure_sound
-from tests.reference import Record
+from tests.support import builders, reference
+from tests.support.builders import a_log, append
+from tests.support.faults import CAN_BE_TORN, Fault, FaultyFiles, died
+from tests.support.reference import Record
+from tests.support.soundness import ensure_sound
 
 NOW = 1_800_000_000_000
 relaxed = settings(deadline=None, max_examples=60)

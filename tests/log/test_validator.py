@@ -15,8 +15,8 @@ from spark_kbatch.errors import (
 from spark_kbatch.log.validator import validate
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from tests import builders, reference
-from tests.reference import BatchHeader, read_header
+from tests.support import builders, reference
+from tests.support.reference import BatchHeader, read_header
 
 PARTITION = TopicPartition("events", 0)
 NOW = builders.FIRST_TIMESTAMP_MS + 10_000

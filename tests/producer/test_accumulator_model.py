@@ -27,7 +27,7 @@ from spark_kbatch.producer.accumulator import (
     Ready,
 )
 from spark_kbatch.producer.batch import ProducerBatch
-from tests.producer.accumulators import (
+from tests.support.accumulators import (
     BACKOFF_MAX_MS,
     BACKOFF_MS,
     BATCH,
@@ -46,7 +46,7 @@ from tests.producer.accumulators import (
     values,
     values_of,
 )
-from tests.reference import HEADER_SIZE, Record, encode_record
+from tests.support.reference import HEADER_SIZE, Record, encode_record
 
 
 @dataclass

@@ -27,8 +27,8 @@ from spark_kbatch.producer.partitioner import Placement
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RecordBatchBuilder
 from spark_kbatch.record.columns import Columns
-from tests import builders, reference, strategies
-from tests.reference import CODECS, HEADER_SIZE, Record
+from tests.support import builders, reference, strategies
+from tests.support.reference import CODECS, HEADER_SIZE, Record
 
 TOPIC = Topic("events", "id", 3, TopicConfig())
 PARTITION = 2

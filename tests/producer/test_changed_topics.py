@@ -22,8 +22,8 @@ from spark_kbatch.errors import (
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.producer.known_topics import REFRESH_MS, KnownTopics
 from spark_kbatch.producer.producer import Producer
-from tests import builders
-from tests.producer.partitioners import murmur2, topic
+from tests.support import builders
+from tests.support.partitioners import murmur2, topic
 
 KEYS = [b"%d" % number for number in range(40)]
 

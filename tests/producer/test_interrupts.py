@@ -23,7 +23,7 @@ from spark_kbatch.producer.buffer_pool import BufferPool
 from spark_kbatch.producer.partitioner import Placement
 from spark_kbatch.producer.sender import Sender, SenderConfig
 from spark_kbatch.record import columns as arrow
-from tests.producer.accumulators import (
+from tests.support.accumulators import (
     PARTITIONS,
     TOPIC,
     TOPIC_PARTITIONS,
@@ -32,7 +32,7 @@ from tests.producer.accumulators import (
     append_record,
     values,
 )
-from tests.producer.faulty_transport import Silent
+from tests.support.faulty_transport import Silent
 
 SOON = 10
 CALLS_MAX = 2_000

@@ -23,10 +23,10 @@ from spark_kbatch.kernels import routing
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.producer.partitioner import Partitioner, load_partitioner
 from spark_kbatch.record import columns as arrow
-from tests import builders, strategies
-from tests.builders import to_records
-from tests.producer.partitioners import a_partitioner, murmur2, partition, topic
-from tests.reference import Record, encode_bytes
+from tests.support import builders, strategies
+from tests.support.builders import to_records
+from tests.support.partitioners import a_partitioner, murmur2, partition, topic
+from tests.support.reference import Record, encode_bytes
 
 relaxed = settings(deadline=None)
 

@@ -37,8 +37,8 @@ from spark_kbatch.kernels import routing
 from spark_kbatch.options.producer import parse_producer_options
 from spark_kbatch.producer.futures import RecordMetadata
 from spark_kbatch.producer.producer import Producer
-from tests import builders
-from tests.producer.faulty_transport import Gate, Silent
+from tests.support import builders
+from tests.support.faulty_transport import Gate, Silent
 
 PARTITIONS = 4
 SOON = 20  # seconds: what does not end by then hangs

@@ -24,7 +24,7 @@ from spark_kbatch.producer.accumulator import (
 from spark_kbatch.producer.batch import ProducerBatch, ProduceResult
 from spark_kbatch.producer.futures import ArrowFuture, RecordFuture
 from spark_kbatch.record.columns import Array
-from tests.producer.accumulators import (
+from tests.support.accumulators import (
     BACKOFF_MAX_MS,
     BATCH,
     DELIVERY_MS,
@@ -44,7 +44,7 @@ from tests.producer.accumulators import (
     values,
     values_of,
 )
-from tests.reference import HEADER_SIZE
+from tests.support.reference import HEADER_SIZE
 
 # What lets a batch go, one condition at a time
 

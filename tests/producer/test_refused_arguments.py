@@ -19,8 +19,8 @@ from spark_kbatch.record import codec
 from spark_kbatch.record.builder import RecordBatchBuilder
 from spark_kbatch.record.header import unpack
 from spark_kbatch.record.times import times
-from tests import builders
-from tests.reference import Record
+from tests.support import builders
+from tests.support.reference import Record
 
 PARTITIONS = 3
 RECORDS = 150

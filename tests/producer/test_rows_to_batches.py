@@ -22,9 +22,9 @@ from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceRequest
 from spark_kbatch.record import codec
 from spark_kbatch.record.builder import RecordBatchBuilder
-from tests import builders, reference
-from tests.builders import to_records
-from tests.reference import Record
+from tests.support import builders, reference
+from tests.support.builders import to_records
+from tests.support.reference import Record
 
 PARTITIONS = 3
 MEMORY = 64 * 1024

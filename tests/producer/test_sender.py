@@ -43,9 +43,9 @@ from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceRequest, Transport
 from spark_kbatch.record import compression
 from spark_kbatch.record.compression import CODECS
-from tests import builders, reference
-from tests.faults import run_child
-from tests.producer.faulty_transport import (
+from tests.support import builders, reference
+from tests.support.faults import run_child
+from tests.support.faulty_transport import (
     FINAL,
     TRANSIENT,
     Fate,

@@ -26,8 +26,8 @@ from spark_kbatch.record.builder import (
     size_upper_bound,
 )
 from spark_kbatch.record.columns import Columns
-from tests import builders, reference, strategies
-from tests.reference import CODECS, HEADER_SIZE, Record, encode_record
+from tests.support import builders, reference, strategies
+from tests.support.reference import CODECS, HEADER_SIZE, Record, encode_record
 
 with warnings.catch_warnings():
     # It reads its schemas with a function of importlib.resources that is to go.

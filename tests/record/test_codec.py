@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.record import codec
-from tests import builders, reference, strategies
-from tests.reference import Record
+from tests.support import builders, reference, strategies
+from tests.support.reference import Record
 
 with warnings.catch_warnings():
     # It reads its schemas with a function of importlib.resources that is to go.

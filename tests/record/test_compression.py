@@ -28,7 +28,7 @@ from spark_kbatch.errors import ConfigError, CorruptRecordError
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import compression
 from spark_kbatch.record.compression import CODECS, GZIP, LZ4, NONE, SNAPPY, ZSTD
-from tests import strategies
+from tests.support import strategies
 
 with warnings.catch_warnings():
     # It reads its schemas with a function of importlib.resources that is to go.

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.record.control import EndTransactionMarker, encode_marker, read_marker
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, unpack
-from tests import reference
-from tests.log.histories import control_batch, marker_batch
+from tests.support import reference
+from tests.support.log_histories import control_batch, marker_batch
 
 COMMIT_MARKER = bytes.fromhex(
     "000000000000002a00000042ffffffff02113078b400300000000000000000000003e800000000000003e8"

@@ -16,9 +16,9 @@ from spark_kbatch.kernels import records as record_kernels
 from spark_kbatch.record import codec
 from spark_kbatch.record.header import MAX_OFFSET, unpack, walk
 from spark_kbatch.record.times import times
-from tests import reference
-from tests.builders import as_read
-from tests.reference import CODECS, HEADER, LOG_APPEND_TIME, Record, encode_varint
+from tests.support import reference
+from tests.support.builders import as_read
+from tests.support.reference import CODECS, HEADER, LOG_APPEND_TIME, Record, encode_varint
 
 COLUMNS = codec.RECORD_SCHEMA.names
 ZSTD = CODECS["zstd"]

@@ -20,8 +20,8 @@ from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.record import codec, scalar
 from spark_kbatch.record import header as batch_header
 from spark_kbatch.record.header import walk, whole_size
-from tests import builders, reference, strategies
-from tests.reference import Record
+from tests.support import builders, reference, strategies
+from tests.support.reference import Record
 
 with warnings.catch_warnings():
     # It reads its schemas with a function of importlib.resources that is to go.

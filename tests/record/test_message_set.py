@@ -14,8 +14,8 @@ from spark_kbatch.errors import ConfigError, InvalidRecordError
 from spark_kbatch.record import codec
 from spark_kbatch.record.header import walk
 from spark_kbatch.record.message_set import down_convert, place
-from tests import builders, reference, strategies
-from tests.reference import Record
+from tests.support import builders, reference, strategies
+from tests.support.reference import Record
 
 with warnings.catch_warnings():
     # It reads its schemas with a function of importlib.resources that is to go.

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests import builders, reference
-from tests.reference import Record
+from tests.support import builders, reference
+from tests.support.reference import Record
 
 with warnings.catch_warnings():
     # It reads its schemas with a function of importlib.resources that is to go.

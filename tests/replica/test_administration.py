@@ -30,11 +30,9 @@ from spark_kbatch.options.topic import LOG_APPEND_TIME, TopicConfig
 from spark_kbatch.producer.known_topics import REFRESH_MS
 from spark_kbatch.replica.fetching import FetchInfo, FetchResult
 from spark_kbatch.replica.log_dirs import RETRY_MS
-from tests import builders
-from tests.builders import append_records, batch, records_of
-from tests.faults import StopsInTheFlip
-from tests.log.soundness import ensure_sound
-from tests.replica.disks import (
+from tests.support import builders
+from tests.support.builders import append_records, batch, records_of
+from tests.support.failing_disks import (
     BROKEN,
     Clock,
     Disks,
@@ -43,6 +41,8 @@ from tests.replica.disks import (
     partition,
     with_clock,
 )
+from tests.support.faults import StopsInTheFlip
+from tests.support.soundness import ensure_sound
 
 EVENTS = TopicPartition("events", 0)
 OTHERS = TopicPartition("others", 0)

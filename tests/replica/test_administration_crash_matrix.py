@@ -23,12 +23,12 @@ from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from tests import builders
-from tests.crashes import Crash, Recording
-from tests.disk import Disk, DiskFiles
-from tests.faults import Fault, ReadOnlyFiles, SimulatedProcess
-from tests.log.soundness import ensure_sound
-from tests.reference import Record
+from tests.support import builders
+from tests.support.crashes import Crash, Recording
+from tests.support.disk import Disk, DiskFiles
+from tests.support.faults import Fault, ReadOnlyFiles, SimulatedProcess
+from tests.support.reference import Record
+from tests.support.soundness import ensure_sound
 
 PATH = "/simulated/cluster"
 DAY_MS = 86_400_000

@@ -37,9 +37,8 @@ from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.replica import administration
 from spark_kbatch.replica.log_dirs import RETRY_MS
 from spark_kbatch.replica.metadata import partition_of
-from tests import builders
-from tests.reference import Record, encode_batch
-from tests.replica.disks import (
+from tests.support import builders
+from tests.support.failing_disks import (
     BROKEN,
     FULL,
     READ_ONLY,
@@ -51,6 +50,7 @@ from tests.replica.disks import (
     partition,
     with_clock,
 )
+from tests.support.reference import Record, encode_batch
 
 FIRST = int(os.environ.get("KBATCH_SCHEDULES_FIRST", "0"))
 QUICK, MANY = 6, 1_000

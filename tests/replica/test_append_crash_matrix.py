@@ -20,12 +20,12 @@ from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from tests import builders
-from tests.crashes import Crash, Recording
-from tests.disk import Disk, DiskFiles
-from tests.faults import Fault, SimulatedProcess
-from tests.log.soundness import ensure_sound
-from tests.reference import Record
+from tests.support import builders
+from tests.support.crashes import Crash, Recording
+from tests.support.disk import Disk, DiskFiles
+from tests.support.faults import Fault, SimulatedProcess
+from tests.support.reference import Record
+from tests.support.soundness import ensure_sound
 
 PATH = "/simulated/cluster"
 ACKNOWLEDGED = Path("/simulated/acknowledged/count")

@@ -36,9 +36,9 @@ from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.record import scalar
-from tests import builders
-from tests.builders import append_records, batch, contents, idempotent_batch, records_of
-from tests.faults import (
+from tests.support import builders
+from tests.support.builders import append_records, batch, contents, idempotent_batch, records_of
+from tests.support.faults import (
     DiesAtTheCommitPoint,
     Fault,
     FaultyFiles,
@@ -47,8 +47,8 @@ from tests.faults import (
     died,
     run_child,
 )
-from tests.log.soundness import ensure_sound
-from tests.reference import Record, split_batches
+from tests.support.reference import Record, split_batches
+from tests.support.soundness import ensure_sound
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # by kafka-python, about itself

@@ -27,10 +27,10 @@ from spark_kbatch.log.state import LogState
 from spark_kbatch.model import Deletion, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.manager import RETENTION_CHECK_INTERVAL_MS
-from tests import builders
-from tests.builders import JOB, append_records, batch
-from tests.faults import Fault, FaultyFiles, StopsInTheFlip, died
-from tests.log.soundness import ensure_sound
+from tests.support import builders
+from tests.support.builders import JOB, append_records, batch
+from tests.support.faults import Fault, FaultyFiles, StopsInTheFlip, died
+from tests.support.soundness import ensure_sound
 
 EVENTS = TopicPartition("events", 0)
 OTHERS = [TopicPartition("others", 0), TopicPartition("others", 1)]

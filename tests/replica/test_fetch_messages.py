@@ -19,10 +19,10 @@ from spark_kbatch.errors import (
 from spark_kbatch.model import AbortedTransaction, AppendOrigin, IsolationLevel, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.fetching import FUTURE_REPLICA_ID, FetchInfo, FetchResult
-from tests import builders
-from tests.builders import append_records, batch
-from tests.faults import FaultyFiles
-from tests.log.histories import data_batch, marker_batch
+from tests.support import builders
+from tests.support.builders import append_records, batch
+from tests.support.faults import FaultyFiles
+from tests.support.log_histories import data_batch, marker_batch
 
 EVENTS, OTHERS = TopicPartition("events", 0), TopicPartition("others", 0)
 SMALL, LARGE = batch(n=1, value_bytes=10), batch(n=1, value_bytes=5000)

@@ -26,11 +26,11 @@ from spark_kbatch.errors import UnknownTopicOrPartitionError
 from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.replica.metadata import partition_of
-from tests import builders
-from tests.builders import append_records
-from tests.faults import FaultyFiles, run_child
-from tests.log.soundness import ensure_sound
-from tests.reference import Record, encode_batch
+from tests.support import builders
+from tests.support.builders import append_records
+from tests.support.faults import FaultyFiles, run_child
+from tests.support.reference import Record, encode_batch
+from tests.support.soundness import ensure_sound
 
 SEED = int(os.environ.get("KBATCH_KILLS_FIRST", "0"))
 OTHERS, EVENTS = TopicPartition("others", 0), TopicPartition("events", 0)

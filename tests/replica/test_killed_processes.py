@@ -22,11 +22,11 @@ import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.model import TopicPartition
-from tests import builders
-from tests.builders import append_records
-from tests.faults import FaultyFiles, run_child
-from tests.reference import Record, encode_batch
-from tests.replica.disks import Disks, a_replicated_cluster, bytes_of
+from tests.support import builders
+from tests.support.builders import append_records
+from tests.support.failing_disks import Disks, a_replicated_cluster, bytes_of
+from tests.support.faults import FaultyFiles, run_child
+from tests.support.reference import Record, encode_batch
 
 SEED = int(os.environ.get("KBATCH_KILLS_FIRST", "0"))
 PARTITIONS = [TopicPartition("events", 0), TopicPartition("events", 1)]

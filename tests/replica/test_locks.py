@@ -22,8 +22,8 @@ from spark_kbatch.lock_files import LockFile
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica import locks as locks_module
 from spark_kbatch.replica.locks import Locks
-from tests import builders
-from tests.faults import open_files, run_child
+from tests.support import builders
+from tests.support.faults import open_files, run_child
 
 Take = Callable[[Locks], AbstractContextManager[object]]
 

@@ -13,9 +13,9 @@ from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPa
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
-from tests import builders
-from tests.builders import append_records, batch, contents
-from tests.reference import Record
+from tests.support import builders
+from tests.support.builders import append_records, batch, contents
+from tests.support.reference import Record
 
 EVENTS = TopicPartition("events", 0)
 Contents = dict[TopicPartition, list[Record]]

@@ -25,9 +25,9 @@ from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.replica.metadata import Probe, absolute_path
-from tests import builders
-from tests.crashes import sample
-from tests.faults import Fault, FaultyFiles, ReadOnlyFiles, died, run_child
+from tests.support import builders
+from tests.support.crashes import sample
+from tests.support.faults import Fault, FaultyFiles, ReadOnlyFiles, died, run_child
 
 CLUSTER_FOLDERS = {"broker-0", "locks", "snapshots", "staging-0", "topics"}
 

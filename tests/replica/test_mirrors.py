@@ -11,9 +11,9 @@ import pytest
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.replica.log_dirs import RETRY_MS
-from tests import builders
-from tests.builders import append_records, batch, records_of
-from tests.replica.disks import (
+from tests.support import builders
+from tests.support.builders import append_records, batch, records_of
+from tests.support.failing_disks import (
     EVENTS,
     FULL,
     Clock,

@@ -17,9 +17,9 @@ from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.overview import LogDirInfo
-from tests import builders
-from tests.builders import append_records, batch
-from tests.replica.disks import EVENTS, Disks, a_replicated_cluster
+from tests.support import builders
+from tests.support.builders import append_records, batch
+from tests.support.failing_disks import EVENTS, Disks, a_replicated_cluster
 
 COPIED = TopicPartition("__transaction_state", 0)
 

@@ -23,9 +23,9 @@ from spark_kbatch.files import Buffer
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.log_dirs import RETRY_MS
-from tests import builders
-from tests.builders import append_records, batch, idempotent_batch, records_of
-from tests.replica.disks import (
+from tests.support import builders
+from tests.support.builders import append_records, batch, idempotent_batch, records_of
+from tests.support.failing_disks import (
     BROKEN,
     EVENTS,
     FULL,

@@ -15,9 +15,9 @@ from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.files import Files
 from spark_kbatch.lock_files import LockFile
-from tests import builders
-from tests.disk import Disk, DiskFiles
-from tests.faults import open_files, run_child
+from tests.support import builders
+from tests.support.disk import Disk, DiskFiles
+from tests.support.faults import open_files, run_child
 
 # Log dirs that lie elsewhere.
 

@@ -13,8 +13,8 @@ import pytest
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.replica.producer_ids import BLOCK_SIZE
-from tests import builders
-from tests.faults import Fault, FaultyFiles, died, run_child
+from tests.support import builders
+from tests.support.faults import Fault, FaultyFiles, died, run_child
 
 
 def next_in_file(cluster: Cluster) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_kbatch.replica.purgatory import LOOK_INTERVAL_MS, DelayedOperation, Purgatory
-from tests.faults import run_child
+from tests.support.faults import run_child
 
 
 class Waiting(DelayedOperation):

@@ -19,8 +19,8 @@ from spark_kbatch.errors import (
 from spark_kbatch.files import Files
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import LOG_APPEND_TIME, TopicConfig, topic_key
-from tests import builders
-from tests.builders import append_records, batch, contents, idempotent_batch, records_of
+from tests.support import builders
+from tests.support.builders import append_records, batch, contents, idempotent_batch, records_of
 
 EVENTS = TopicPartition("events", 0)
 SMALL_LIMIT = TopicConfig(max_message_bytes=1024)

@@ -34,9 +34,8 @@ from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError
 from spark_kbatch.model import AppendResult, LogOffsets, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.replica.log_dirs import RETRY_MS
-from tests import builders
-from tests.reference import Record, encode_batch
-from tests.replica.disks import (
+from tests.support import builders
+from tests.support.failing_disks import (
     BROKEN,
     EVENTS,
     FULL,
@@ -49,6 +48,7 @@ from tests.replica.disks import (
     partition,
     with_clock,
 )
+from tests.support.reference import Record, encode_batch
 
 FIRST = int(os.environ.get("KBATCH_SCHEDULES_FIRST", "0"))
 QUICK, MANY = 15, 10_000

@@ -21,10 +21,10 @@ from spark_kbatch.errors import KafkaStorageError, KBatchError
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.source import KBatchDataSource
 from spark_kbatch.spark.writer import Job
-from tests import builders
 from tests.conftest import few
-from tests.mounts import read_only
-from tests.spark.frames import frame_of, load, save, values
+from tests.support import builders
+from tests.support.frames import frame_of, load, save, values
+from tests.support.mounts import read_only
 
 pytestmark = pytest.mark.spark
 

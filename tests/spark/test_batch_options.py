@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import spark_kbatch
-from tests.log.histories import History
-from tests.spark.frames import load, save
+from tests.support.frames import load, save
+from tests.support.log_histories import History
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.model import TopicPartition
-from tests.spark.frames import load, save, values
+from tests.support.frames import load, save, values
 
 pytestmark = pytest.mark.spark
 

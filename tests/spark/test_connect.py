@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.connect.session import SparkSession as RemoteSession
 
 import spark_kbatch
-from tests.spark.frames import load, save
+from tests.support.frames import load, save
 
 pytestmark = pytest.mark.spark
 

@@ -22,7 +22,7 @@ from chispa import assert_df_equality
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
-from tests.spark.frames import frame_of, kafkas_partition, load, records, save
+from tests.support.frames import frame_of, kafkas_partition, load, records, save
 
 pytestmark = pytest.mark.spark
 

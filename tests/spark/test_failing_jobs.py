@@ -23,8 +23,8 @@ from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.writer import Job, Staged
-from tests import builders
-from tests.log.soundness import ensure_sound
+from tests.support import builders
+from tests.support.soundness import ensure_sound
 
 
 def rows(*partitions: int) -> pa.RecordBatch:

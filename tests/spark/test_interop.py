@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tests import builders
 from tests.conftest import few
-from tests.reference import CODECS, Record, decode_batches
-from tests.spark.frames import frame_of, save
+from tests.support import builders
+from tests.support.frames import frame_of, save
+from tests.support.reference import CODECS, Record, decode_batches
 
 with warnings.catch_warnings():
     # It reads its schemas with a function of importlib.resources that is to go.

@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.conftest import REPOSITORY
-from tests.spark.frames import load, records, save
-from tests.spark.killed_driver import ROWS, STEPS, frame_of
+from tests.support.frames import load, records, save
+from tests.support.killed_driver import ROWS, STEPS, frame_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]  # `test_random_kills` has a quick round
 
@@ -36,7 +36,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (
         (folder / "output").open("wb") as output,
         subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.killed_driver", str(folder)],
+            [sys.executable, "-m", "tests.support.killed_driver", str(folder)],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": python_path, "PYSPARK_PYTHON": sys.executable},
             stdout=output,

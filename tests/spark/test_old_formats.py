@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own convention
 
 from spark_kbatch.record.header import walk
-from tests import reference
-from tests.spark.frames import load, save
+from tests.support import reference
+from tests.support.frames import load, save
 
 pytestmark = pytest.mark.spark
 

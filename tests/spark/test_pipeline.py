@@ -15,12 +15,12 @@ import pandas as pd
 import pytest
 
 from tests.conftest import SPARK_4_1
-from tests.spark.pipeline import WATERMARK
-from tests.spark.standalone import standalone
+from tests.support import pipeline
+from tests.support.standalone import standalone
 
 pytestmark = pytest.mark.spark
 
-SCRIPT = Path(__file__).with_name("pipeline.py")
+SCRIPT = Path(pipeline.__file__)
 DEADLINE_S = 600
 FILES = 4
 
@@ -90,7 +90,9 @@ def expected_report(lines: list[str]) -> pd.DataFrame:
     edits = pd.DataFrame([json.loads(line) for line in lines])
     edits["time"] = pd.to_datetime(edits["time"])
     edits["hour"] = edits["time"].dt.floor("h")
-    over = edits["hour"] + pd.Timedelta("1h") <= edits["time"].max() - pd.Timedelta(WATERMARK)
+    over = edits["hour"] + pd.Timedelta("1h") <= edits["time"].max() - pd.Timedelta(
+        pipeline.WATERMARK
+    )
     hours = edits[over].groupby(["channel", "hour"])["added"].agg(["count", "sum"]).reset_index()
     by_channel = hours.groupby("channel").agg(
         hours=("hour", "size"), edits=("count", "sum"), added=("sum", "sum"), last=("hour", "max")

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own convention
 
 import spark_kbatch
 from spark_kbatch.record.header import walk
-from tests import builders
+from tests.support import builders
 
 pytestmark = pytest.mark.spark
 

@@ -36,8 +36,8 @@ from spark_kbatch.kernels import records as record_kernels
 from spark_kbatch.kernels import routing
 from spark_kbatch.options.topic import TopicConfig
 from tests.conftest import SPARK_4_1
-from tests.spark.killed_jobs import SOURCE, TOPIC, Work
-from tests.spark.kills import Moment, Program, Victims, end_of, resume_later
+from tests.support.killed_jobs import SOURCE, TOPIC, Work
+from tests.support.kills import Moment, Program, Victims, end_of, resume_later
 
 pytestmark = pytest.mark.spark
 

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from spark_kbatch.cluster.cluster import Cluster
-from tests.mounts import read_only
-from tests.replica.disks import bytes_of
+from tests.support.failing_disks import bytes_of
+from tests.support.mounts import read_only
 
 pytestmark = pytest.mark.spark
 

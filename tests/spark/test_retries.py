@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.frames import records
+from tests.support.frames import records
 
 pytestmark = pytest.mark.spark
 

@@ -31,10 +31,10 @@ import spark_kbatch
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.source import ROW_SCHEMA
 from spark_kbatch.spark.writer import Job, KBatchWriter
-from tests import builders
 from tests.conftest import few
-from tests.reference import Record
-from tests.spark.frames import frame_of, kafkas_partition, load, records, save, values
+from tests.support import builders
+from tests.support.frames import frame_of, kafkas_partition, load, records, save, values
+from tests.support.reference import Record
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import spark_kbatch
-from tests.spark.frames import load, save, values
+from tests.support.frames import load, save, values
 
 pytestmark = pytest.mark.spark
 

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_kbatch
 from spark_kbatch import Cluster
-from tests.log.histories import History
+from tests.support.log_histories import History
 
 pytestmark = pytest.mark.spark
 

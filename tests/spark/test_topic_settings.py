@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own convention
 
-from tests import builders
-from tests.spark.frames import frame_of, load, save
+from tests.support import builders
+from tests.support.frames import frame_of, load, save
 
 pytestmark = pytest.mark.spark
 

@@ -25,7 +25,7 @@ from types import TracebackType
 import confluent_kafka as librdkafka
 from confluent_kafka import admin
 
-POM = Path(__file__).with_name("pom.xml")
+POM = Path(__file__).parent.parent / "interop/pom.xml"
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 NODE_ID = 1
 START_TIMEOUT_S = STOP_TIMEOUT_S = TOOL_TIMEOUT_S = 120

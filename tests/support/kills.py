@@ -38,13 +38,13 @@ class Victims(enum.Enum):
 
 
 class Program:
-    """`python -m tests.spark.killed_jobs` in a process, with what it prints in a file."""
+    """`python -m tests.support.killed_jobs` in a process, with what it prints in a file."""
 
     def __init__(self, output: Path, *arguments: str) -> None:
         self._output = output
         with output.open("wb") as file:
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.killed_jobs", *arguments],
+                [sys.executable, "-m", "tests.support.killed_jobs", *arguments],
                 cwd=output.parent,
                 env={
                     **os.environ,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.options.topic import TopicConfig
-from tests import builders
-from tests.reference import CODECS, Record
+from tests.support import builders
+from tests.support.reference import CODECS, Record
 
 SEGMENT_FILES = (".log", ".index", ".timeindex")
 # Small, so that a log of a few hundred KiB has several segments and many index entries.

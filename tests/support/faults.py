@@ -30,7 +30,7 @@ from typing import Any
 
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.lock_files import LockFile
-from tests.disk import Disk, DiskFiles
+from tests.support.disk import Disk, DiskFiles
 
 CAN_BE_TORN = frozenset({"write", "truncate", "make_dir", "remove_dir"})
 

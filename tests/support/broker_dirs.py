@@ -11,8 +11,8 @@ from spark_kbatch.files import Files
 from spark_kbatch.model import IsolationLevel, LogOffsets, TopicPartition
 from spark_kbatch.opening import open_for_reading
 from spark_kbatch.record.header import LogRead
-from tests import builders
-from tests.reference import Record, decode_batches, encode_batch, read_header, split_batches
+from tests.support import builders
+from tests.support.reference import Record, decode_batches, encode_batch, read_header, split_batches
 
 TOPIC_ID = "vPeOCWypqUOSepEvx0cbog"
 FIRST_TIMESTAMP_MS = 1_600_000_000_000

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyspark
 
 from tests.conftest import REPOSITORY, SHORT_LIVED_JVM
-from tests.spark.kills import kill_tree
+from tests.support.kills import kill_tree
 
 _BIN = Path(pyspark.__file__).parent / "bin"
 _START_S = 120

@@ -1,4 +1,4 @@
-"""A Spark driver to be killed: `python -m tests.spark.killed_driver FOLDER`.
+"""A Spark driver to be killed: `python -m tests.support.killed_driver FOLDER`.
 
     FOLDER/STEP/           a cluster for each step, with what was committed before
     FOLDER/STEP.reached    made when a job on that cluster has reached the step; holds the process group
@@ -31,7 +31,7 @@ import spark_kbatch
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.spark.source import KBatchDataSource
 from spark_kbatch.spark.writer import KBatchWriter, Staged
-from tests.spark.frames import save, use_in_this_thread
+from tests.support.frames import save, use_in_this_thread
 
 TASKS, ROWS, PARTITIONS = 2, 60, 2
 
@@ -137,7 +137,7 @@ def main(folder: Path) -> None:
         shutil.copytree(folder / "original", folder / step)
 
     # By name: what `python -m` runs is another module, which workers cannot import.
-    from tests.spark.killed_driver import StoppingDataSource as source  # noqa: N813, PLC0415
+    from tests.support.killed_driver import StoppingDataSource as source  # noqa: N813, PLC0415
 
     spark.dataSource.register(source)
     frame = frame_of(spark, "killed")

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 from pyspark.sql.types import StructType
 
-from tests.reference import Record
+from tests.support.reference import Record
 
 with warnings.catch_warnings():
     # It reads its schemas with a function of importlib.resources that is to go.

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from spark_kbatch.log import state as log_state
-from tests.disk import Disk, DiskFiles
-from tests.faults import CAN_BE_TORN, Fault, Killed, SimulatedProcess
+from tests.support.disk import Disk, DiskFiles
+from tests.support.faults import CAN_BE_TORN, Fault, Killed, SimulatedProcess
 
 Work = Callable[[SimulatedProcess], object]
 

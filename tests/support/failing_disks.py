@@ -16,7 +16,7 @@ from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import ReplicaInfo
-from tests.faults import FaultyFiles
+from tests.support.faults import FaultyFiles
 
 EVENTS = TopicPartition("events", 0)
 

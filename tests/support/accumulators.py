@@ -23,7 +23,7 @@ from spark_kbatch.record import codec
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX
 from spark_kbatch.record.columns import Array
-from tests.reference import HEADER_SIZE
+from tests.support.reference import HEADER_SIZE
 
 PARTITIONS = 4
 VALUE_BYTES = 43  # a record of 50 bytes

@@ -21,7 +21,7 @@ from spark_kbatch.log.state import LogState
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import codec
-from tests.reference import Record, decode_batches, encode_batch, read_header
+from tests.support.reference import Record, decode_batches, encode_batch, read_header
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 ROWS_SCHEMA = pa.schema(

@@ -13,8 +13,8 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from tests.interop.kafka import Broker, Kafka
-from tests.reference import Record
+from tests.support.kafka import Broker, Kafka
+from tests.support.reference import Record
 
 TIMEOUT_S = 30
 _NULL = "<null>"

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession, functions
 from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 
 from spark_kbatch.cluster.cluster import Cluster
-from tests.interop.kafka import START_TIMEOUT_S, Broker
+from tests.support.kafka import START_TIMEOUT_S, Broker
 
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
 

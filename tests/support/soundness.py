@@ -21,8 +21,8 @@ from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_leader_epochs
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import read_state
-from tests import reference
-from tests.reference import CRC_START, BatchHeader
+from tests.support import reference
+from tests.support.reference import CRC_START, BatchHeader
 
 
 def ensure_sound(log: PartitionLog) -> None:

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tests.benchmarks.interleaved import bulk_rows
+from tests.support.interleaved import bulk_rows
 
 
 @dataclass

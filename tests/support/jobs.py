@@ -21,12 +21,12 @@ from spark_kbatch.files import Files
 from spark_kbatch.lock_files import LockFile
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from tests import builders
-from tests.crashes import Crash, killed
-from tests.disk import Disk, DiskFiles
-from tests.faults import ReadOnlyFiles, SimulatedProcess
-from tests.log.soundness import ensure_sound
-from tests.reference import Record
+from tests.support import builders
+from tests.support.crashes import Crash, killed
+from tests.support.disk import Disk, DiskFiles
+from tests.support.faults import ReadOnlyFiles, SimulatedProcess
+from tests.support.reference import Record
+from tests.support.soundness import ensure_sound
 
 PATH = "/simulated/cluster"
 ADOPT_MIN_BYTES = 1 << 10

@@ -1,7 +1,7 @@
 """Programs that work through a round until it is done, to be killed at any time and started again.
 
-    python -m tests.spark.killed_jobs driver        a Spark driver: a line on its input is a round's folder
-    python -m tests.spark.killed_jobs producer FOLDER
+    python -m tests.support.killed_jobs driver        a Spark driver: a line on its input is a round's folder
+    python -m tests.support.killed_jobs producer FOLDER
 
 A round is a folder; all that outlives a program is in it.
 
@@ -39,7 +39,7 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 
 import spark_kbatch
 from tests.conftest import SHORT_LIVED_JVM
-from tests.spark.frames import use_in_this_thread
+from tests.support.frames import use_in_this_thread
 
 TOPIC, SOURCE = "t", "source"
 RUNS_MAX = 20  # of one job, in one life of a driver

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from spark_kbatch.log.segment import SegmentExtent
-from tests import reference
-from tests.builders import FIRST_TIMESTAMP_MS
+from tests.support import reference
+from tests.support.builders import FIRST_TIMESTAMP_MS
 
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 NOBODY = -1

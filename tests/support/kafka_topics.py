@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from confluent_kafka import Producer, TopicPartition
 
-from tests.interop.kafka import Broker, Kafka, until
-from tests.interop.logs import odd_records
-from tests.reference import CODECS, Record
+from tests.support.kafka import Broker, Kafka, until
+from tests.support.logs_for_kafka import odd_records
+from tests.support.reference import CODECS, Record
 
 BROKER_SETTINGS = {
     "log_cleaner_backoff_ms": 100,
