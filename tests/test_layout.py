@@ -21,39 +21,34 @@ ROOT = "__init__"
 LAYERS = (
     {"errors", "clock", "terminal", "mutexes"},
     {"model"},
-    {"arguments", "options", "stored_json"},
-    {"topic_config"},
-    {"config"},
-    {"producer_config", "read_config"},
-    {"intrinsics"},
-    {"jit"},
-    {"kernels", "message_kernels", "placement_kernels"},
+    {"stored_json", "lock_files"},
+    {"files"},
+    {"options"},
+    {"kernels"},
     {"record"},
     {"producer", "consumer", "log"},
     {"replica"},
-    {"transaction", "export"},
-    {"broker", "transports"},
+    {"commit"},
     {"cluster"},
     {"opening"},
     {"spark"},
     {ROOT},
-    {"demo"},
     {"cli"},
 )
 HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 
 # Who may import what: parts of ours that only few may know, and modules with one home.
-PRODUCER_USERS = {"broker", "cluster", "spark", "transports"}
+PRODUCER_USERS = {"cluster", "spark"}
 HOMES = {
     "pyspark": {
         "spark/reader.py",
         "spark/source.py",
         "spark/stream_reader.py",
         "spark/writer.py",
-        "demo.py",
+        "spark/demo.py",
     },
-    "numba": {"intrinsics.py", "jit.py"},
-    "fcntl": {"log/files.py", "log/lock_files.py"},
+    "numba": {"kernels/llvm.py", "kernels/jit.py"},
+    "fcntl": {"files.py", "lock_files.py"},
     "mmap": set(),
     "awscrt": {"record/checksums.py"},
 }
@@ -165,13 +160,13 @@ from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.read import parse_read_options
-from spark_kbatch.record import plain
+from spark_kbatch.record import scalar
 from spark_kbatch.record.header import walk
-from tests import builders, reference
+from tests.support import builders, reference
 
 path = sys.argv[1]
 cluster = builders.a_cluster(Path(path), topics={"events": 2})
-batch = bytes(plain.encode([(b"key", b"value"), (None, b"value")], 0))
+batch = bytes(scalar.encode([(b"key", b"value"), (None, b"value")], 0))
 builders.write(cluster, {("events", 0): [batch, batch], ("events", 1): [batch]})
 builders.append_records(cluster, {("events", 1): batch})
 cluster.coordinator(parse_write_options({"path": path})).roll_forward()

@@ -18,7 +18,7 @@ KafkaRelationSuite: batches
             interop/test_batch_parity::test_a_start_later_than_all_is_an_error_or_the_end
     R12     one time goes before times, those before offsets
             interop/test_batch_parity::test_times_bound_a_read[the-first-of-several-counts]
-            test_read_config::test_one_time_goes_before_times_and_those_before_offsets
+            options/test_read::test_one_time_goes_before_times_and_those_before_offsets
     R13     no record that late is the end of the partition, at the end
             interop/test_batch_parity::test_times_bound_a_read[by-partition-and-no-later-one-is-the-end]
     R14     one frame twice in a query
@@ -89,7 +89,7 @@ KafkaMicroBatchSourceSuite: streams
     M20     one source is idle while another goes on
             spark/test_stream_reader::test_one_source_used_twice_and_another_one_idle_go_together
     M21-M22  the group that a broker knows
-            test_read_config::test_option_that_only_a_broker_needs_is_accepted_and_changes_nothing
+            options/test_read::test_option_that_only_a_broker_needs_is_accepted_and_changes_nothing
             not here: there is no broker that knows groups
     M23     a stream joined with itself has one source
             interop/test_stream_parity::test_a_stream_joined_with_itself_has_one_source
@@ -109,7 +109,7 @@ KafkaMicroBatchSourceSuite: streams
     M31     minPartitions makes tasks; what is no such number is refused
             consumer/test_stream_planner::test_a_micro_batch_is_divided_as_the_options_say
             interop/test_stream_parity::test_a_stream_is_refused[no-number]
-            test_read_config::test_refusal_names_the_option_what_came_and_what_is_accepted
+            options/test_read::test_refusal_names_the_option_what_came_and_what_is_accepted
     M32     checkpoints of Spark 2.4, which knew no headers
             not here: this source has none that old
     M33-M36  metrics of the lag
@@ -129,10 +129,10 @@ KafkaMicroBatchSourceSuite: streams
             consumer/test_stream_planner::test_available_now_repeats_a_batch_of_an_earlier_run_as_it_was
     M74-M75  options that do not go
             interop/test_stream_parity::test_a_stream_is_refused
-            test_read_config::test_exactly_one_selection_is_needed
-            test_read_config::test_a_stream_has_no_end
+            options/test_read::test_exactly_one_selection_is_needed
+            options/test_read::test_a_stream_has_no_end
     M76     values in any case, names in their own
-            test_read_config::test_read_option_is_parsed
+            options/test_read::test_read_option_is_parsed
             consumer/test_stream_planner::test_a_query_begins_where_the_options_say
     M77     the columns
             spark/test_stream_reader::test_rows_have_the_columns_of_sparks_kafka_source
@@ -211,13 +211,13 @@ KafkaOffsetRangeCalculatorSuite
 
 KafkaOffsetReaderSuite
     O1      the isolation level by default
-            test_isolation::test_readers_are_given_what_the_model_gives
+            cluster/test_isolation::test_readers_are_given_what_the_model_gives
             not here: it is read_uncommitted there and read_committed here
     O2-O3   the isolation levels
-            test_read_config::test_read_option_is_parsed[isolation]
-            test_isolation::test_kafkas_prefix_is_accepted
+            options/test_read::test_read_option_is_parsed[isolation]
+            cluster/test_isolation::test_kafkas_prefix_is_accepted
     O4      any other
-            test_read_config::test_refusal_names_the_option_what_came_and_what_is_accepted[isolation]
+            options/test_read::test_refusal_names_the_option_what_came_and_what_is_accepted[isolation]
     O5      numbers are divided
             consumer/test_splits::test_numbers_are_divided_as_they_are
     O6      the outer bounds stay earliest and latest
@@ -235,9 +235,9 @@ KafkaOffsetReaderSuite
 
 JsonUtilsSuite
     J1      partitions
-            test_read_config::test_read_option_is_parsed[assign]
+            options/test_read::test_read_option_is_parsed[assign]
     J2      offsets
-            test_read_config::test_read_option_is_parsed[starting offsets]
+            options/test_read::test_read_option_is_parsed[starting offsets]
     J3-J6   offsets by topic
             not here: no release of Spark has them
 
@@ -276,7 +276,7 @@ Others
     G3-G4   tasks that read one partition at once, also at different offsets
             consumer/test_batch_reads::test_pieces_of_a_plan_may_be_read_at_once_and_twice
     P1-P3   keys in any case
-            test_read_config::test_read_option_is_parsed[key in capitals]
+            options/test_read::test_read_option_is_parsed[key in capitals]
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ what, path, rows = sys.argv[1], sys.argv[2], int(sys.argv[3])
 if what == "python":
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     raise SystemExit
-from spark_kbatch import kernels, placement_kernels
+from spark_kbatch.kernels import records as record_kernels, routing
 from tests.support.interleaved import bulk_rows
-kernels.load()
-placement_kernels.load()
+record_kernels.load()
+routing.load()
 made = bulk_rows(10_000, key_bytes=16, value_bytes=100).select(["key", "value"])
 batches = (made for _ in range(rows // 10_000))
 if what in ("drop", "ready made"):

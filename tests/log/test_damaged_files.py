@@ -22,9 +22,9 @@ from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.truncation import truncate_to
 from spark_kbatch.model import MAX_TIMESTAMP, IsolationLevel
 from spark_kbatch.options.topic import TopicConfig
-from tests.log.test_log_producers import append_data
 from tests.log.test_partition_log import read_all
 from tests.log.test_producer_state import PARTITION, Sent, append_to
+from tests.log.test_producers import append_data
 from tests.support import builders
 from tests.support.log_histories import data_batch, marker_batch
 from tests.support.soundness import ensure_sound

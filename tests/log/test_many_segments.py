@@ -15,9 +15,9 @@ from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.truncation import truncate_fully_and_start_at, truncate_to
 from spark_kbatch.options.topic import TopicConfig
-from tests.log.test_log_producers import append_data
 from tests.log.test_partition_log import read_all
 from tests.log.test_producer_state import PARTITION
+from tests.log.test_producers import append_data
 from tests.support import builders
 from tests.support.faults import Fault, FaultyFiles
 from tests.support.log_histories import data_batch

@@ -23,7 +23,6 @@ from spark_kbatch.log.producers.state import BatchMetadata, ProducerEntry
 from spark_kbatch.log.state import create_state
 from spark_kbatch.log.truncation import truncate_to
 from spark_kbatch.options.topic import TopicConfig
-from tests.log.test_log_producers import append_data, append_written, rebuilt_up_to
 from tests.log.test_producer_state import (
     Model,
     Sent,
@@ -32,6 +31,7 @@ from tests.log.test_producer_state import (
     as_another_process_has_it,
     conversations,
 )
+from tests.log.test_producers import append_data, append_written, rebuilt_up_to
 from tests.support import builders
 from tests.support.faults import FaultyFiles
 from tests.support.log_histories import History, data_batch, histories

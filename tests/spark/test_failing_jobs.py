@@ -1,6 +1,6 @@
 """What a user is told when a job fails, and that the next one works; the writer without a session.
 
-`tests/transaction/test_crash_matrix.py` has every step of a job; here are the errors' words, and what
+`tests/commit/test_crash_matrix.py` has every step of a job; here are the errors' words, and what
 happens to a job beside which something is done to its topic or its files.
 """
 

@@ -23,7 +23,7 @@ from tests.support import builders
 from tests.support.reference import Record
 from tests.support.soundness import ensure_sound
 
-ARCHIVES = sorted((Path(__file__).parent / "data/clusters").glob("*.tar.xz"))
+ARCHIVES = sorted((Path(__file__).parents[1] / "data/clusters").glob("*.tar.xz"))
 NEVER_COMMITTED = "d" * 32
 
 
