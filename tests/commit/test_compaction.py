@@ -193,6 +193,19 @@ def test_killed_at_any_step_of_it_everything_counts_that_counted(
         shutil.rmtree(path)
 
 
+def test_what_replaces_the_old_segments_is_flushed_also_where_jobs_do_not_flush(
+    cluster: Cluster, rewrites_at: Callable[[int], None]
+) -> None:
+    write(cluster, "a", 1)
+    rewrites_at(1)
+    files = FaultyFiles()
+    write(Cluster(str(cluster.path), files=files), "b", 1)  # with flush=False
+
+    state = "__transaction_state-0/kbatch.state"
+    last = max(at for at, step in enumerate(files.steps) if step.endswith(state))
+    assert files.steps[last].startswith("flush")
+
+
 class Overtaken(Files):
     """Calls `meanwhile` once, before the n-th read of a state or of a segment."""
 
