@@ -388,6 +388,8 @@ TWO = '{"%s":[0]}'
 def test_load_refuses(
     spark: SparkSession, site: Site, options: dict[str, str], said: list[str]
 ) -> None:
+    if not site.has_topic("t"):
+        site.create_topic("t")
     with refused(*said):
         site.read(spark, **options)
 

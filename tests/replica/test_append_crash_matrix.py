@@ -112,7 +112,7 @@ class Start:
             decided_at = commit.first("write", "__transaction_state-0/kbatch.state")
             flipped_at = commit.first("write", "events-0/kbatch.state")
             at = decided_at if kind == "left-overs" else flipped_at + 1
-            self.disk = next(crash.disk for crash in commit.kills() if crash.at >= at)
+            self.disk = next(crash.disk for crash in commit.kills(stride=1) if crash.at >= at)
             if kind == "decided":
                 self.before = [[*old, *job] for old, job in zip(OLD, JOB, strict=True)]
         self.disk.settled()
