@@ -2,7 +2,8 @@
 
 `data/clusters/NAME.tar.xz` is a cluster that the commit NAME wrote, `NAME.json` what it holds: every
 codec and format, several segments, replicas, an overwrite, deleted records, idempotent producers, a
-job that never committed, and, last, a commit that was decided and whose committer died.
+job that never committed, and, last, a commit that was decided and whose committer died. In 9f43e0a
+topics were also deleted, recreated, grown and altered.
 """
 
 from __future__ import annotations
@@ -135,3 +136,20 @@ def test_a_job_that_never_committed_is_collected(kept: Kept) -> None:
 
     assert NEVER_COMMITTED in {left_over.transaction for left_over in garbage.left_overs}
     assert builders.contents(kept.open()) == kept.records()
+
+
+def test_topics_are_as_they_were_grown_altered_deleted_and_recreated(tmp_path: Path) -> None:
+    [archive] = (one for one in ARCHIVES if one.name.startswith("9f43e0a"))
+    kept = Kept(archive, tmp_path)
+    cluster = kept.open()
+    cluster.replicate()
+
+    topics = {topic.name: topic for topic in cluster.topics()}
+    assert topics["grown"].partitions == 4
+    assert topics["altered"].config.segment_bytes == 1 << 20
+    assert topics["recreated"].partitions == 3
+    assert "deleted" not in topics
+    deleted = sorted(kept.path.glob("broker-*/*-delete"))
+    assert len(deleted) == 4
+    cluster.collect_garbage()
+    assert not any(folder.exists() for folder in deleted)
