@@ -50,7 +50,7 @@ HOMES = {
     "numba": {"kernels/llvm.py", "kernels/jit.py"},
     "fcntl": {"files.py", "lock_files.py"},
     "mmap": set(),
-    "awscrt": {"record/checksums.py"},
+    "crc32c": {"record/checksums.py"},
 }
 
 
@@ -199,7 +199,7 @@ from spark_kbatch.options.read import parse_read_options
 
 options = parse_read_options({"path": sys.argv[1], "subscribe": "events", "minPartitions": "3"})
 assert len(open_topics(options).plan(options)) == 3
-costly = {"awscrt", "numba", "pyarrow.compute", "spark_kbatch.producer", "spark_kbatch.cluster.transports"}
+costly = {"numba", "pyarrow.compute", "spark_kbatch.producer", "spark_kbatch.cluster.transports"}
 print(costly & sys.modules.keys())
 """
 

@@ -50,7 +50,6 @@ _CRC, _I32 = struct.Struct(">I"), struct.Struct(">i")
 _MAGIC = b"KBST"
 _VERSION = 1
 _SLOT_DISTANCE = 4096
-_FEW = 500  # states to check without the library of checksums, which takes 20 ms to load
 _READ_SIZE = _SLOT_DISTANCE + _SLOT.size + _CRC.size
 _ATTEMPTS = 20
 _PAUSE_S = 0.001
@@ -119,7 +118,7 @@ def empty_state(*, leader_epoch: int = 0) -> LogState:
 def pack(state: LogState) -> bytes:
     """One slot's bytes."""
     body = _SLOT.pack(_MAGIC, _VERSION, *state)
-    return body + _CRC.pack(checksums.crc32c_of_few(body))
+    return body + _CRC.pack(checksums.crc32c(body))
 
 
 @lru_cache(maxsize=256)  # most states are read several times
@@ -129,7 +128,7 @@ def unpack(data: bytes) -> LogState | None:
         return None
     body, (crc,) = data[: _SLOT.size], _CRC.unpack_from(data, _SLOT.size)
     magic, version, *fields = _SLOT.unpack(body)
-    if magic != _MAGIC or version != _VERSION or crc != checksums.crc32c_of_few(body):
+    if magic != _MAGIC or version != _VERSION or crc != checksums.crc32c(body):
         return None
     return LogState(*fields)
 
@@ -204,7 +203,6 @@ def read_high_watermarks(files: Files, directories: Sequence[str]) -> Iterator[i
     of another boot and its log has to be checked.
     """
     booted, head = boot_id(), _MAGIC + _I32.pack(_VERSION)
-    crc_of = checksums.crc32c_of_few if len(directories) < _FEW else checksums.crc32c
     paths = [f"{directory}/{STATE_FILE}" for directory in directories]
     for data in files.read_each(paths, _READ_SIZE):
         # Sequence numbers are not negative, so their bytes compare as they do.
@@ -214,7 +212,7 @@ def read_high_watermarks(files: Files, directories: Sequence[str]) -> Iterator[i
             len(crc) == _CRC.size
             and body.startswith(head)
             and body.endswith(booted)
-            and crc_of(body) == int.from_bytes(crc)
+            and checksums.crc32c(body) == int.from_bytes(crc)
         )
         yield int.from_bytes(body[32:40]) if is_valid else None
 

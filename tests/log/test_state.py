@@ -6,7 +6,6 @@ import random
 import struct
 from pathlib import Path
 
-import crc32c
 import pytest
 
 from spark_kbatch.errors import CorruptRecordError
@@ -25,6 +24,7 @@ from spark_kbatch.log.state import (
     unpack,
     write_state,
 )
+from tests.support import reference
 from tests.support.faults import Fault, FaultyFiles, died
 
 # Field, position, bytes, as the module's table has them.
@@ -82,7 +82,7 @@ def test_a_field_lies_where_the_table_says(field: str, position: int, size: int)
     body = bytearray(b"KBST" + struct.pack(">i", 1) + bytes(132))
     body[position : position + size] = pattern
 
-    assert packed == bytes(body) + struct.pack(">I", crc32c.crc32c(bytes(body)))
+    assert packed == bytes(body) + struct.pack(">I", reference.crc32c(bytes(body)))
     assert unpack(packed) == zero._replace(**{field: value})
 
 
@@ -100,7 +100,7 @@ def test_negative_numbers_stand_for_none() -> None:
     ],
 )
 def test_another_kind_of_slot_is_none_even_with_a_good_crc(damaged: bytes) -> None:
-    assert unpack(damaged + struct.pack(">I", crc32c.crc32c(damaged))) is None
+    assert unpack(damaged + struct.pack(">I", reference.crc32c(damaged))) is None
 
 
 def test_fewer_bytes_than_a_slot_are_none() -> None:

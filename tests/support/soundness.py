@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-import crc32c
+from aiokafka.record.util import calc_crc32c
 
 from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_leader_epochs
@@ -70,7 +70,7 @@ def _batches(log: bytes, base: int, epochs: dict[int, int]) -> dict[int, tuple[i
     for data in reference.split_batches(log):
         header: BatchHeader = reference.read_header(data)
         assert header.base_offset == offset, "offsets have no gap"
-        assert header.crc == crc32c.crc32c(data[CRC_START:])
+        assert header.crc == calc_crc32c(data[CRC_START:])
         assert epochs[header.leader_epoch] <= offset
         last_offset = offset + header.last_offset_delta
         found[position] = last_offset, header.max_timestamp
