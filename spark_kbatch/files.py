@@ -1,12 +1,12 @@
 """All file I/O of logs, metadata and staging, and all file locks.
 
-One object, given at construction, is the only door to the disk: tests pass one that fails, tears or
-kills at the n-th call. Paths go in and nothing stays open between calls, except for `AppendFile` and
-locks: so a file that was renamed or replaced is seen at once.
+A `Files` object, given at construction, is the only way to the disk: tests pass one that fails, tears
+writes or kills the process at the n-th call. It takes paths and keeps nothing open between calls, except
+in an `AppendFile` or a `LockFile`: so a file that was renamed or replaced is noticed at once.
 
-Reads and writes loop until every byte is there. No method retries, and OSError passes through, with
-the file's name: who calls knows what a failure means. What is no file, a FIFO above all, is refused
-and never waited for.
+Reads and writes loop until every byte is transferred. No method retries. OSError is passed on with the
+file's name: the caller knows what a failure means. Anything but a regular file, above all a FIFO, is
+refused and never waited for.
 """
 
 from __future__ import annotations
@@ -16,20 +16,30 @@ import errno
 import itertools
 import os
 import shutil
+import struct
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import TracebackType
 from typing import TypeAlias, overload
 
-from spark_kbatch.lock_files import LOCKS_OF_PARTITIONS, LockFile, WholeFile
+try:
+    import fcntl
+except ImportError as error:
+    raise ImportError(
+        "spark_kbatch runs on Linux and macOS: this Python has no module 'fcntl', which locks files "
+        "there. On Windows run Python and Spark in WSL (the Windows Subsystem for Linux)"
+    ) from error
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-# Linux moves 4 KiB less than this at most in one call, macOS refuses more.
+# Linux transfers at most 4 KiB less than this in one call; macOS refuses more.
 _CALL_BYTES_MAX = 2**31 - 1
-# Of a file that is read whole: none of ours or of a broker's comes near, and a sparse one costs nobody.
+# The largest file that is read as a whole. None of ours or of a broker's comes near it, and a sparse
+# file must not exhaust the memory.
 _WHOLE_BYTES_MAX = 2**30
 
 
@@ -37,23 +47,21 @@ _MODE = 0o666  # the umask decides, as for any file
 
 
 def flushing(platform: str) -> Callable[[int], object]:
-    """What brings an open file's bytes to the disk itself, on a platform as `sys.platform` names it."""
+    """Return the function that forces an open file's bytes to disk on a platform (a `sys.platform`)."""
     if platform != "darwin":
         return os.fsync
-    import fcntl  # noqa: PLC0415  where there is none, `lock_files` comes first and says so
-
     full = getattr(fcntl, "F_FULLFSYNC", None)
     if full is None:
         return os.fsync
 
     def flush(descriptor: int) -> None:
-        # There fsync leaves them in the disk's own cache.
+        # On macOS fsync leaves the bytes in the disk's own cache.
         try:
             fcntl.fcntl(descriptor, full)
         except OSError as error:
             if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
                 raise
-            os.fsync(descriptor)  # as a network's file system has it
+            os.fsync(descriptor)  # a network file system may know no other way
 
     return flush
 
@@ -61,8 +69,168 @@ def flushing(platform: str) -> Callable[[int], object]:
 _to_disk = flushing(sys.platform)
 
 
+# Locks.
+
+_RECORD = struct.Struct("@hhqqi0q")  # struct flock: type, whence, start, length, process id
+_WHOLE_FILE_LOCKS_PER_TOPIC = 16  # each takes a descriptor while it is held
+
+_HELD_BY_ANOTHER = {errno.EACCES, errno.EAGAIN}
+
+_open_lock_files: set[LockFile] = set()
+_opening = threading.RLock()  # guards _open_lock_files; also held while a child is forked
+
+
+class LockFile:
+    """An open lock file and the locks on it, until `release` or the end of the process.
+
+        RecordLocks   on Linux: record locks of the open file description (F_OFD_SETLK)
+        WholeFile     elsewhere, such as macOS, whose Python has no such locks: flock
+
+    Either lock belongs to the open file that `open` returned. So two threads that each open the file
+    exclude each other, by whatever names they reached it, and nothing else in the process can drop a
+    lock. POSIX record locks belong to the process, which loses them as soon as it closes any descriptor
+    of the file, as a backup that reads it does.
+
+    A broker takes a POSIX lock. Record locks of either kind conflict with it; flock does on macOS, by
+    its kernel's source, and not on Linux.
+
+    A forked child inherits the open file, and a lock is held until all copies are closed. So a child
+    closes its copies at once, and a parent unlocks before it closes. A child that was forked inside a
+    `with` has nothing left to release at the end of it.
+    """
+
+    __slots__ = ("descriptor", "path")
+
+    def __init__(self, path: Path) -> None:
+        """Open the file; create it if it does not exist."""
+        self.path = path
+        with _opening:
+            self.descriptor = os.open(str(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            _open_lock_files.add(self)
+
+    @staticmethod
+    def location(topic: str, partition: int) -> tuple[str, int]:
+        """Return the name of the file that holds a partition's lock, and the byte of it to lock."""
+        raise NotImplementedError
+
+    def take(self, byte: int | None = None, *, shared: bool = False, wait: bool = True) -> bool:
+        """Lock a byte, or the whole file; return False if it is held elsewhere and `wait` is false."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Release all locks; releasing again does nothing."""
+        with _opening:
+            descriptor, self.descriptor = self.descriptor, -1
+            if descriptor >= 0:
+                _open_lock_files.discard(self)
+                try:
+                    self._unlock(descriptor)
+                finally:
+                    os.close(descriptor)
+
+    def _unlock(self, descriptor: int) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> LockFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class RecordLocks(LockFile):
+    """Locks on single bytes: byte P of TOPIC.lock is partition P's."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def location(topic: str, partition: int) -> tuple[str, int]:
+        """Return the file's name and the byte; see `LockFile.location`."""
+        return f"{topic}.lock", partition
+
+    def take(self, byte: int | None = None, *, shared: bool = False, wait: bool = True) -> bool:
+        """Lock a byte, or the whole file; see `LockFile.take`."""
+        kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
+        command = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
+        record = _whole_file(kind) if byte is None else _RECORD.pack(kind, os.SEEK_SET, byte, 1, 0)
+        try:
+            fcntl.fcntl(self.descriptor, command, record)
+        except OSError as error:
+            if wait or error.errno not in _HELD_BY_ANOTHER:
+                raise
+            return False
+        return True
+
+    def _unlock(self, descriptor: int) -> None:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _whole_file(fcntl.F_UNLCK))
+
+
+def _whole_file(kind: int) -> bytes:
+    return _RECORD.pack(kind, os.SEEK_SET, 0, 0, 0)
+
+
+class WholeFile(LockFile):
+    """Locks on whole files: each of TOPIC.lock0 to TOPIC.lockf is for a sixteenth of the partitions.
+
+    A file for each partition would take as many descriptors, of which macOS gives a process 256.
+    """
+
+    __slots__ = ()
+
+    @staticmethod
+    def location(topic: str, partition: int) -> tuple[str, int]:
+        """Return the file's name and a byte; see `LockFile.location`."""
+        # Not a longer name: a topic's may already be as long as names can be.
+        return f"{topic}.lock{partition % _WHOLE_FILE_LOCKS_PER_TOPIC:x}", 0
+
+    def take(self, byte: int | None = None, *, shared: bool = False, wait: bool = True) -> bool:
+        """Lock the whole file, whatever `byte` is; see `LockFile.take`."""
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        try:
+            fcntl.flock(self.descriptor, kind if wait else kind | fcntl.LOCK_NB)
+        except OSError as error:
+            if wait or error.errno not in _HELD_BY_ANOTHER:
+                raise
+            return False
+        return True
+
+    def _unlock(self, descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _drop_parents_locks() -> None:
+    """Close the lock files that a forked child inherited: it holds none of its parent's locks."""
+    global _opening
+    for file in _open_lock_files:
+        os.close(file.descriptor)
+        file.descriptor = -1
+    _open_lock_files.clear()
+    _opening = threading.RLock()
+
+
+def _before_fork() -> None:
+    _opening.acquire()
+
+
+def _after_fork() -> None:
+    _opening.release()
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork, after_in_child=_drop_parents_locks
+)
+
+
+# Files.
+
+
 class AppendFile:
-    """A new file that is written from front to back. Not thread-safe."""
+    """A new file that is written sequentially. Not thread-safe."""
 
     def __init__(self, files: Files, path: Path) -> None:
         self.path = path
@@ -72,7 +240,7 @@ class AppendFile:
         self._is_closed = False
 
     def append(self, data: Buffer) -> int:
-        """Write `data` at the end; returns the position at which it begins."""
+        """Write `data` at the end; return the position where it starts."""
         if self._descriptor < 0:
             self._descriptor = self._files.opened(self.path, write=True).__enter__()
         position = self.size_in_bytes
@@ -80,28 +248,28 @@ class AppendFile:
         self.size_in_bytes += len(data)
         return position
 
-    def let_go(self) -> None:
-        """Use no descriptor until the next append."""
+    def release_descriptor(self) -> None:
+        """Close the descriptor; the next append opens the file again."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             self._files.close(descriptor)
 
     def close(self, *, flush: bool) -> None:
-        """No appends after this; closing again does nothing."""
+        """Close the file for good; closing again does nothing."""
         if self._is_closed:
             return
         self._is_closed = True
         try:
             if flush and self._descriptor < 0:
-                self._files.flush([self.path])  # what went through any descriptor of the file
+                self._files.flush([self.path])  # covers writes through any descriptor
             elif flush:
                 self._files.flush_descriptor(self._descriptor)
         finally:
-            self.let_go()
+            self.release_descriptor()
 
 
 class _Opened:
-    """An open file, while in the context. An append opens ten: so no generator."""
+    """A context with an open file. An append opens ten, so this is no generator."""
 
     __slots__ = ("_descriptor", "_files", "_flags", "_path")
 
@@ -109,12 +277,12 @@ class _Opened:
         self._files, self._path, self._flags = files, path, flags
 
     def __enter__(self) -> int:
-        # As text: os.open would take the longer way to the same. Without O_NONBLOCK opening a FIFO
-        # waits for its other end.
+        # As str: os.open converts a Path more slowly. Without O_NONBLOCK, opening a FIFO waits for its
+        # other end.
         path = str(self._path)
         self._descriptor = os.open(path, self._flags | os.O_CLOEXEC | os.O_NONBLOCK, _MODE)
         try:
-            # Costs a quarter of fstat, and fails just where there are no positions to read at.
+            # A quarter of the cost of fstat, and fails exactly where reads by position would.
             os.lseek(self._descriptor, 0, os.SEEK_CUR)
         except OSError as error:
             self._files.close(self._descriptor)
@@ -129,27 +297,28 @@ class _Opened:
 
 
 class Files:
-    """The disk. Every method that changes something is one step that a crash may cut off."""
+    """The disk. A crash may come between any two of its changes, or within one."""
 
-    _lock_file = LOCKS_OF_PARTITIONS
+    # The kind of partition locks.
+    _lock_file: type[LockFile] = RecordLocks if sys.platform == "linux" else WholeFile
 
     # Reading.
 
     def exists(self, path: Path) -> bool:
-        """Whether something is at `path`."""
+        """Return True if something is at `path`."""
         return path.exists()
 
     def is_dir(self, path: Path) -> bool:
-        """Whether a directory is at `path`."""
+        """Return True if a directory is at `path`."""
         return path.is_dir()
 
     def is_link(self, path: Path) -> bool:
-        """Whether a symbolic link is at `path`."""
+        """Return True if a symbolic link is at `path`."""
         return path.is_symlink()
 
     def list(self, directory: Path) -> list[str]:
-        """Names in `directory`, sorted."""
-        return sorted(os.listdir(directory))  # noqa: PTH208  of 30,000 names this is the fast way
+        """Return the names in `directory`, sorted."""
+        return sorted(os.listdir(directory))  # noqa: PTH208  faster for 30,000 names
 
     def first_names(self, directory: Path, count: int) -> Sequence[str]:
         """Return up to `count` names in `directory`, any of them; none where it does not exist."""
@@ -160,38 +329,38 @@ class Files:
             return []
 
     def version(self, directory: Path) -> tuple[int, int]:
-        """Another one once a name was added or removed, as far as the clock's grain tells."""
+        """Return a value that changes when a name is added or removed, to the clock's resolution."""
         found = directory.stat()
         return found.st_ino, found.st_mtime_ns
 
     def size(self, path: Path) -> int:
-        """In bytes."""
+        """Return the file's size in bytes."""
         return path.stat().st_size
 
     def sizes(self, directory: Path, names: Iterable[str]) -> Sequence[int]:
-        """Return the sizes of files in `directory`; -1 for one that is not there."""
+        """Return the sizes in bytes of files in `directory`; -1 for one that does not exist."""
         return [_size(f"{directory}/{name}") for name in names]
 
     def holds(self, directory: Path, name: str) -> bool:
-        """Return True if `directory` has something of that name: `exists` in half the time."""
-        return os.path.exists(f"{directory}/{name}")  # noqa: PTH110  every append asks
+        """Return True if `directory` has an entry of that name, in half the time of `exists`."""
+        return os.path.exists(f"{directory}/{name}")  # noqa: PTH110  called in every append
 
     def descriptor_size(self, descriptor: int) -> int:
-        """Of an open file, in bytes."""
+        """Return an open file's size in bytes."""
         return os.fstat(descriptor).st_size
 
     def identity(self, descriptor: int) -> tuple[int, int]:
-        """Of the open file: another file has another one, also under the same name."""
+        """Return what identifies an open file: another file under the same name has another identity."""
         status = os.fstat(descriptor)
         return status.st_dev, status.st_ino
 
     def identity_at(self, path: Path) -> tuple[int, int]:
-        """As `identity`, of what is at `path` now."""
+        """Return the `identity` of the file that is at `path` now."""
         status = path.stat()
         return status.st_dev, status.st_ino
 
     def fingerprint(self, path: Path) -> tuple[int, ...] | None:
-        """Of the file at `path`: another one after each `replace`; None where there is none."""
+        """Return a value that changes with each `replace` of the file; None if it does not exist."""
         try:
             found = os.stat(str(path))  # noqa: PTH116  as in `is_at`
         except FileNotFoundError:
@@ -205,13 +374,13 @@ class Files:
         )
 
     def modified_ms(self, path: Path) -> int:
-        """When the file was last written."""
+        """Return when the file was last written."""
         return path.stat().st_mtime_ns // 1_000_000
 
     def read(self, path: Path, position: int = 0, size: int | None = None) -> bytes:
-        """Up to `size` bytes from `position`; fewer at the end of the file.
+        """Return up to `size` bytes from `position`; fewer at the end of the file.
 
-        Without `size` all of them; a file of over 1 GiB is refused then.
+        Without `size` return all bytes from there on, but refuse to read more than 1 GiB.
         """
         with self.opened(path) as descriptor:
             if size is None:
@@ -232,14 +401,14 @@ class Files:
             return b"".join(pieces)
 
     def read_each(self, paths: Iterable[str], size: int) -> Iterator[bytes]:
-        """Yield the first `size` bytes of each of many small files; nothing of one that cannot be read.
+        """Yield the first `size` bytes of each of many small files; b"" for one that cannot be read.
 
-        As text, and no more calls than it takes: of thousands the commit lock waits for each. Who wants
-        to know what is wrong with one reads it with `read`.
+        Paths are str and there are as few calls as possible, because thousands of these reads happen
+        under the commit lock. Use `read` to find out what is wrong with a file.
         """
         for path in paths:
             try:
-                # O_NONBLOCK as in `opened`: a FIFO is not waited for.
+                # O_NONBLOCK as in `opened`, so that a FIFO is not waited for.
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             except FileNotFoundError:
                 yield b""
@@ -253,12 +422,12 @@ class Files:
             yield data
 
     def read_into(self, path: Path, position: int, buffer: memoryview) -> int:
-        """Fill `buffer` from `position`; returns how many bytes there were."""
+        """Fill `buffer` with the bytes from `position` on; return how many there were."""
         with self.opened(path) as descriptor:
             return self.pread_into(descriptor, position, buffer)
 
     def pread_into(self, descriptor: int, position: int, buffer: memoryview) -> int:
-        """As `read_into`, on an open descriptor."""
+        """Fill `buffer` as `read_into` does, from an open file."""
         filled = 0
         while filled < len(buffer):
             rest = buffer[filled : filled + _CALL_BYTES_MAX]
@@ -269,17 +438,17 @@ class Files:
         return filled
 
     def opened(self, path: Path, *, write: bool = False) -> AbstractContextManager[int]:
-        """A descriptor for many small reads and writes."""
+        """Open a file for several reads and writes, in a `with` statement that yields its descriptor."""
         return _Opened(self, path, os.O_RDWR if write else os.O_RDONLY)
 
     def close(self, descriptor: int) -> None:
-        """Nothing is done with the descriptor after this."""
+        """Close a descriptor."""
         os.close(descriptor)
 
     # Writing.
 
     def create(self, path: Path) -> int:
-        """Make a new file, which must not exist; returns its descriptor."""
+        """Create a file, which must not exist; return its descriptor."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
 
     def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
@@ -290,35 +459,37 @@ class Files:
             view, position = view[count:], position + count
 
     def write(self, path: Path, position: int, data: Buffer) -> None:
-        """Write all of `data` at `position` of a file, which is made where it does not exist."""
+        """Write all of `data` at `position` of a file; create the file if it does not exist."""
         with self.made(path) as descriptor:
             self.write_at(descriptor, position, data)
 
     def made(self, path: Path) -> AbstractContextManager[int]:
-        """As `opened` for writing, of a file that is made where it does not exist."""
+        """Open a file for writing as `opened` does; create it if it does not exist."""
         return _Opened(self, path, os.O_RDWR | os.O_CREAT)
 
     def truncate(self, path: Path, size: int) -> None:
-        """Cut the file at `size` bytes."""
+        """Truncate the file to `size` bytes."""
         os.truncate(path, size)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Atomic; replaces `target`."""
+        """Rename a file atomically; it replaces `target`."""
         source.replace(target)
 
     def set_modified_ms(self, path: Path, time_ms: int) -> None:
-        """Make `modified_ms` return this; of another user's file, the system's time now."""
+        """Set what `modified_ms` returns; for another user's file, to the system's time now."""
         try:
             os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
         except PermissionError:
-            os.utime(path)  # Only its owner may choose the time. Who may write may set it to now.
+            os.utime(
+                path
+            )  # Only the owner may choose the time; whoever may write may set it to now.
 
     def set_descriptor_modified_ns(self, descriptor: int, time_ns: int) -> None:
-        """Give an open file this time of its last write."""
+        """Set the time of an open file's last write."""
         os.utime(descriptor, ns=(time_ns, time_ns))
 
     def link(self, source: Path, target: Path) -> bool:
-        """Give the file a second name; False where `target` exists."""
+        """Give the file a second name; return False if `target` exists."""
         try:
             target.hardlink_to(source)
         except FileExistsError:
@@ -326,47 +497,47 @@ class Files:
         return True
 
     def remove(self, path: Path) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         path.unlink(missing_ok=True)
 
     def make_dir_on_disk(self, path: Path) -> None:
-        """Make a directory and its parents; on return those that were made are on disk."""
+        """Create a directory and its parents and flush those that were created."""
         made = [path, *path.parents]
         made = made[: next(at for at, one in enumerate(made) if self.exists(one))]
         self.make_dir(path)
         self.flush([*made, *(one.parent for one in made[-1:])])
 
     def make_dir(self, path: Path, *, exclusive: bool = False) -> None:
-        """Make a directory and its parents; with `exclusive` it must not exist."""
+        """Create a directory and its parents; with `exclusive` it must not exist."""
         path.mkdir(parents=True, exist_ok=not exclusive)
 
     def remove_dir(self, path: Path) -> None:
-        """Remove a directory and all it holds, if it is there."""
+        """Remove a directory and all it holds, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
     # Flushing.
 
     def flush_descriptor(self, descriptor: int) -> None:
-        """On return the file's bytes are on disk."""
+        """Flush an open file: on return its bytes are on disk."""
         _to_disk(descriptor)
 
     def flush(self, paths: Iterable[Path]) -> None:
-        """On return these files and directories are on disk."""
+        """Flush files and directories: on return they are on disk."""
         for path in paths:
             with self.opened(path) as descriptor:
                 self.flush_descriptor(descriptor)
 
     def replace(self, path: Path, data: bytes) -> None:
-        """Atomically give `path` new content, on disk on return."""
+        """Replace the content of `path` atomically; on return it is on disk."""
         # Not a longer name: a topic's may already be as long as names can be.
         aside = path.with_suffix(".tmp")
         self.remove(aside)
         descriptor = self.create(aside)
         try:
             self.write_at(descriptor, 0, data)
-            # The file system's own clock ticks so slowly that a file could look like the one before
-            # the last, whose inode it may have: see `fingerprint`.
+            # The file system's own clock ticks so slowly that the new file could look like the one
+            # before the last, whose inode it may have: see `fingerprint`.
             now_ns = time.time_ns()
             self.set_descriptor_modified_ns(descriptor, now_ns)
             self.flush_descriptor(descriptor)
@@ -377,19 +548,19 @@ class Files:
 
     # Locks.
 
-    def place_of_lock(self, topic: str, partition: int) -> tuple[str, int]:
-        """Where a partition's lock is: the name of a file, and a byte of it."""
-        return self._lock_file.place(topic, partition)
+    def lock_location(self, topic: str, partition: int) -> tuple[str, int]:
+        """Return the name of the file that holds a partition's lock, and the byte of it to lock."""
+        return self._lock_file.location(topic, partition)
 
     @overload
     def flock(self, path: Path) -> LockFile: ...
     @overload
     def flock(self, path: Path, *, wait: bool) -> LockFile | None: ...
     def flock(self, path: Path, *, wait: bool = True) -> LockFile | None:
-        """Take the exclusive flock on `path`; None where another has it and `wait` is false.
+        """Take the exclusive flock on `path`; return None if it is held and `wait` is false.
 
-        The lock counts only while its file is the one at its path: one that was replaced while we
-        waited is taken again.
+        The lock counts only while its file is the one at its path: if the file was replaced while we
+        waited, the lock is taken again on the new one.
         """
         while True:
             file = WholeFile(path)
@@ -406,25 +577,25 @@ class Files:
             file.release()
 
     def open_for_locks(self, path: Path) -> LockFile:
-        """For the next three, which another opening of the same file excludes, in any thread."""
+        """Open a lock file for the next three methods. Two openings exclude each other in any threads."""
         return self._lock_file(path)
 
     def lock_byte(self, file: LockFile, position: int, *, wait: bool = True) -> bool:
-        """Take the exclusive lock on one byte; False where another has it and `wait` is false."""
+        """Lock one byte exclusively; return False if it is held elsewhere and `wait` is false."""
         return file.take(position, wait=wait)
 
     def share_lock(self, file: LockFile) -> bool:
-        """Take the shared lock of a log dir's `.lock`; False where a broker holds it."""
+        """Take a shared lock on a log dir's `.lock`; return False if a broker holds it."""
         return file.take(shared=True, wait=False)
 
     def take_lock(self, file: LockFile) -> bool:
-        """Take the exclusive lock of a log dir's `.lock`; False where anyone else has one."""
+        """Take the exclusive lock on a log dir's `.lock`; return False if anyone else holds one."""
         return file.take(wait=False)
 
     def is_at(self, file: LockFile) -> bool:
-        """Whether it is the file that is now at its path."""
+        """Return True if the open lock file is still the one at its path."""
         try:
-            there = os.stat(str(file.path))  # noqa: PTH116  half the time of Path.stat, in every append
+            there = os.stat(str(file.path))  # noqa: PTH116  in every append: half the time of Path.stat
         except FileNotFoundError:
             return False
         here = os.fstat(file.descriptor)
@@ -433,6 +604,6 @@ class Files:
 
 def _size(path: str) -> int:
     try:
-        return os.stat(path).st_size  # noqa: PTH116  of 10,000 files this takes a tenth of the time
+        return os.stat(path).st_size  # noqa: PTH116  a tenth of the time, for 10,000 files
     except FileNotFoundError:
         return -1

@@ -21,7 +21,7 @@ ROOT = "__init__"
 LAYERS = (
     {"errors", "clock", "terminal", "mutexes"},
     {"model"},
-    {"stored_json", "lock_files"},
+    {"stored_json"},
     {"files"},
     {"options"},
     {"kernels"},
@@ -48,7 +48,7 @@ HOMES = {
         "spark/demo.py",
     },
     "numba": {"kernels/llvm.py", "kernels/jit.py"},
-    "fcntl": {"files.py", "lock_files.py"},
+    "fcntl": {"files.py"},
     "mmap": set(),
     "crc32c": {"record/checksums.py"},
 }

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch import lock_files
-from spark_kbatch.lock_files import LockFile, RecordLocks, WholeFile
+from spark_kbatch import files
+from spark_kbatch.files import LockFile, RecordLocks, WholeFile
 from tests.support.faults import open_files, run_child
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="record locks are Linux's")
@@ -198,7 +198,7 @@ def test_forks_while_other_threads_take_locks_leave_none_behind(
     for thread in threads:
         thread.join()
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * len(children)
-    assert not lock_files._open
+    assert not files._open_lock_files
 
 
 def test_a_posix_lock_keeps_record_locks_out_and_the_other_way_round(
@@ -227,7 +227,7 @@ def test_a_shared_lock_keeps_a_broker_out(path: Path, posix: Callable[..., str])
 
 def test_whole_files_are_few_for_any_number_of_partitions(tmp_path: Path) -> None:
     topic = "t" * 249
-    places = {WholeFile.place(topic, partition) for partition in range(1000)}
+    places = {WholeFile.location(topic, partition) for partition in range(1000)}
     assert len(places) == 16
     for name, byte in places:
         with WholeFile(tmp_path / name) as file:

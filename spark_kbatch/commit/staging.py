@@ -148,7 +148,7 @@ class OpenFiles:
             self._files.move_to_end(file)
             return
         while len(self._files) >= self._most:
-            self._files.popitem(last=False)[0].let_go()
+            self._files.popitem(last=False)[0].release_descriptor()
         if file is not None:
             self._files[file] = None
 

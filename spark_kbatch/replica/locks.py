@@ -3,7 +3,7 @@
     commit       flock on locks/commit        one committer at a time; also the lock of
                                               __transaction_state
     metadata     flock on locks/metadata      cluster.json, topics/*.json
-    partition    byte N of locks/TOPIC.lock   a partition's log; `lock_files.py` has what macOS does
+    partition    byte N of locks/TOPIC.lock   a partition's log; `files.LockFile` says what macOS does
 
     log dir      shared lock on               keeps a broker, which takes it exclusively, out of a
                  broker-N/.lock               log dir that this process writes into
@@ -33,8 +33,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from spark_kbatch.errors import LockTimeoutError, LogDirLockedError
-from spark_kbatch.files import Files
-from spark_kbatch.lock_files import LockFile
+from spark_kbatch.files import Files, LockFile
 from spark_kbatch.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -216,8 +215,8 @@ class _PartitionLocks:
                 self.__exit__()
 
     def _take_all(self) -> None:
-        place_of_lock = self._files.place_of_lock
-        places = {(tp.topic, *place_of_lock(*tp)): tp for tp in self._topic_partitions}
+        lock_location = self._files.lock_location
+        places = {(tp.topic, *lock_location(*tp)): tp for tp in self._topic_partitions}
         by_file: dict[str, dict[int, TopicPartition]] = {}
         for (_, name, byte), topic_partition in sorted(places.items()):
             by_file.setdefault(name, {})[byte] = topic_partition

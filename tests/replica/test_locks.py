@@ -17,8 +17,7 @@ import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import LockTimeoutError, LogDirLockedError
-from spark_kbatch.files import Files
-from spark_kbatch.lock_files import LockFile
+from spark_kbatch.files import Files, LockFile
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica import locks as locks_module
 from spark_kbatch.replica.locks import Locks

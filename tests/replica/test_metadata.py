@@ -19,8 +19,7 @@ from spark_kbatch.errors import (
     KafkaStorageError,
     UnknownTopicOrPartitionError,
 )
-from spark_kbatch.files import Files
-from spark_kbatch.lock_files import LockFile
+from spark_kbatch.files import Files, LockFile
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options

@@ -13,8 +13,7 @@ import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
-from spark_kbatch.files import Files
-from spark_kbatch.lock_files import LockFile
+from spark_kbatch.files import Files, LockFile
 from tests.support import builders
 from tests.support.disk import Disk, DiskFiles
 from tests.support.faults import open_files, run_child

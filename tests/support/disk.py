@@ -31,8 +31,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from spark_kbatch.files import Buffer, Files
-from spark_kbatch.lock_files import LockFile
+from spark_kbatch.files import Buffer, Files, LockFile
 
 SECTOR = 512
 

@@ -28,8 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_kbatch.files import Buffer, Files
-from spark_kbatch.lock_files import LockFile
+from spark_kbatch.files import Buffer, Files, LockFile
 from tests.support.disk import Disk, DiskFiles
 
 CAN_BE_TORN = frozenset({"write", "truncate", "make_dir", "remove_dir"})

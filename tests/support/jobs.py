@@ -17,8 +17,7 @@ from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.snapshot import TRANSACTION_STATE
 from spark_kbatch.commit.staging import Extent
 from spark_kbatch.errors import KBatchError
-from spark_kbatch.files import Files
-from spark_kbatch.lock_files import LockFile
+from spark_kbatch.files import Files, LockFile
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders
