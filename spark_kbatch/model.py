@@ -51,6 +51,16 @@ class IsolationLevel(Enum):
     READ_COMMITTED = "read_committed"  # what was not aborted, up to the last stable offset
 
 
+class ReadRange(NamedTuple):
+    """The batches that one read of a log asks for: from an offset on, up to a size."""
+
+    offset: int
+    max_bytes: int
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    first_batch_whole: bool = True  # returned even if it is larger than `max_bytes`
+    buffer: bytearray | None = None  # holds the result if large enough; otherwise one is allocated
+
+
 class LogOffsets(NamedTuple):
     """The edges of a log: first held; then, exclusive, committed, decided, written."""
 

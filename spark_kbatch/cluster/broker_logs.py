@@ -17,10 +17,10 @@ from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.log.foreign.log import BrokerLog, Checkpoints
 from spark_kbatch.log.foreign.log_dir import BrokerLogDir
 from spark_kbatch.model import (
-    IsolationLevel,
     LogOffsets,
     OffsetAndTimestamp,
     PartitionInfo,
+    ReadRange,
     TopicPartition,
 )
 from spark_kbatch.options import arguments
@@ -115,21 +115,11 @@ class BrokerLogs(TopicReader):
         ]
 
     def fetch(
-        self,
-        topic_partition: TopicPartition,
-        offset: int,
-        *,
-        max_bytes: int,
-        buffer: bytearray | None = None,
-        isolation: IsolationLevel,
+        self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
         """The `Fetcher` of readers in this process."""
         return self._log_dir.log(topic_partition).read(
-            offset,
-            lambda: self._checkpoints([topic_partition])[topic_partition],
-            max_bytes=max_bytes,
-            buffer=buffer,
-            isolation=isolation,
+            asked, lambda: self._checkpoints([topic_partition])[topic_partition]
         )
 
     def agreed_edges(

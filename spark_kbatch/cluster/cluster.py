@@ -10,7 +10,6 @@ Other processes may change a cluster at any time, so it looks at the disk whenev
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import weakref
@@ -52,6 +51,7 @@ from spark_kbatch.model import (
     LogOffsets,
     PartitionInfo,
     PartitionKey,
+    ReadRange,
     TopicPartition,
 )
 from spark_kbatch.options import arguments
@@ -488,30 +488,16 @@ class Cluster(TopicReader):
         return {tp: StateView(log, state) for tp, (_, log, state) in found.items()}
 
     def fetch(
-        self,
-        topic_partition: TopicPartition,
-        offset: int,
-        *,
-        max_bytes: int,
-        buffer: bytearray | None = None,
-        isolation: IsolationLevel,
+        self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
         """The `Fetcher` of readers in this process; ranges that were overwritten since are read."""
-        fetch = functools.partial(
-            self.manager.fetch,
-            topic_partition,
-            offset,
-            max_bytes=max_bytes,
-            replicas=self.snapshots.replicas,
-            buffer=buffer,
-            isolation=isolation,
-        )
+        replicas = self.snapshots.replicas
         try:
-            return fetch()
+            return self.manager.fetch(topic_partition, asked, replicas=replicas)
         except OffsetOutOfRangeError as error:
-            if offset >= error.log_start_offset:
+            if asked.offset >= error.log_start_offset:
                 raise
-        return self.manager.fetch_overwritten(*fetch.args, **fetch.keywords)
+        return self.manager.fetch_overwritten(topic_partition, asked, replicas=replicas)
 
     def fetch_messages(
         self,

@@ -56,7 +56,7 @@ from spark_kbatch.log.checkpoints import (
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import SegmentIndexer, segment_paths
 from spark_kbatch.log.state import STATE_FILE, LogState
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import ReadRange, TopicPartition
 from spark_kbatch.record.header import (
     MAGIC,
     NO_PRODUCER_EPOCH,
@@ -256,7 +256,7 @@ def _stage(log: PartitionLog, state: LogState, directory: Path) -> ExportedParti
     segments: list[_Segment] = []
     buffer = bytearray(_READ_BYTES)
     while offset < end_offset:
-        read = log.read(state, offset, max_bytes=_READ_BYTES, buffer=buffer)
+        read = log.read(state, ReadRange(offset, _READ_BYTES, buffer=buffer))
         if read.path != source:
             source = read.path
             segments.append(_Segment(files, directory, _base_offset(read), interval_bytes))

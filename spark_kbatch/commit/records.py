@@ -8,6 +8,7 @@ from typing import TypeVar
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
+from spark_kbatch.model import ReadRange
 from spark_kbatch.record import scalar
 from spark_kbatch.record.scalar import PlainRecord
 
@@ -33,7 +34,7 @@ def read_records(
     """
     offset = max(first_offset, state.log_start_offset)
     while offset < state.high_watermark:
-        read = log.read(state, offset, max_bytes=_FETCH_BYTES)
+        read = log.read(state, ReadRange(offset, _FETCH_BYTES))
         for position, header in read.batches:
             try:
                 values = [

@@ -31,7 +31,7 @@ from spark_kbatch.errors import KBatchError, LogDirLockedError
 from spark_kbatch.log.recovery import lowered
 from spark_kbatch.log.repair import UNKNOWN_OFFSET, LogRepair, RepairReport, is_lost
 from spark_kbatch.log.state import LogState, read_state
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import ReadRange, TopicPartition
 from spark_kbatch.replica.lost_topics import LostTopic
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.view import Replica
@@ -135,7 +135,7 @@ class Repair:
             offset = _last_prepare(Replica(0, log, state))
             if offset is not None:
                 if offset + 1 < state.log_end_offset:
-                    behind = log.read(state, offset + 1, max_bytes=1)
+                    behind = log.read(state, ReadRange(offset + 1, max_bytes=1))
                     base = int(Path(behind.path).stem)
                     state = lowered(log, state, base, behind.position, offset + 1)
                 state = state._replace(sequence=state.sequence + 1, prepare_offset=offset)

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
-from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, TopicPartition
+from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, ReadRange, TopicPartition
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import codec
 from spark_kbatch.record.control import read_marker
@@ -27,15 +27,9 @@ class Fetcher(Protocol):
     """Where batches come from."""
 
     def fetch(
-        self,
-        topic_partition: TopicPartition,
-        offset: int,
-        *,
-        max_bytes: int,
-        buffer: bytearray | None,
-        isolation: IsolationLevel,
+        self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
-        """Whole batches from the first that holds `offset` or a later one, and the log's edges.
+        """Whole batches from the first that holds an offset or a later one, and the log's edges.
 
         Nothing at or above the end for this isolation level, and where compaction left no batch up
         to it. Where committed data is asked for, with the aborted transactions among the batches.
@@ -73,12 +67,10 @@ def read_range(
         CorruptRecordError: with file and position.
     """
     topic_partition, offset, end = wanted
-    buffer = bytearray(FETCH_BYTES)
+    fetched = ReadRange(offset, FETCH_BYTES, isolation, buffer=bytearray(FETCH_BYTES))
     while offset < end:
         try:
-            read, edges = fetcher.fetch(
-                topic_partition, offset, max_bytes=FETCH_BYTES, buffer=buffer, isolation=isolation
-            )
+            read, edges = fetcher.fetch(topic_partition, fetched._replace(offset=offset))
         except OffsetOutOfRangeError as error:
             held_from = error.log_start_offset if offset < error.log_start_offset else end
             on_loss(OffsetRange(topic_partition, offset, min(held_from, end)), error)

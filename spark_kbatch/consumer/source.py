@@ -33,6 +33,7 @@ from spark_kbatch.model import (
     OffsetRange,
     PartitionInfo,
     PartitionKey,
+    ReadRange,
     TopicPartition,
 )
 from spark_kbatch.options import arguments
@@ -118,13 +119,7 @@ class TopicReader(abc.ABC):
 
     @abc.abstractmethod
     def fetch(
-        self,
-        topic_partition: TopicPartition,
-        offset: int,
-        *,
-        max_bytes: int,
-        buffer: bytearray | None = None,
-        isolation: IsolationLevel,
+        self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
         """As `reading.Fetcher.fetch`."""
 
@@ -297,7 +292,7 @@ class TopicReader(abc.ABC):
 
         def why_unreadable(tp: TopicPartition, offset: int) -> OffsetOutOfRangeError | None:
             try:
-                self.fetch(tp, offset, max_bytes=1, isolation=isolation)
+                self.fetch(tp, ReadRange(offset, 1, isolation))
             except OffsetOutOfRangeError as error:
                 return error
             return None
@@ -395,19 +390,11 @@ class _OneTopic:
         self._reader, self._topic_id = reader, topic_id
 
     def fetch(
-        self,
-        topic_partition: TopicPartition,
-        offset: int,
-        *,
-        max_bytes: int,
-        buffer: bytearray | None = None,
-        isolation: IsolationLevel,
+        self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
         """As `reading.Fetcher`; raises for a topic that was deleted, or created again."""
         try:
-            return self._reader.fetch(
-                topic_partition, offset, max_bytes=max_bytes, buffer=buffer, isolation=isolation
-            )
+            return self._reader.fetch(topic_partition, asked)
         finally:
             # Once it was read: another topic that has the name by then had it not before.
             name = topic_partition.topic

@@ -10,7 +10,7 @@ who holds the partition's lock writes that state, or does not. `appending` does 
     appender = LogAppender(log, state, now_ms=now_ms)
     appender.append(batches)                    # invisible
     log.write_state(appender.finish(flush=True), flush=True)        # visible
-    log.read(log.state(), 0, max_bytes=1 << 20)
+    log.read(log.state(), ReadRange(0, max_bytes=1 << 20))
 
 Offsets in our logs have no gaps, so a base offset that a flipped bit changed does not fit between
 its neighbours; a leader epoch does not fit the leader-epoch-checkpoint. Both lie outside the CRC.
@@ -76,6 +76,7 @@ from spark_kbatch.model import (
     MAX_TIMESTAMP,
     IsolationLevel,
     OffsetAndTimestamp,
+    ReadRange,
     TopicPartition,
 )
 from spark_kbatch.options.topic import TopicConfig
@@ -243,26 +244,13 @@ class PartitionLog:
         except FileNotFoundError:
             return 0
 
-    def read(
-        self,
-        state: LogState,
-        offset: int,
-        *,
-        max_bytes: int,
-        buffer: bytearray | None = None,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-        first_batch_whole: bool = True,
-    ) -> LogRead:
-        """Whole batches from the one that holds `offset` on, up to the end for `isolation`.
-
-        Args:
-            max_bytes: the first batch is returned even when it is larger, if `first_batch_whole`.
-            buffer: used for the result where it is large enough, which spares a new one.
-            isolation: whether to end at the high watermark, or at the last stable offset and with
-                the aborted transactions.
+    def read(self, state: LogState, asked: ReadRange) -> LogRead:
+        """Read whole batches, starting with the one that holds `asked.offset`.
 
         Returns:
-            Batches of one segment. Nothing where `offset` is that end or above it.
+            Batches of one segment, up to the high watermark, or for READ_COMMITTED up to the last
+            stable offset and with the aborted transactions. Nothing if the offset is that end or
+            above it.
 
         Raises:
             OffsetOutOfRangeError: below the log start or above the log end.
@@ -270,6 +258,7 @@ class PartitionLog:
             KafkaStorageError: the files are shorter than the state says.
         Source: LocalLog.read, LogSegment.translateOffset.
         """
+        offset, isolation = asked.offset, asked.isolation
         if not state.log_start_offset <= offset <= state.log_end_offset:
             raise OffsetOutOfRangeError(
                 str(self.topic_partition), offset, state.log_start_offset, state.high_watermark
@@ -298,12 +287,12 @@ class PartitionLog:
                 position += header.size_in_bytes
                 expected = header.next_offset
                 header = header_at(self.files, descriptor, path, position, end_position)
-        if header.size_in_bytes > max_bytes and not first_batch_whole:
+        if header.size_in_bytes > asked.max_bytes and not asked.first_batch_whole:
             return nothing
-        size = max(min(max_bytes, end_position - position), header.size_in_bytes)
+        size = max(min(asked.max_bytes, end_position - position), header.size_in_bytes)
         view = (
-            memoryview(buffer)[:size]
-            if buffer and len(buffer) >= size
+            memoryview(asked.buffer)[:size]
+            if asked.buffer and len(asked.buffer) >= size
             else memoryview(bytearray(size))
         )
         if self.files.read_into(path, position, view) < size:

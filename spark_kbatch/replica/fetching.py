@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from spark_kbatch.errors import KBatchError, OffsetOutOfRangeError
 from spark_kbatch.log.epochs import EpochEntry
 from spark_kbatch.log.state import LogState
-from spark_kbatch.model import IsolationLevel, LogOffsets, TopicPartition
+from spark_kbatch.model import IsolationLevel, LogOffsets, ReadRange, TopicPartition
 from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica.purgatory import DelayedOperation
 from spark_kbatch.replica.view import Replica
@@ -93,13 +93,7 @@ class Reading(Protocol):
         """The state that counts; raises where the leader epochs do not agree."""
 
     def read_for_fetch(
-        self,
-        seen: Replica,
-        info: FetchInfo,
-        params: FetchParams,
-        *,
-        max_bytes: int,
-        first_batch_whole: bool,
+        self, seen: Replica, info: FetchInfo, params: FetchParams, asked: ReadRange
     ) -> FetchResult:
         """The batches from an offset on; raises what is wrong with the partition."""
 
@@ -125,13 +119,13 @@ def read_partitions(
         try:
             if isinstance(seen, Exception):
                 raise seen
-            result = reading.read_for_fetch(
-                seen,
-                info,
-                params,
-                max_bytes=max(min(info.max_bytes, left), 0),
-                first_batch_whole=first_batch_whole,
+            asked = ReadRange(
+                info.fetch_offset,
+                max(min(info.max_bytes, left), 0),
+                params.isolation,
+                first_batch_whole,
             )
+            result = reading.read_for_fetch(seen, info, params, asked)
         except (OSError, KBatchError) as error:
             result = FetchResult(error=error)
         size = len(result.read.data)

@@ -15,6 +15,7 @@ from spark_kbatch.log import appending, retention, truncation
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
+from spark_kbatch.model import ReadRange
 
 _COPY_BYTES = 8 << 20
 
@@ -146,7 +147,7 @@ class ReplicaFetcher:
         if self._piece_offset != offset:
             seen = self._state._replace(high_watermark=self._state.log_end_offset)
             try:
-                self._piece = self._log.read(seen, offset, max_bytes=_COPY_BYTES).data
+                self._piece = self._log.read(seen, ReadRange(offset, _COPY_BYTES)).data
             except (OSError, KBatchError) as error:
                 raise LeaderError(error) from error
             self._piece_offset = offset

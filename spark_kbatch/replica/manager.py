@@ -54,6 +54,7 @@ from spark_kbatch.model import (
     Deletion,
     IsolationLevel,
     LogOffsets,
+    ReadRange,
     TopicPartition,
 )
 from spark_kbatch.options import arguments
@@ -418,23 +419,16 @@ class ReplicaManager(Partitions):
     def fetch(
         self,
         topic_partition: TopicPartition,
-        offset: int,
+        asked: ReadRange,
         *,
-        max_bytes: int,
         replicas: Replicas,
-        buffer: bytearray | None = None,
-        isolation: IsolationLevel,
         to_log_end: bool = False,
-        first_batch_whole: bool = True,
         seen: Replica | None = None,
     ) -> tuple[LogRead, LogOffsets]:
-        """Whole batches from the one that holds `offset` on, and the log's edges.
+        """Whole batches from the one that holds an offset on, and the log's edges.
 
         Args:
-            max_bytes: the first batch is returned even when it is larger, if `first_batch_whole`.
             replicas: how the caller sees partitions.
-            buffer: used for the result where it is large enough.
-            isolation: what of transactions is wanted.
             to_log_end: whether what is above the high watermark is wanted, too.
             seen: what `replicas` has said: nothing is given that was not there then. Asked now by
                 default.
@@ -459,36 +453,27 @@ class ReplicaManager(Partitions):
             if seen is not None and replica is not seen:
                 state = _as_of(seen.state, state)
                 log_end_offset = min(log_end_offset, seen.state.log_end_offset)
-            shown, wanted = state, isolation
+            shown, wanted = state, asked
             if to_log_end:
                 shown = state._replace(high_watermark=log_end_offset)
-                wanted = IsolationLevel.READ_UNCOMMITTED
+                wanted = asked._replace(isolation=IsolationLevel.READ_UNCOMMITTED)
             try:
-                read = log.read(
-                    shown, offset, max_bytes=max_bytes, buffer=buffer, isolation=wanted,
-                    first_batch_whole=first_batch_whole,
-                )  # fmt: skip
-                return read, state.offsets
+                return log.read(shown, wanted), state.offsets
             except (OSError, KafkaStorageError, CorruptRecordError) as error:
                 # 1. We read the state. 2. The log start was moved, and segments below it renamed. 3. We
-                # look for the one that held `offset`.
+                # look for the one that held the offset.
                 start, end = replicas([topic_partition])[topic_partition].state[1:3]
-                if start > offset:
-                    raise OffsetOutOfRangeError(str(topic_partition), offset, start, end) from None
+                if start > asked.offset:
+                    raise OffsetOutOfRangeError(
+                        str(topic_partition), asked.offset, start, end
+                    ) from None
                 if partition.only_log is not None:
                     raise
                 partition.reading_failed(node_id, error)
                 failed[node_id] = error
 
     def fetch_overwritten(
-        self,
-        topic_partition: TopicPartition,
-        offset: int,
-        *,
-        max_bytes: int,
-        replicas: Replicas,
-        buffer: bytearray | None = None,
-        isolation: IsolationLevel,
+        self, topic_partition: TopicPartition, asked: ReadRange, *, replicas: Replicas
     ) -> tuple[LogRead, LogOffsets]:
         """As `fetch`, of an offset below the log start, for a range that was resolved before.
 
@@ -496,20 +481,17 @@ class ReplicaManager(Partitions):
             OffsetOutOfRangeError: nobody has overwritten it, or its files are gone; names the commit.
         """
         _, log, state = replicas([topic_partition])[topic_partition]
-        found = overwritten.find(log.files, log.directory, state, offset)
+        found = overwritten.find(log.files, log.directory, state, asked.offset)
         why = ""
         if found is not None:
             why = f"commit {found.commit} has overwritten it"
             seen = state._replace(log_start_offset=found.start_offset)
             try:
-                read = log.read(
-                    seen, offset, max_bytes=max_bytes, buffer=buffer, isolation=isolation
-                )
-                return read, state.offsets
+                return log.read(seen, asked), state.offsets
             except (FileNotFoundError, KafkaStorageError):
                 pass
         start, end = state.log_start_offset, state.high_watermark
-        raise OffsetOutOfRangeError(str(topic_partition), offset, start, end, why=why)
+        raise OffsetOutOfRangeError(str(topic_partition), asked.offset, start, end, why=why)
 
     def fetch_messages(
         self,
@@ -590,13 +572,7 @@ class _Reading:
         return state
 
     def read_for_fetch(
-        self,
-        seen: Replica,
-        info: FetchInfo,
-        params: FetchParams,
-        *,
-        max_bytes: int,
-        first_batch_whole: bool,
+        self, seen: Replica, info: FetchInfo, params: FetchParams, asked: ReadRange
     ) -> FetchResult:
         """As `fetching.Reading`."""
         state = self.state_for_fetch(seen, info)
@@ -607,12 +583,9 @@ class _Reading:
         ensure_in_range(topic_partition, state, info.fetch_offset)
         read, offsets = self._manager.fetch(
             topic_partition,
-            info.fetch_offset,
-            max_bytes=max_bytes,
+            asked,
             replicas=self._replicas,
-            isolation=params.isolation,
             to_log_end=params.to_log_end,
-            first_batch_whole=first_batch_whole,
             seen=seen,
         )
         return FetchResult(read, offsets)

@@ -23,7 +23,7 @@ from rich.table import Table
 from spark_kbatch.files import Files
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.model import OffsetAndTimestamp, TopicPartition
+from spark_kbatch.model import OffsetAndTimestamp, ReadRange, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import reference
 from tests.support.reference import Record
@@ -75,7 +75,7 @@ def bench_a_log_of_many_segments(directory: Path) -> None:
 
     def find_offset() -> None:
         offset = rng.randrange(SEGMENTS * RECORDS)
-        (_, header), *_ = log.read(log.state(), offset, max_bytes=1).batches
+        (_, header), *_ = log.read(log.state(), ReadRange(offset, max_bytes=1)).batches
         assert header.base_offset <= offset <= header.last_offset
 
     def find_time() -> None:

@@ -21,6 +21,7 @@ from spark_kbatch.model import (
     IsolationLevel,
     LogOffsets,
     OffsetRange,
+    ReadRange,
     TopicPartition,
 )
 from spark_kbatch.options.read import parse_read_options
@@ -41,21 +42,10 @@ class LogFetcher:
         self._log, self._state, self._fetch_bytes = log, state, fetch_bytes
 
     def fetch(
-        self,
-        topic_partition: TopicPartition,
-        offset: int,
-        *,
-        max_bytes: int,
-        buffer: bytearray | None,
-        isolation: IsolationLevel,
+        self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
-        read = self._log.read(
-            self._state,
-            offset,
-            max_bytes=min(max_bytes, self._fetch_bytes),
-            buffer=buffer,
-            isolation=isolation,
-        )
+        max_bytes = min(asked.max_bytes, self._fetch_bytes)
+        read = self._log.read(self._state, asked._replace(max_bytes=max_bytes))
         return read, self._state.offsets
 
 

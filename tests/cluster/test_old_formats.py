@@ -27,7 +27,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.log import appending
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.truncation import truncate_to
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import ReadRange, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.record import codec
@@ -263,7 +263,7 @@ def test_damaged_byte_of_a_log_is_refused_or_changes_nothing(
     def contents() -> list[Record]:
         found: list[Record] = []
         while len(found) < 9:
-            read = log.read(state, len(found), max_bytes=2**20)
+            read = log.read(state, ReadRange(len(found), max_bytes=2**20))
             parts = codec.decode_batches(
                 read.data, read.batches, columns=codec.RECORD_SCHEMA.names, max_bytes=2**20
             )
@@ -365,7 +365,7 @@ def test_follower_has_the_bytes_of_its_leader(tmp_path: Path, magic: int) -> Non
     assert (state.log_end_offset, state.high_watermark) == (900, 900)
     held = b"".join(path.read_bytes() for path in sorted((tmp_path / "f").glob("*.log")))
     assert held == data
-    read = follower.read(state, 450, max_bytes=2**20)
+    read = follower.read(state, ReadRange(450, max_bytes=2**20))
     assert read.batches[0][1].base_offset <= 450 <= read.batches[0][1].last_offset
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from spark_kbatch.consumer import reading
 from spark_kbatch.consumer.data_loss import DataLoss
 from spark_kbatch.errors import CorruptRecordError, DataLossError, OffsetOutOfRangeError
-from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, TopicPartition
+from spark_kbatch.model import LogOffsets, OffsetRange, ReadRange, TopicPartition
 from spark_kbatch.record.codec import RECORD_SCHEMA
 from spark_kbatch.record.header import LogRead, walk
 from tests.support import builders, reference
@@ -32,16 +31,11 @@ class ListFetcher:
         self.fetched: list[int] = []
 
     def fetch(
-        self,
-        topic_partition: TopicPartition,
-        offset: int,
-        *,
-        max_bytes: int,
-        buffer: bytearray | None,
-        isolation: IsolationLevel,
+        self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
         assert topic_partition == A0
-        assert max_bytes >= 1
+        assert asked.max_bytes >= 1
+        offset, buffer = asked.offset, asked.buffer
         self.fetched.append(offset)
         first = sum(last < offset for last in self._last_offsets)
         data = b"".join(self._batches[first : first + 1])
@@ -174,12 +168,12 @@ class ShrinkingFetcher(ListFetcher):
         self._log_starts = list(log_starts)
 
     def fetch(
-        self, topic_partition: TopicPartition, offset: int, **asked: Any
+        self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
         log_start = self._log_starts.pop(0) if len(self._log_starts) > 1 else self._log_starts[0]
-        if not log_start <= offset <= self.end:
-            raise OffsetOutOfRangeError(str(topic_partition), offset, log_start, self.end)
-        return super().fetch(topic_partition, offset, **asked)
+        if not log_start <= asked.offset <= self.end:
+            raise OffsetOutOfRangeError(str(topic_partition), asked.offset, log_start, self.end)
+        return super().fetch(topic_partition, asked)
 
 
 @pytest.mark.parametrize(

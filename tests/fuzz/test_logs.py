@@ -11,6 +11,7 @@ from spark_kbatch.errors import KBatchError
 from spark_kbatch.files import Files
 from spark_kbatch.log import state as log_state
 from spark_kbatch.log.partition_log import PartitionLog
+from spark_kbatch.model import ReadRange
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import codec
 from tests.support import builders
@@ -39,7 +40,7 @@ def read_on(log: PartitionLog, offset: int) -> list[Record]:
     """What a reader finds from `offset` to the end, a segment at a time."""
     state, found = log.state(), []
     while offset < state.high_watermark:
-        read = log.read(state, offset, max_bytes=1_000)
+        read = log.read(state, ReadRange(offset, max_bytes=1_000))
         rows = codec.decode_batches(
             read.data,
             read.batches,

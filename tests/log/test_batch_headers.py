@@ -15,6 +15,7 @@ from spark_kbatch.log import batch_headers
 from spark_kbatch.log.batch_headers import walk_headers
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import INDEX_ENTRY, IndexEntries, candidates, segment_paths
+from spark_kbatch.model import ReadRange
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders, reference
 from tests.support.builders import a_log, append
@@ -37,7 +38,7 @@ def found_at(log: PartitionLog) -> list[int]:
     """For every offset, the base offset of the batch that a read of it begins with."""
     state = log.state()
     return [
-        log.read(state, offset, max_bytes=1).batches[0][1].base_offset
+        log.read(state, ReadRange(offset, max_bytes=1)).batches[0][1].base_offset
         for offset in range(state.high_watermark)
     ]
 
@@ -54,7 +55,7 @@ def test_an_index_with_any_byte_damaged_changes_nothing_that_is_read(log: Partit
                 path.write_bytes(whole[:at] + bytes([whole[at] ^ mask]) + whole[at + 1 :])
                 state = log.state()
                 for offset in (base, base + 7, base + 20, base + 39):
-                    first = log.read(state, offset, max_bytes=1).batches[0][1]
+                    first = log.read(state, ReadRange(offset, max_bytes=1)).batches[0][1]
                     assert first.base_offset == RIGHT[offset], f"byte {at} ^ {mask}"
         path.write_bytes(whole)
 
@@ -68,7 +69,7 @@ def test_an_entry_that_leads_to_another_batch_changes_nothing_that_is_read(
     for at in range(0, len(whole), 8):
         for position in positions:
             path.write_bytes(whole[: at + 4] + struct.pack(">i", position) + whole[at + 8 :])
-            first = log.read(log.state(), at // 4 + 3, max_bytes=1).batches[0][1]
+            first = log.read(log.state(), ReadRange(at // 4 + 3, max_bytes=1)).batches[0][1]
             assert first.base_offset == RIGHT[at // 4 + 3], f"entry {at // 8} to {position}"
 
 
@@ -180,6 +181,10 @@ def test_a_segment_list_is_read_again_only_when_the_directory_or_the_state_chang
 def test_a_log_whose_directory_is_gone_is_a_storage_error_that_names_it(log: PartitionLog) -> None:
     state = log.state()
     log.directory.rename(log.directory.with_name("elsewhere"))
-    for use in (log.state, lambda: log.segments(state), lambda: log.read(state, 0, max_bytes=1)):
+    for use in (
+        log.state,
+        lambda: log.segments(state),
+        lambda: log.read(state, ReadRange(0, max_bytes=1)),
+    ):
         with pytest.raises(KafkaStorageError, match=f"{log.directory}.* is gone"):
             use()

@@ -13,7 +13,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.log.foreign.log import BrokerLog, Checkpoints
 from spark_kbatch.log.producers.replay import producer_batches
 from spark_kbatch.log.segment import SegmentExtent
-from spark_kbatch.model import IsolationLevel, TopicPartition
+from spark_kbatch.model import ReadRange, TopicPartition
 from spark_kbatch.record import codec
 from tests.record.test_legacy import records_sha256, segments
 from tests.support import builders, reference
@@ -39,10 +39,7 @@ def a_broker_log(tmp_path: Path, data: bytes, name: str = "00000000000000000000.
 def contents(log: BrokerLog, offset: int, end_offset: int) -> list[Record]:
     found: list[Record] = []
     while offset < end_offset:
-        read, _ = log.read(
-            offset, lambda: NO_CHECKPOINTS, max_bytes=10_000,
-            isolation=IsolationLevel.READ_UNCOMMITTED,
-        )  # fmt: skip
+        read, _ = log.read(ReadRange(offset, 10_000), lambda: NO_CHECKPOINTS)
         parts = codec.decode_batches(
             read.data, read.batches, columns=codec.RECORD_SCHEMA.names,
             start_offset=offset, end_offset=end_offset, max_bytes=10_000,

@@ -20,7 +20,7 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.repair import LogRepair
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.truncation import truncate_to
-from spark_kbatch.model import MAX_TIMESTAMP, IsolationLevel
+from spark_kbatch.model import MAX_TIMESTAMP, IsolationLevel, ReadRange
 from spark_kbatch.options.topic import TopicConfig
 from tests.log.test_partition_log import read_all
 from tests.log.test_producer_state import PARTITION, Sent, append_to
@@ -211,7 +211,7 @@ def read(log: PartitionLog) -> None:
     for isolation in IsolationLevel:
         offset = state.log_start_offset
         while offset < state.high_watermark:
-            found = log.read(state, offset, max_bytes=300, isolation=isolation).batches
+            found = log.read(state, ReadRange(offset, max_bytes=300, isolation=isolation)).batches
             offset = found[-1][1].next_offset if found else state.high_watermark
 
 

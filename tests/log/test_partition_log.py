@@ -20,7 +20,7 @@ from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import SegmentIndexer, segment_paths
 from spark_kbatch.log.state import LogState, empty_state
-from spark_kbatch.model import OffsetRange, TopicPartition
+from spark_kbatch.model import OffsetRange, ReadRange, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record.codec import RECORD_SCHEMA
 from spark_kbatch.record.header import unpack
@@ -47,7 +47,7 @@ def read_all(log: PartitionLog, *, max_bytes: int = 1 << 20) -> list[Record]:
     state, found = log.state(), []
     offset = state.log_start_offset
     while offset < state.high_watermark:
-        read = log.read(state, offset, max_bytes=max_bytes)
+        read = log.read(state, ReadRange(offset, max_bytes=max_bytes))
         found += reference.decode_batches(bytes(read.data))
         offset = found[-1].offset + 1
     return found
@@ -120,7 +120,7 @@ def test_any_split_into_appends_reads_back_the_same(
     state = log.state()
     assert log.size_in_bytes(state) == sum(map(len, encoded))
     for offset in range(state.log_end_offset):
-        read = log.read(state, offset, max_bytes=1)
+        read = log.read(state, ReadRange(offset, max_bytes=1))
         records = reference.decode_batches(bytes(read.data))
         assert offset in [record.offset for record in records]
         assert len(read.batches) == 1
@@ -255,7 +255,7 @@ def test_a_missing_index_means_reading_from_the_begin(tmp_path: Path) -> None:
     log = a_log(tmp_path, batches=4, config=EVERY_BATCH)
     for path in segment_paths(log.directory, 0)[1:]:
         path.unlink()
-    assert log.read(log.state(), 7, max_bytes=1).batches[0][1].base_offset == 6
+    assert log.read(log.state(), ReadRange(7, max_bytes=1)).batches[0][1].base_offset == 6
 
 
 def test_an_indexer_goes_on_as_if_it_had_never_stopped() -> None:
@@ -294,7 +294,7 @@ def test_the_first_batch_is_read_even_when_it_passes_max_bytes(tmp_path: Path) -
     size = len(builders.batch(n=3))
     state = log.state()
     for max_bytes, count in ((1, 1), (size, 1), (2 * size - 1, 1), (2 * size, 2), (9 * size, 3)):
-        assert len(log.read(state, 0, max_bytes=max_bytes).batches) == count
+        assert len(log.read(state, ReadRange(0, max_bytes=max_bytes)).batches) == count
 
 
 def test_a_read_fills_the_buffer_that_it_is_given_where_that_is_large_enough(
@@ -304,14 +304,14 @@ def test_a_read_fills_the_buffer_that_it_is_given_where_that_is_large_enough(
     size = len(builders.batch())
     for length, used in ((2 * size, True), (2 * size - 1, False)):
         buffer = bytearray(length)
-        read = log.read(log.state(), 0, max_bytes=2 * size, buffer=buffer)
+        read = log.read(log.state(), ReadRange(0, max_bytes=2 * size, buffer=buffer))
         assert (read.data.obj is buffer) == used
         assert len(read.data) == 2 * size
 
 
 def test_a_read_ends_with_its_segment(tmp_path: Path) -> None:
     log = a_log(tmp_path, batches=3, config=TopicConfig(segment_bytes=1))
-    read = log.read(log.state(), 4, max_bytes=1 << 20)
+    read = log.read(log.state(), ReadRange(4, max_bytes=1 << 20))
     assert [header.base_offset for _, header in read.batches] == [3]
     assert read.path.endswith("00000000000000000003.log")
 
@@ -319,13 +319,13 @@ def test_a_read_ends_with_its_segment(tmp_path: Path) -> None:
 def test_offsets_outside_the_log_are_out_of_range_and_its_end_is_empty(tmp_path: Path) -> None:
     log = a_log(tmp_path, batches=4)
     state = log.state()._replace(log_start_offset=5)
-    assert log.read(state, 12, max_bytes=1).batches == []
+    assert log.read(state, ReadRange(12, max_bytes=1)).batches == []
     for offset in (4, 13, -1):
         with pytest.raises(OffsetOutOfRangeError) as error:
-            log.read(state, offset, max_bytes=1)
+            log.read(state, ReadRange(offset, max_bytes=1))
         found = error.value
         assert (found.offset, found.log_start_offset, found.log_end_offset) == (offset, 5, 12)
-    assert log.read(state, 5, max_bytes=1).batches[0][1].last_offset == 5
+    assert log.read(state, ReadRange(5, max_bytes=1)).batches[0][1].last_offset == 5
 
 
 def test_an_old_state_reads_what_it_says_whatever_was_written_since(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_an_old_state_reads_what_it_says_whatever_was_written_since(tmp_path: Pa
     for state, end in states:
         offset, found = 0, 0
         while offset < state.high_watermark:
-            read = log.read(state, offset, max_bytes=1 << 20)
+            read = log.read(state, ReadRange(offset, max_bytes=1 << 20))
             offset = read.batches[-1][1].next_offset
             found += sum(header.records_count for _, header in read.batches)
         assert found == end
@@ -374,9 +374,12 @@ def test_what_lies_past_the_recorded_ends_is_never_read(tmp_path: Path) -> None:
     assert log.segments(log.state()) == [0]
     assert log.size_in_bytes(log.state()) == size
     for offset in range(9):
-        assert log.read(log.state(), offset, max_bytes=1).batches[0][1].last_offset >= offset
+        assert (
+            log.read(log.state(), ReadRange(offset, max_bytes=1)).batches[0][1].last_offset
+            >= offset
+        )
     with pytest.raises(OffsetOutOfRangeError):
-        log.read(log.state(), 10, max_bytes=1)
+        log.read(log.state(), ReadRange(10, max_bytes=1))
 
 
 @pytest.mark.parametrize("batches", [0, 3], ids=["an empty log", "a log"])

@@ -26,7 +26,13 @@ from spark_kbatch.log.producers.snapshot import pack, snapshot_offsets, snapshot
 from spark_kbatch.log.producers.state import PRODUCER_ID_EXPIRATION_MS, ProducerEntry
 from spark_kbatch.log.segment import SegmentExtent, segment_paths
 from spark_kbatch.log.truncation import truncate_to
-from spark_kbatch.model import AbortedTransaction, AppendOrigin, AppendResult, IsolationLevel
+from spark_kbatch.model import (
+    AbortedTransaction,
+    AppendOrigin,
+    AppendResult,
+    IsolationLevel,
+    ReadRange,
+)
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record.header import unpack as unpack_header
 from tests.log.test_producer_state import (
@@ -354,12 +360,12 @@ def test_an_open_transaction_holds_the_last_stable_offset_whoever_appends(tmp_pa
 def test_reading_committed_data_leaves_out_what_was_aborted(tmp_path: Path) -> None:
     log = an_open_transaction(tmp_path)
     committed = IsolationLevel.READ_COMMITTED
-    read = log.read(log.state(), 0, max_bytes=1 << 20, isolation=committed)
+    read = log.read(log.state(), ReadRange(0, max_bytes=1 << 20, isolation=committed))
     assert [header.base_offset for _, header in read.batches] == [0]
-    assert not log.read(log.state(), 1, max_bytes=1 << 20, isolation=committed).batches
-    assert len(log.read(log.state(), 1, max_bytes=1 << 20).batches) == 1
+    assert not log.read(log.state(), ReadRange(1, max_bytes=1 << 20, isolation=committed)).batches
+    assert len(log.read(log.state(), ReadRange(1, max_bytes=1 << 20)).batches) == 1
     append_data(log, marker_batch(base_offset=0, producer_id=1, abort=True))
-    read = log.read(log.state(), 0, max_bytes=1 << 20, isolation=committed)
+    read = log.read(log.state(), ReadRange(0, max_bytes=1 << 20, isolation=committed))
     assert [(one.producer_id, one.first_offset) for one in read.aborted] == [(1, 1)]
 
 

@@ -23,7 +23,7 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.recovery import epochs_of
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState, boot_id, create_state, read_state
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import ReadRange, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from tests.log.test_partition_log import read_all
 from tests.support import builders, reference
@@ -254,7 +254,7 @@ def test_a_reader_does_what_the_table_says_and_writes_nothing(
     if isinstance(case.reader, int):
         assert [record.offset for record in read_all(log)] == list(range(case.reader))
         for offset in range(case.reader):
-            batch = log.read(log.state(), offset, max_bytes=1).batches[0][1]
+            batch = log.read(log.state(), ReadRange(offset, max_bytes=1)).batches[0][1]
             assert batch.base_offset <= offset <= batch.last_offset
     else:
         with pytest.raises(case.reader, match=str(log.directory)):

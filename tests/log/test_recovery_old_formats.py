@@ -10,7 +10,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.repair import LogRepair
 from spark_kbatch.log.segment import segment_paths
-from spark_kbatch.model import MAX_TIMESTAMP
+from spark_kbatch.model import MAX_TIMESTAMP, ReadRange
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import codec
 from spark_kbatch.record.message_set import down_convert
@@ -45,7 +45,7 @@ def records(log: PartitionLog) -> list[Record]:
     state, found = log.state(), list[Record]()
     offset = state.log_start_offset
     while offset < state.high_watermark:
-        read = log.read(state, offset, max_bytes=1 << 20)
+        read = log.read(state, ReadRange(offset, max_bytes=1 << 20))
         for rows in codec.decode_batches(
             read.data, read.batches, columns=codec.RECORD_SCHEMA.names,
             start_offset=offset, max_bytes=1 << 20,

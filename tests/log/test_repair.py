@@ -15,6 +15,7 @@ from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.repair import LogRepair, RepairReport
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState
+from spark_kbatch.model import ReadRange
 from tests.log.test_partition_log import read_all
 from tests.log.test_recovery import (
     BATCH,
@@ -267,7 +268,7 @@ def test_bad_batches_in_a_log_with_a_state_are_said_and_left(log: PartitionLog) 
     for base, sentence in zip((0, 16), report.damaged, strict=True):
         assert f"{base:020d}.log" in sentence
     assert contents(log.directory) == before
-    assert log.read(log.state(), 8, max_bytes=1).batches
+    assert log.read(log.state(), ReadRange(8, max_bytes=1)).batches
 
 
 def test_a_log_without_its_directory_is_an_error(log: PartitionLog) -> None:

@@ -18,7 +18,7 @@ from spark_kbatch.log import retention
 from spark_kbatch.log.appender import LogAppender
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
-from spark_kbatch.model import Deletion
+from spark_kbatch.model import Deletion, ReadRange
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import reference
 from tests.support.builders import a_log, append
@@ -58,7 +58,7 @@ def offsets(log: PartitionLog) -> list[int]:
     state, found = log.state(), []
     offset = state.log_start_offset
     while offset < state.high_watermark:
-        read = log.read(state, offset, max_bytes=1)
+        read = log.read(state, ReadRange(offset, max_bytes=1))
         records = reference.decode_batches(bytes(read.data))
         found += [record.offset for record in records if record.offset >= offset]
         offset = found[-1] + 1
@@ -221,7 +221,7 @@ def test_an_emptied_log_goes_on_where_it_ended(tmp_path: Path) -> None:
     state = log.state()
     assert state[1:5] == (3, 3, 3, 3)
     assert (state.segment_base_offset, state.segment_size, state.max_timestamp) == (3, 0, -1)
-    assert log.read(state, 3, max_bytes=1).batches == []
+    assert log.read(state, ReadRange(3, max_bytes=1)).batches == []
     append(log, a_batch(1), a_batch(2))
     assert offsets(log) == [3, 4]
     ensure_sound(log)
@@ -262,7 +262,7 @@ def test_records_below_an_offset_are_deleted(
     assert offsets(log) == list(range(start, 9))
     if offset > 0:
         with pytest.raises(OffsetOutOfRangeError, match=f"the log holds offsets {start} to 9"):
-            log.read(log.state(), offset - 1, max_bytes=1)
+            log.read(log.state(), ReadRange(offset - 1, max_bytes=1))
 
 
 def test_the_log_start_never_goes_back_or_past_the_high_watermark(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState
 from spark_kbatch.log.truncation import truncate_fully_and_start_at, truncate_to
 from spark_kbatch.log.validator import validate
-from spark_kbatch.model import AppendOrigin
+from spark_kbatch.model import AppendOrigin, ReadRange
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders, reference
 from tests.support.builders import a_log, append
@@ -48,7 +48,7 @@ def held(log: PartitionLog) -> list[Record]:
     state, found = log.state(), []
     offset = state.log_start_offset
     while offset < state.high_watermark:
-        read = log.read(state, offset, max_bytes=1)
+        read = log.read(state, ReadRange(offset, max_bytes=1))
         found += [r for r in reference.decode_batches(bytes(read.data)) if r.offset >= offset]
         offset = found[-1].offset + 1
     return found
@@ -335,7 +335,7 @@ def test_a_follower_has_the_bytes_of_its_leader(tmp_path: Path) -> None:
     log = a_log(tmp_path / "follower", batches=0, config=config)
     offset = 0
     while offset < 18:
-        read = leader.read(leader.state(), offset, max_bytes=1)
+        read = leader.read(leader.state(), ReadRange(offset, max_bytes=1))
         offset = follow(log, bytes(read.data), offset).log_end_offset
     assert content(log) == content(leader)
     assert len(log.segments(log.state())) > 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spark_kbatch.consumer.source import TopicReader
 from spark_kbatch.files import Files
-from spark_kbatch.model import IsolationLevel, LogOffsets, TopicPartition
+from spark_kbatch.model import LogOffsets, ReadRange, TopicPartition
 from spark_kbatch.opening import open_for_reading
 from spark_kbatch.record.header import LogRead
 from tests.support import builders
@@ -125,4 +125,4 @@ def end_of(path: Path, *, foreign_end: str = "log") -> int:
 
 def fetch(logs: TopicReader, offset: int, *, max_bytes: int) -> tuple[LogRead, LogOffsets]:
     """What a fetch of t-0 finds."""
-    return logs.fetch(TP, offset, max_bytes=max_bytes, isolation=IsolationLevel.READ_UNCOMMITTED)
+    return logs.fetch(TP, ReadRange(offset, max_bytes))

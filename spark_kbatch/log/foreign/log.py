@@ -59,6 +59,7 @@ from spark_kbatch.model import (
     IsolationLevel,
     LogOffsets,
     OffsetAndTimestamp,
+    ReadRange,
     TopicPartition,
 )
 from spark_kbatch.record import legacy
@@ -132,42 +133,34 @@ class BrokerLog:
         return sum(map(self._end_position, view.segments)) if view else 0
 
     def read(
-        self,
-        offset: int,
-        checkpoints: Callable[[], Checkpoints],
-        *,
-        max_bytes: int,
-        buffer: bytearray | None = None,
-        isolation: IsolationLevel,
+        self, asked: ReadRange, checkpoints: Callable[[], Checkpoints]
     ) -> tuple[LogRead, LogOffsets]:
-        """Whole batches from the first that holds `offset` or a later one, and the log's edges.
+        """Read whole batches, starting with the first at or after `asked.offset`.
 
         Args:
-            offset: where to begin.
-            checkpoints: asked where the log was not looked at, or ends before `offset`.
-            max_bytes: the first batch is returned even when it is larger.
-            buffer: used for the result where it is large enough.
-            isolation: whether to end at the high watermark, or at the last stable offset and with
-                the aborted transactions.
+            asked: its first batch is always returned, however large.
+            checkpoints: called if the log was not looked at yet, or ends before the offset.
 
         Returns:
-            Batches of one segment. Nothing at that end, and where compaction left no batch up to it.
+            Batches of one segment, up to the high watermark, or for READ_COMMITTED up to the last
+            stable offset and with the aborted transactions; and the log's offsets. No batches at
+            that end, or if compaction left none up to it.
 
         Raises:
             OffsetOutOfRangeError: below the log start or above the high watermark.
             CorruptRecordError: sizes, magics or offsets that cannot be. CRCs are not checked.
         """
         view = self._view
-        if view is None or offset >= view.offsets.end_offset(isolation):
+        if view is None or asked.offset >= view.offsets.end_offset(asked.isolation):
             view = self._look(checkpoints())
         try:
-            return self._read(view, offset, max_bytes, buffer, isolation), view.offsets
+            return self._read(view, asked), view.offsets
         except (FileNotFoundError, CorruptRecordError):
             # The owner may have compacted or removed the segment since the last look.
             self._positions.forget()
             self._aborted = AbortedSearch(self.files)
             view = self._look(checkpoints())
-            return self._read(view, offset, max_bytes, buffer, isolation), view.offsets
+            return self._read(view, asked), view.offsets
 
     def offset_for_timestamp(
         self, timestamp_ms: int, *, end_offset: int
@@ -392,14 +385,8 @@ class BrokerLog:
 
     # Reading.
 
-    def _read(
-        self,
-        view: View,
-        offset: int,
-        max_bytes: int,
-        buffer: bytearray | None,
-        isolation: IsolationLevel,
-    ) -> LogRead:
+    def _read(self, view: View, asked: ReadRange) -> LogRead:
+        offset, isolation = asked.offset, asked.isolation
         log_start_offset, high_watermark, last_stable_offset, log_end_offset = view.offsets
         if not log_start_offset <= offset <= high_watermark:
             raise OffsetOutOfRangeError(
@@ -414,7 +401,7 @@ class BrokerLog:
                 break
             rest = segments[index + 1 :]
             end_offset = rest[0].base_offset if rest else log_end_offset
-            found = self._read_segment(segments[index], offset, end_offset, max_bytes, buffer)
+            found = self._read_segment(segments[index], asked, end_offset)
             if found is not None and isolation is IsolationLevel.READ_COMMITTED:
                 return self._aborted.decided(
                     found,
@@ -426,15 +413,9 @@ class BrokerLog:
                 return found
         return _NOTHING
 
-    def _read_segment(
-        self,
-        segment: Segment,
-        offset: int,
-        end_offset: int,
-        max_bytes: int,
-        buffer: bytearray | None,
-    ) -> LogRead | None:
-        """None where compaction left no batch from `offset` on in this segment."""
+    def _read_segment(self, segment: Segment, asked: ReadRange, end_offset: int) -> LogRead | None:
+        """None where compaction left no batch from the offset on in this segment."""
+        offset = asked.offset
         path, at_least = self._path(segment), segment.base_offset
         end_position = self._end_position(segment)
         with self.files.opened(path) as descriptor:
@@ -443,7 +424,7 @@ class BrokerLog:
             while position < end_position:
                 read = read_batches(
                     self.files, descriptor, path, position, end_position,
-                    max_bytes=max_bytes, at_least=at_least, buffer=buffer,
+                    max_bytes=asked.max_bytes, at_least=at_least, buffer=asked.buffer,
                 )  # fmt: skip
                 last_at, last = read.batches[-1]
                 if last.next_offset > end_offset:
