@@ -3,6 +3,7 @@
 KBatchError
   ConfigError (also ValueError)     unknown key, bad value; names the nearest known key
     InvalidTopicError
+    TopicAlreadyExistsError
     InvalidRequiredAcksError
   UnknownTopicOrPartitionError
   OffsetOutOfRangeError             offset, log_start_offset, log_end_offset
@@ -10,30 +11,31 @@ KBatchError
   CorruptRecordError                path, position, expected, found
   RecordTooLargeError               size_in_bytes, limit
   InvalidTimestampError
-  InvalidRecordError                a batch that a log does not take
-  UnexpectedAppendOffsetError       a copy that does not go on where the log ends
-  OffsetsOutOfOrderError            a copy whose batches do not follow each other
+  InvalidRecordError                a batch that a log does not accept from a client
+  UnexpectedAppendOffsetError       a follower was given batches that do not start at its log's end
+  OffsetsOutOfOrderError            a follower was given batches that do not follow each other
   OutOfOrderSequenceError           producer_id, expected, found
   InvalidProducerEpochError         producer_id, current epoch, found
-  InvalidTxnStateError              producer_id, offset at which its transaction began
+  InvalidTxnStateError              producer_id, first offset of its open transaction
   TransactionCoordinatorFencedError producer_id, current coordinator epoch, found
+  ClosedError (also ValueError)     a cluster or a broker's logs, used after close
   ProducerClosedError
-  ProducerForkedError               process_id of who made the producer, of who used it
+  ProducerForkedError               process that created the producer, forked process that used it
   CommitError                       outcome: nothing is visible / committed / unknown
   RetriableError                    repeating the same request is safe
     KafkaStorageError               a log dir or a file in it failed
-    FencedLeaderEpochError          a leader epoch that is over
-      UnknownLeaderEpochError       a leader epoch that has not begun here
+    FencedLeaderEpochError          a leader epoch that was replaced by a newer one
+      UnknownLeaderEpochError       a leader epoch newer than the one known here
     LogDirLockedError               a broker holds the log dir
     LockTimeoutError                a lock was not free in time; lock, path, waited_s
     NotLeaderOrFollowerError        the leader changed while an answer was awaited
     NotEnoughReplicasError          fewer in sync than min.insync.replicas; nothing is written
-    NotEnoughReplicasAfterAppendError  the same, but the records are written
+      NotEnoughReplicasAfterAppendError  the same, but the records are written
     RequestTimedOutError (also TimeoutError)
       BufferExhaustedError          buffer.memory stayed in use for max.block.ms
 
-The names are Kafka's, `Error` for `Exception`. Fields go to `super().__init__` and the sentence to
-`__str__`: so an error survives pickling out of a Spark worker with its fields, and the sentence
+The names are Kafka's, `Error` for `Exception`. An error with fields is a dataclass that makes its
+sentence from them: so it survives pickling out of a Spark worker with its fields, and the sentence
 carries every number, because text is all that Spark shows.
 
 Source: Kafka clients/.../common/errors.
@@ -42,23 +44,29 @@ Source: Kafka clients/.../common/errors.
 from __future__ import annotations
 
 import errno
+from dataclasses import dataclass
 from typing import Any
+
+from spark_kbatch.model import TIMESTAMP_MS_MAX
 
 
 class KBatchError(Exception):
     """Root of everything that spark_kbatch raises on purpose."""
+
+    def __post_init__(self) -> None:
+        self.args = tuple(vars(self).values())  # what pickle calls the class with
 
 
 class ConfigError(KBatchError, ValueError):
     """An option or argument is unknown, missing, or has a value that is not accepted."""
 
 
+@dataclass(eq=False, repr=False)
 class InvalidTopicError(ConfigError):
     """A topic name that Kafka would refuse."""
 
-    def __init__(self, topic: str, reason: str) -> None:
-        super().__init__(topic, reason)
-        self.topic, self.reason = topic, reason
+    topic: str
+    reason: str
 
     def __str__(self) -> str:
         return (
@@ -67,56 +75,46 @@ class InvalidTopicError(ConfigError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class TopicAlreadyExistsError(ConfigError):
-    """A topic that was to be created exists; `differs` says in what, where it may but as asked for."""
+    """A topic that was to be created exists."""
 
-    def __init__(self, topic: str, differs: str = "") -> None:
-        super().__init__(topic, differs)
-        self.topic, self.differs = topic, differs
+    topic: str
+    differs: str = ""  # how it differs from what was asked for; empty where existing is the error
 
     def __str__(self) -> str:
         if self.differs:
-            return f"topic {self.topic!r} exists already, with {self.differs}; choose another name"
+            return f"topic {self.topic!r} already exists, with {self.differs}; choose another name"
         return (
-            f"topic {self.topic!r} exists already; choose another name, or say exist_ok=True to take it "
-            "as it is"
+            f"topic {self.topic!r} already exists; choose another name, or use the existing topic with "
+            "exist_ok=True"
         )
 
 
+@dataclass(eq=False, repr=False)
 class InvalidRequiredAcksError(ConfigError):
-    """An append asked for acknowledgements that there are not."""
+    """`acks` is not -1, 0 or 1."""
 
-    def __init__(self, required_acks: int) -> None:
-        super().__init__(required_acks)
-        self.required_acks = required_acks
+    required_acks: int
 
     def __str__(self) -> str:
         return f"acks is {self.required_acks}; accepted: -1 (all in-sync replicas), 0 and 1 (the leader)"
 
 
 class UnknownTopicOrPartitionError(KBatchError):
-    """A topic or partition that the cluster does not have."""
+    """A topic or partition that does not exist."""
 
 
+@dataclass(eq=False, repr=False)
 class OffsetOutOfRangeError(KBatchError):
-    """A requested offset lies outside what the log holds.
+    """A requested offset lies outside the offsets that the log holds."""
 
-    `option` is what asked for it, if one did; `why` says what became of it, where that is known.
-    """
-
-    def __init__(
-        self,
-        topic_partition: str,
-        offset: int,
-        log_start_offset: int,
-        log_end_offset: int,
-        option: str = "",
-        why: str = "",
-    ) -> None:
-        super().__init__(topic_partition, offset, log_start_offset, log_end_offset, option, why)
-        self.topic_partition, self.offset = topic_partition, offset
-        self.option, self.why = option, why
-        self.log_start_offset, self.log_end_offset = log_start_offset, log_end_offset
+    topic_partition: str
+    offset: int
+    log_start_offset: int
+    log_end_offset: int
+    option: str = ""  # that asked for the offset, if one did
+    why: str = ""  # the offset is gone, where that is known
 
     def __str__(self) -> str:
         asked = f"option {self.option!r}: " if self.option else ""
@@ -127,32 +125,27 @@ class OffsetOutOfRangeError(KBatchError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class DataLossError(KBatchError):
-    """Records that were asked for are gone or never existed."""
+    """Requested records are gone or never existed."""
 
-    def __init__(self, asked: str, left: str, why: str) -> None:
-        super().__init__(asked, left, why)
-        self.asked, self.left, self.why = asked, left, why
+    asked: str
+    left: str
+    why: str
 
     def __str__(self) -> str:
         return f"{self.asked} cannot be read: {self.why}; available: {self.left}"
 
 
+@dataclass(eq=False, repr=False)
 class CorruptRecordError(KBatchError):
-    """Bytes that are not what the format says.
+    """Bytes that break a rule of the format."""
 
-    `position` is a byte position in `path`, or in the given buffer where `path` is empty.
-    """
-
-    def __init__(
-        self, what: str, *, path: str = "", position: int = -1, expected: Any = "", found: Any = ""
-    ) -> None:
-        super().__init__(what, path, position, expected, found)
-        self.what, self.path, self.position = what, path, position
-        self.expected, self.found = expected, found
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_corrupt_record_error, self.args)
+    what: str
+    path: str = ""  # empty where the bytes were given in a buffer
+    position: int = -1  # in the file, or in the buffer
+    expected: Any = ""
+    found: Any = ""
 
     def __str__(self) -> str:
         where = f" at position {self.position}" if self.position >= 0 else ""
@@ -161,25 +154,19 @@ class CorruptRecordError(KBatchError):
         return f"corrupt record batch{where}: {self.what}{detail}"
 
     def at(self, path: str, base_position: int) -> CorruptRecordError:
-        """The same error, its position counted from `base_position` in the file `path`."""
+        """Return the same error with its position counted from `base_position` in the file `path`."""
         position = base_position + max(self.position, 0)
-        return CorruptRecordError(
-            self.what, path=path, position=position, expected=self.expected, found=self.found
-        )
+        return CorruptRecordError(self.what, path, position, self.expected, self.found)
 
 
-def _corrupt_record_error(
-    what: str, path: str, position: int, expected: Any, found: Any
-) -> CorruptRecordError:
-    return CorruptRecordError(what, path=path, position=position, expected=expected, found=found)
-
-
+@dataclass(eq=False, repr=False)
 class RecordTooLargeError(KBatchError):
-    """A record whose batch is larger than a limit allows."""
+    """A record, or its batch, is larger than an option allows."""
 
-    def __init__(self, what: str, size_in_bytes: int, limit: int, option: str) -> None:
-        super().__init__(what, size_in_bytes, limit, option)
-        self.what, self.size_in_bytes, self.limit, self.option = what, size_in_bytes, limit, option
+    what: str
+    size_in_bytes: int
+    limit: int
+    option: str
 
     def __str__(self) -> str:
         remedy = (
@@ -191,24 +178,15 @@ class RecordTooLargeError(KBatchError):
         return f"{self.what} takes {self.size_in_bytes} bytes, more than {self.option}={self.limit}; {remedy}"
 
 
+@dataclass(eq=False, repr=False)
 class InvalidTimestampError(KBatchError):
-    """A record time that Kafka's format does not hold, or a topic does not accept, or a column cannot hold.
+    """A record's time that the format cannot store, a topic does not accept, or a column cannot hold."""
 
-    `option` is the topic's limit that it passes, at `now_ms`; empty where there is none. A topic without
-    an option is the one that the record was read from.
-    """
-
-    def __init__(
-        self,
-        timestamp_ms: int,
-        topic: str = "",
-        option: str = "",
-        limit_ms: int = -1,
-        now_ms: int = -1,
-    ) -> None:
-        super().__init__(timestamp_ms, topic, option, limit_ms, now_ms)
-        self.timestamp_ms, self.topic, self.option = timestamp_ms, topic, option
-        self.limit_ms, self.now_ms = limit_ms, now_ms
+    timestamp_ms: int
+    topic: str = ""  # that is written to; without `option`, the one that the record was read from
+    option: str = ""  # the topic's limit that the time passes
+    limit_ms: int = -1
+    now_ms: int = -1
 
     def __str__(self) -> str:
         if self.option:
@@ -222,62 +200,65 @@ class InvalidTimestampError(KBatchError):
             )
         if self.topic:
             return (
-                f"a record of topic {self.topic!r} has the time {self.timestamp_ms} ms, which a "
-                "timestamp of microseconds in 64 bits does not hold; name the other columns to read "
-                'those: .schema("offset bigint, value binary") in Spark, columns=["offset", "value"] '
+                f"a record of topic {self.topic!r} has the time {self.timestamp_ms} ms, which does not "
+                "fit into a 64-bit timestamp in microseconds; read the other columns by name: "
+                '.schema("offset bigint, value binary") in Spark, columns=["offset", "value"] '
                 "in Python"
             )
         if self.timestamp_ms > 0:
             return (
-                f"a record's timestamp is {self.timestamp_ms} ms; accepted: at most "
-                f"{(2**63 - 1) // 1000} ms, the latest time that microseconds in 64 bits hold"
+                f"a record's timestamp is {self.timestamp_ms} ms; accepted: at most {TIMESTAMP_MS_MAX} ms, "
+                "the latest time that fits into a 64-bit timestamp in microseconds"
             )
         return (
             f"column 'timestamp' holds {self.timestamp_ms} ms, a time before 1970-01-01T00:00:00Z; "
-            "a record's time is 0 or later, or -1 ms for none; a null takes the time of writing"
+            "accepted: 0 or later, -1 ms for no time, and null for the time of writing"
         )
 
 
 class InvalidRecordError(KBatchError):
-    """A batch whose bytes are whole but that a log does not take from a client; says why."""
+    """A batch with intact bytes that a log does not accept from a client; says why."""
 
 
+@dataclass(eq=False, repr=False)
 class UnexpectedAppendOffsetError(KBatchError):
-    """What a follower was given does not begin where its log ends."""
+    """A follower was given batches that do not start at the end of its log."""
 
-    def __init__(self, topic_partition: str, expected: int, found: int) -> None:
-        super().__init__(topic_partition, expected, found)
-        self.topic_partition, self.expected, self.found = topic_partition, expected, found
+    topic_partition: str
+    expected: int
+    found: int
 
     def __str__(self) -> str:
         return (
-            f"batches for the copy of {self.topic_partition} begin at offset {self.found}, where its "
-            f"log ends at {self.expected}: truncate it to where both agree, and fetch from there"
+            f"batches for the follower of {self.topic_partition} start at offset {self.found}, but its "
+            f"log ends at {self.expected}: truncate it to where it agrees with the leader, and fetch from there"
         )
 
 
+@dataclass(eq=False, repr=False)
 class OffsetsOutOfOrderError(KBatchError):
-    """The offsets of batches that a follower was given leave a gap, or go back."""
+    """A follower was given batches whose offsets leave a gap or go back."""
 
-    def __init__(self, topic_partition: str, expected: int, found: int) -> None:
-        super().__init__(topic_partition, expected, found)
-        self.topic_partition, self.expected, self.found = topic_partition, expected, found
+    topic_partition: str
+    expected: int
+    found: int
 
     def __str__(self) -> str:
         return (
-            f"a batch for the copy of {self.topic_partition} begins at offset {self.found}, where the "
-            f"one before it ends at {self.expected}: the leader's log is damaged, or not the one "
-            "that was copied so far"
+            f"a batch for the follower of {self.topic_partition} starts at offset {self.found}, but the "
+            f"batch before it ends at {self.expected}: the leader's log is damaged, or is not the one that "
+            "was copied so far"
         )
 
 
+@dataclass(eq=False, repr=False)
 class OutOfOrderSequenceError(KBatchError):
-    """A batch of an idempotent producer that does not follow the one before it."""
+    """A batch of an idempotent producer does not follow the batch before it."""
 
-    def __init__(self, topic_partition: str, producer_id: int, expected: int, found: int) -> None:
-        super().__init__(topic_partition, producer_id, expected, found)
-        self.topic_partition, self.producer_id = topic_partition, producer_id
-        self.expected, self.found = expected, found
+    topic_partition: str
+    producer_id: int
+    expected: int
+    found: int
 
     def __str__(self) -> str:
         return (
@@ -286,94 +267,95 @@ class OutOfOrderSequenceError(KBatchError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class InvalidProducerEpochError(KBatchError):
-    """A batch of an idempotent producer with an epoch that was replaced by a newer one."""
+    """A batch of an idempotent producer has an epoch that was replaced by a newer one."""
 
-    def __init__(self, topic_partition: str, producer_id: int, current: int, found: int) -> None:
-        super().__init__(topic_partition, producer_id, current, found)
-        self.topic_partition, self.producer_id = topic_partition, producer_id
-        self.current, self.found = current, found
+    topic_partition: str
+    producer_id: int
+    current: int
+    found: int
 
     def __str__(self) -> str:
         return (
-            f"producer {self.producer_id} sent epoch {self.found} to {self.topic_partition}, whose "
-            f"log knows epoch {self.current}"
+            f"producer {self.producer_id} sent epoch {self.found} to {self.topic_partition}, where its "
+            f"epoch is {self.current}"
         )
 
 
+@dataclass(eq=False, repr=False)
 class InvalidTxnStateError(KBatchError):
-    """A batch outside of transactions, of a producer that has one open."""
+    """A producer with an open transaction sent a batch that is not transactional."""
 
-    def __init__(self, topic_partition: str, producer_id: int, first_offset: int) -> None:
-        super().__init__(topic_partition, producer_id, first_offset)
-        self.topic_partition, self.producer_id = topic_partition, producer_id
-        self.first_offset = first_offset
+    topic_partition: str
+    producer_id: int
+    first_offset: int
 
     def __str__(self) -> str:
         return (
             f"producer {self.producer_id} sent a batch that is not transactional to "
-            f"{self.topic_partition}, where its transaction is open since offset {self.first_offset}"
+            f"{self.topic_partition}, where it has had a transaction open since offset {self.first_offset}"
         )
 
 
+@dataclass(eq=False, repr=False)
 class TransactionCoordinatorFencedError(KBatchError):
-    """A marker of a coordinator that was replaced by a newer one."""
+    """A transaction marker comes from a coordinator that was replaced by a newer one."""
 
-    def __init__(self, topic_partition: str, producer_id: int, current: int, found: int) -> None:
-        super().__init__(topic_partition, producer_id, current, found)
-        self.topic_partition, self.producer_id = topic_partition, producer_id
-        self.current, self.found = current, found
+    topic_partition: str
+    producer_id: int
+    current: int
+    found: int
 
     def __str__(self) -> str:
         return (
             f"a coordinator of epoch {self.found} ended a transaction of producer {self.producer_id} in "
-            f"{self.topic_partition}, whose log knows epoch {self.current}"
+            f"{self.topic_partition}, where the coordinator's epoch is {self.current}"
         )
 
 
+@dataclass(eq=False, repr=False)
 class ClosedError(KBatchError, ValueError):
-    """What was opened is used after it was closed."""
+    """A cluster, or a broker's logs, used after it was closed."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
+    path: str
 
     def __str__(self) -> str:
-        return f"{self.path} was opened and is closed; open it again, or use it before it is closed"
+        return f"{self.path} is closed; open it again, or use it before closing it"
 
 
 class ProducerClosedError(KBatchError):
-    """A producer was closed before the record was handed over."""
+    """A producer was closed before it could deliver the record."""
 
 
+@dataclass(eq=False, repr=False)
 class ProducerForkedError(KBatchError):
-    """A producer was used in a child of the process that made it."""
+    """A producer was used in a fork of the process that created it."""
 
-    def __init__(self, process_id: int, child_id: int) -> None:
-        super().__init__(process_id, child_id)
-        self.process_id, self.child_id = process_id, child_id
+    process_id: int
+    child_id: int
 
     def __str__(self) -> str:
         return (
-            f"this producer belongs to process {self.process_id}, and process {self.child_id} is a fork "
-            "of it, which lacks the thread that sends; make a producer in each process, after the fork"
+            f"this producer belongs to process {self.process_id}; process {self.child_id} is a fork of it "
+            "and lacks the thread that sends; create a producer in each process, after the fork"
         )
 
 
+@dataclass(eq=False, repr=False)
 class CommitError(KBatchError):
     """A commit failed; `outcome` says what that means for the data."""
 
-    def __init__(self, outcome: str, reason: str) -> None:
-        super().__init__(outcome, reason)
-        self.outcome, self.reason = outcome, reason
+    outcome: str
+    reason: str
 
     def __str__(self) -> str:
         return f"commit failed, {self.outcome}: {self.reason}"
 
 
-# A file or folder that is not there, or that one may not write: time does not change that. A full disk
-# is none of them: as with Kafka somebody may make room, until delivery.timeout.ms.
-_LASTING = {
+# Missing or forbidden files and folders: waiting does not help. A full disk is not among them: as in
+# Kafka, someone may make room before delivery.timeout.ms.
+_PERMANENT = {
     errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR,
     errno.EPERM, errno.EROFS,
 }  # fmt: skip
@@ -382,7 +364,7 @@ _LASTING = {
 class RetriableError(KBatchError):
     """Repeating the same request is safe and may succeed."""
 
-    may_pass = True  # whether waiting may help; a producer retries only then
+    is_transient = True  # whether waiting may help; a producer retries only then
 
 
 class KafkaStorageError(RetriableError):
@@ -390,106 +372,103 @@ class KafkaStorageError(RetriableError):
 
     @classmethod
     def of(cls, cause: OSError, what: str = "") -> KafkaStorageError:
-        """Return the error that `cause` is to a client, with it as the cause."""
+        """Return the error to report to a client for `cause`, chained to it."""
         error = cls(f"{what}: {cause}" if what else str(cause))
         error.__cause__ = cause
-        error.may_pass = cause.errno not in _LASTING
+        error.is_transient = cause.errno not in _PERMANENT
         return error
 
 
+@dataclass(eq=False, repr=False)
 class FencedLeaderEpochError(RetriableError):
-    """Who asked knows a leader epoch that was replaced by a newer one."""
+    """A request carries a leader epoch that was replaced by a newer one."""
 
-    def __init__(self, topic_partition: str, current: int, found: int) -> None:
-        super().__init__(topic_partition, current, found)
-        self.topic_partition, self.current, self.found = topic_partition, current, found
+    topic_partition: str
+    current: int
+    found: int
 
     def __str__(self) -> str:
         return (
-            f"leader epoch {self.found} of {self.topic_partition} is over, it is {self.current} now: "
+            f"leader epoch {self.found} of {self.topic_partition} was replaced by {self.current}: "
             "look up the partition's leader again"
         )
 
 
 class UnknownLeaderEpochError(FencedLeaderEpochError):
-    """Who asked knows a newer leader epoch than is known here."""
+    """A request carries a newer leader epoch than the one known here."""
 
     def __str__(self) -> str:
         return (
-            f"leader epoch {self.found} of {self.topic_partition} is not known here, where it is "
-            f"{self.current}: ask again"
+            f"leader epoch {self.found} of {self.topic_partition} is newer than {self.current}, the one "
+            "known here: retry later"
         )
 
 
 class LogDirLockedError(RetriableError):
-    """Another program, a Kafka broker most likely, holds a log dir."""
+    """Another program, most likely a Kafka broker, holds a log dir."""
 
 
+@dataclass(eq=False, repr=False)
 class LockTimeoutError(RetriableError):
-    """A lock was not free in time; nothing is written.
+    """A lock was not free in time; nothing is written."""
 
-    `lock` is what it is of: a partition, or "commit".
-    """
-
-    def __init__(self, lock: str, path: str, waited_s: float) -> None:
-        super().__init__(lock, path, waited_s)
-        self.lock, self.path, self.waited_s = lock, path, waited_s
+    lock: str  # a partition, or "commit"
+    path: str
+    waited_s: float
 
     def __str__(self) -> str:
         return (
-            f"the lock of {self.lock} was not free within {self.waited_s:.1f} s: another process, or "
-            "thread, holds it, which writes for long, is stopped, or hangs; nothing is written. "
-            f"`lsof {self.path}` shows who has the lock's file open on this machine; with the end of "
-            "that process the lock is free"
+            f"the lock of {self.lock} was not free within {self.waited_s:.1f} s; nothing is written. "
+            "Another process or thread holds it: one that is in a long write, is stopped, or hangs. "
+            f"`lsof {self.path}` shows which processes on this machine have the lock's file open; the "
+            "lock is free once its holder ends"
         )
 
 
 class NotLeaderOrFollowerError(RetriableError):
-    """A partition got another leader before its replicas had what was appended; it may be lost."""
+    """The partition's leader changed before the replicas had the append, which may be lost."""
 
 
+@dataclass(eq=False, repr=False)
 class NotEnoughReplicasError(RetriableError):
     """Fewer replicas are in sync than min.insync.replicas asks for; nothing is written."""
 
-    _what_happened = "nothing is written"
+    topic_partition: str
+    in_sync: tuple[int, ...]
+    min_insync_replicas: int
 
-    def __init__(
-        self, topic_partition: str, in_sync: tuple[int, ...], min_insync_replicas: int
-    ) -> None:
-        super().__init__(topic_partition, in_sync, min_insync_replicas)
-        self.topic_partition, self.in_sync = topic_partition, in_sync
-        self.min_insync_replicas = min_insync_replicas
+    _outcome = "nothing is written"
 
     def __str__(self) -> str:
         nodes = ", ".join(map(str, self.in_sync))
         return (
             f"{self.topic_partition} has the in-sync replicas {nodes}, and min.insync.replicas is "
-            f"{self.min_insync_replicas}: {self._what_happened}; bring its log dirs back "
+            f"{self.min_insync_replicas}: {self._outcome}; bring its log dirs back "
             "(`kbatch log-dirs PATH` shows them)"
         )
 
 
 class NotEnoughReplicasAfterAppendError(NotEnoughReplicasError):
-    """As the former, but written: to repeat it under new sequence numbers doubles it."""
+    """The same, but the records are written: retrying with new sequence numbers writes duplicates."""
 
-    _what_happened = "the records are written, and may be lost"
+    _outcome = "the records are written, and may be lost"
 
 
 class RequestTimedOutError(RetriableError, TimeoutError):
-    """An answer did not come, or a batch was not delivered, in the time that an option allows."""
+    """An answer or a delivery took longer than an option allows."""
 
 
+@dataclass(eq=False, repr=False)
 class BufferExhaustedError(RequestTimedOutError):
     """No memory for a batch became free within max.block.ms."""
 
-    def __init__(self, size_in_bytes: int, max_block_ms: int, total_memory: int) -> None:
-        super().__init__(size_in_bytes, max_block_ms, total_memory)
-        self.size_in_bytes, self.max_block_ms = size_in_bytes, max_block_ms
-        self.total_memory = total_memory
+    size_in_bytes: int
+    max_block_ms: int
+    total_memory: int
 
     def __str__(self) -> str:
         return (
             f"no {self.size_in_bytes} bytes of buffer.memory={self.total_memory} became free within "
-            f"max.block.ms={self.max_block_ms}: records come faster than they are written; raise one "
-            "of the two, or send less at once"
+            f"max.block.ms={self.max_block_ms}: records arrive faster than they are written; raise either "
+            "option, or send less at once"
         )

@@ -19,8 +19,8 @@ ROOT = "__init__"
 
 # From the bottom up. Parts of one layer do not know each other.
 LAYERS = (
-    {"errors", "clock", "terminal", "mutexes"},
-    {"model"},
+    {"model", "clock", "terminal", "mutexes"},
+    {"errors"},
     {"stored_json"},
     {"files"},
     {"options"},

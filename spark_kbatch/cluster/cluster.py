@@ -267,7 +267,7 @@ class Cluster(TopicReader):
             num_partitions: another name for `partitions`.
 
         Raises:
-            TopicAlreadyExistsError: it exists already; with `exist_ok`, with other settings.
+            TopicAlreadyExistsError: it already exists; with `exist_ok`, with other settings.
             ConfigError: it is the cluster's own; an argument or setting that is not accepted.
             InvalidTopicError: Kafka would refuse the name.
         """

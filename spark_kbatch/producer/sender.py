@@ -164,7 +164,7 @@ class Sender:
         except (KBatchError, OSError) as error:
             logger.warning("no producer id can be had: %s", error)
             self._why_unsent = error
-            if not _may_pass(error):
+            if not _is_transient(error):
                 for batch in self._accumulator.take_all():
                     self._fail(batch, error)
             return _PAUSE_MS
@@ -365,7 +365,7 @@ class Sender:
 
     def _can_retry(self, batch: ProducerBatch, result: AppendResult, now_ms: int) -> bool:
         error = result.error
-        if self._is_forced or not _may_pass(error):
+        if self._is_forced or not _is_transient(error):
             return False
         if isinstance(error, LockTimeoutError):  # `_expire` says that it was all that went wrong
             return True
@@ -396,9 +396,9 @@ def _result_of(answer: Answer | Exception, topic_partition: TopicPartition) -> A
     return answer[topic_partition]
 
 
-def _may_pass(error: Exception | None) -> bool:
+def _is_transient(error: Exception | None) -> bool:
     """Whether it is worth waiting; what is no RetriableError is for `_can_retry` to judge."""
-    return not isinstance(error, RetriableError) or error.may_pass
+    return not isinstance(error, RetriableError) or error.is_transient
 
 
 def _is_too_large(error: Exception) -> bool:

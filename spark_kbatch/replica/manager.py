@@ -656,5 +656,5 @@ def _answer(error: OSError | KBatchError) -> AppendResult:
 
 def _damaged(error: KafkaStorageError) -> KafkaStorageError:
     """The same, which does not pass by waiting: no other replica can stand in."""
-    error.may_pass = False
+    error.is_transient = False
     return error

@@ -117,7 +117,7 @@ def test_the_clusters_own_topics_cannot_be_made_or_written(tmp_path: Path) -> No
 
 def test_a_topic_is_made_once_and_has_partitions(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
-    with pytest.raises(ConfigError, match="'events' exists already"):
+    with pytest.raises(ConfigError, match="'events' already exists"):
         cluster.create_topic("events")
     for partitions in (0, -1):
         with pytest.raises(ConfigError, match="a whole number from 1 to"):

@@ -356,7 +356,7 @@ def test_a_copy_that_does_not_go_on_at_the_end_is_refused(tmp_path: Path, found:
     with pytest.raises(UnexpectedAppendOffsetError) as error:
         follow(log, as_led(builders.batch(), base_offset=found))
     assert (error.value.expected, error.value.found) == (3, found)
-    assert f"begin at offset {found}, where its log ends at 3" in str(error.value)
+    assert f"start at offset {found}, but its log ends at 3" in str(error.value)
     assert content(log) == before
 
 
@@ -367,7 +367,7 @@ def test_a_copy_whose_batches_do_not_follow_each_other_is_refused(
     log = a_log(tmp_path, batches=0)
     before = content(log)
     data = as_led(builders.batch()) + as_led(builders.batch(), base_offset=second)
-    with pytest.raises(OffsetsOutOfOrderError, match=f"begins at offset {second}, where .* at 3"):
+    with pytest.raises(OffsetsOutOfOrderError, match=f"starts at offset {second}, but .* at 3"):
         follow(log, data)
     assert content(log) == before
 

@@ -518,7 +518,7 @@ def test_topic_name_does_not_lead_out_of_the_cluster(tmp_path: Path) -> None:
 def test_topic_that_exists_is_not_made_again(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     before = cluster.metadata.topic("events")
-    with pytest.raises(ConfigError, match="topic 'events' exists already"):
+    with pytest.raises(ConfigError, match="topic 'events' already exists"):
         cluster.create_topic("events", partitions=2)
 
     assert cluster.metadata.topic("events") == before

@@ -1,0 +1,33 @@
+"""Errors leave a Spark worker as pickles."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from spark_kbatch import errors
+from spark_kbatch.errors import KBatchError
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.ConfigError("a sentence"),
+        errors.TopicAlreadyExistsError("events"),
+        errors.OffsetOutOfRangeError("events-0", 9, 0, 5, option="startingOffsets"),
+        errors.CorruptRecordError("CRC", position=61, expected=1, found=2).at("0.log", 100),
+        errors.KafkaStorageError.of(PermissionError(13, "Permission denied")),
+        errors.UnknownLeaderEpochError("events-0", 3, 4),
+        errors.NotEnoughReplicasAfterAppendError("events-0", (0, 1), 3),
+        errors.BufferExhaustedError(100, 60_000, 50),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_pickled_error_keeps_its_type_fields_and_sentence(error: KBatchError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+
+    assert type(copy) is type(error)
+    assert vars(copy) == vars(error)
+    assert copy.args == error.args
+    assert str(copy) == str(error)
