@@ -9,6 +9,9 @@ EARLIEST = -2  # in place of an offset: the log start, looked up when read
 LATEST = -1  # in place of an offset: the end for its isolation level, looked up when read
 MAX_TIMESTAMP = -3  # in place of a time: the record with the largest
 
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
 
 class TopicPartition(NamedTuple):
     """One partition of a topic; sorts by topic, then number."""
@@ -26,7 +29,7 @@ PartitionKey = TypeVar("PartitionKey", bound=tuple[str, int])
 
 # The latest time of a record that a timestamp of microseconds holds, as Spark's and Arrow's are: no
 # producer writes a later one, because no read could show it.
-TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
+TIMESTAMP_MS_MAX = LONG_MAX // 1000
 
 
 class OffsetRange(NamedTuple):

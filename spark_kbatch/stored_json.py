@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from spark_kbatch.errors import KafkaStorageError, KBatchError
+from spark_kbatch.model import LONG_MAX
 
-LONG_MAX = 2**63 - 1
 _SHOWN_MAX = 60  # characters of a value that is not what was expected
 _REQUIRED: Any = object()
 

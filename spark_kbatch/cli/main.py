@@ -42,9 +42,8 @@ from spark_kbatch.cluster.broker_logs import BrokerLogs
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit.history import Commit
 from spark_kbatch.errors import KBatchError
-from spark_kbatch.model import IsolationLevel, TopicPartition
+from spark_kbatch.model import INT_MAX, IsolationLevel, TopicPartition
 from spark_kbatch.opening import open_for_reading
-from spark_kbatch.options.option import INT_MAX
 from spark_kbatch.options.topic import topic_key
 from spark_kbatch.options.write import (
     FOREIGN_ENDS,

@@ -45,6 +45,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import (
+    LONG_MAX,
     AppendOrigin,
     Deletion,
     IsolationLevel,
@@ -55,7 +56,7 @@ from spark_kbatch.model import (
     TopicPartition,
 )
 from spark_kbatch.options import arguments
-from spark_kbatch.options.option import LONG_MAX, MiB
+from spark_kbatch.options.option import MiB
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import (
     Topic,

@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from spark_kbatch.commit.staging import Extent, ReplicatedStaging
 from spark_kbatch.errors import RecordTooLargeError
-from spark_kbatch.model import AppendResult, TopicPartition
-from spark_kbatch.options.option import INT_MAX
+from spark_kbatch.model import INT_MAX, AppendResult, TopicPartition
 from spark_kbatch.options.producer import ProducerConfig
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions

@@ -56,7 +56,7 @@ come again, `rewriting` step 6, `records` what the internal topics are read with
 consistent answer to where partitions end, `agreements` what tasks of one action agreed on, `repair` logs that cannot be read any more.
 """
 
-from spark_kbatch.options.option import INT_MAX
+from spark_kbatch.model import INT_MAX
 from spark_kbatch.options.topic import TopicConfig
 
 # One record per commit would pass max.message.bytes with a few thousand partitions.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spark_kbatch.errors import ConfigError, OffsetOutOfRangeError
-from spark_kbatch.model import IsolationLevel, LogOffsets, OffsetRange, TopicPartition
+from spark_kbatch.model import INT_MAX, IsolationLevel, LogOffsets, OffsetRange, TopicPartition
 from spark_kbatch.options import arguments
 
 # Where a range begins or ends: for all partitions, or by their numbers.
@@ -66,7 +66,7 @@ def _by_partition(
     if not isinstance(bound, Mapping):
         return dict.fromkeys(partitions, _offset(name, bound, word))
     for number in bound:
-        arguments.whole_number(f"a partition in {name}", number, 0, arguments.INT_MAX)
+        arguments.whole_number(f"a partition in {name}", number, 0, INT_MAX)
     numbers = {tp.partition for tp in partitions}
     if set(bound) != numbers:
         raise ConfigError(

@@ -25,6 +25,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import (
     EARLIEST,
+    INT_MAX,
     LATEST,
     MAX_TIMESTAMP,
     IsolationLevel,
@@ -37,7 +38,6 @@ from spark_kbatch.model import (
     TopicPartition,
 )
 from spark_kbatch.options import arguments
-from spark_kbatch.options.option import INT_MAX
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES, parse_isolation_level

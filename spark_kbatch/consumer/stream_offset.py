@@ -26,8 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from spark_kbatch.errors import ConfigError, InvalidTopicError
-from spark_kbatch.model import TopicPartition
-from spark_kbatch.options.option import INT_MAX, LONG_MAX
+from spark_kbatch.model import INT_MAX, LONG_MAX, TopicPartition
 from spark_kbatch.options.topic import ensure_valid_topic
 
 KBATCH_KEY = "@kbatch"

@@ -27,7 +27,7 @@ from spark_kbatch.log.segment import (
     segment_paths,
 )
 from spark_kbatch.log.state import LogState, boot_id
-from spark_kbatch.options.option import LONG_MAX
+from spark_kbatch.model import LONG_MAX
 from spark_kbatch.record.header import (
     MAGIC,
     MAGIC_POSITION,

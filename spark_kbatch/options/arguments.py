@@ -13,10 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import INT_MAX, LONG_MAX, TopicPartition
 
-INT_MAX = 2**31 - 1
-LONG_MAX = 2**63 - 1
 _YEAR = 366.0 * 86_400
 
 

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from spark_kbatch.errors import ConfigError
+from spark_kbatch.model import INT_MAX
 
 MiB, GiB = 1 << 20, 1 << 30
-INT_MAX = 2**31 - 1
-LONG_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True)

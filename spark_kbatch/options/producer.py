@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_kbatch.errors import ConfigError
+from spark_kbatch.model import INT_MAX, LONG_MAX
 from spark_kbatch.options import arguments
-from spark_kbatch.options.option import INT_MAX, Option, parse_boolean, parse_number, refuse_unknown
+from spark_kbatch.options.option import Option, parse_boolean, parse_number, refuse_unknown
 from spark_kbatch.options.write import (
     COMPRESSION_LEVELS,
     compression_level,
@@ -30,7 +31,6 @@ from spark_kbatch.options.write import (
 
 logger = logging.getLogger(__name__)
 
-LONG_MAX = 2**63 - 1
 _IN_FLIGHT_MAX = 5  # batches that a log remembers of an idempotent producer
 
 

@@ -21,11 +21,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.model import EARLIEST, LATEST, IsolationLevel, TopicPartition
+from spark_kbatch.model import EARLIEST, INT_MAX, LATEST, LONG_MAX, IsolationLevel, TopicPartition
 from spark_kbatch.options.option import (
     BOOTSTRAP,
-    INT_MAX,
-    LONG_MAX,
     PATH,
     Given,
     Option,

@@ -13,10 +13,9 @@ from numbers import Integral
 from typing import Any
 
 from spark_kbatch.errors import ConfigError, InvalidTimestampError, InvalidTopicError
+from spark_kbatch.model import INT_MAX, LONG_MAX
 from spark_kbatch.options import arguments
 from spark_kbatch.options.option import (
-    INT_MAX,
-    LONG_MAX,
     GiB,
     Given,
     MiB,

@@ -15,12 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.model import IsolationLevel
+from spark_kbatch.model import INT_MAX, LONG_MAX, IsolationLevel
 from spark_kbatch.options import arguments
 from spark_kbatch.options.option import (
     BOOTSTRAP,
-    INT_MAX,
-    LONG_MAX,
     PATH,
     GiB,
     MiB,
@@ -222,7 +220,7 @@ WRITE_OPTIONS = (
     Option("commits.retention.bytes", parse_number(-1, LONG_MAX), "-1 or more", str(COMMITS_RETENTION_BYTES), "About how much of `__commits`, the history of commits, is kept: the oldest commits go while it has more; -1 keeps all. A commit takes 300 bytes, and 8 for each partition of its topics."),
     Option("txnAppId", _txn_app_id, "1 to 1000 characters", "not set", "With `txnVersion`: names who writes, such as a query and one of its sinks. Of each name a version is written once."),
     Option("transactional.id.expiration.ms", parse_number(1, LONG_MAX), "1 or more", "not set", "After how long without a commit a stream, or a `txnAppId`, is forgotten, so that one which comes again then is written again. Not set, each is kept, in about 100 bytes."),
-    Option("txnVersion", parse_number(0, 2**63 - 1), "0 or more", "not set", "Of this write; grows. A write whose version is not above the last one of its `txnAppId` comes again and is dropped, with a warning. Batch writes only."),
+    Option("txnVersion", parse_number(0, LONG_MAX), "0 or more", "not set", "Of this write; grows. A write whose version is not above the last one of its `txnAppId` comes again and is dropped, with a warning. Batch writes only."),
 )
 # fmt: on
 

@@ -47,9 +47,8 @@ from spark_kbatch.log.checkpoints import (
 from spark_kbatch.log.foreign.log_dir import BrokerLogDir
 from spark_kbatch.log.partition_log import holds_records
 from spark_kbatch.log.state import LogState
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import INT_MAX, LONG_MAX, TopicPartition
 from spark_kbatch.options import arguments
-from spark_kbatch.options.option import INT_MAX, LONG_MAX
 from spark_kbatch.options.topic import (
     INTERNAL_PREFIX,
     NO_LIMIT,
