@@ -28,7 +28,7 @@ from spark_kbatch.commit.state_records import (
     pack_value,
 )
 from spark_kbatch.log import retention
-from spark_kbatch.log.appender import LogAppender
+from spark_kbatch.log.append import LogAppender
 from spark_kbatch.record import scalar
 from spark_kbatch.replica.manager import ReplicaManager
 

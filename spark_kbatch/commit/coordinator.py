@@ -38,7 +38,7 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.log import overwritten
-from spark_kbatch.log.appender import LogAppender
+from spark_kbatch.log.append import LogAppender
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import NO_LIMIT, Topic

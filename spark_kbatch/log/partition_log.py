@@ -48,6 +48,7 @@ from spark_kbatch.log.checkpoints import (
     partition_metadata,
 )
 from spark_kbatch.log.epochs import LeaderEpochCache
+from spark_kbatch.log.lookup import Largest, Segments, TimeLookup, cut_offsets
 from spark_kbatch.log.producers import saved as saved_producers
 from spark_kbatch.log.producers.manager import LogProducers
 from spark_kbatch.log.producers.replay import AbortedSearch
@@ -58,7 +59,6 @@ from spark_kbatch.log.segment import (
     log_name,
     segment_paths,
 )
-from spark_kbatch.log.split_points import cut_offsets
 from spark_kbatch.log.state import (
     STATE_FILE,
     LogState,
@@ -71,7 +71,6 @@ from spark_kbatch.log.state import (
     valid_slots,
     write_state,
 )
-from spark_kbatch.log.time_lookup import Largest, Segments, TimeLookup
 from spark_kbatch.model import (
     MAX_TIMESTAMP,
     IsolationLevel,
@@ -346,7 +345,7 @@ class PartitionLog:
     ) -> OffsetAndTimestamp | None:
         """The first record before `end_offset` whose time is `timestamp_ms` or later, if there is one.
 
-        `time_lookup.py` tells how it is found. MAX_TIMESTAMP: the first with the largest time.
+        `lookup.py` tells how it is found. MAX_TIMESTAMP: the first with the largest time.
 
         Raises:
             CorruptRecordError: a batch on the way does not hold.
@@ -382,7 +381,7 @@ class PartitionLog:
     def cut_offsets(
         self, state: LogState, start_offset: int, end_offset: int, *, piece_bytes: int
     ) -> list[int]:
-        """Where to cut a range into pieces of about `piece_bytes`; as `cuts.cut_offsets`."""
+        """Where to cut a range into pieces of about `piece_bytes`; as `lookup.cut_offsets`."""
         bases = self._whole_segments(state)
         segments = Segments(
             bases,

@@ -11,7 +11,8 @@ import math
 from collections.abc import Callable
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, KBatchError
-from spark_kbatch.log import appending, retention, truncation
+from spark_kbatch.log import retention, truncation
+from spark_kbatch.log.append import copy_batches
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
@@ -116,7 +117,7 @@ class ReplicaFetcher:
             data = self._read(end_offset)
             copied_bytes += len(data)
             try:
-                end_offset, show = appending.copy(
+                end_offset, show = copy_batches(
                     follower, state, data,
                     high_watermark=leader.high_watermark, flush=flush, now_ms=self._now_ms(),
                     prepare_offset=leader.prepare_offset,

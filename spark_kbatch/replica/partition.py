@@ -52,8 +52,7 @@ from spark_kbatch.errors import (
     NotEnoughReplicasError,
 )
 from spark_kbatch.files import Buffer
-from spark_kbatch.log import appending
-from spark_kbatch.log.appending import Ahead
+from spark_kbatch.log.append import Ahead, append_ahead, append_as_leader
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState, read_state
@@ -364,11 +363,11 @@ class Partition(PartitionView):
 
         Raises:
             NotEnoughReplicasError: with acks=all fewer are in sync than have to be.
-            As `appending.append_as_leader`.
+            As `append_as_leader`.
         """
         log = self.only_log
         if log is not None:
-            result = appending.append_as_leader(
+            result = append_as_leader(
                 log, log.state(), data, header, origin=origin, flush=flush, now_ms=self._now_ms()
             )
             return Appended(result), log
@@ -377,7 +376,7 @@ class Partition(PartitionView):
             if required_acks == -1:
                 self.ensure_enough_in_sync_locked()
             try:
-                ahead = appending.append_ahead(
+                ahead = append_ahead(
                     led.log, led.log_state, data, header, origin=origin, now_ms=self._now_ms()
                 )
                 waits = required_acks == -1

@@ -34,7 +34,7 @@ from rich.table import Table
 
 from spark_kbatch.cluster.cluster import Cluster, now_ms
 from spark_kbatch.commit.staging import Extent
-from spark_kbatch.log.appender import LogAppender
+from spark_kbatch.log.append import LogAppender
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.topic import TopicConfig

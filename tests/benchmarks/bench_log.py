@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_kbatch.files import Files
-from spark_kbatch.log.appender import LogAppender
+from spark_kbatch.log.append import LogAppender
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.model import OffsetAndTimestamp, ReadRange, TopicPartition
 from spark_kbatch.options.topic import TopicConfig

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from spark_kbatch.cluster.cluster import Cluster
-from spark_kbatch.log import appending
+from spark_kbatch.log.append import append_as_leader
 from spark_kbatch.log.validator import validate
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from tests.support import builders
@@ -34,9 +34,7 @@ def through_the_log(cluster: Cluster) -> Callable[[], None]:
     def run() -> None:
         for log in LAPS * logs:
             header = validate(DATA, log.topic_partition, log.config, origin, now_ms=0)
-            appending.append_as_leader(
-                log, log.state(), DATA, header, origin=origin, flush=True, now_ms=0
-            )
+            append_as_leader(log, log.state(), DATA, header, origin=origin, flush=True, now_ms=0)
 
     return run
 

@@ -24,7 +24,7 @@ from spark_kbatch.errors import (
     UnexpectedAppendOffsetError,
 )
 from spark_kbatch.files import Files
-from spark_kbatch.log import appending
+from spark_kbatch.log.append import append_as_follower
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.truncation import truncate_to
 from spark_kbatch.model import ReadRange, TopicPartition
@@ -358,7 +358,7 @@ def test_follower_has_the_bytes_of_its_leader(tmp_path: Path, magic: int) -> Non
     follower = PartitionLog(Files(), tmp_path / "f", EVENTS, cluster.manager.log(EVENTS).config)
     follower.create("a-topic-id-of-22-chars")
 
-    state = appending.append_as_follower(
+    state = append_as_follower(
         follower, follower.state(), data, high_watermark=900, flush=False, now_ms=0
     )
 
@@ -381,7 +381,7 @@ def test_follower_takes_only_what_follows(
     held = [record._replace(timestamp=-1) for record in records(*offsets)]
     data = reference.encode_messages(held, magic=magic, codec=codec_id)
     with pytest.raises((UnexpectedAppendOffsetError, OffsetsOutOfOrderError)):
-        appending.append_as_follower(
+        append_as_follower(
             follower, follower.state(), data, high_watermark=2, flush=False, now_ms=0
         )
     assert follower.state().log_end_offset == 0

@@ -13,9 +13,9 @@ import pytest
 
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.files import Files
-from spark_kbatch.log import appending, retention
+from spark_kbatch.log import retention
 from spark_kbatch.log import state as log_state
-from spark_kbatch.log.appender import LogAppender
+from spark_kbatch.log.append import LogAppender, append_as_follower
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.repair import LogRepair
 from spark_kbatch.log.segment import segment_paths
@@ -246,7 +246,7 @@ def truncate(log: PartitionLog) -> None:
 
 def follow(log: PartitionLog) -> None:
     state = log.state()
-    appending.append_as_follower(
+    append_as_follower(
         log, state, data_batch(base_offset=state.log_end_offset),
         high_watermark=10**6, flush=False, now_ms=FIRST_MS,
     )  # fmt: skip

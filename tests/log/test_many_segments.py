@@ -11,7 +11,7 @@ import pytest
 
 from spark_kbatch.files import Files
 from spark_kbatch.log import retention
-from spark_kbatch.log.appender import LogAppender
+from spark_kbatch.log.append import LogAppender
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.truncation import truncate_fully_and_start_at, truncate_to
 from spark_kbatch.options.topic import TopicConfig

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
-from spark_kbatch.log.appender import LogAppender
+from spark_kbatch.log.append import LogAppender
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import SegmentIndexer, segment_paths
 from spark_kbatch.log.state import LogState, empty_state

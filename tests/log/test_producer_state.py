@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spark_kbatch.errors import InvalidProducerEpochError, OutOfOrderSequenceError
 from spark_kbatch.files import Files
-from spark_kbatch.log import appending
+from spark_kbatch.log.append import append_as_leader
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.producers.state import PRODUCER_ID_EXPIRATION_MS, ProducerStates
 from spark_kbatch.log.validator import validate
@@ -154,7 +154,7 @@ def append_to(log: PartitionLog, sent: Sent, *, flush: bool = False, now_ms: int
     data = sent.data()
     header = validate(data, PARTITION, log.config, AppendOrigin.CLIENT, now_ms=0)
     before = log.state()
-    result = appending.append_as_leader(
+    result = append_as_leader(
         log, before, data, header, origin=AppendOrigin.CLIENT, flush=flush, now_ms=now_ms
     )
     grown = log.state().log_end_offset > before.log_end_offset
@@ -277,7 +277,7 @@ def test_the_cluster_itself_need_not_keep_to_sequences(tmp_path: Path) -> None:
     log = builders.a_log(tmp_path, batches=0)
     for sequence in (5, 5, 2):
         data = Sent(3, 0, sequence, 1).data()
-        appending.append_as_leader(
+        append_as_leader(
             log,
             log.state(),
             data,

@@ -18,7 +18,7 @@ from spark_kbatch.errors import (
     TransactionCoordinatorFencedError,
 )
 from spark_kbatch.files import Files
-from spark_kbatch.log import appending
+from spark_kbatch.log.append import append_as_follower, append_as_leader
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.producers import transaction_index
 from spark_kbatch.log.producers.replay import rebuild
@@ -64,7 +64,7 @@ def append_data(
     log: PartitionLog, data: bytes, *, origin: AppendOrigin = AppendOrigin.COORDINATOR
 ) -> AppendResult:
     """As the manager does with a batch that it has validated."""
-    return appending.append_as_leader(
+    return append_as_leader(
         log, log.state(), data, unpack_header(data), origin=origin, flush=False, now_ms=NOW_MS
     )
 
@@ -293,14 +293,14 @@ def test_a_follower_has_the_last_stable_offset_and_the_index_of_a_replay(
             so_far.written += piece
             high_watermark = data.draw(st.integers(high_watermark, so_far.end_offset))
             by = data.draw(st.sampled_from([log, as_another_process_has_it(log)]))
-            state = appending.append_as_follower(
+            state = append_as_follower(
                 by, by.state(), b"".join(one.data for one in piece),
                 high_watermark=high_watermark, flush=False, now_ms=NOW_MS,
             )  # fmt: skip
             assert state.high_watermark == high_watermark
             assert state.last_stable_offset == so_far.last_stable_offset(high_watermark)
         end = history.end_offset  # as its leader tells it, with no more batches
-        state = appending.append_as_follower(
+        state = append_as_follower(
             log, log.state(), b"", high_watermark=end, flush=False, now_ms=NOW_MS
         )
         assert state.last_stable_offset == history.last_stable_offset()
@@ -415,7 +415,7 @@ def abort_twice_at_most(log: PartitionLog) -> None:
     marker = marker_batch(base_offset=0, producer_id=1, abort=True)
 
     def append() -> None:
-        appending.append_as_leader(
+        append_as_leader(
             log, log.state(), marker, unpack_header(marker),
             origin=AppendOrigin.COORDINATOR, flush=True, now_ms=NOW_MS,
         )  # fmt: skip

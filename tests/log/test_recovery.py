@@ -17,7 +17,7 @@ from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, KBatchErr
 from spark_kbatch.files import Files
 from spark_kbatch.log import recovery
 from spark_kbatch.log import state as log_state
-from spark_kbatch.log.appender import LogAppender
+from spark_kbatch.log.append import LogAppender
 from spark_kbatch.log.batch_headers import SegmentView
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.recovery import epochs_of

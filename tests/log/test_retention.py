@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from spark_kbatch.errors import OffsetOutOfRangeError
 from spark_kbatch.files import Files
 from spark_kbatch.log import retention
-from spark_kbatch.log.appender import LogAppender
+from spark_kbatch.log.append import LogAppender
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.model import Deletion, ReadRange

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.errors import InvalidTimestampError
-from spark_kbatch.log import appending
-from spark_kbatch.log.appender import LogAppender
+from spark_kbatch.log.append import LogAppender, append_as_leader
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.validator import validate
@@ -74,7 +73,7 @@ def test_a_segment_is_rolled_by_the_time_of_records(
         for batch in data:
             again = PartitionLog(log.files, log.directory, PARTITION, log.config)
             header = validate(batch, PARTITION, log.config, AppendOrigin.CLIENT, now_ms=NOW)
-            appending.append_as_leader(
+            append_as_leader(
                 again,
                 again.state(),
                 batch,
@@ -206,7 +205,7 @@ def test_log_append_time_replaces_the_times_of_records(
         for _ in range(2):
             header = validate(data, PARTITION, log.config, AppendOrigin.CLIENT, now_ms=NOW)
             origin = AppendOrigin.CLIENT
-            result = appending.append_as_leader(
+            result = append_as_leader(
                 log, log.state(), data, header, origin=origin, flush=False, now_ms=NOW
             )
         assert result == AppendResult(3, log_append_time=NOW, log_start_offset=0)
@@ -249,7 +248,7 @@ def test_a_duplicate_is_answered_with_the_time_of_the_first_append(tmp_path: Pat
     data = builders.idempotent_batch(base_sequence=0)
     header = validate(data, PARTITION, log.config, AppendOrigin.CLIENT, now_ms=NOW)
     first, again = (
-        appending.append_as_leader(
+        append_as_leader(
             log, log.state(), data, header, origin=AppendOrigin.CLIENT, flush=False, now_ms=now_ms
         )
         for now_ms in (NOW, NOW + 5)

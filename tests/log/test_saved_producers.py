@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.files import Buffer, Files
-from spark_kbatch.log import appending
+from spark_kbatch.log.append import append_as_follower
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.producers import manager
 from spark_kbatch.log.producers import saved as saved_producers
@@ -148,7 +148,7 @@ def test_a_follower_knows_transactions_from_what_it_saved(
             so_far.written += piece
             high_watermark = data.draw(st.integers(high_watermark, so_far.end_offset))
             by = as_another_process_has_it(log)
-            state = appending.append_as_follower(
+            state = append_as_follower(
                 by, by.state(), b"".join(one.data for one in piece),
                 high_watermark=high_watermark, flush=False, now_ms=NOW_MS,
             )  # fmt: skip

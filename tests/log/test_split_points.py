@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from spark_kbatch.files import Files
 from spark_kbatch.log.batch_headers import SegmentView
+from spark_kbatch.log.lookup import Segments, cut_offsets
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
-from spark_kbatch.log.split_points import cut_offsets
 from spark_kbatch.log.state import LogState
-from spark_kbatch.log.time_lookup import Segments
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders
 

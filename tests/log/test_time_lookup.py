@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from spark_kbatch.errors import CorruptRecordError, KBatchError
 from spark_kbatch.files import Files
-from spark_kbatch.log import time_lookup
+from spark_kbatch.log import lookup
 from spark_kbatch.log.batch_headers import SegmentView
+from spark_kbatch.log.lookup import Segments, TimeLookup
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState
-from spark_kbatch.log.time_lookup import Segments, TimeLookup
 from spark_kbatch.model import MAX_TIMESTAMP, IsolationLevel, OffsetAndTimestamp, TopicPartition
 from spark_kbatch.opening import open_for_reading
 from spark_kbatch.options.topic import TopicConfig
@@ -37,7 +37,7 @@ NO_TIMES = [-1, -1]
 @pytest.fixture(autouse=True)
 def indexes_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of segments that are small enough to be walked at once."""
-    monkeypatch.setattr(time_lookup, "WALKED_BYTES", 0)
+    monkeypatch.setattr(lookup, "WALKED_BYTES", 0)
 
 
 def naive(records: Sequence[Record], time: int) -> OffsetAndTimestamp | None:

@@ -17,7 +17,7 @@ from spark_kbatch.errors import (
     UnexpectedAppendOffsetError,
 )
 from spark_kbatch.files import Files
-from spark_kbatch.log import appending
+from spark_kbatch.log.append import append_as_follower, append_as_leader
 from spark_kbatch.log.checkpoints import read_leader_epochs, write_leader_epochs
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
@@ -228,7 +228,7 @@ def test_producers_are_forgotten_with_their_batches(tmp_path: Path) -> None:
 
     def produce() -> int:
         header = validate(data, log.topic_partition, log.config, AppendOrigin.CLIENT, now_ms=NOW)
-        result = appending.append_as_leader(
+        result = append_as_leader(
             log, log.state(), data, header, origin=AppendOrigin.CLIENT, flush=False, now_ms=NOW
         )
         return result.base_offset
@@ -322,7 +322,7 @@ def as_led(*batches: bytes, base_offset: int = 0, epochs: Sequence[int] = ()) ->
 
 
 def follow(log: PartitionLog, data: bytes, high_watermark: int = 0) -> LogState:
-    return appending.append_as_follower(
+    return append_as_follower(
         log, log.state(), data, high_watermark=high_watermark, flush=False, now_ms=NOW
     )
 

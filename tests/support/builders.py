@@ -15,7 +15,7 @@ from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.staging import Extent
 from spark_kbatch.consumer.source import TopicReader
 from spark_kbatch.files import Buffer, Files
-from spark_kbatch.log.appender import LogAppender
+from spark_kbatch.log.append import LogAppender
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import AppendResult, TopicPartition

@@ -42,6 +42,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.log.batch_headers import SegmentView
 from spark_kbatch.log.foreign.positions import OpenSegment, Positions
 from spark_kbatch.log.foreign.swap_files import names_after_start
+from spark_kbatch.log.lookup import Segments, TimeLookup, cut_offsets
 from spark_kbatch.log.producers.replay import (
     AbortedSearch,
     Place,
@@ -52,8 +53,6 @@ from spark_kbatch.log.producers.replay import (
 from spark_kbatch.log.producers.state import ProducerStates
 from spark_kbatch.log.segment import SegmentExtent, SegmentPaths, base_offset_of
 from spark_kbatch.log.segment_scan import SegmentEnd, find_end, read_batches, valid_batch_at
-from spark_kbatch.log.split_points import cut_offsets
-from spark_kbatch.log.time_lookup import Segments, TimeLookup
 from spark_kbatch.model import (
     MAX_TIMESTAMP,
     IsolationLevel,
@@ -179,7 +178,7 @@ class BrokerLog:
         return lookup.offset_for(whole, timestamp_ms, *edges)
 
     def cut_offsets(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
-        """As `cuts.cut_offsets`, in the log as of the last look."""
+        """As `lookup.cut_offsets`, in the log as of the last look."""
         view = self._view
         if view is None or not view.segments:
             return []
