@@ -174,6 +174,6 @@ class BrokerLogView:
         """As `BrokerLog.offset_for_timestamp`."""
         return self._log.offset_for_timestamp(timestamp_ms, end_offset=end_offset)
 
-    def cut_offsets(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
-        """As `BrokerLog.cut_offsets`."""
-        return self._log.cut_offsets(start_offset, end_offset, piece_bytes=piece_bytes)
+    def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
+        """As `BrokerLog.split_points`."""
+        return self._log.split_points(start_offset, end_offset, piece_bytes=piece_bytes)

@@ -61,7 +61,7 @@ def maybe_rewrite(
 
     partition = manager.partition(TRANSACTION_STATE)
     with partition.leading_locked() as log:
-        state = log.cut(log.state())
+        state = log.discard_unrecorded(log.state())
         appender = LogAppender(log, state, now_ms=now_ms)
         appender.begin_segment()
         rest = iter(ids.values())

@@ -189,7 +189,7 @@ class Coordinator:
     ) -> bool:
         """Place, prepare, flip, complete; whether it is complete. No commit is pending."""
         _, log, state = self._ready([*by_partition, COMMITS])[COMMITS]
-        number, time_ms = log.cut(state).log_end_offset, self._now_ms()
+        number, time_ms = log.discard_unrecorded(state).log_end_offset, self._now_ms()
         states = {
             tp: self._place(tp, staged, number, time_ms, job.overwrite)
             for tp, staged in by_partition.items()
@@ -564,7 +564,7 @@ class Coordinator:
     ) -> Prepared:
         """Put PrepareCommit and CompleteCommit behind the end of __transaction_state."""
         with self._transaction_state.leading_locked() as log:
-            state = log.cut(log.state())
+            state = log.discard_unrecorded(log.state())
             now_ms = self._now_ms()
             appender = LogAppender(log, state, now_ms=now_ms)
             prepare = TransactionValue(PREPARE_COMMIT, job.sequence, states, now_ms)

@@ -60,7 +60,7 @@ class LogView(Protocol):
     ) -> OffsetAndTimestamp | None:
         """The first record before `end_offset` with that time or a later one, if there is one."""
 
-    def cut_offsets(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
+    def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
         """Where to cut [start_offset, end_offset) into pieces of about so many bytes; ascending."""
 
 

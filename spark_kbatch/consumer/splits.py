@@ -78,7 +78,7 @@ def _by_bytes(
 ) -> Iterator[Piece]:
     view = views[whole.topic_partition]
     known = _known(whole, view, options)
-    cuts = view.cut_offsets(known.start, known.end, piece_bytes=PIECE_BYTES)
+    cuts = view.split_points(known.start, known.end, piece_bytes=PIECE_BYTES)
     return _cut_at(whole, cuts)
 
 

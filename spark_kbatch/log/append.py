@@ -548,7 +548,7 @@ def _append(
     # What a dead writer left behind the active segment shows in its size. Other left-overs,
     # index entries and segments, come to light only when the segment is rolled.
     if appender.is_full_for(header) or not log.is_as_recorded(state):
-        state = log.cut(state)
+        state = log.discard_unrecorded(state)
         appender = LogAppender(log, state, now_ms=now_ms)
     idempotent = header.producer_id > NO_PRODUCER_ID
     marker = None
@@ -652,7 +652,7 @@ def copy_batches(
         or not log.is_as_recorded(state)
         or not epochs
     ):
-        state = log.cut(state)
+        state = log.discard_unrecorded(state)
         epochs = read_leader_epochs(log.files, log.directory)
     epochs_after = _checked_copy(log, state, data, epochs)
     if epochs_after != epochs:

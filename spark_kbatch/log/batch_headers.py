@@ -61,7 +61,7 @@ def header_at(
         raise error.at(str(path), position) from None
 
 
-def walk_headers(
+def walk_batch_headers(
     files: Files,
     descriptor: int,
     path: Path,

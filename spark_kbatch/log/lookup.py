@@ -33,7 +33,12 @@ from typing import NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.files import Files
-from spark_kbatch.log.batch_headers import WALKED_BYTES, SegmentView, indexed_batch, walk_headers
+from spark_kbatch.log.batch_headers import (
+    WALKED_BYTES,
+    SegmentView,
+    indexed_batch,
+    walk_batch_headers,
+)
 from spark_kbatch.log.segment import INDEX_ENTRY, TIME_INDEX_ENTRY, IndexEntries, candidates
 from spark_kbatch.model import OffsetAndTimestamp
 from spark_kbatch.record.header import NO_TIMESTAMP, BatchHeader
@@ -180,7 +185,9 @@ class TimeLookup:
             if start_offset > view.base_offset:
                 indexed, _ = indexed_batch(files, descriptor, view, start_offset)
                 position = max(position, indexed)
-            for at, header in walk_headers(files, descriptor, path, position, view.size_in_bytes):
+            for at, header in walk_batch_headers(
+                files, descriptor, path, position, view.size_in_bytes
+            ):
                 if header.last_offset >= start_offset:
                     size = header.size_in_bytes
                     yield at, header, functools.partial(files.read, path, at, size)
@@ -207,7 +214,7 @@ def largest_timestamp(files: Files, view: SegmentView) -> Largest:
                 view.paths.time_index, *last,
             )  # fmt: skip
         best = _NONE
-        for _, header in walk_headers(files, descriptor, path, 0, view.size_in_bytes):
+        for _, header in walk_batch_headers(files, descriptor, path, 0, view.size_in_bytes):
             if header.max_timestamp > best.timestamp:
                 best = Largest(header.max_timestamp, header.last_offset)
         return best
@@ -237,7 +244,7 @@ def _is_largest(files: Files, descriptor: int, view: SegmentView, last: Largest)
     if header.base_offset > last.offset and not _has_batch(files, descriptor, view, last):
         return False
     inside = header.base_offset > last.offset
-    for _, header in walk_headers(files, descriptor, path, position, end):
+    for _, header in walk_batch_headers(files, descriptor, path, position, end):
         if header.max_timestamp > last.timestamp:
             return False
         inside = inside or (header.last_offset, header.max_timestamp) == (
@@ -255,7 +262,7 @@ def _position_of(files: Files, descriptor: int, view: SegmentView, wanted: Large
     """Where the batch lies whose last offset and largest time these are."""
     path, end = view.paths.log, view.size_in_bytes
     position, _ = indexed_batch(files, descriptor, view, wanted.offset)
-    for at, header in walk_headers(files, descriptor, path, position, end):
+    for at, header in walk_batch_headers(files, descriptor, path, position, end):
         if header.last_offset >= wanted.offset:
             return at if (header.max_timestamp, header.last_offset) == wanted else None
     return None
@@ -282,7 +289,7 @@ def _position_before(files: Files, descriptor: int, view: SegmentView, timestamp
 # Split points.
 
 
-def cut_offsets(
+def split_points(
     files: Files, segments: Segments, start_offset: int, end_offset: int, piece_bytes: int
 ) -> list[int]:
     """Cuts within (start_offset, end_offset), ascending; none where the range has no more bytes.
@@ -295,12 +302,12 @@ def cut_offsets(
     if start_offset >= end_offset or last < first:
         return []
     try:
-        return _cut(files, segments, first, last, (start_offset, end_offset), piece_bytes)
+        return _split(files, segments, first, last, (start_offset, end_offset), piece_bytes)
     except FileNotFoundError:
         return []  # deleted since; what that means is seen when the range is read
 
 
-def _cut(
+def _split(
     files: Files,
     segments: Segments,
     first: int,
@@ -308,39 +315,39 @@ def _cut(
     edges: tuple[int, int],
     piece_bytes: int,
 ) -> list[int]:
-    """As `cut_offsets`, of a range that lies in the segments from `first` to `last`."""
+    """As `split_points`, of a range that lies in the segments from `first` to `last`."""
     start_offset, end_offset = edges
     sizes = segments.sizes_of(first, last + 1)
     if sum(sizes) <= piece_bytes:
         return []
-    begin = _position(files, segments.view(first), start_offset)
+    begin = _indexed_position(files, segments.view(first), start_offset)
     end, last_view = sizes[-1], segments.view(last)
     if end_offset < last_view.next_offset:
-        end = _position(files, last_view, end_offset)
+        end = _indexed_position(files, last_view, end_offset)
     ends, total = [], -begin  # of each segment, in bytes from the range's begin
     for size in sizes[:-1]:
         total += size
         ends.append(total)
     ends.append(total + end)
     pieces = -(-ends[-1] // piece_bytes)
-    cuts: list[int] = []
+    points: list[int] = []
     for piece in range(1, pieces):
         target = ends[-1] * piece // pieces
         at = bisect.bisect_right(ends, target)
         position = target - (ends[at - 1] if at else -begin)
-        offset = _offset_behind(files, segments.view(first + at), position)
-        if (cuts[-1] if cuts else start_offset) < offset < end_offset:
-            cuts.append(offset)
-    return cuts
+        offset = _offset_after(files, segments.view(first + at), position)
+        if (points[-1] if points else start_offset) < offset < end_offset:
+            points.append(offset)
+    return points
 
 
-def _position(files: Files, view: SegmentView, offset: int) -> int:
+def _indexed_position(files: Files, view: SegmentView, offset: int) -> int:
     """About where an offset lies: the last indexed position up to it."""
     _, position = next(candidates(files, view.paths, view.base_offset, offset, view.index_size))
     return min(position, view.size_in_bytes)
 
 
-def _offset_behind(files: Files, view: SegmentView, position: int) -> int:
+def _offset_after(files: Files, view: SegmentView, position: int) -> int:
     """The offset behind the first indexed batch at or behind `position`; else behind the segment."""
     try:
         with files.opened(view.paths.offset_index) as descriptor:

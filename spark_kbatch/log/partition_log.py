@@ -6,7 +6,7 @@ who holds the partition's lock writes that state, or does not. `appending` does 
 
     log = PartitionLog(files, directory, TopicPartition("events", 0), TopicConfig())
     state = log.state()
-    state = log.cut(state)                      # what a dead writer left past the recorded ends
+    state = log.discard_unrecorded(state)                      # what a dead writer left past the recorded ends
     appender = LogAppender(log, state, now_ms=now_ms)
     appender.append(batches)                    # invisible
     log.write_state(appender.finish(flush=True), flush=True)        # visible
@@ -39,7 +39,7 @@ from spark_kbatch.log.batch_headers import (
     header_at,
     indexed_batch,
     too_short,
-    walk_headers,
+    walk_batch_headers,
 )
 from spark_kbatch.log.checkpoints import (
     LEADER_EPOCHS,
@@ -48,7 +48,7 @@ from spark_kbatch.log.checkpoints import (
     partition_metadata,
 )
 from spark_kbatch.log.epochs import LeaderEpochCache
-from spark_kbatch.log.lookup import Largest, Segments, TimeLookup, cut_offsets
+from spark_kbatch.log.lookup import Largest, Segments, TimeLookup, split_points
 from spark_kbatch.log.producers import saved as saved_producers
 from spark_kbatch.log.producers.manager import LogProducers
 from spark_kbatch.log.producers.replay import AbortedSearch
@@ -120,7 +120,7 @@ class PartitionLog:
         self._checked: tuple[LogState | None, LogState | None] = (None, None)
         self.producers = LogProducers(self)
         self._aborted = AbortedSearch(files)
-        self._is_swept = False  # whether `cut` has looked at all segments
+        self._is_swept = False  # whether `discard_unrecorded` has looked at all segments
 
     def create(self, topic_id: str) -> None:
         """Make the directory of an empty log, on disk on return; what was there is removed."""
@@ -378,19 +378,19 @@ class PartitionLog:
         largest = Largest(state.max_timestamp, state.max_timestamp_offset)
         return Segments(bases, lambda at: self._view(state, bases, at), largest)
 
-    def cut_offsets(
+    def split_points(
         self, state: LogState, start_offset: int, end_offset: int, *, piece_bytes: int
     ) -> list[int]:
-        """Where to cut a range into pieces of about `piece_bytes`; as `lookup.cut_offsets`."""
+        """Where to cut a range into pieces of about `piece_bytes`; as `lookup.split_points`."""
         bases = self._whole_segments(state)
         segments = Segments(
             bases,
             lambda at: self._view(state, bases, at),
             sizes=lambda first, stop: self._sizes(state, bases[first:stop]),
         )
-        return cut_offsets(self.files, segments, start_offset, end_offset, piece_bytes)
+        return split_points(self.files, segments, start_offset, end_offset, piece_bytes)
 
-    def cut(self, state: LogState, *, thorough: bool = False) -> LogState:
+    def discard_unrecorded(self, state: LogState, *, thorough: bool = False) -> LogState:
         """Remove what lies past the recorded ends, after a look at what may have been lost.
 
         The caller holds the partition's lock, and goes on from the state that is returned.
@@ -405,8 +405,8 @@ class PartitionLog:
         """
         try:
             if self._is_swept and not thorough and recovery.is_clean(self, state):
-                return recovery.cut_active(self, state)
-            state = recovery.cut(self, state)
+                return recovery.discard_unrecorded_in_active(self, state)
+            state = recovery.discard_unrecorded(self, state)
             self._is_swept = True
             return state
         except FileNotFoundError as error:
@@ -461,7 +461,7 @@ class PartitionLog:
             and (active == end or not self.files.holds(self.directory, first_made_name(end)))
         )
 
-    def headers(
+    def batch_headers(
         self, base: int, position: int, end_position: int, *, messages_together: bool = False
     ) -> Iterator[tuple[int, BatchHeader]]:
         """The batches of a segment from one to an end, as (position, header).
@@ -473,7 +473,7 @@ class PartitionLog:
         """
         path = segment_paths(self.directory, base).log
         with self.files.opened(path) as descriptor:
-            yield from walk_headers(
+            yield from walk_batch_headers(
                 self.files, descriptor, path, position, end_position,
                 messages_together=messages_together,
             )  # fmt: skip

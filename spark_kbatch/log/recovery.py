@@ -51,7 +51,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.files import Files
-from spark_kbatch.log.batch_headers import SegmentView, indexed_batch, too_short, walk_headers
+from spark_kbatch.log.batch_headers import SegmentView, indexed_batch, too_short, walk_batch_headers
 from spark_kbatch.log.checkpoints import LEADER_EPOCHS, read_leader_epochs, write_leader_epochs
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.producers import saved as saved_producers
@@ -98,7 +98,7 @@ def checked(log: PartitionLog, state: LogState, from_offset: int) -> LogState:
     return lowered(log, state, *found[:3])
 
 
-def cut(log: PartitionLog, state: LogState) -> LogState:
+def discard_unrecorded(log: PartitionLog, state: LogState) -> LogState:
     """What the next writer does before it writes; the state from which it goes on.
 
     The caller holds the partition's lock, and no decided commit waits for its flip here. Indexes and
@@ -118,7 +118,7 @@ def cut(log: PartitionLog, state: LogState) -> LogState:
         if name[:21] > last and name[20:].endswith(_SEGMENT_FILES):
             if base_offset_of(f"{name[:20]}.log") is not None:
                 files.remove(directory / name)
-    return cut_active(log, state)
+    return discard_unrecorded_in_active(log, state)
 
 
 def is_clean(log: PartitionLog, state: LogState) -> bool:
@@ -138,7 +138,7 @@ def is_clean(log: PartitionLog, state: LogState) -> bool:
     )
 
 
-def cut_active(log: PartitionLog, state: LogState) -> LogState:
+def discard_unrecorded_in_active(log: PartitionLog, state: LogState) -> LogState:
     """Cut what lies past the recorded ends in the active segment, and epochs; the same state."""
     files, directory = log.files, log.directory
     for path, size in _recorded_sizes(directory, state):
@@ -314,7 +314,7 @@ def first_damage(
                         raise
                     return Damage(from_offset, 0, from_offset, error)
             try:
-                for at, header in walk_headers(files, descriptor, path, position, size):
+                for at, header in walk_batch_headers(files, descriptor, path, position, size):
                     position = at
                     header = _ensure_holds(files, path, at, header, expected, view)
                     position, expected = at + header.size_in_bytes, header.next_offset
@@ -340,7 +340,7 @@ def _position_of(
         position, header = indexed_batch(
             files, descriptor, view._replace(size_in_bytes=size), offset - 1
         )
-        for at, header in walk_headers(files, descriptor, path, position, size):
+        for at, header in walk_batch_headers(files, descriptor, path, position, size):
             if header.last_offset >= offset:
                 return at, header.base_offset
             if header.next_offset == offset:
@@ -397,7 +397,9 @@ def index(files: Files, view: SegmentView, indexer: SegmentIndexer, *, rolled: b
     path, base = view.paths.log, view.base_offset
     if view.size_in_bytes:
         with files.opened(path) as descriptor:
-            for position, header in walk_headers(files, descriptor, path, 0, view.size_in_bytes):
+            for position, header in walk_batch_headers(
+                files, descriptor, path, 0, view.size_in_bytes
+            ):
                 if not 0 <= header.last_offset - base <= RELATIVE_OFFSET_MAX:
                     raise CorruptRecordError(
                         "base offset", path=str(path), position=position,
@@ -433,7 +435,7 @@ def epochs_of(
         path, size = view.paths.log, view.size_in_bytes
         try:
             with files.opened(path) as descriptor:
-                for _, header in walk_headers(files, descriptor, path, 0, size):
+                for _, header in walk_batch_headers(files, descriptor, path, 0, size):
                     epoch = header.partition_leader_epoch
                     if epoch < 0:
                         continue  # formats without

@@ -108,7 +108,7 @@ class LogRepair:
         self._check_metadata(topic_id)
         if not self._dry_run:
             with contextlib.suppress(KafkaStorageError, CorruptRecordError):  # Said before.
-                state = self._log.cut(state, thorough=True)
+                state = self._log.discard_unrecorded(state, thorough=True)
         return RepairReport(
             self._log.topic_partition,
             state.log_start_offset,
@@ -183,7 +183,7 @@ class LogRepair:
             f"{segment_paths(directory, damage.base_offset).log} is shorter than recorded: the log "
             f"ends at offset {after.log_end_offset} instead of {state.log_end_offset}",
             partial(log.write_state, after, flush=True),
-            partial(log.cut, after, thorough=True),
+            partial(log.discard_unrecorded, after, thorough=True),
         )
         return after
 

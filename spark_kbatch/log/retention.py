@@ -118,7 +118,9 @@ def delete_segments(log: PartitionLog, bases: Iterable[int], *, now_ms: int) -> 
 def _carry_out(log: PartitionLog, state: LogState, planned: Deletion, now_ms: int) -> Deletion:
     files = log.files
     if state.segment_base_offset in planned.segments:
-        state = log.cut(state)  # A dead writer may have left a segment where the new one begins.
+        state = log.discard_unrecorded(
+            state
+        )  # A dead writer may have left a segment where the new one begins.
     after = state._replace(
         log_start_offset=planned.log_start_offset,
         last_stable_offset=max(state.last_stable_offset, planned.log_start_offset),
@@ -224,7 +226,7 @@ def _is_older(segment: _Segment, log: PartitionLog, state: LogState, oldest_ms: 
             return False
         # The index has no checksum, and what is deleted does not come back: the batches must agree.
         (size,) = log.sizes(state, [segment.base_offset])
-        for _, header in log.headers(segment.base_offset, 0, size, messages_together=True):
+        for _, header in log.batch_headers(segment.base_offset, 0, size, messages_together=True):
             newest = max(newest, header.max_timestamp)
     except CorruptRecordError as error:
         logger.warning(

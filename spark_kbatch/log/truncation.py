@@ -11,7 +11,7 @@ truncateTo.
 
 from __future__ import annotations
 
-from spark_kbatch.log.batch_headers import indexed_batch, walk_headers
+from spark_kbatch.log.batch_headers import indexed_batch, walk_batch_headers
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.recovery import lowered, readable_epochs, views_from
 from spark_kbatch.log.retention import delete_segments
@@ -39,7 +39,7 @@ def truncate_to(log: PartitionLog, state: LogState, offset: int, *, now_ms: int)
     # A transaction whose marker is cut off is open again.
     after = after._replace(last_stable_offset=log.producers.last_stable_offset(after, now_ms))
     log.write_state(after, flush=True)
-    log.cut(after)
+    log.discard_unrecorded(after)
     return after
 
 
@@ -65,7 +65,7 @@ def truncate_fully_and_start_at(
     after = _with_epoch(log, emptied)
     log.forget_batches()
     log.write_state(after, flush=True)
-    log.cut(after)
+    log.discard_unrecorded(after)
     for path in segment_paths(log.directory, offset):
         log.files.write(path, 0, b"")
     delete_segments(log, [base for base in log.segments(after) if base < offset], now_ms=now_ms)
@@ -79,7 +79,7 @@ def _state_before(log: PartitionLog, state: LogState, bases: list[int], offset: 
     with log.files.opened(path) as descriptor:
         # From a batch before the one that is looked for, which may not say itself where it begins.
         first, _ = indexed_batch(log.files, descriptor, segment, offset - 1)
-        for position, header in walk_headers(
+        for position, header in walk_batch_headers(
             log.files, descriptor, path, first, segment.size_in_bytes
         ):
             if header.last_offset >= offset:
@@ -94,7 +94,7 @@ def _state_before(log: PartitionLog, state: LogState, bases: list[int], offset: 
 
 
 def _with_epoch(log: PartitionLog, state: LogState) -> LogState:
-    """The state with the last of the leader epochs that `cut` keeps."""
+    """The state with the last of the leader epochs that `discard_unrecorded` keeps."""
     epochs = readable_epochs(log.files, log.directory)
     kept = [epoch for epoch, start in epochs if start <= state.log_end_offset]
     return state._replace(leader_epoch=kept[-1] if kept else state.leader_epoch)

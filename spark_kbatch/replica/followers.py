@@ -55,7 +55,7 @@ class ReplicaFetcher:
         except (OSError, KBatchError) as error:
             raise LeaderError(error) from error
         while True:
-            state = follower.cut(state)
+            state = follower.discard_unrecorded(state)
             ours = LeaderEpochCache.read(follower.files, follower.directory)
             if ours.latest_epoch < 0:
                 # It has had no batch with one: what was committed is the same in all logs.

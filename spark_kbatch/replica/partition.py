@@ -143,7 +143,11 @@ class Partition(PartitionView):
         """
         if self.only_log is not None:
             log = self.only_log
-            return {self.replicas[0]: place(Replica(self.replicas[0], log, log.cut(log.state())))}
+            return {
+                self.replicas[0]: place(
+                    Replica(self.replicas[0], log, log.discard_unrecorded(log.state()))
+                )
+            }
         led = self._ready()
         for _ in self.replicas:
             placed = self._placed_locked(led, place)
@@ -176,7 +180,7 @@ class Partition(PartitionView):
     def _in_step_locked(self, node_id: int, led: Leadership) -> Replica:
         """A member of the ISR, cut to its end, in the leader's epoch."""
         log = self._log_of(node_id)
-        state = log.cut(log.state())
+        state = log.discard_unrecorded(log.state())
         if state.leader_epoch < led.state.leader_epoch:
             epochs = LeaderEpochCache.read(log.files, log.directory)
             epochs.assign(led.state.leader_epoch, state.log_end_offset)
@@ -297,7 +301,7 @@ class Partition(PartitionView):
                     log = self._log_of(state.leader)
                     if not log.is_as_recorded(log_state):
                         recorded = read_state(log.files, log.directory).log_end_offset
-                        log_state = log.cut(log_state)
+                        log_state = log.discard_unrecorded(log_state)
                         if log_state.log_end_offset < recorded and any(self._alive(state)):
                             # What was not flushed is gone here, and others may have it.
                             state = self._elect_locked(state)
@@ -413,7 +417,7 @@ class Partition(PartitionView):
         """Begin the leader epoch in the leader's log, where that has not been done."""
         log = self._log_of(state.leader)
         if log_state.leader_epoch < state.leader_epoch:
-            log_state = log.cut(log_state)
+            log_state = log.discard_unrecorded(log_state)
             epochs = LeaderEpochCache.read(log.files, log.directory)
             epochs.assign(state.leader_epoch, log_state.log_end_offset)
             log_state = log_state._replace(

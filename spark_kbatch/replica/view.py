@@ -277,6 +277,8 @@ class StateView:
         """As `PartitionLog.offset_for_timestamp`."""
         return self._log.offset_for_timestamp(self._state, timestamp_ms, end_offset=end_offset)
 
-    def cut_offsets(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
-        """As `PartitionLog.cut_offsets`."""
-        return self._log.cut_offsets(self._state, start_offset, end_offset, piece_bytes=piece_bytes)
+    def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
+        """As `PartitionLog.split_points`."""
+        return self._log.split_points(
+            self._state, start_offset, end_offset, piece_bytes=piece_bytes
+        )

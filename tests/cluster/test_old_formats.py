@@ -418,7 +418,7 @@ def test_headers_of_a_segment_are_those_of_its_entries(tmp_path: Path, together:
     a_job(cluster, rows, topic="events", compression_type="gzip")
     log, data = cluster.manager.log(EVENTS), log_bytes(cluster)
 
-    found = list(log.headers(0, 0, len(data), messages_together=together))
+    found = list(log.batch_headers(0, 0, len(data), messages_together=together))
 
     entries = [header for entry in entries_of(data) for _, header in walk(entry)]
     headers = [header for _, header in found]

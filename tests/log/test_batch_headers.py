@@ -12,7 +12,7 @@ import pytest
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.log import batch_headers
-from spark_kbatch.log.batch_headers import walk_headers
+from spark_kbatch.log.batch_headers import walk_batch_headers
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import INDEX_ENTRY, IndexEntries, candidates, segment_paths
 from spark_kbatch.model import ReadRange
@@ -148,7 +148,7 @@ def test_walking_finds_every_batch(tmp_path: Path, value_bytes: int) -> None:
     path = segment_paths(log.directory, 0).log
     data = path.read_bytes()
     with Files().opened(path) as descriptor:
-        found = list(walk_headers(Files(), descriptor, path, 0, len(data)))
+        found = list(walk_batch_headers(Files(), descriptor, path, 0, len(data)))
     assert [header.base_offset for _, header in found] == list(range(len(found)))
     sizes = [len(batch) for batch in reference.split_batches(data)]
     assert [position for position, _ in found] == [sum(sizes[:at]) for at in range(len(sizes))]
@@ -160,9 +160,9 @@ def test_walking_ends_with_an_error_where_a_batch_is_cut(log: PartitionLog) -> N
     with Files().opened(path) as descriptor:
         for short in (1, 60, 100):
             with pytest.raises(CorruptRecordError, match=str(path)):
-                list(walk_headers(Files(), descriptor, path, 0, size - short))
+                list(walk_batch_headers(Files(), descriptor, path, 0, size - short))
         with pytest.raises(KafkaStorageError, match=f"{path} has {size} bytes"):
-            list(walk_headers(Files(), descriptor, path, 0, size + 1))
+            list(walk_batch_headers(Files(), descriptor, path, 0, size + 1))
 
 
 def test_a_segment_list_is_read_again_only_when_the_directory_or_the_state_changed(

@@ -149,7 +149,7 @@ def test_an_index_is_made_up_to_a_damaged_batch(written: PartitionLog, tmp_path:
     base = log.state().segment_base_offset
     paths = segment_paths(log.directory, base)
     data = bytearray(paths.log.read_bytes())
-    last = [position for position, _ in log.headers(base, 0, len(data))][-1]
+    last = [position for position, _ in log.batch_headers(base, 0, len(data))][-1]
     data[last] ^= 0x80
     paths.log.write_bytes(data)
     paths.time_index.unlink()
@@ -223,7 +223,7 @@ def look_up_times(log: PartitionLog) -> None:
 
 def plan(log: PartitionLog) -> None:
     state = log.state()
-    log.cut_offsets(state, 0, state.high_watermark, piece_bytes=200)
+    log.split_points(state, 0, state.high_watermark, piece_bytes=200)
 
 
 def append(log: PartitionLog) -> None:

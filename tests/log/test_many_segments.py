@@ -103,7 +103,7 @@ def test_placing_a_commit_costs_the_same_with_ten_times_the_segments(
         directory = Path(shutil.copytree(source, tmp_path / str(count)))
         log, files = counted(directory, ONE_EACH)
         for number in range(4):
-            appender = LogAppender(log, log.cut(log.state()), now_ms=0)
+            appender = LogAppender(log, log.discard_unrecorded(log.state()), now_ms=0)
             appender.append(bytearray(BATCH * 2))
             log.write_state(appender.finish(flush=True), flush=True)
             if number == 0:
@@ -120,7 +120,7 @@ def test_a_plan_asks_for_the_size_of_each_segment_and_opens_few(
         log, files = counted(directory, ONE_EACH)
         state = log.state()
         files.taken()
-        cuts = log.cut_offsets(state, 0, state.high_watermark, piece_bytes=count // 4 * len(BATCH))
+        cuts = log.split_points(state, 0, state.high_watermark, piece_bytes=count // 4 * len(BATCH))
         calls, listed = files.taken()
         assert 2 <= len(cuts) <= 5
         assert calls <= count + 10 * len(cuts)
@@ -132,14 +132,14 @@ def test_a_plan_asks_for_the_size_of_each_segment_and_opens_few(
 
 def append_some(log: PartitionLog) -> None:
     """As a commit is placed that nobody decides."""
-    appender = LogAppender(log, log.cut(log.state()), now_ms=0)
+    appender = LogAppender(log, log.discard_unrecorded(log.state()), now_ms=0)
     appender.append(bytearray(BATCH * 8))
     appender.finish(flush=True)
 
 
 def roll_at_once(log: PartitionLog) -> None:
     """As an overwrite is placed."""
-    appender = LogAppender(log, log.cut(log.state()), now_ms=0)
+    appender = LogAppender(log, log.discard_unrecorded(log.state()), now_ms=0)
     appender.begin_segment()
     appender.append(bytearray(BATCH * 5))
     appender.finish(flush=True)
@@ -148,7 +148,7 @@ def roll_at_once(log: PartitionLog) -> None:
 def adopt(log: PartitionLog) -> None:
     staged = log.directory.parent / "staged"
     staged.write_bytes(BATCH * 2)
-    appender = LogAppender(log, log.cut(log.state()), now_ms=0)
+    appender = LogAppender(log, log.discard_unrecorded(log.state()), now_ms=0)
     appender.adopt(staged, 2 * len(BATCH))
     appender.append(bytearray(BATCH * 3))
     appender.finish(flush=True)
@@ -161,7 +161,7 @@ def append_and_show(log: PartitionLog) -> None:
 
 def cut_what_is_left(log: PartitionLog) -> None:
     append_some(PartitionLog(Files(), log.directory, PARTITION, FEW_EACH))
-    log.cut(log.state())
+    log.discard_unrecorded(log.state())
 
 
 def expire(log: PartitionLog) -> None:
@@ -206,7 +206,7 @@ def test_a_log_that_is_open_goes_on_soundly_after_a_writer_died_at_any_step(
     for at in range(len(counting.steps) + 1):
         directory = Path(shutil.copytree(log.directory, tmp_path / f"dies at {at}"))
         survivor = PartitionLog(Files(), directory, PARTITION, FEW_EACH)
-        survivor.cut(survivor.state())
+        survivor.discard_unrecorded(survivor.state())
         fault = Fault(at=at, error=errno.EIO, lasting=True)
         try:
             way(PartitionLog(FaultyFiles(fault), directory, PARTITION, FEW_EACH))

@@ -193,7 +193,7 @@ def test_what_is_not_whole_batches_is_refused_and_the_log_stays_as_it_was(
         Appends(log, tmp_path).run([builders.batch(), damage(builders.batch())], how)
 
     assert read_all(log) == before
-    log.cut(log.state())
+    log.discard_unrecorded(log.state())
     append(log, builders.batch())
     ensure_sound(log)
 
@@ -392,7 +392,7 @@ def test_the_next_writer_cuts_what_lies_past_the_recorded_ends(
     for ending in (".snapshot", ".txnindex"):
         (log.directory / f"00000000000000000040{ending}").write_bytes(b"a dead writer's")
 
-    log.cut(log.state())
+    log.discard_unrecorded(log.state())
     assert {path.name: path.read_bytes() for path in log.directory.iterdir()} == before
     append(log, builders.batch())
     ensure_sound(log)
@@ -406,7 +406,7 @@ def test_rolling_over_what_a_dead_writer_left_keeps_nothing_of_it(tmp_path: Path
         dead.append(bytearray(builders.batch()))
     dead.finish(flush=False)  # and its state is never written
 
-    log.cut(log.state())
+    log.discard_unrecorded(log.state())
     append(log, builders.batch(n=1))
     assert [record.offset for record in read_all(log)] == [0, 1, 2, 3]
     ensure_sound(log)
@@ -547,7 +547,7 @@ def test_a_damaged_leader_epoch_checkpoint_is_named_and_made_again_by_the_next_w
 
     assert f"{path} is " in caplog.text
     writer = PartitionLog(log.files, log.directory, log.topic_partition, log.config)
-    writer.cut(writer.state())
+    writer.discard_unrecorded(writer.state())
     assert path.read_text() == "0\n1\n0 0\n"
     assert read_all(writer) == before
 

@@ -234,7 +234,7 @@ def test_a_log_that_was_cut_back_is_looked_at_anew(tmp_path: Path) -> None:
     append_to(log, Sent(3, 0, 1, 1))
     back = before._replace(sequence=log.state().sequence + 1)
     log.write_state(back, flush=False)
-    log.cut(back)
+    log.discard_unrecorded(back)
     assert append_to(log, Sent(3, 0, 1, 1)) == ("appended", 1)
 
 

@@ -78,7 +78,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 def write(log: PartitionLog) -> None:
     """What every writer does: cut, then append."""
-    state = log.cut(log.state())
+    state = log.discard_unrecorded(log.state())
     appender = LogAppender(log, state, now_ms=0)
     appender.append(bytearray(BATCH))
     log.write_state(appender.finish(flush=False), flush=False)
@@ -312,7 +312,7 @@ def test_for_every_cut_of_the_active_segment_exactly_the_whole_batches_before_it
         path.write_bytes(data[:size])
         again = reopened(reboot(log), FaultyFiles())  # which does not wait for the disk
         assert again.state().log_end_offset == kept, f"a reader, cut at {size}"
-        state = again.cut(again.state())
+        state = again.discard_unrecorded(again.state())
         assert state.log_end_offset == state.high_watermark == kept, f"cut at {size}"
         again.write_state(state._replace(sequence=state.sequence + 1), flush=False)
         ensure_sound(again)
@@ -350,7 +350,7 @@ def test_what_was_flushed_is_never_cut_whatever_lies_in_it(log: PartitionLog) ->
 def test_where_everything_holds_nothing_changes_but_the_boot(log: PartitionLog) -> None:
     log = reboot(log)
     before, state = contents(log.directory), read_state(Files(), log.directory)
-    assert log.cut(log.state()) == state._replace(boot_id=boot_id())
+    assert log.discard_unrecorded(log.state()) == state._replace(boot_id=boot_id())
     assert contents(log.directory) == before
 
 
@@ -404,7 +404,7 @@ def test_a_rebuilt_index_has_the_bytes_that_the_appender_wrote(log: PartitionLog
     before = contents(log.directory)
     for path in log.directory.glob("*index"):
         path.unlink()
-    log.cut(log.state())
+    log.discard_unrecorded(log.state())
     assert contents(log.directory) == before
 
 
@@ -416,7 +416,7 @@ def test_leader_epochs_are_rebuilt_from_the_batches(tmp_path: Path) -> None:
     log.write_state(appender.finish(flush=False), flush=False)
     path = log.directory / "leader-epoch-checkpoint"
     path.unlink()
-    log.cut(log.state())
+    log.discard_unrecorded(log.state())
     assert path.read_text() == f"0\n2\n0 0\n3 {state.log_end_offset}\n"
 
 
@@ -467,7 +467,7 @@ def test_a_power_loss_takes_nothing_that_was_flushed_and_leaves_whole_batches(
     written: list[Record] = []
     flushed = 0
     for number, (batches, flush) in enumerate(commits):
-        state = log.cut(log.state())
+        state = log.discard_unrecorded(log.state())
         appender = LogAppender(log, state, now_ms=0)
         for _ in range(batches):
             appender.append(bytearray(builders.batch(n=2, value_bytes=20, seed=number)))

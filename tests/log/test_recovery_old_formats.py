@@ -59,7 +59,7 @@ def test_where_everything_holds_nothing_changes(log: PartitionLog) -> None:
     before = contents(log.directory)
     set_state(log, boot_id=ANOTHER_BOOT)
     again = reopened(log)
-    assert again.cut(again.state()).log_end_offset == 9 * COUNT
+    assert again.discard_unrecorded(again.state()).log_end_offset == 9 * COUNT
     after = contents(log.directory)
     assert {name: after[name] for name in after if name != "kbatch.state"} == {
         name: before[name] for name in before if name != "kbatch.state"
@@ -79,7 +79,7 @@ def test_for_every_cut_of_the_active_segment_what_is_whole_is_kept(log: Partitio
         again = reopened(log, FaultyFiles())
         found = records(again)
         assert found == whole[: len(found)]
-        kept = again.cut(again.state())
+        kept = again.discard_unrecorded(again.state())
         assert kept.log_end_offset == len(found)
         assert kept.segment_size <= size
         ends.add(len(found))

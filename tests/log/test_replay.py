@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.files import Files
-from spark_kbatch.log.producers.replay import AbortedSearch, Place, Rebuilt, rebuild
+from spark_kbatch.log.producers.replay import AbortedSearch, BatchPosition, Rebuilt, rebuild
 from spark_kbatch.log.producers.snapshot import pack, snapshot_path, write_snapshot
 from spark_kbatch.log.producers.state import PRODUCER_ID_EXPIRATION_MS, ProducerEntry
 from spark_kbatch.log.segment import SegmentExtent
@@ -121,7 +121,7 @@ def test_a_search_finds_the_aborted_transactions_of_every_range(
             first, last = sorted(data.draw(st.sampled_from(range(len(batches)))) for _ in range(2))
             start, end = batches[first].base_offset, batches[last].next_offset
             found = search.between(
-                extents, start, place_of(extents, history, first), end, history.end_offset
+                extents, start, position_of(extents, history, first), end, history.end_offset
             )
             assert dropped(history, range(first, last + 1), found) == {
                 index
@@ -130,11 +130,11 @@ def test_a_search_finds_the_aborted_transactions_of_every_range(
             }
 
 
-def place_of(extents: list[SegmentExtent], history: History, index: int) -> Place:
+def position_of(extents: list[SegmentExtent], history: History, index: int) -> BatchPosition:
     offset = history.written[index].base_offset
     base = max(extent.base_offset for extent in extents if extent.base_offset <= offset)
     before = (one for one in history.written[:index] if one.base_offset >= base)
-    return Place(base, sum(len(one.data) for one in before))
+    return BatchPosition(base, sum(len(one.data) for one in before))
 
 
 def dropped(history: History, indexes: range, aborted: list[AbortedTransaction]) -> set[int]:
@@ -156,7 +156,7 @@ def test_a_search_goes_on_where_the_log_has_grown_and_rolled(tmp_path: Path) -> 
     history = History()
     history.append(1, transactional=True)
     history.end(1, abort=True)
-    search, start = AbortedSearch(Files()), Place(0, 0)
+    search, start = AbortedSearch(Files()), BatchPosition(0, 0)
     first = AbortedTransaction(1, 0, 1)
     assert search.between(history.segments(tmp_path), 0, start, 2, 2) == [first]
     history.append(1, transactional=True)
@@ -184,7 +184,7 @@ def test_who_reads_on_does_not_search_twice(tmp_path: Path) -> None:
     files = CountingFiles()
     search = AbortedSearch(files)
     for index, batch in enumerate(history.written[:50]):
-        at = place_of(extents, history, index)
+        at = position_of(extents, history, index)
         (found,) = search.between(extents, batch.base_offset, at, batch.next_offset, 5001)
         assert (found.producer_id, found.last_offset) == (1, 5000)
     whole = extents[0].size_in_bytes // 8192 + 1
@@ -328,7 +328,7 @@ def test_damage_raises_or_lies_in_what_is_not_read(tmp_path: Path, cut: bool) ->
 
 def aborted_or_error(extent: SegmentExtent) -> list[AbortedTransaction] | CorruptRecordError:
     try:
-        AbortedSearch(Files()).between([extent], 0, Place(0, 0), 5, 5)
+        AbortedSearch(Files()).between([extent], 0, BatchPosition(0, 0), 5, 5)
         return rebuilt_from(extent.path.parent, [extent]).aborted
     except CorruptRecordError as error:
         return error

@@ -354,7 +354,7 @@ def test_a_kill_at_any_step_loses_nothing_and_is_finished_by_the_next_run(
         assert offsets(log) == list(range(log.state().log_start_offset, 5)), message
 
         # A writer may come first; then the next run.
-        log.cut(log.state())
+        log.discard_unrecorded(log.state())
         append(log, a_batch(NOW + DAY))
         assert offsets(log)[-1] == 5, message
         work(log)

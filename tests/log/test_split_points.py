@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_kbatch.files import Files
 from spark_kbatch.log.batch_headers import SegmentView
-from spark_kbatch.log.lookup import Segments, cut_offsets
+from spark_kbatch.log.lookup import Segments, split_points
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_paths
 from spark_kbatch.log.state import LogState
@@ -39,7 +39,7 @@ def cut(log: PartitionLog, state: LogState, start: int, end: int, pieces: float)
     """Into as many pieces as that, if all offsets take the same room."""
     batch_bytes = log.size_in_bytes(state) // BATCHES
     room = (end - start) / RECORDS * batch_bytes
-    return log.cut_offsets(state, start, end, piece_bytes=int(room / pieces * 1.1) + 1)
+    return log.split_points(state, start, end, piece_bytes=int(room / pieces * 1.1) + 1)
 
 
 @given(
@@ -71,8 +71,8 @@ def test_pieces_take_about_as_many_bytes_each(
 
 def test_a_range_that_is_small_enough_is_not_cut(log: PartitionLog) -> None:
     state = log.state()
-    assert log.cut_offsets(state, 0, 300, piece_bytes=log.size_in_bytes(state)) == []
-    assert log.cut_offsets(state, 100, 100, piece_bytes=1) == []
+    assert log.split_points(state, 0, 300, piece_bytes=log.size_in_bytes(state)) == []
+    assert log.split_points(state, 100, 100, piece_bytes=1) == []
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_damaged_index_makes_worse_cuts_and_no_wrong_ones(tmp_path: Path, inde
         else:
             path.unlink()
     end = state.log_end_offset
-    cuts = made.cut_offsets(state, 3, end, piece_bytes=1 << 19)
+    cuts = made.split_points(state, 3, end, piece_bytes=1 << 19)
 
     assert all(a < b for a, b in itertools.pairwise([3, *cuts, end]))
 
@@ -105,4 +105,4 @@ def test_a_segment_that_is_deleted_meanwhile_makes_no_cuts() -> None:
     def deleted(at: int) -> SegmentView:
         raise FileNotFoundError(at)
 
-    assert cut_offsets(Files(), Segments([0, 10], deleted), 0, 20, 1) == []
+    assert split_points(Files(), Segments([0, 10], deleted), 0, 20, 1) == []

@@ -34,7 +34,7 @@ class ALog:
                 return OffsetAndTimestamp(offset, self.first_time + offset)
         return None
 
-    def cut_offsets(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
+    def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
         """As if each record had a million bytes, and each were a batch in the index."""
         pieces = -(-(end_offset - start_offset) * 1_000_000 // piece_bytes)
         size = end_offset - start_offset

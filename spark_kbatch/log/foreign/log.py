@@ -42,10 +42,10 @@ from spark_kbatch.files import Files
 from spark_kbatch.log.batch_headers import SegmentView
 from spark_kbatch.log.foreign.positions import OpenSegment, Positions
 from spark_kbatch.log.foreign.swap_files import names_after_start
-from spark_kbatch.log.lookup import Segments, TimeLookup, cut_offsets
+from spark_kbatch.log.lookup import Segments, TimeLookup, split_points
 from spark_kbatch.log.producers.replay import (
     AbortedSearch,
-    Place,
+    BatchPosition,
     producer_batches,
     rebuild,
     replay,
@@ -116,7 +116,7 @@ class BrokerLog:
         mutexes.make(self, "_mutex", "_replay_mutex")
         self._states: ProducerStates | None = None
         self._replayed_to = 0
-        self._replayed_place: Place | None = None
+        self._replayed_position: BatchPosition | None = None
 
     def edges(self, checkpoints: Checkpoints) -> LogOffsets:
         """Where the log begins and ends now.
@@ -177,13 +177,13 @@ class BrokerLog:
             return lookup.max_timestamp(whole, *edges)
         return lookup.offset_for(whole, timestamp_ms, *edges)
 
-    def cut_offsets(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
-        """As `lookup.cut_offsets`, in the log as of the last look."""
+    def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
+        """As `lookup.split_points`, in the log as of the last look."""
         view = self._view
         if view is None or not view.segments:
             return []
         whole = self._as_segments(view)
-        return cut_offsets(self.files, whole, start_offset, end_offset, piece_bytes)
+        return split_points(self.files, whole, start_offset, end_offset, piece_bytes)
 
     def _as_segments(self, view: View) -> Segments:
         segments = view.segments
@@ -362,12 +362,14 @@ class BrokerLog:
             states = rebuilt.states
         elif self._replayed_to < log_end_offset:
             for _, header, marker in producer_batches(
-                self.files, extents, self._replayed_to, self._replayed_place
+                self.files, extents, self._replayed_to, self._replayed_position
             ):
                 replay(states, header, marker, _NOTHING_EXPIRES)
         self._states, self._replayed_to = states, log_end_offset
         if segments:
-            self._replayed_place = Place(segments[-1].base_offset, self._end_position(segments[-1]))
+            self._replayed_position = BatchPosition(
+                segments[-1].base_offset, self._end_position(segments[-1])
+            )
         return states
 
     def _extents(self, segments: Iterable[Segment]) -> Iterator[SegmentExtent]:

@@ -24,9 +24,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
-from spark_kbatch.log.batch_headers import indexed_batch, walk_headers
+from spark_kbatch.log.batch_headers import indexed_batch, walk_batch_headers
 from spark_kbatch.log.producers import saved as saved_producers
-from spark_kbatch.log.producers.replay import Place, producer_batches, rebuild, replay
+from spark_kbatch.log.producers.replay import BatchPosition, producer_batches, rebuild, replay
 from spark_kbatch.log.producers.saved import SavedProducers
 from spark_kbatch.log.producers.snapshot import (
     snapshot_offsets,
@@ -74,7 +74,7 @@ class LogProducers:
                 self._log.files,
                 self._log.extents(state, first),
                 known.log_end_offset,
-                Place(first, known.segment_size),
+                BatchPosition(first, known.segment_size),
             ):
                 replay(self.states, header, marker, now_ms)
             self._unsaved += state.log_end_offset - known.log_end_offset
@@ -148,9 +148,9 @@ class LogProducers:
             # No snapshot is newer than one that lies in the active segment.
             first = saved.segment_base_offset
             later = [] if first == state.segment_base_offset else self._log.segments(state)
-            place = Place(first, saved.segment_size)
+            start = BatchPosition(first, saved.segment_size)
         else:
-            saved, first, later, place = None, 0, self._log.segments(state), None
+            saved, first, later, start = None, 0, self._log.segments(state), None
         return rebuild(
             self._log.files,
             self._log.directory,
@@ -160,7 +160,7 @@ class LogProducers:
             log_end_offset=log_end_offset,
             now_ms=now_ms,
             snapshots={base for base in later if first < base <= state.high_watermark},
-            saved=None if saved is None or place is None else (saved, place),
+            saved=None if saved is None or start is None else (saved, start),
         ).states
 
     def _save(self, state: LogState) -> None:
@@ -193,7 +193,7 @@ class LogProducers:
         files, path = self._log.files, view.paths.log
         with files.opened(path) as descriptor:
             last = indexed_batch(files, descriptor, view, view.next_offset - 1)
-            walked = walk_headers(files, descriptor, path, last[0], view.size_in_bytes)
+            walked = walk_batch_headers(files, descriptor, path, last[0], view.size_in_bytes)
             return collections.deque(walked, maxlen=1).pop()
 
     def _saved(self, state: LogState) -> SavedProducers | None:

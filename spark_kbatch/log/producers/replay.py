@@ -58,7 +58,7 @@ _WINDOW_SIZE = 8192
 assert _WITHOUT_SEQUENCE_MAX <= _WINDOW_SIZE
 
 
-class Place(NamedTuple):
+class BatchPosition(NamedTuple):
     """Where a batch begins."""
 
     base_offset: int  # of its segment
@@ -68,7 +68,7 @@ class Place(NamedTuple):
 class ProducerBatch(NamedTuple):
     """A batch of a producer, and the marker in it if that is what it is for."""
 
-    place: Place
+    position: BatchPosition
     header: BatchHeader
     marker: EndTransactionMarker | None
 
@@ -91,7 +91,7 @@ def rebuild(
     log_end_offset: int,
     now_ms: int,
     snapshots: Collection[int] | None = None,
-    saved: tuple[SavedProducers, Place] | None = None,
+    saved: tuple[SavedProducers, BatchPosition] | None = None,
     expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
 ) -> Rebuilt:
     """The producers of a log as of its end.
@@ -152,21 +152,21 @@ def replay(
 
 
 def producer_batches(
-    files: Files, segments: Iterable[SegmentExtent], offset: int, place: Place | None = None
+    files: Files, segments: Iterable[SegmentExtent], offset: int, start: BatchPosition | None = None
 ) -> Iterator[ProducerBatch]:
     """The batches that have a producer id, from the one that holds `offset` on, in order.
 
     Args:
         segments: ascending. Not asked for the next before that is needed.
-        place: where the first batch that begins at `offset` or above lies, if it is known.
+        start: where the first batch that begins at `offset` or above lies, if it is known.
 
     Raises:
         CorruptRecordError: carries file and position.
     """
     for extent in _from_offset(segments, offset):
         position, next_offset = 0, extent.base_offset
-        if place is not None and place.base_offset == extent.base_offset:
-            position, next_offset = place.position, offset
+        if start is not None and start.base_offset == extent.base_offset:
+            position, next_offset = start.position, offset
         with files.opened(extent.path) as descriptor:
             window = _Window(files, descriptor, extent.size_in_bytes)
             while position < extent.size_in_bytes:
@@ -182,7 +182,9 @@ def producer_batches(
                         known = header.producer_id > NO_PRODUCER_ID or header.is_transactional
                         if known and next_offset > offset:
                             marker = _marker(window, position, header)
-                            yield ProducerBatch(Place(extent.base_offset, position), header, marker)
+                            yield ProducerBatch(
+                                BatchPosition(extent.base_offset, position), header, marker
+                            )
                 except CorruptRecordError as error:
                     raise error.at(str(extent.path), position) from None
                 position += size
@@ -284,7 +286,7 @@ class _Looked(NamedTuple):
 
     start_offset: int
     next_offset: int
-    place: Place
+    position: BatchPosition
     open: dict[int, int]  # where a transaction began, or was first seen, by producer id
     aborted: tuple[AbortedTransaction, ...]
 
@@ -326,7 +328,7 @@ class AbortedSearch:
         aborted = self.between(
             itertools.chain([extent], segments),
             first.base_offset,
-            Place(extent.base_offset, read.position),
+            BatchPosition(extent.base_offset, read.position),
             last.next_offset,
             log_end_offset,
         )
@@ -336,7 +338,7 @@ class AbortedSearch:
         self,
         segments: Iterable[SegmentExtent],
         offset: int,
-        place: Place,
+        start: BatchPosition,
         end_offset: int,
         log_end_offset: int,
     ) -> list[AbortedTransaction]:
@@ -345,8 +347,8 @@ class AbortedSearch:
         A first offset below `offset` may be that of the first batch that was looked at.
 
         Args:
-            segments: ascending, from `place` or before on.
-            offset: base offset of the batch at `place`.
+            segments: ascending, from `start` or before on.
+            offset: base offset of the batch at `start`.
             end_offset: at most the last stable offset: above it nothing is decided.
             log_end_offset: where the log ends.
 
@@ -355,7 +357,7 @@ class AbortedSearch:
         """
         looked = self._looked
         if looked is None or not looked.start_offset <= offset <= looked.next_offset:
-            looked = _Looked(offset, offset, place, {}, ())
+            looked = _Looked(offset, offset, start, {}, ())
         looked = self._looked = self._look(segments, looked, offset, end_offset, log_end_offset)
         found = transaction_index.collect([looked.aborted], offset, end_offset)
         return sorted(found, key=lambda one: one.first_offset)
@@ -370,8 +372,8 @@ class AbortedSearch:
     ) -> _Looked:
         still_open = dict(looked.open)
         aborted = [one for one in looked.aborted if one.last_offset >= offset]
-        next_offset, place = looked.next_offset, looked.place
-        for at, header, marker in producer_batches(self._files, segments, next_offset, place):
+        next_offset, start = looked.next_offset, looked.position
+        for at, header, marker in producer_batches(self._files, segments, next_offset, start):
             undecided = any(first < end_offset for first in still_open.values())
             if header.base_offset >= (log_end_offset if undecided else end_offset):
                 break
@@ -384,5 +386,5 @@ class AbortedSearch:
             elif header.is_transactional and not header.is_control:
                 still_open.setdefault(header.producer_id, header.base_offset)
             next_offset = header.next_offset
-            place = Place(at.base_offset, at.position + header.size_in_bytes)
-        return _Looked(offset, next_offset, place, still_open, tuple(aborted))
+            start = BatchPosition(at.base_offset, at.position + header.size_in_bytes)
+        return _Looked(offset, next_offset, start, still_open, tuple(aborted))

@@ -92,7 +92,7 @@ def unpack(data: bytes) -> SavedProducers | None:
     """Return what the bytes hold; None where they are not such a file."""
     if len(data) < _HEAD.size:
         return None
-    magic, crc, version, size, *place, header, count = _HEAD.unpack_from(data)
+    magic, crc, version, size, *fields, header, count = _HEAD.unpack_from(data)
     if magic != _MAGIC or version != _VERSION or not _HEAD.size <= size <= len(data):
         return None
     if crc != checksums.crc32c(data[_CRC_COVERS_FROM:size]):
@@ -110,14 +110,14 @@ def unpack(data: bytes) -> SavedProducers | None:
             return None
         entries[producer_id] = ProducerEntry(
             epoch,
-            tuple(BatchMetadata(*fields) for fields in _BATCH.iter_unpack(data[position:end])),
+            tuple(BatchMetadata(*batch) for batch in _BATCH.iter_unpack(data[position:end])),
             coordinator_epoch,
             timestamp,
             first_offset if first_offset >= 0 else None,
             append_ms,
         )
         position = end
-    offset, base_offset, segment_size, position = place
+    offset, base_offset, segment_size, position = fields
     return SavedProducers(offset, base_offset, segment_size, position, header, entries)
 
 
