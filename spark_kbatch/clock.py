@@ -1,7 +1,7 @@
-"""The two clocks; whatever needs one is given it as an argument.
+"""The two clocks; code that needs one gets it as an argument.
 
-now_ms         times of records and ages of files: what other machines and processes see, too
-monotonic_ms   how long something takes or waits: nobody can set it back or forward
+now_ms         times of records and ages of files, which other machines and processes see too
+monotonic_ms   durations and deadlines: no one can set it back or forward
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ def now_ms() -> int:
 
 
 def monotonic_ms() -> int:
-    """Return the ms since some moment that stays the same while the process lives."""
+    """Return the ms since some moment that is fixed for the life of the process."""
     return time.monotonic_ns() // 1_000_000

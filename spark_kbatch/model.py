@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 EARLIEST = -2  # in place of an offset: the log start, looked up when read
 LATEST = -1  # in place of an offset: the end for its isolation level, looked up when read
-MAX_TIMESTAMP = -3  # in place of a time: the record with the largest
+MAX_TIMESTAMP = -3  # in place of a time: the largest of any record
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -23,17 +23,17 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-# A partition as it may be named: also a plain pair. A mapping takes one or the other as its keys.
+# A partition as callers may name it: a TopicPartition or a plain pair, one kind per mapping.
 PartitionKey = TypeVar("PartitionKey", bound=tuple[str, int])
 
 
-# The latest time of a record that a timestamp of microseconds holds, as Spark's and Arrow's are: no
+# The latest time that fits into Spark's and Arrow's timestamps, which count microseconds in 64 bits. No
 # producer writes a later one, because no read could show it.
 TIMESTAMP_MS_MAX = LONG_MAX // 1000
 
 
 class OffsetRange(NamedTuple):
-    """Offsets [start, end) of a partition; EARLIEST and LATEST stand for bounds not yet known."""
+    """Offsets [start, end) of a partition; EARLIEST and LATEST stand for offsets not yet looked up."""
 
     topic_partition: TopicPartition
     start: int
@@ -41,17 +41,17 @@ class OffsetRange(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """A record that a time was looked up for; the time is -1 where an edge of the log was asked."""
+    """A record found by time; the timestamp is -1 where the start or the end was asked for."""
 
     offset: int
     timestamp: int  # ms
 
 
 class IsolationLevel(Enum):
-    """What a reader is given of transactions."""
+    """Which records of transactions a reader gets."""
 
-    READ_UNCOMMITTED = "read_uncommitted"  # all data, up to the high watermark
-    READ_COMMITTED = "read_committed"  # what was not aborted, up to the last stable offset
+    READ_UNCOMMITTED = "read_uncommitted"  # all, up to the high watermark
+    READ_COMMITTED = "read_committed"  # those not aborted, up to the last stable offset
 
 
 class ReadRange(NamedTuple):
@@ -65,7 +65,7 @@ class ReadRange(NamedTuple):
 
 
 class LogOffsets(NamedTuple):
-    """The edges of a log: first held; then, exclusive, committed, decided, written."""
+    """Where a log starts, and where it ends: committed, decided and written; ends are exclusive."""
 
     log_start_offset: int
     high_watermark: int
@@ -73,22 +73,22 @@ class LogOffsets(NamedTuple):
     log_end_offset: int
 
     def end_offset(self, isolation: IsolationLevel) -> int:
-        """Exclusive end of what such a reader is given: what `latest` means to it."""
+        """Return the exclusive end for a reader of this isolation level: what `latest` means to it."""
         committed = isolation is IsolationLevel.READ_COMMITTED
         return self.last_stable_offset if committed else self.high_watermark
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction that ended in ABORT. An answer to a fetch carries the first two fields alone."""
+    """An aborted transaction. A fetch response carries only the first two fields."""
 
     producer_id: int
-    first_offset: int  # of its first batch, or of the first that was looked at
+    first_offset: int  # of its first batch, or of its first batch that was looked at
     last_offset: int = -1  # of its marker
-    last_stable_offset: int = -1  # of the log once the marker was in it
+    last_stable_offset: int = -1  # of the log after the marker was appended
 
 
 class PartitionInfo(NamedTuple):
-    """One partition, as it stood at one moment."""
+    """One partition at one moment."""
 
     topic_partition: TopicPartition
     offsets: LogOffsets
@@ -96,26 +96,26 @@ class PartitionInfo(NamedTuple):
 
 
 class Deletion(NamedTuple):
-    """What was deleted from the begin of one partition, or would be."""
+    """What was deleted, or would be, from the start of one partition."""
 
-    log_start_offset: int  # from then on
+    log_start_offset: int  # after the deletion
     segments: tuple[int, ...]  # base offsets
     size_in_bytes: int  # of these segments' batches
-    files: tuple[str, ...]  # of segments that were deleted before, removed for good now
+    files: tuple[str, ...]  # of segments deleted earlier, now removed for good
 
 
 class AppendOrigin(Enum):
-    """Who appends, which decides what is checked."""
+    """Where an append comes from, which decides what is checked."""
 
-    CLIENT = "client"  # a producer: everything, its sequence numbers too
+    CLIENT = "client"  # a producer: everything is checked, its sequence numbers too
     COORDINATOR = "coordinator"  # the cluster itself: may write control batches
     REPLICATION = "replication"  # a follower, which copies what its leader has checked
 
 
 class AppendResult(NamedTuple):
-    """What became of one partition's batch; the numbers are -1 where `error` is given."""
+    """The outcome of appending one partition's batch; the numbers are -1 where `error` is set."""
 
     base_offset: int = -1
-    log_append_time: int = -1  # ms; -1 where the records keep their own times
+    log_append_time: int = -1  # ms; -1 where records keep their own times
     log_start_offset: int = -1
     error: Exception | None = None

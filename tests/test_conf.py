@@ -66,7 +66,7 @@ def test_spark_defaults_say_why_and_name_a_log_configuration_that_exists() -> No
 
 def test_writer_properties_are_the_defaults() -> None:
     given = settings("writer.properties", "=")
-    defaults = {option.key: option.default for option in WRITE_OPTIONS}
+    defaults = {option.key: option.default_text for option in WRITE_OPTIONS}
 
     parse_write_options({"path": "/events", **given})  # which refuses what it does not know
     assert given.pop("topic") == "events"
@@ -82,7 +82,7 @@ def test_producer_properties_are_the_defaults() -> None:
     given = settings("producer.properties", "=")
 
     assert given == {
-        option.key: option.default
+        option.key: option.default_text
         for option in PRODUCER_OPTIONS
         if option.key != "partitioner.class" and not option.key.endswith(".level")
     }

@@ -62,7 +62,6 @@ from spark_kbatch.options.topic import (
     Topic,
     TopicConfig,
     parse_topic_options,
-    topic_fields,
     topic_key,
 )
 from spark_kbatch.options.write import (
@@ -292,7 +291,7 @@ class Cluster(TopicReader):
         settings = (
             vars(config)
             if isinstance(config, TopicConfig)
-            else topic_fields(parse_topic_options({} if config is None else config))
+            else parse_topic_options({} if config is None else config)
         )
         found = self.metadata.find_topic(name)
         if found is None:

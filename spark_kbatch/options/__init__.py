@@ -1,9 +1,9 @@
-"""Options by name, and arguments of Python calls: each is described once, with its default, and checked here.
+"""Options by key, and arguments of Python calls: each is stated once, with its default, and checked here.
 
-option      what an option is: key, type, default, range
-write       a write through Spark
-read        a read, in batch and as a stream
-producer    a producer in plain Python
-topic       settings of a topic
+option      what an option is: key, parser, accepted values, default, text
+write       options of a write through Spark
+read        options of a read, batch or stream
+producer    options of a producer in plain Python
+topic       topic names and settings
 arguments   arguments of public methods
 """

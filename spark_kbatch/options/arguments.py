@@ -1,6 +1,6 @@
-"""Checks of what Python code gives to public methods; `options` has those of text options.
+"""Checks of arguments of public methods.
 
-Each answers with the argument as it is used from then on, or raises a ConfigError that names it.
+Each returns the argument in the form that is used from then on, or raises a ConfigError that names it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _YEAR = 366.0 * 86_400
 
 
 def refuse(name: str, value: object, accepts: str) -> NoReturn:
-    """Raise for an argument that is not accepted."""
+    """Raise a ConfigError for an argument that is not accepted."""
     kind = "" if isinstance(value, (str, int, float, type(None))) else f" ({type(value).__name__})"
     raise ConfigError(f"{name} is {shown(value)}{kind}; accepted: {accepts}")
 
 
 def whole_number(name: str, value: Any, low: int, high: int = LONG_MAX) -> int:
-    """A number that may be numpy's."""
+    """Return a whole number from `low` to `high`, both inclusive; numpy's are accepted."""
     if not isinstance(value, bool):
         try:
             number = operator.index(value)
@@ -38,7 +38,7 @@ def whole_number(name: str, value: Any, low: int, high: int = LONG_MAX) -> int:
 
 
 def seconds(name: str, value: Any) -> float:
-    """A time to wait, 0 or longer; what no clock has is a year."""
+    """Return a time to wait, 0 or longer; times that no clock can wait for become a year."""
     try:
         number = math.nan if isinstance(value, (bool, str, bytes)) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -49,21 +49,21 @@ def seconds(name: str, value: Any) -> float:
 
 
 def text(name: str, value: Any) -> str:
-    """A string."""
+    """Return a string."""
     if not isinstance(value, str):
         refuse(name, value, "text")
     return value
 
 
 def boolean(name: str, value: Any) -> bool:
-    """True or False; not what is like them."""
+    """Return True or False; truthy and falsy values are refused."""
     if not isinstance(value, bool):
         refuse(name, value, "True, False")
     return value
 
 
 def path_text(name: str, value: Any) -> str:
-    """A path, as text or as a `pathlib.Path`."""
+    """Return a path as text; a `pathlib.Path` is accepted."""
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(path, str):
         refuse(name, value, "a path, as text or pathlib.Path")
@@ -71,7 +71,7 @@ def path_text(name: str, value: Any) -> str:
 
 
 def names(name: str, value: Any, what: str) -> list[str]:
-    """Some strings, such as `what` says; one alone would be taken for its characters, and is refused."""
+    """Return a list of strings; a single string is refused, as it would be split into characters."""
     found = _listed(name, value, what)
     if any(not isinstance(one, str) for one in found):
         refuse(name, value, what)
@@ -79,19 +79,19 @@ def names(name: str, value: Any, what: str) -> list[str]:
 
 
 def topic_names(name: str, value: Any) -> list[str]:
-    """Topics by name; one may be given alone."""
+    """Return a list of topic names; a single one is accepted."""
     return [value] if isinstance(value, str) else names(name, value, "topic names")
 
 
 def partition_numbers(name: str, value: Any) -> list[int]:
-    """Numbers of partitions."""
+    """Return a list of partition numbers."""
     accepts = "partition numbers, such as [0, 1]"
     found = _listed(name, value, accepts)
     return [whole_number(f"a number in {name}", one, 0, INT_MAX) for one in found]
 
 
 def topic_partition(name: str, value: Any) -> TopicPartition:
-    """A partition, as a pair of its topic and its number."""
+    """Return a partition, given as a pair of topic and number."""
     match value:
         case (str(topic), number) if not isinstance(value, str):
             return TopicPartition(
@@ -102,13 +102,13 @@ def topic_partition(name: str, value: Any) -> TopicPartition:
 
 
 def topic_partitions(name: str, value: Any) -> list[TopicPartition]:
-    """Partitions, as pairs."""
+    """Return a list of partitions, given as pairs of topic and number."""
     found = _listed(name, value, 'partitions, such as [("topic", 0)]')
     return [topic_partition(f"a partition in {name}", one) for one in found]
 
 
 def by_partition(name: str, value: Any, accepts: str) -> dict[TopicPartition, Any]:
-    """Something for each of some partitions, which are pairs; what it is has to be checked yet."""
+    """Return a mapping by partition; its keys are checked, its values are not."""
     if not isinstance(value, Mapping):
         refuse(name, value, accepts)
     return {topic_partition(f"a partition in {name}", tp): wanted for tp, wanted in value.items()}
@@ -123,7 +123,7 @@ def _listed(name: str, value: Any, accepts: str) -> list[Any]:
 
 
 def shown(value: object) -> str:
-    """Return a value in short, for an error; also one that cannot be shown."""
+    """Return a short representation for an error, also of a value whose `repr` fails."""
     try:
         return reprlib.repr(value)
     except Exception:  # noqa: BLE001  whatever an object raises

@@ -1,8 +1,8 @@
-"""What an option is, and how the options of one call are told from each other.
+"""What an option is, and how the options of one call are recognised by their keys.
 
-Keys are Kafka's, or those of Spark's Kafka connector, and match in any case. A key of Kafka may
-carry the prefix `kafka.`, as Spark's connector wants it. Keys that only concern a remote broker are
-accepted with that prefix and ignored; keys that neither know are refused, with the nearest known.
+Keys are Kafka's, or those of Spark's Kafka connector, and match in any case. A key of Kafka's may
+have the prefix `kafka.`, as Spark's connector requires. Keys that only concern a remote broker are
+accepted with that prefix and ignored; unknown keys are refused, naming the nearest known one.
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaSourceProvider.scala.
 """
@@ -13,6 +13,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NoReturn
 
 from spark_kbatch.errors import ConfigError
@@ -23,17 +24,24 @@ MiB, GiB = 1 << 20, 1 << 30
 
 @dataclass(frozen=True)
 class Option:
-    """One row of the options tables."""
+    """One option, and its row of the options tables."""
 
     key: str
-    parse: Callable[[str, str], Any]
+    parse: Callable[[str, str], Any]  # raises a ConfigError with key, value and what is accepted
     accepts: str
-    default: str
+    default: Any  # as `parse` returns it, or None
     text: str
+    default_words: str = ""  # where the table does not show the default itself
 
-    def __call__(self, value: str) -> Any:
-        """The parsed value; `ConfigError` names key, value and what is accepted."""
-        return self.parse(self.key, value)
+    @property
+    def default_text(self) -> str:
+        """The default as the tables show it."""
+        if self.default_words:
+            return self.default_words
+        if self.default is None:
+            return "not set"
+        default = self.default.value if isinstance(self.default, Enum) else self.default
+        return str(default).lower() if isinstance(default, bool) else str(default)
 
 
 def refuse(key: str, value: str, accepts: str) -> NoReturn:
@@ -42,7 +50,7 @@ def refuse(key: str, value: str, accepts: str) -> NoReturn:
 
 
 def parse_number(low: int, high: int = INT_MAX) -> Callable[[str, str], int]:
-    """A parser of whole numbers within bounds."""
+    """Return a parser of whole numbers from `low` to `high`, both inclusive."""
 
     def parse(key: str, value: str) -> int:
         text = value.strip()
@@ -54,7 +62,7 @@ def parse_number(low: int, high: int = INT_MAX) -> Callable[[str, str], int]:
 
 
 def parse_boolean(key: str, value: str) -> bool:
-    """The parser of true and false."""
+    """Parse true or false."""
     text = value.strip().lower()
     if text not in ("true", "false"):
         refuse(key, value, "true or false")
@@ -63,11 +71,11 @@ def parse_boolean(key: str, value: str) -> bool:
 
 # One row a line: the tables read as tables.
 # fmt: off
-PATH = Option("path", lambda _key, value: value, "a folder", "", "What `save` and `load` are given: the folder that holds the cluster. Absolute, or taken from the driver's working directory; `file:` is accepted, and `~` for the home folder of the driver's user. Driver and executors must share it.")
-BOOTSTRAP = Option("kafka.bootstrap.servers", lambda _key, value: value, "a folder: `/...`, `./...` or `file:...`", "", "Stands for `path` where that is not given, so that a function written for `format(\"kafka\")` runs unchanged.")
+PATH = Option("path", lambda _key, value: value, "a folder", None, "The cluster's folder, as given to `save`, `load` or `start`. Absolute, or relative to the driver's working directory; may start with `file:`, or with `~` for the home folder of the driver's user. Driver and executors must share it.")
+BOOTSTRAP = Option("kafka.bootstrap.servers", lambda _key, value: value, "a folder: `/...`, `./...` or `file:...`", None, "Used as `path` where that is not given, so that a function written for `format(\"kafka\")` runs unchanged.")
 # fmt: on
 
-# Options of Kafka's clients without meaning here, by the reason; accepted with their prefix and ignored.
+# Options of Kafka's clients without meaning here, by reason; accepted with their prefix, and ignored.
 IGNORED_KAFKA_KEYS_BY_REASON = {
     "there is no broker to reach": (
         "allow.auto.create.topics bootstrap.controllers client.dns.lookup client.id client.rack "
@@ -87,7 +95,7 @@ IGNORED_KAFKA_KEYS_BY_REASON = {
         "check.crcs exclude.internal.topics fetch.max.bytes fetch.max.wait.ms fetch.min.bytes "
         "max.partition.fetch.bytes max.poll.records"
     ),
-    "a job is acknowledged and repeated as a whole, and a task waits for no memory but its own": (
+    "a job is acknowledged and retried as a whole, and a task waits for no memory but its own": (
         "delivery.timeout.ms enable.idempotence max.block.ms "
         "max.in.flight.requests.per.connection max.request.size "
         "partitioner.adaptive.partitioning.enable retries retry.backoff.max.ms retry.backoff.ms "
@@ -102,7 +110,8 @@ IGNORED_KAFKA_KEYS_BY_REASON = {
 IGNORED_KAFKA_KEYS = frozenset(" ".join(IGNORED_KAFKA_KEYS_BY_REASON.values()).split())
 IGNORED_KAFKA_PREFIXES = ("sasl.", "ssl.")
 
-# With their prefix they are ignored on the side that does not know them, as both often share options.
+# With their prefix these are ignored on the side that does not know them: reads and writes often
+# share one set of options.
 _KAFKA_KEYS_OF_ONE_SIDE = frozenset(
     "acks batch.size buffer.memory compression.gzip.level compression.lz4.level compression.type "
     "compression.zstd.level isolation.level linger.ms partitioner.class partitioner.ignore.keys "
@@ -117,11 +126,11 @@ FORBIDDEN_KAFKA_KEYS = {
     "value.serializer": "values are written as they are, string or binary",
     "enable.auto.commit": "offsets are given by options, nothing is committed",
     "interceptor.classes": "there is no Java client to intercept",
-    "transactional.id": "a job is a transaction, and a stream's id is its query's",
+    "transactional.id": "every job is a transaction, and a stream is identified by its query",
 }
 
 
-# What other programs, and the other side, call something that has another name here.
+# Keys of other programs, or of the other side, for what has another key here.
 _MEANT = {
     "topic": ("subscribe",),
     "topics": ("subscribe", "topic"),
@@ -132,27 +141,20 @@ _MEANT = {
 _NEAR_ENOUGH = 0.6  # of `difflib`; below that a suggestion misleads
 
 
-def parse_options(options: Mapping[str, str], known: tuple[Option, ...]) -> dict[str, Any]:
-    """Every option that is given, parsed; raises as `Given` and its methods."""
-    given = Given(options, known)
-    given.ensure_none_forbidden()
-    return {key: given.get(key) for key in given}
-
-
 class Given:
-    """The options of one call, by their keys as the tables have them; each is parsed when it is asked for.
+    """The options of one call, by their keys in the options tables.
 
-    Iterates over the keys that are known and given.
+    Iterates over the keys that are known and given. A value is parsed when it is asked for.
     """
 
     def __init__(self, options: Mapping[str, str], known: tuple[Option, ...]) -> None:
         """Match the keys.
 
         Raises:
-            ConfigError: a key that is unknown, or given twice, as with and without `kafka.`.
+            ConfigError: a key is unknown, or is given twice, such as with and without `kafka.`.
         """
         by_key = {option.key.lower(): option for option in known}
-        self._options: dict[str, Option] = {}
+        self._known = {option.key: option for option in known}
         self._texts: dict[str, str] = {}
         self._forbidden: list[str] = []
         for given_key, text in options.items():
@@ -166,7 +168,7 @@ class Given:
                         f"option {option.key!r} is given twice, as {self._texts[option.key]!r} and "
                         f"{text!r}; give it once"
                     )
-                self._options[option.key], self._texts[option.key] = option, text
+                self._texts[option.key] = text
             elif key != bare and bare in FORBIDDEN_KAFKA_KEYS:
                 self._forbidden.append(given_key)
             elif key == bare or not (
@@ -182,12 +184,17 @@ class Given:
         return iter(self._texts)
 
     def text(self, key: str) -> str:
-        """The value of an option that is given, as it is."""
+        """Return the value of an option that is given, unparsed."""
         return self._texts[key]
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """The parsed value; raises `ConfigError` where it is not accepted."""
-        return self._options[key](self._texts[key]) if key in self._texts else default
+    def get(self, key: str) -> Any:
+        """Return the parsed value, or the option's default where it is not given.
+
+        Raises:
+            ConfigError: the value is not accepted.
+        """
+        option = self._known[key]
+        return option.parse(key, self._texts[key]) if key in self._texts else option.default
 
     def ensure_none_forbidden(self) -> None:
         """Check for keys that Spark's connector forbids.
@@ -201,58 +208,58 @@ class Given:
 
 
 def refuse_unknown(key: str, known: list[str]) -> NoReturn:
-    """Raise for an unknown key; name the known one that it stands for, or the nearest."""
+    """Raise for an unknown key; name the key to use instead, or the nearest known one."""
     meant = [name for name in _MEANT.get(key.lower(), ()) if name in known]
     if meant:
-        hint = f"this takes {meant[0]!r} instead"
+        hint = f"use {meant[0]!r} here; "
     else:
         near = nearest(key, known)
-        hint = f"the nearest known one is {near!r}" if near else "none is like it"
-    raise ConfigError(f"unknown option {key!r}; {hint}, known are: {', '.join(known)}")
+        hint = f"the nearest known one is {near!r}; " if near else ""
+    raise ConfigError(f"unknown option {key!r}; {hint}known options: {', '.join(known)}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that a misspelt one is probably meant to be, in any case; None if none is."""
+    """Return the known name that is most like a misspelt one, ignoring case; None if none is close."""
     by_lower = {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=_NEAR_ENOUGH)
     return by_lower[near[0]] if near else None
 
 
-def path_of(given: Given | Mapping[str, Any]) -> str:
-    """The folder that options name.
+def path_of(given: Given) -> str:
+    """Return the folder that options name.
 
     Raises:
         ConfigError: they name none.
     """
     if given.get("path"):
         return str(given.get("path"))
-    servers = str(given.get("kafka.bootstrap.servers", "")).strip()
+    servers = str(given.get("kafka.bootstrap.servers") or "").strip()
     if not servers:
         raise ConfigError(
             "no path is given: name the cluster's folder in save(PATH), load(PATH) or start(PATH), or "
-            "in the option 'kafka.bootstrap.servers'. Tables of the catalog (saveAsTable, toTable, "
-            "writeTo) are not supported, because Spark does not pass their options to sources "
-            "written in Python: use save(PATH) and start(PATH), and CREATE TEMPORARY VIEW for SQL"
+            "in the option 'kafka.bootstrap.servers'. Catalog tables (saveAsTable, toTable, writeTo) are "
+            "not supported, because Spark does not pass their options to data sources written in "
+            "Python: use save(PATH) or start(PATH), and CREATE TEMPORARY VIEW in SQL"
         )
     if not servers.startswith(("/", "./", "../", "file:")):
         raise ConfigError(
-            f"option 'kafka.bootstrap.servers' is {servers!r}; kbatch has no servers, so this names "
-            "the cluster's folder and begins with '/', './' or 'file:'"
+            f"option 'kafka.bootstrap.servers' is {servers!r}; kbatch has no servers: give the "
+            "cluster's folder, which starts with '/', './' or 'file:'"
         )
     return servers
 
 
 def options_markdown(known: tuple[Option, ...]) -> str:
-    """The options as a Markdown table, as the README has it."""
+    """Return the options as the README's Markdown table."""
     lines = ["| option | accepted | default | meaning |", "|---|---|---|---|"]
     for option in known:
         accepts = option.accepts.replace("|", r"\|")
-        lines.append(f"| `{option.key}` | {accepts} | {option.default} | {option.text} |")
+        lines.append(f"| `{option.key}` | {accepts} | {option.default_text} | {option.text} |")
     return "\n".join(lines)
 
 
 def ignored_markdown() -> str:
-    """What is ignored, as the README has it."""
+    """Return the ignored keys as the README's Markdown table."""
     lines = ["| accepted and ignored | because |", "|---|---|"]
     for reason, keys in IGNORED_KAFKA_KEYS_BY_REASON.items():
         named = [f"`kafka.{key}`" for key in keys.split()]

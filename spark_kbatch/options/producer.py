@@ -2,9 +2,9 @@
 
     parse_producer_options({"linger_ms": 5, "acks": "all"})
 
-A key is written with dots or underscores; a value is a string, as in a properties file, or what it
-stands for. Keys of Kafka that only concern a remote broker have no meaning here and are refused, each
-with the reason; what neither knows is refused with the nearest known key.
+A key is written with dots or underscores; a value is a string, as in a properties file, or the Python
+value it stands for. Keys of Kafka's that only concern a remote broker have no meaning here and are
+refused, each with the reason; unknown keys are refused, naming the nearest known one.
 
 Source: Kafka clients/producer/ProducerConfig.java, KafkaProducer.configureDeliveryTimeout,
 CommonClientConfigs.warnDisablingExponentialBackoff.
@@ -31,12 +31,12 @@ from spark_kbatch.options.write import (
 
 logger = logging.getLogger(__name__)
 
-_IN_FLIGHT_MAX = 5  # batches that a log remembers of an idempotent producer
+_IN_FLIGHT_MAX = 5  # the number of batches that a log remembers of an idempotent producer
 
 
 @dataclass(frozen=True)
 class ProducerConfig:
-    """What a producer was asked for; every rule between options holds."""
+    """The parsed options of a producer; the rules between options hold."""
 
     acks: int = -1  # -1 for all
     batch_size: int = 16384
@@ -46,7 +46,7 @@ class ProducerConfig:
     delivery_timeout_ms: int = 120_000
     enable_idempotence: bool = True
     flush: bool = True
-    linger_ms: int | None = 0  # None: time alone sends nothing
+    linger_ms: int | None = 0  # None: no batch is sent because of its age
     max_block_ms: int = 60_000
     max_in_flight_requests_per_connection: int = 5
     max_request_size: int = 1024 * 1024
@@ -61,25 +61,25 @@ class ProducerConfig:
 
 # fmt: off
 PRODUCER_OPTIONS = (
-    Option("acks", parse_acks, "all, -1, 1, 0", "all", "What a record's future waits for: that all in-sync replicas have it, the leader, or nothing. With 0 offsets stay unknown and errors are not told."),
-    Option("batch.size", parse_number(0), f"0 to {INT_MAX}", "16384", "Bytes at which a batch of a partition is full; at most a quarter of buffer.memory. 0 is as 1: each record is a batch."),
-    Option("linger.ms", parse_number(0, LONG_MAX), "0 or more", "0", "How long a batch that is not full waits for more records."),
-    Option("buffer.memory", parse_number(0, LONG_MAX), "0 or more", "33554432", "Bytes that the producer holds in batches, at most. A record that is larger is refused."),
-    Option("max.block.ms", parse_number(0, LONG_MAX), "0 or more", "60000", "How long `send` waits for buffer.memory before its record fails."),
-    Option("max.request.size", parse_number(0), f"0 to {INT_MAX}", "1048576", "Largest record, and about what goes to the log at once."),
-    Option("compression.type", parse_compression_type, "none, gzip, snappy, lz4, zstd", "none", "Codec of the record batches."),
+    Option("acks", parse_acks, "all, -1, 1, 0", ProducerConfig.acks, "When a record counts as sent: once all in-sync replicas have it (all), once the leader has it (1), or at once (0). With 0, offsets stay unknown and errors are not reported.", "all"),
+    Option("batch.size", parse_number(0), f"0 to {INT_MAX}", ProducerConfig.batch_size, "Size in bytes at which a partition's batch is full; limited to a quarter of buffer.memory. 0, like 1, makes each record a batch."),
+    Option("linger.ms", parse_number(0, LONG_MAX), "0 or more", ProducerConfig.linger_ms, "How long a batch that is not full waits for more records before it is sent."),
+    Option("buffer.memory", parse_number(0, LONG_MAX), "0 or more", ProducerConfig.buffer_memory, "Total bytes of memory for records that wait to be sent. A larger record is refused."),
+    Option("max.block.ms", parse_number(0, LONG_MAX), "0 or more", ProducerConfig.max_block_ms, "How long `send` waits for free buffer.memory before it fails."),
+    Option("max.request.size", parse_number(0), f"0 to {INT_MAX}", ProducerConfig.max_request_size, "Largest size of a record, and about how many bytes are sent in one request."),
+    Option("compression.type", parse_compression_type, "none, gzip, snappy, lz4, zstd", ProducerConfig.compression_type, "Compression codec of the record batches."),
     *COMPRESSION_LEVELS,
-    Option("delivery.timeout.ms", parse_number(0), f"0 to {INT_MAX}", "120000", "How long after `send` a record may still be delivered; at least linger.ms + request.timeout.ms."),
-    Option("request.timeout.ms", parse_number(0), f"0 to {INT_MAX}", "30000", "How long the log may take to answer before a batch goes again."),
-    Option("retries", parse_number(0), f"0 to {INT_MAX}", str(INT_MAX), "Maximum number of retries of a batch after a retriable error. Waiting for a partition that another process has locked is not one."),
-    Option("retry.backoff.ms", parse_number(0, LONG_MAX), "0 or more", "100", "Pause before the first retry; it doubles with each, up to retry.backoff.max.ms."),
-    Option("retry.backoff.max.ms", parse_number(0, LONG_MAX), "0 or more", "1000", "Longest pause before a retry."),
-    Option("max.in.flight.requests.per.connection", parse_number(1), f"1 to {INT_MAX}", "5", "Requests that wait for an answer at a time."),
-    Option("enable.idempotence", parse_boolean, "true, false", "true", "Whether a record that goes again is still in the log once, and in order. Needs acks=all, retries, and at most 5 requests in flight."),
-    Option("partitioner.class", parse_dotted_path, "a function, or its path `package.module.function`", "Kafka's partitioner", "Of (keys as an Arrow array, partition count), gives each record's partition, for records that name none."),
-    Option("partitioner.ignore.keys", parse_boolean, "true, false", "false", "Whether records with keys are spread as those without."),
-    Option("partitioner.adaptive.partitioning.enable", parse_boolean, "true, false", "true", "Whether records without a key avoid partitions with many waiting batches."),
-    Option("flush", parse_boolean, "true, false", "true", "Whether a batch is on disk before it is acknowledged. With false a killed process loses nothing, a power loss may."),
+    Option("delivery.timeout.ms", parse_number(0), f"0 to {INT_MAX}", ProducerConfig.delivery_timeout_ms, "How long after `send` returns a record may take to be delivered, or to fail; at least linger.ms + request.timeout.ms."),
+    Option("request.timeout.ms", parse_number(0), f"0 to {INT_MAX}", ProducerConfig.request_timeout_ms, "How long to wait for the answer to a request before its batches are retried."),
+    Option("retries", parse_number(0), f"0 to {INT_MAX}", ProducerConfig.retries, "Maximum number of retries of a batch after a retriable error. Waiting for a partition that another process has locked is not a retry."),
+    Option("retry.backoff.ms", parse_number(0, LONG_MAX), "0 or more", ProducerConfig.retry_backoff_ms, "Pause before the first retry; it doubles with each further one, up to retry.backoff.max.ms."),
+    Option("retry.backoff.max.ms", parse_number(0, LONG_MAX), "0 or more", ProducerConfig.retry_backoff_max_ms, "Longest pause before a retry."),
+    Option("max.in.flight.requests.per.connection", parse_number(1), f"1 to {INT_MAX}", ProducerConfig.max_in_flight_requests_per_connection, "Maximum number of requests that are sent before an answer arrives."),
+    Option("enable.idempotence", parse_boolean, "true, false", ProducerConfig.enable_idempotence, "Whether retries leave exactly one copy of each record in the log, in order. Requires acks=all, retries of at least 1, and at most 5 requests in flight."),
+    Option("partitioner.class", parse_dotted_path, "a function, or its path `package.module.function`", None, "Function that chooses the partition of records without one: it takes the keys as an Arrow array and the number of partitions, and returns a partition for each record.", "Kafka's partitioner"),
+    Option("partitioner.ignore.keys", parse_boolean, "true, false", ProducerConfig.partitioner_ignore_keys, "Whether to choose partitions without looking at keys, as for records that have none."),
+    Option("partitioner.adaptive.partitioning.enable", parse_boolean, "true, false", ProducerConfig.partitioner_adaptive_partitioning_enable, "Whether records without a key prefer partitions with fewer waiting batches."),
+    Option("flush", parse_boolean, "true, false", ProducerConfig.flush, "Whether a batch is flushed to disk before it is acknowledged. With false, a killed process loses nothing, but a power failure may lose acknowledged records."),
 )
 # fmt: on
 
@@ -87,7 +87,7 @@ _NO_BROKER = "there is no broker to reach"
 _NO_METRICS = "nothing collects metrics"
 _TRANSACTIONS = "transactions are Spark jobs here"
 _BYTES_ONLY = "records are bytes or text already"
-_NO_MEANING = {  # with a dot at its end: all keys that begin so
+_NO_MEANING = {  # a key that ends in a dot stands for all keys with that prefix
     "auto.include.jmx.reporter": _NO_METRICS,
     "bootstrap.servers": "the cluster is a folder, spark_kbatch.open(PATH)",
     "client.": _NO_BROKER,
@@ -115,10 +115,10 @@ _NO_MEANING = {  # with a dot at its end: all keys that begin so
 
 
 def parse_producer_options(options: Mapping[str, Any]) -> ProducerConfig:
-    """Checks every option of a producer.
+    """Parse and check every option of a producer.
 
     Raises:
-        ConfigError: an unknown key, one without meaning here, a bad value, values that contradict
+        ConfigError: an unknown key, a key without meaning here, a bad value, or values that contradict
             each other; names the keys and what is accepted.
     """
     known = {option.key: option for option in PRODUCER_OPTIONS}
@@ -135,11 +135,12 @@ def parse_producer_options(options: Mapping[str, Any]) -> ProducerConfig:
             raise ConfigError(f"option {key!r} has no meaning here: {reason}; leave it out")
         else:
             refuse_unknown(name, list(known))
-    level = compression_level(given)
+    values = {option.key: option.default for option in PRODUCER_OPTIONS} | given
+    level = compression_level(values.__getitem__)
     for option in COMPRESSION_LEVELS:
-        given.pop(option.key, None)
+        del values[option.key]
     config = ProducerConfig(
-        **{key.replace(".", "_"): value for key, value in given.items()}, compression_level=level
+        **{key.replace(".", "_"): value for key, value in values.items()}, compression_level=level
     )
     config = replace(
         config,
@@ -156,9 +157,9 @@ def _parsed(option: Option, value: Any) -> Any:
     if option.key == "partitioner.class" and is_function:
         return value
     if isinstance(value, bool):
-        return option(str(value).lower())
+        return option.parse(option.key, str(value).lower())
     if isinstance(value, (int, str)):
-        return option(str(value))
+        return option.parse(option.key, str(value))
     raise ConfigError(
         f"option {option.key!r} is {arguments.shown(value)} of type {type(value).__name__}; "
         f"accepted: {option.accepts}"
@@ -166,7 +167,7 @@ def _parsed(option: Option, value: Any) -> Any:
 
 
 def _no_meaning(key: str) -> str | None:
-    """Why a key of Kafka's producer has no meaning here; None for keys that it does not have."""
+    """Return why a key of Kafka's producer has no meaning here; None for any other key."""
     for known, reason in _NO_MEANING.items():
         if key == known or (known.endswith(".") and key.startswith(known)):
             return reason
@@ -182,14 +183,14 @@ def _with_time_to_deliver(config: ProducerConfig, given: Mapping[str, Any]) -> P
             f"option 'delivery.timeout.ms' is {config.delivery_timeout_ms}; accepted: at least "
             f"'linger.ms' + 'request.timeout.ms', {least}"
         )
-    logger.warning("delivery.timeout.ms is raised to linger.ms + request.timeout.ms, %d", least)
+    logger.warning("delivery.timeout.ms is raised to linger.ms + request.timeout.ms: %d", least)
     return replace(config, delivery_timeout_ms=least)
 
 
 def _warn_of_a_constant_backoff(config: ProducerConfig) -> None:
     if config.retry_backoff_ms > config.retry_backoff_max_ms:
         logger.warning(
-            "retry.backoff.ms, %d, is greater than retry.backoff.max.ms: every pause is %d",
+            "retry.backoff.ms, %d, is greater than retry.backoff.max.ms: every pause is %d ms",
             config.retry_backoff_ms,
             config.retry_backoff_max_ms,
         )
@@ -198,7 +199,7 @@ def _warn_of_a_constant_backoff(config: ProducerConfig) -> None:
 def _with_idempotence_where_possible(
     config: ProducerConfig, given: Mapping[str, Any]
 ) -> ProducerConfig:
-    """Off where another option rules it out, unless the user asked for it."""
+    """Turn idempotence off where another option rules it out, unless the user asked for it."""
     if not config.enable_idempotence:
         return config
     in_flight = config.max_in_flight_requests_per_connection
@@ -219,6 +220,6 @@ def _with_idempotence_where_possible(
                 f"option 'enable.idempotence' is true and {key!r} is {given[key]}; accepted with "
                 f"idempotence: {wanted}"
             )
-        logger.log(level, "idempotence is off, because %s is %s", key, given[key])
+        logger.log(level, "enable.idempotence is off, because %s is %s", key, given[key])
         config = replace(config, enable_idempotence=False)
     return config

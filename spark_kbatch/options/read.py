@@ -1,11 +1,11 @@
-"""The options of a read, batch or stream: those of Spark's Kafka source, and what they may mean together.
+"""The options of a read, batch or stream: those of Spark's Kafka source, with its precedence.
 
-    where a side begins or ends    startingTimestamp > startingOffsetsByTimestamp > startingOffsets
-    is said by the first given     endingTimestamp > endingOffsetsByTimestamp > endingOffsets
+    the first one given    startingTimestamp > startingOffsetsByTimestamp > startingOffsets
+    decides                endingTimestamp > endingOffsetsByTimestamp > endingOffsets
 
-What loses is not looked at. Values are checked in the order of Spark's connector: the starting side,
-the ending side, what is read, how it is divided, forbidden keys, the path, limits of a trigger, and
-last whether both sides fit together. Keys that nobody knows come first of all.
+An option that loses is not looked at. Unknown keys are refused first. Then values are checked in the
+order of Spark's connector: the starting side, the ending side, what is read, how it is split, forbidden
+keys, the path, limits of a trigger, and last whether both sides fit together.
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaSourceProvider.scala, JsonUtils.scala.
 """
@@ -44,10 +44,9 @@ logger = logging.getLogger(__name__)
 ByPartition: TypeAlias = Mapping[TopicPartition, int]
 NoMatch: TypeAlias = Literal["error", "latest"]
 
-_OURS = "@"  # begins a key beside the topics in the offsets of a stream; no topic's name has it
+_OURS = "@"  # starts a key beside the topics in a stream's offsets; no topic's name has it
 _TIME = re.compile(r"(-?[0-9]{1,19}) *(us|ms|s|m|min|h|d)?")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_MAX_TRIGGER_DELAY_MS = 15 * 60_000
 
 
 @dataclass(frozen=True)
@@ -59,14 +58,14 @@ class Subscribe:
 
 @dataclass(frozen=True)
 class SubscribePattern:
-    """All partitions of topics in whose name the pattern is found, anywhere; internal ones excepted."""
+    """All partitions of the topics whose name the pattern matches anywhere, except internal topics."""
 
     pattern: str
 
 
 @dataclass(frozen=True)
 class Assign:
-    """Those of these partitions that exist."""
+    """These partitions, as far as they exist."""
 
     partitions: tuple[TopicPartition, ...]
 
@@ -76,7 +75,7 @@ Selection: TypeAlias = Subscribe | SubscribePattern | Assign
 
 @dataclass(frozen=True)
 class Offsets:
-    """A side given by offsets: one for each partition, or EARLIEST or LATEST for all."""
+    """Where a read starts or ends: an offset for each partition, or EARLIEST or LATEST for all."""
 
     option: str
     offsets: int | ByPartition
@@ -84,7 +83,7 @@ class Offsets:
 
 @dataclass(frozen=True)
 class Timestamps:
-    """A side given by times, in ms: one for each partition, or one for all."""
+    """Where a read starts or ends: a time in ms for each partition, or one for all."""
 
     option: str
     timestamps: int | ByPartition
@@ -95,23 +94,23 @@ Bound: TypeAlias = Offsets | Timestamps
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What `spark.read` or `spark.readStream` of this format was asked for; a stream has no ending."""
+    """The parsed options of `spark.read` or `spark.readStream`; a stream ignores `ending`."""
 
     path: str
     selection: Selection
     starting: Bound
-    ending: Bound = Offsets("endingOffsets", LATEST)
-    no_match: NoMatch = "error"  # where a stream or batch begins that no record has the time for
-    fail_on_data_loss: bool = True
-    include_headers: bool = False
-    min_partitions: int | None = None
-    max_records_per_partition: int | None = None
-    max_offsets_per_trigger: int | None = None
-    min_offsets_per_trigger: int | None = None
-    max_trigger_delay_ms: int = _MAX_TRIGGER_DELAY_MS
-    foreign_end: str = "log"
-    isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
-    max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES
+    ending: Bound
+    no_match: NoMatch  # what to do where no record has the starting time or a later one
+    fail_on_data_loss: bool
+    include_headers: bool
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    foreign_end: str
+    isolation_level: IsolationLevel
+    max_decompressed_batch_bytes: int
 
 
 def _foreign_end(key: str, value: str) -> str:
@@ -141,7 +140,7 @@ def _subscribe_pattern(key: str, value: str) -> SubscribePattern:
     try:
         re.compile(pattern)
     except re.error as error:
-        refuse(key, value, f"a regular expression of Python; this one is none: {error}")
+        refuse(key, value, f"a regular expression in Python's syntax; found: {error}")
     return SubscribePattern(pattern)
 
 
@@ -184,7 +183,7 @@ def _partition_number(key: str, value: str, number: Any, accepts: str) -> int:
 def _by_partition(
     key: str, value: str, accepts: str, accepted: Callable[[int], bool]
 ) -> dict[TopicPartition, int]:
-    """Numbers by topic and partition. What a stream's offsets say beside the topics is left out."""
+    """Parse numbers by topic and partition; the keys beside topics in a stream's offsets are ignored."""
     numbers: dict[TopicPartition, int] = {}
     for topic, by_partition in _json_object(key, value, accepts).items():
         if topic.startswith(_OURS):
@@ -196,27 +195,27 @@ def _by_partition(
             topic_partition = TopicPartition(
                 topic, _partition_number(key, value, partition, accepts)
             )
-            whole = isinstance(number, int) and not isinstance(number, bool)
-            if not whole or not (accepted(number) or 0 <= number <= LONG_MAX):
+            is_integer = isinstance(number, int) and not isinstance(number, bool)
+            if not is_integer or not (accepted(number) or 0 <= number <= LONG_MAX):
                 refuse(key, value, f"{accepts}; {topic_partition} has {json.dumps(number)}")
             # "0" and "00" are one partition, as in Spark's connector.
             if topic_partition in numbers:
-                refuse(key, value, f"{accepts}; each partition once")
+                refuse(key, value, f"{accepts}; each partition only once")
             numbers[topic_partition] = number
     return numbers
 
 
-def _offsets(*, note: str = "", **words: int) -> Callable[[str, str], Offsets]:
-    """A side by offsets: one of the words, or JSON in which their numbers stand for offsets.
+def _offsets(*, hint: str = "", **words: int) -> Callable[[str, str], Offsets]:
+    """Return a parser of one of the words, or of JSON in which their numbers may stand for offsets.
 
     Args:
-        note: what to say besides to a value that is refused.
+        hint: added to the error for a value that is refused.
     """
     names = " or ".join(repr(word) for word in words)
     meaning = " and ".join(f"{number} is {word}" for word, number in words.items())
     accepts = (
         f"{names}, or offsets by topic and partition as JSON, such as "
-        f'{{"events":{{"0":23,"1":{next(iter(words.values()))}}}}}, where {meaning}{note}'
+        f'{{"events":{{"0":23,"1":{next(iter(words.values()))}}}}}, where {meaning}{hint}'
     )
 
     def parse(key: str, value: str) -> Offsets:
@@ -242,10 +241,12 @@ def _timestamps(key: str, value: str) -> Timestamps:
 
 
 def _time_ms(key: str, value: str) -> int:
-    """A time as Spark writes them; a bare number is in milliseconds."""
+    """Parse a duration in Spark's notation; a bare number is in milliseconds."""
     found = _TIME.fullmatch(value.strip().lower())
     if found is None or int(found[1]) < 0:
-        refuse(key, value, "a time such as 500ms, 30s, 15m, 1h or 1d; a number alone is in ms")
+        refuse(
+            key, value, "a time such as 500ms, 30s, 15m, 1h or 1d; a number without a unit is in ms"
+        )
     number = int(found[1])
     return number // 1000 if found[2] == "us" else number * _UNIT_MS[found[2] or "ms"]
 
@@ -255,7 +256,7 @@ def _ignored(_key: str, value: str) -> str:
 
 
 _BATCH_STARTING_OFFSETS = _offsets(
-    earliest=EARLIEST, note="; only a stream may begin at 'latest', or -1"
+    earliest=EARLIEST, hint="; only a stream may start at 'latest', or -1"
 )
 
 # One row a line: the table reads as a table.
@@ -263,30 +264,30 @@ _BATCH_STARTING_OFFSETS = _offsets(
 READ_OPTIONS = (
     PATH,
     BOOTSTRAP,
-    Option("subscribe", _subscribe, "topic names, separated by commas", "", "Topics to read. One of `subscribe`, `subscribePattern` and `assign` is needed."),
-    Option("subscribePattern", _subscribe_pattern, "a regular expression", "", "Topics to read: those in whose name it is found, anywhere (`orders` finds `orders-eu`; `^orders$` does not), except internal ones. Python's syntax."),
-    Option("assign", _assign, 'JSON: `{"events":[0,1]}`', "", "Partitions to read. Those that do not exist are left out."),
-    Option("startingOffsets", _BATCH_STARTING_OFFSETS, 'earliest, or JSON: `{"events":{"0":23,"1":-2}}`; a stream also: latest, -1', "earliest; of a stream: latest", "Where to begin, inclusive; -2 is earliest, -1 latest. JSON names every partition that is read. A stream that goes on from its checkpoint begins where it was."),
-    Option("startingOffsetsByTimestamp", _timestamps, 'JSON: `{"events":{"0":1735689600000}}`', "not set", "Where to begin: in each partition at the first record of that time, in ms, or of a later one. JSON names every partition that is read. Goes before startingOffsets."),
-    Option("startingTimestamp", _timestamp, "a time in ms", "not set", "The same, with one time for all partitions. Goes before startingOffsetsByTimestamp."),
-    Option("startingOffsetsByTimestampStrategy", _no_match, "error, latest", "error", "What to do where a partition has no record of that time or a later one: fail, or begin at its end."),
-    Option("endingOffsets", _offsets(latest=LATEST), 'latest, or JSON: `{"events":{"0":50,"1":-1}}`', "latest", "Where to end, exclusive; -1 is latest. JSON names every partition that is read. Batch only."),
-    Option("endingOffsetsByTimestamp", _timestamps, 'JSON: `{"events":{"0":1735776000000}}`', "not set", "Where to end: in each partition before the first record of that time, in ms, or of a later one; without one at its end. Goes before endingOffsets. Batch only."),
-    Option("endingTimestamp", _timestamp, "a time in ms", "not set", "The same, with one time for all partitions. Goes before endingOffsetsByTimestamp. Batch only."),
-    Option("failOnDataLoss", parse_boolean, "true, false", "true", "Whether it is an error that offsets which were asked for are gone, or not there yet. With false what is left of them is read, and a warning logged."),
-    Option("includeHeaders", parse_boolean, "true, false", "false", "Whether rows have the column `headers`."),
-    Option("minPartitions", parse_number(1), f"1 to {INT_MAX}", "not set", "About how many tasks to use at least; large partitions are divided among several."),
-    Option("maxRecordsPerPartition", parse_number(1, LONG_MAX), "1 or more", "not set", "Offsets that a task reads at most, where both ends are given; larger ranges are divided. Without this and minPartitions, a range of more than 128 MiB of log is divided into pieces of about that size."),
-    Option("maxOffsetsPerTrigger", parse_number(1, LONG_MAX), "1 or more", "not set", "About how many offsets a micro-batch reads at most, shared among the partitions by what each has. Ignored in a batch."),
-    Option("minOffsetsPerTrigger", parse_number(0, LONG_MAX), "0 or more", "not set", "How many new offsets a micro-batch waits for, for at most maxTriggerDelay. Ignored in a batch."),
-    Option("maxTriggerDelay", _time_ms, "`500ms`, `30s`, `15m`, `1h`; ms without a unit", "15m", "How long minOffsetsPerTrigger may hold back a micro-batch. Ignored in a batch."),
-    Option("isolation.level", parse_isolation_level, "read_committed, read_uncommitted", "read_committed", "With read_committed, data of aborted transactions is left out and `latest` is the last stable offset, before the first transaction that is open; with read_uncommitted all data up to the high watermark is read. Markers are never rows. Only brokers write such transactions: a kbatch job's data is not in the log before its commit."),
-    Option("foreign.end", _foreign_end, "log, checkpoint", "log", "Where the logs of a real broker's directory end: behind the last whole valid batch, or at the high watermark that the broker last wrote into its checkpoint."),
-    Option("max.decompressed.batch.bytes", parse_number(1), f"1 to {INT_MAX}", "1073741824 (1 GiB)", "What one compressed batch may take decompressed, in bytes; a larger one is an error. A task holds one such batch whole, and some KB of a damaged or hostile log can stand for gigabytes."),
-    Option("groupIdPrefix", _ignored, "any", "", "Ignored: there are no consumer groups."),
-    Option("kafkaConsumer.pollTimeoutMs", parse_number(0, LONG_MAX), "0 or more", "", "Ignored: a read waits for nobody."),
-    Option("fetchOffset.numRetries", parse_number(0), f"0 to {INT_MAX}", "", "Ignored: offsets are read from files, of which a second look says the same."),
-    Option("fetchOffset.retryIntervalMs", parse_number(0, LONG_MAX), "0 or more", "", "Ignored, as fetchOffset.numRetries."),
+    Option("subscribe", _subscribe, "topic names, separated by commas", None, "Topics to read. Exactly one of `subscribe`, `subscribePattern` and `assign` is required."),
+    Option("subscribePattern", _subscribe_pattern, "a regular expression", None, "Pattern of the topics to read, in Python's syntax. It may match anywhere in the name: `orders` selects `orders-eu`, `^orders$` does not. Internal topics are never selected."),
+    Option("assign", _assign, 'JSON: `{"events":[0,1]}`', None, "Partitions to read. Those that do not exist are left out."),
+    Option("startingOffsets", _BATCH_STARTING_OFFSETS, 'earliest, or JSON: `{"events":{"0":23,"1":-2}}`; a stream also: latest, -1', None, "Where to start, inclusive; -2 means earliest, -1 latest. JSON must name every partition that is read. Used only when a stream starts for the first time: later it resumes from its checkpoint.", "earliest; for a stream: latest"),
+    Option("startingOffsetsByTimestamp", _timestamps, 'JSON: `{"events":{"0":1735689600000}}`', None, "Where to start: in each partition, at the first record with the given time (in ms) or a later one. JSON must name every partition that is read. Takes precedence over startingOffsets."),
+    Option("startingTimestamp", _timestamp, "a time in ms", None, "The same, with one time for all partitions. Takes precedence over startingOffsetsByTimestamp."),
+    Option("startingOffsetsByTimestampStrategy", _no_match, "error, latest", "error", "What to do if a partition has no record with the given starting time or a later one: fail, or start at its end."),
+    Option("endingOffsets", _offsets(latest=LATEST), 'latest, or JSON: `{"events":{"0":50,"1":-1}}`', Offsets("endingOffsets", LATEST), "Where to end, exclusive; -1 means latest. JSON must name every partition that is read. Batch only.", "latest"),
+    Option("endingOffsetsByTimestamp", _timestamps, 'JSON: `{"events":{"0":1735776000000}}`', None, "Where to end: in each partition, before the first record with the given time (in ms) or a later one; at its end if it has none. Takes precedence over endingOffsets. Batch only."),
+    Option("endingTimestamp", _timestamp, "a time in ms", None, "The same, with one time for all partitions. Takes precedence over endingOffsetsByTimestamp. Batch only."),
+    Option("failOnDataLoss", parse_boolean, "true, false", True, "Whether to fail when requested offsets are gone, or do not exist yet. With false, the offsets that are left are read, and a warning is logged."),
+    Option("includeHeaders", parse_boolean, "true, false", False, "Whether to include the record headers, as the column `headers`."),
+    Option("minPartitions", parse_number(1), f"1 to {INT_MAX}", None, "Desired minimum number of Spark partitions; large topic partitions are split to reach about that number."),
+    Option("maxRecordsPerPartition", parse_number(1, LONG_MAX), "1 or more", None, "Maximum number of offsets in one Spark partition; larger ranges are split, where both ends are given as offsets. Without this and minPartitions, a range of more than 128 MiB of log is split into pieces of about that size."),
+    Option("maxOffsetsPerTrigger", parse_number(1, LONG_MAX), "1 or more", None, "About the maximum number of offsets per micro-batch, divided among the partitions in proportion to what each has. Ignored in a batch."),
+    Option("minOffsetsPerTrigger", parse_number(0, LONG_MAX), "0 or more", None, "Minimum number of new offsets for a micro-batch to start, unless maxTriggerDelay passes first. Ignored in a batch."),
+    Option("maxTriggerDelay", _time_ms, "`500ms`, `30s`, `15m`, `1h`; ms without a unit", 15 * 60_000, "How long minOffsetsPerTrigger may delay a micro-batch. Ignored in a batch.", "15m"),
+    Option("isolation.level", parse_isolation_level, "read_committed, read_uncommitted", IsolationLevel.READ_COMMITTED, "How to read records of transactions. With read_committed, those of aborted transactions are left out, and `latest` is the last stable offset, where the first open transaction starts; with read_uncommitted, all records up to the high watermark are read. Control records are never rows. Only a real broker's logs have such transactions: a kbatch job's data is not in the log before its commit."),
+    Option("foreign.end", _foreign_end, "log, checkpoint", "log", "Where to end in a real broker's log directory: after the last valid batch of each log, or at the high watermark that the broker last wrote to its checkpoint."),
+    Option("max.decompressed.batch.bytes", parse_number(1), f"1 to {INT_MAX}", MAX_DECOMPRESSED_BATCH_BYTES, "Largest size, in bytes, that one compressed batch may expand to; a larger one is an error. A task holds one such batch in memory, and a few KB of a damaged or hostile log can expand to gigabytes.", "1073741824 (1 GiB)"),
+    Option("groupIdPrefix", _ignored, "any", None, "Ignored: there are no consumer groups."),
+    Option("kafkaConsumer.pollTimeoutMs", parse_number(0, LONG_MAX), "0 or more", None, "Ignored: files are read without waiting."),
+    Option("fetchOffset.numRetries", parse_number(0), f"0 to {INT_MAX}", None, "Ignored: offsets come from files, and reading them again would give the same."),
+    Option("fetchOffset.retryIntervalMs", parse_number(0, LONG_MAX), "0 or more", None, "Ignored, like fetchOffset.numRetries."),
 )
 # fmt: on
 
@@ -294,19 +295,19 @@ _STREAM_STARTING_OFFSETS = _offsets(earliest=EARLIEST, latest=LATEST)
 
 
 def parse_read_options(options: Mapping[str, str], *, warn: bool = True) -> ReadOptions:
-    """Checks every option of a batch read.
+    """Parse and check every option of a batch read.
 
     Args:
-        warn: whether to say which options count for nothing.
+        warn: whether to log which options are ignored.
 
     Raises:
-        ConfigError: an unknown or forbidden key, a bad value, no path, not exactly one selection,
-            sides that cannot belong together; names the keys and what is accepted.
+        ConfigError: an unknown or forbidden key, a bad value, no path, not exactly one selection, or
+            a start and an end that do not fit together; names the keys and what is accepted.
     """
     given = Given(options, READ_OPTIONS)
-    no_match: NoMatch = given.get("startingOffsetsByTimestampStrategy", "error")
+    no_match: NoMatch = given.get("startingOffsetsByTimestampStrategy")
     starting = _bound(given, "starting") or Offsets("startingOffsets", EARLIEST)
-    ending = _bound(given, "ending") or Offsets("endingOffsets", LATEST)
+    ending: Bound = _bound(given, "ending") or given.get("endingOffsets")
     parsed = _general(given, starting, ending, no_match)
     _ensure_ordered(starting, ending)
     for key in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
@@ -316,37 +317,37 @@ def parse_read_options(options: Mapping[str, str], *, warn: bool = True) -> Read
 
 
 def parse_stream_read_options(options: Mapping[str, str], *, warn: bool = True) -> ReadOptions:
-    """Checks every option of a streaming read.
+    """Parse and check every option of a streaming read.
 
     Args:
-        warn: whether to say which options count for nothing.
+        warn: whether to log which options are ignored.
 
     Raises:
-        ConfigError: as `parse_read_options`; also for an option that says where a batch ends.
+        ConfigError: as `parse_read_options`; also an option that says where a batch ends.
     """
     given = Given(options, READ_OPTIONS)
     for key in ("endingOffsets", "endingOffsetsByTimestamp"):
         if key in given:
             raise ConfigError(
-                f"option {key!r} is for batch reads; a stream has no end: leave it out"
+                f"option {key!r} is for batch reads: a stream has no end; leave it out"
             )
     if warn and "endingTimestamp" in given:
         logger.warning("option 'endingTimestamp' is ignored in a stream, which has no end")
-    no_match: NoMatch = given.get("startingOffsetsByTimestampStrategy", "error")
+    no_match: NoMatch = given.get("startingOffsetsByTimestampStrategy")
     starting = _bound(given, "starting", parse_offsets=_STREAM_STARTING_OFFSETS)
     return _general(
         given,
         starting or Offsets("startingOffsets", LATEST),
-        Offsets("endingOffsets", LATEST),
+        given.get("endingOffsets"),
         no_match,
     )
 
 
 def parse_batch_or_stream_options(options: Mapping[str, str]) -> tuple[ReadOptions, bool]:
-    """Checks every option of a read that is one of the two; says whether it can only be a batch.
+    """Parse options that may be a batch's or a stream's; return also whether they must be a batch's.
 
     Raises:
-        ConfigError: it can be neither; says why not a batch.
+        ConfigError: they fit neither; says why not a batch.
     """
     try:
         parsed = parse_read_options(options, warn=False)
@@ -364,7 +365,7 @@ def parse_batch_or_stream_options(options: Mapping[str, str]) -> tuple[ReadOptio
 def _bound(
     given: Given, side: str, *, parse_offsets: Callable[[str, str], Offsets] | None = None
 ) -> Bound | None:
-    """The first that is given of the three options of a side."""
+    """Return the value of the option that decides one side; None where none is given."""
     for key in (f"{side}Timestamp", f"{side}OffsetsByTimestamp"):
         if key in given:
             by_time: Timestamps = given.get(key)
@@ -372,7 +373,7 @@ def _bound(
     key = f"{side}Offsets"
     if key in given and parse_offsets is not None:
         return parse_offsets(key, given.text(key))
-    by_offset: Offsets | None = given.get(key)
+    by_offset: Offsets | None = given.get(key) if key in given else None
     return by_offset
 
 
@@ -399,18 +400,16 @@ def _general(given: Given, starting: Bound, ending: Bound, no_match: NoMatch) ->
         starting=starting,
         ending=ending,
         no_match=no_match,
-        fail_on_data_loss=given.get("failOnDataLoss", True),
-        include_headers=given.get("includeHeaders", False),
+        fail_on_data_loss=given.get("failOnDataLoss"),
+        include_headers=given.get("includeHeaders"),
         min_partitions=min_partitions,
         max_records_per_partition=max_records_per_partition,
         max_offsets_per_trigger=most,
         min_offsets_per_trigger=least,
-        max_trigger_delay_ms=given.get("maxTriggerDelay", _MAX_TRIGGER_DELAY_MS),
-        foreign_end=given.get("foreign.end", "log"),
-        isolation_level=given.get("isolation.level", IsolationLevel.READ_COMMITTED),
-        max_decompressed_batch_bytes=given.get(
-            "max.decompressed.batch.bytes", MAX_DECOMPRESSED_BATCH_BYTES
-        ),
+        max_trigger_delay_ms=given.get("maxTriggerDelay"),
+        foreign_end=given.get("foreign.end"),
+        isolation_level=given.get("isolation.level"),
+        max_decompressed_batch_bytes=given.get("max.decompressed.batch.bytes"),
     )
 
 
@@ -420,7 +419,7 @@ def _selection(given: Given) -> Selection:
     if len(named) != 1:
         found = f"{' and '.join(map(repr, named))} were" if named else "none was"
         raise ConfigError(
-            "exactly one of the options 'subscribe', 'subscribePattern' and 'assign' is needed; "
+            "exactly one of the options 'subscribe', 'subscribePattern' and 'assign' is required; "
             f"{found} given"
         )
     selection: Selection = given.get(named[0])
@@ -428,7 +427,7 @@ def _selection(given: Given) -> Selection:
 
 
 def _ensure_ordered(starting: Bound, ending: Bound) -> None:
-    """Check that two sides of one kind, each by partition, fit together."""
+    """Check a start and an end of the same kind, both by partition, against each other."""
     match starting, ending:
         case Offsets(offsets=Mapping() as start), Offsets(offsets=Mapping() as end):
             pass

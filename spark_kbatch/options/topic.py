@@ -21,7 +21,6 @@ from spark_kbatch.options.option import (
     MiB,
     Option,
     parse_number,
-    parse_options,
     refuse,
 )
 
@@ -31,11 +30,11 @@ NO_LIMIT = -1  # of retention.ms and retention.bytes
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _TOPIC_NAME_LENGTH_MAX = 249
 _VERSION = re.compile(r"(\d)\.(\d{1,2})(\.\d{1,2}){0,2}(-IV\d)?")
-_VERSIONS = "a version of Kafka from 0.8 on, such as 0.9.0, 0.10.2 or 3.0"
+_VERSIONS = "a version of Kafka, 0.8 or later, such as 0.9.0, 0.10.2 or 3.0"
 
 
 def ensure_valid_topic(name: str) -> str:
-    """The name, if Kafka would accept it.
+    """Return the name if Kafka would accept it.
 
     Raises:
         InvalidTopicError: says which rule it breaks.
@@ -54,7 +53,7 @@ def ensure_valid_topic(name: str) -> str:
 
 @functools.cache
 def message_magic(version: str) -> int:
-    """The record format, 0 to 2, that Kafka's brokers of a version wrote.
+    """Return the record format, 0 to 2, that Kafka's brokers of a version wrote.
 
     Raises:
         ConfigError: no such version.
@@ -69,10 +68,10 @@ def message_magic(version: str) -> int:
 
 @dataclass(frozen=True)
 class TopicConfig:
-    """A topic's own settings, fixed when it is created; stored with it. Each field is a key of Kafka.
+    """A topic's settings, stored with it. Each field is a key of Kafka's.
 
-    Kafka's defaults, but nothing expires and no segment is rolled by time unless that is asked for:
-    events are old by nature, and seven days of retention would delete a backfill at once.
+    The defaults are Kafka's, except that nothing expires and no segment is rolled by time unless asked
+    for: events are old by nature, and seven days of retention would delete a backfill at once.
 
     Raises:
         ConfigError: a timestamp type, a cleanup policy or a version that is not accepted.
@@ -107,32 +106,32 @@ class TopicConfig:
             object.__setattr__(self, field, parse(topic_key(field), getattr(self, field)))
         if self.message_magic == 0 and self.is_log_append_time:
             raise ConfigError(
-                "option 'message.timestamp.type' is 'LogAppendTime', which goes with "
-                f"message.format.version 0.10.0 and later, not with {self.message_format_version!r}: "
-                "its format has no timestamps"
+                "option 'message.timestamp.type' is 'LogAppendTime', which needs "
+                f"message.format.version 0.10.0 or later; it is {self.message_format_version!r}, whose "
+                "format has no timestamps"
             )
 
     @property
     def message_magic(self) -> int:
-        """Of what is written to the topic: 2 for batches, 0 and 1 for the formats before them."""
+        """The record format of what is written: 2 for record batches, 0 and 1 for the older formats."""
         return message_magic(self.message_format_version)
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether records have the time of their append in place of their own."""
+        """Whether records get the time of their append in place of their own."""
         return self.message_timestamp_type == LOG_APPEND_TIME
 
     @property
     def limits_times(self) -> bool:
-        """Whether `ensure_time_accepted` may refuse one."""
+        """Whether `ensure_time_accepted` may refuse a time."""
         limits = (self.message_timestamp_before_max_ms, self.message_timestamp_after_max_ms)
         return limits != (LONG_MAX, LONG_MAX) and not self.is_log_append_time
 
     def ensure_time_accepted(self, topic: str, timestamp_ms: int, now_ms: int) -> None:
-        """Check a record's time against the topic's limits; -1, for none, is always accepted.
+        """Check a record's time against the topic's limits; -1, for no time, is always accepted.
 
         Raises:
-            InvalidTimestampError: names the option.
+            InvalidTimestampError: the time passes a limit; names the option.
         Source: LogValidator.validateTimestamp.
         """
         if timestamp_ms < 0 or not self.limits_times:
@@ -152,18 +151,18 @@ class TopicConfig:
 
 
 def topic_key(field: str) -> str:
-    """Kafka's key for a field of TopicConfig."""
+    """Return Kafka's key for a field of TopicConfig."""
     return field.replace("_", ".")
 
 
 def topic_field(key: str) -> str:
-    """The field of TopicConfig for a key of Kafka."""
+    """Return the field of TopicConfig for a key of Kafka's."""
     return key.replace(".", "_")
 
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic as the cluster knows it."""
+    """A topic: its name, id, partitions, settings and replicas."""
 
     name: str
     topic_id: str
@@ -176,12 +175,12 @@ class Topic:
         return f"Topic({self.name!r}, partitions={self.partitions}{copies})"
 
     def replicas_of(self, partition: int) -> tuple[int, ...]:
-        """The nodes that hold a partition, in order of preference."""
+        """Return the nodes that hold a partition, in order of preference."""
         return self.replicas[partition] if self.replicas else (0,)
 
     @property
     def replication_factor(self) -> int:
-        """How many copies of each record there are."""
+        """The number of copies of each record."""
         return len(self.replicas_of(0))
 
 
@@ -215,45 +214,61 @@ def _format_version(key: str, value: str) -> str:
 # One row a line: the tables read as tables.
 # fmt: off
 TOPIC_OPTIONS = (
-    Option("max.message.bytes", parse_number(1024, INT_MAX), "1024 to 2147483647", "1048588", "Largest batch, as stored, in a topic that this write creates. An existing topic must have the same."),
-    Option("segment.bytes", parse_number(1 * MiB, INT_MAX), "1048576 to 2147483647", "1073741824", "Largest segment file in a topic that this write creates. An existing topic must have the same."),
-    Option("segment.ms", parse_number(1, LONG_MAX), "1 or more", "not set", "A record whose time is this long after that of the segment's first batch begins a new segment; without times, the clock counts."),
-    Option("segment.index.bytes", parse_number(24, INT_MAX), "24 to 2147483647", "10485760", "Largest index file; a segment with a full one is closed."),
-    Option("index.interval.bytes", parse_number(0), f"0 to {INT_MAX}", "4096", "Bytes between index entries. Fewer find an offset sooner and take more space."),
-    Option("message.timestamp.type", _timestamp_type, "CreateTime, LogAppendTime", "CreateTime", "With LogAppendTime every record has the time of its append, or of its job's commit."),
-    Option("message.timestamp.before.max.ms", parse_number(0, LONG_MAX), "0 or more", "not set", "Records that are older when they are written are refused. Not looked at with LogAppendTime."),
-    Option("message.timestamp.after.max.ms", parse_number(0, LONG_MAX), "0 or more", "not set", "Records whose time lies further in the future are refused. Not looked at with LogAppendTime."),
-    Option("retention.ms", parse_number(-1, LONG_MAX), "-1 or more", "-1", "Segments whose newest record is older are deleted; -1 keeps all. Kafka's default of seven days would delete old events as soon as they are written."),
-    Option("retention.bytes", parse_number(-1, LONG_MAX), "-1 or more", "-1", "The oldest segments of a partition are deleted while it keeps this many bytes without them; -1 keeps all."),
-    Option("file.delete.delay.ms", parse_number(0, LONG_MAX), "0 or more", "60000", "How long the files of deleted segments stay, named `.deleted`, and those of a deleted topic."),
-    Option("message.format.version", _format_version, _VERSIONS, "3.0", "Format of the records, by the version of the brokers that wrote it: before 0.10 V0, before 0.11 V1, then V2. V0 and V1 have no headers and no zstd, V0 no timestamps. Producers are not idempotent there."),
-    Option("min.insync.replicas", parse_number(1), f"1 to {INT_MAX}", "1", "With acks=all: how many replicas of a partition, the leader among them, must have a record before it counts; with fewer in sync nothing is written. More than there are is as all."),
-    Option("cleanup.policy", _cleanup_policy, "delete", "delete", "Compaction is refused: it leaves gaps between offsets."),
+    Option("max.message.bytes", parse_number(1024, INT_MAX), "1024 to 2147483647", TopicConfig.max_message_bytes, "Largest record batch, after compression, that the topic accepts. Set when this write creates the topic; an existing topic must have the same."),
+    Option("segment.bytes", parse_number(1 * MiB, INT_MAX), "1048576 to 2147483647", TopicConfig.segment_bytes, "Largest size of a segment file. Set when this write creates the topic; an existing topic must have the same."),
+    Option("segment.ms", parse_number(1, LONG_MAX), "1 or more", TopicConfig.segment_ms, "How long a segment takes records before the next one is rolled, by the records' times: from the first batch of the segment to the new record; by the clock where records have no times.", "not set"),
+    Option("segment.index.bytes", parse_number(24, INT_MAX), "24 to 2147483647", TopicConfig.segment_index_bytes, "Largest size of an index file; a segment with a full index is rolled."),
+    Option("index.interval.bytes", parse_number(0), f"0 to {INT_MAX}", TopicConfig.index_interval_bytes, "How many bytes lie between two index entries. More entries find an offset faster, but make the index larger."),
+    Option("message.timestamp.type", _timestamp_type, "CreateTime, LogAppendTime", TopicConfig.message_timestamp_type, "Whether a record has the time of its creation or of its append to the log (in a Spark job: of the commit)."),
+    Option("message.timestamp.before.max.ms", parse_number(0, LONG_MAX), "0 or more", TopicConfig.message_timestamp_before_max_ms, "How far a record's time may lie before the time of writing; records older than that are refused. Ignored with LogAppendTime.", "not set"),
+    Option("message.timestamp.after.max.ms", parse_number(0, LONG_MAX), "0 or more", TopicConfig.message_timestamp_after_max_ms, "How far a record's time may lie after the time of writing; records later than that are refused. Ignored with LogAppendTime.", "not set"),
+    Option("retention.ms", parse_number(-1, LONG_MAX), "-1 or more", TopicConfig.retention_ms, "How long records are kept: segments whose newest record is older are deleted; -1 keeps all. Kafka's default of seven days would delete old events as soon as they are written."),
+    Option("retention.bytes", parse_number(-1, LONG_MAX), "-1 or more", TopicConfig.retention_bytes, "How large a partition may grow: its oldest segments are deleted as long as the rest still has this many bytes; -1 keeps all."),
+    Option("file.delete.delay.ms", parse_number(0, LONG_MAX), "0 or more", TopicConfig.file_delete_delay_ms, "How long the files of deleted segments, renamed to `.deleted`, and those of a deleted topic stay on disk."),
+    Option("message.format.version", _format_version, _VERSIONS, TopicConfig.message_format_version, "Record format, named by a version of Kafka that wrote it: V0 before 0.10, V1 before 0.11, then V2. V0 and V1 have no headers, no zstd and no idempotent producers; V0 has no timestamps."),
+    Option("min.insync.replicas", parse_number(1), f"1 to {INT_MAX}", TopicConfig.min_insync_replicas, "How many replicas of a partition, the leader included, must be in sync for a write with acks=all to succeed; with fewer, nothing is written. A number above the replication factor means all replicas."),
+    Option("cleanup.policy", _cleanup_policy, "delete", TopicConfig.cleanup_policy, "What happens to old segments. Compaction is refused: it leaves gaps between offsets."),
 )
 # fmt: on
 
 
 def parse_topic_config(options: Mapping[str, object]) -> TopicConfig:
-    """A topic's settings by Kafka's keys; raises as `parse_topic_options`."""
-    return TopicConfig(**topic_fields(parse_topic_options(options)))
+    """Return a topic's settings, given by Kafka's keys; raises as `parse_topic_options`."""
+    return TopicConfig(**parse_topic_options(options))
 
 
 def parse_topic_options(options: Any) -> dict[str, Any]:
-    """The settings that are given, by Kafka's keys with dots or underscores, parsed.
+    """Return the given settings, parsed, as fields of TopicConfig.
 
-    A number may be a number or text.
+    Args:
+        options: by Kafka's keys, with dots or underscores; a number may be an int or text.
 
     Raises:
-        ConfigError: no settings at all, an unknown key, one that is given twice, or a bad value.
+        ConfigError: not a mapping, an unknown key, a key that is given twice, or a bad value.
     """
+    return topic_fields(_given_settings(options))
+
+
+def topic_fields(given: Given) -> dict[str, Any]:
+    """Return those of the given options that are a topic's, parsed, as fields of TopicConfig."""
+    return {
+        topic_field(option.key): given.get(option.key)
+        for option in TOPIC_OPTIONS
+        if option.key in given
+    }
+
+
+def _given_settings(options: Any) -> Given:
     _ensure_settings(options)
     given: dict[str, str] = {}
     for name, value in options.items():
         key = topic_key(name)
         text = str(value) if isinstance(value, (str, Integral)) else arguments.shown(value)
         if given.setdefault(key, text) != text:
-            raise ConfigError(f"config names {key!r} twice, with other values; name it once")
-    return parse_options(given, TOPIC_OPTIONS)
+            raise ConfigError(f"config names {key!r} twice, with different values; name it once")
+    settings = Given(given, TOPIC_OPTIONS)
+    settings.ensure_none_forbidden()
+    return settings
 
 
 def _ensure_settings(options: Any) -> None:
@@ -266,29 +281,22 @@ def _ensure_settings(options: Any) -> None:
 
 
 def altered(topic: Topic, changes: Mapping[str, object]) -> TopicConfig:
-    """A topic's settings once some are changed, by Kafka's keys; None stands for the default.
+    """Return a topic's settings with changes, by Kafka's keys; None resets one to its default.
 
     Raises:
-        ConfigError: an unknown key, a bad value, or a setting that a topic keeps for good.
+        ConfigError: an unknown key, a bad value, or a setting that cannot be changed.
     """
     _ensure_settings(changes)
     given = {key: value for key, value in changes.items() if value is not None}
     reset = {topic_key(key): "" for key, value in changes.items() if value is None}
-    settings = topic_fields(parse_topic_options(given))
-    defaults = TopicConfig()
+    settings = parse_topic_options(given)
     for key in Given(reset, TOPIC_OPTIONS):
-        settings[topic_field(key)] = getattr(defaults, topic_field(key))
+        settings[topic_field(key)] = getattr(TopicConfig, topic_field(key))
     config = replace(topic.config, **settings)
     if config.message_magic != topic.config.message_magic:
         raise ConfigError(
             f"option 'message.format.version' of topic {topic.name!r} is "
-            f"{topic.config.message_format_version!r} and stays so: its records have that format; "
-            "create another topic"
+            f"{topic.config.message_format_version!r} and cannot be changed: its records have that "
+            "format; create another topic"
         )
     return config
-
-
-def topic_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the parsed options those of topics, as fields of TopicConfig."""
-    keys = (option.key for option in TOPIC_OPTIONS)
-    return {topic_field(key): given[key] for key in keys if key in given}

@@ -1,7 +1,4 @@
-"""What writes are asked for; strings are parsed once, into a frozen dataclass.
-
-`read_config.py` has the options of reads, `producer_config.py` those of a producer in plain Python,
-`topic_config.py` those of topics, and `options.py` what all of them go by.
+"""The options of a write through Spark, parsed once into a frozen dataclass.
 
 Source: Kafka clients/producer/ProducerConfig.java, Spark
 connector/kafka-0-10-sql/.../KafkaSourceProvider.scala.
@@ -10,7 +7,7 @@ connector/kafka-0-10-sql/.../KafkaSourceProvider.scala.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +18,11 @@ from spark_kbatch.options.option import (
     BOOTSTRAP,
     PATH,
     GiB,
+    Given,
     MiB,
     Option,
     parse_boolean,
     parse_number,
-    parse_options,
     path_of,
     refuse,
 )
@@ -39,19 +36,20 @@ from spark_kbatch.options.topic import (
 
 COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
 FOREIGN_ENDS = ("log", "checkpoint")
-# A batch's length is an int32, but that bounds only what is compressed: 200 KB of zstd can stand for
+GZIP_LEVEL_DEFAULT, LZ4_LEVEL_DEFAULT, ZSTD_LEVEL_DEFAULT = -1, 9, 3
+# A batch's length is an int32, but that bounds only the compressed bytes: 200 KB of zstd can expand to
 # 6 GB. 1 GiB is about what deflate, at its best of 1032 : 1, makes of the 1 MiB that message.max.bytes
 # allows by default; snappy (21 : 1) and lz4 (255 : 1) make less.
 MAX_DECOMPRESSED_BATCH_BYTES = 1 << 30
 STAGING_RETENTION_MS = 7 * 24 * 3600 * 1000
 COMMITS_RETENTION_BYTES = 256 * MiB
-_TXN_APP_ID_LENGTH_MAX = 1000  # their UTF-8 has a 16-bit length in the log
+_TXN_APP_ID_LENGTH_MAX = 1000  # the length of its UTF-8 is a 16-bit number in the log
 _DOTTED_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What `df.write.format("kbatch")` was asked for."""
+    """The parsed options of `df.write.format("kbatch")`."""
 
     path: str
     topic: str | None
@@ -67,7 +65,7 @@ class WriteOptions:
     log_dirs: tuple[str, ...]
     acks: int
     request_timeout_ms: int
-    topic_config: Mapping[str, Any]  # fields of TopicConfig that the options name
+    topic_config: Mapping[str, Any]  # fields of TopicConfig that the options set
     adopt_min_bytes: int
     flush: bool
     staging_retention_ms: int
@@ -78,10 +76,10 @@ class WriteOptions:
     commits_retention_bytes: int
 
     def ensure_are_of(self, topic: Topic) -> None:
-        """Check that a topic which exists is as these would have made it.
+        """Check that an existing topic has the settings that these options ask for.
 
         Raises:
-            ConfigError: it has other settings than they name.
+            ConfigError: it has other settings.
         """
         given = [
             ("num.partitions", self.num_partitions, topic.partitions),
@@ -100,7 +98,7 @@ class WriteOptions:
 
 
 def parse_compression_type(key: str, value: str) -> str:
-    """The parser of a codec's name."""
+    """Parse a codec's name."""
     text = value.strip().lower()
     if text not in COMPRESSION_TYPES:
         refuse(key, value, ", ".join(COMPRESSION_TYPES))
@@ -108,7 +106,7 @@ def parse_compression_type(key: str, value: str) -> str:
 
 
 def parse_dotted_path(key: str, value: str) -> str:
-    """The parser of a function's path; whether there is one is seen where it is imported."""
+    """Parse a function's dotted path; whether it exists is checked where it is imported."""
     text = value.strip()
     if not _DOTTED_PATH.fullmatch(text):
         refuse(key, value, "package.module.function")
@@ -116,7 +114,7 @@ def parse_dotted_path(key: str, value: str) -> str:
 
 
 def parse_acks(key: str, value: str) -> int:
-    """The parser of acks."""
+    """Parse acks."""
     acks = {"all": -1, "-1": -1, "1": 1, "0": 0}.get(value.strip().lower())
     if acks is None:
         refuse(key, value, "all, -1, 1, 0")
@@ -124,30 +122,30 @@ def parse_acks(key: str, value: str) -> int:
 
 
 def parse_folders(key: str, value: str) -> tuple[str, ...]:
-    """The parser of folders, with commas between them as in Kafka's log.dirs."""
+    """Parse folders, separated by commas as in Kafka's log.dirs."""
     folders = tuple(folder.strip() for folder in value.split(","))
     if not all(folders) or len(set(folders)) < len(folders):
-        refuse(key, value, "different folders, with commas between them")
+        refuse(key, value, "different folders, separated by commas")
     return folders
 
 
 def parse_foreign_end(key: str, value: str) -> str:
-    """The parser of where a broker's logs end."""
+    """Parse where a broker's logs end."""
     if arguments.text(key, value) not in FOREIGN_ENDS:
         refuse(key, value, ", ".join(FOREIGN_ENDS))
     return value
 
 
 def ensure_codec_exists(topic: Topic, compression_type: str) -> None:
-    """Check that the format of a topic knows a codec.
+    """Check that a topic's record format has a codec.
 
     Raises:
-        ConfigError: zstd, which came after the formats V0 and V1.
+        ConfigError: zstd, which is newer than the formats V0 and V1.
     """
     if topic.config.message_magic < 2 and compression_type == "zstd":
         raise ConfigError(
             f"option 'compression.type' is 'zstd', but topic {topic.name!r} has "
-            f"message.format.version={topic.config.message_format_version}, whose format has no zstd; "
+            f"message.format.version={topic.config.message_format_version}, a format without zstd; "
             f"accepted: {', '.join(COMPRESSION_TYPES[:-1])}"
         )
 
@@ -159,14 +157,19 @@ def _gzip_level(key: str, value: str) -> int:
     return level
 
 
-def compression_level(given: Mapping[str, Any]) -> int | None:
-    """The level that parsed options give the codec that they name; None for its default."""
-    level: int | None = given.get(f"compression.{given.get('compression.type')}.level")
-    return level
+def compression_level(value_of: Callable[[str], Any]) -> int | None:
+    """Return the level of the codec that options name; None for a codec without levels.
+
+    Args:
+        value_of: returns the parsed value of an option, by its key.
+    """
+    wanted = f"compression.{value_of('compression.type')}.level"
+    keys = (option.key for option in COMPRESSION_LEVELS)
+    return next((value_of(key) for key in keys if key == wanted), None)
 
 
 def parse_isolation_level(key: str, value: str) -> IsolationLevel:
-    """The parser of an isolation level's name."""
+    """Parse an isolation level's name."""
     text = arguments.text(key, value).strip().lower()
     try:
         return IsolationLevel(text)
@@ -184,78 +187,81 @@ def _txn_app_id(key: str, value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        refuse(key, value, "text without lone surrogates, which UTF-8 does not have")
+        refuse(key, value, "text without lone surrogates, which UTF-8 cannot encode")
     return value
 
 
 # One row a line: the tables read as tables.
 # fmt: off
 COMPRESSION_LEVELS = (
-    Option("compression.gzip.level", _gzip_level, "-1, 1 to 9", "-1", "Level where the codec is gzip; -1 is zlib's default."),
-    Option("compression.lz4.level", parse_number(1, 17), "1 to 17", "9", "Level where the codec is lz4; 9 is the fast compressor, every other one the high one. 1 and 2 are as 3, more than 12 is as 12."),
-    Option("compression.zstd.level", parse_number(-131072, 22), "-131072 to 22", "3", "Level where the codec is zstd."),
+    Option("compression.gzip.level", _gzip_level, "-1, 1 to 9", GZIP_LEVEL_DEFAULT, "Compression level for gzip; -1 is zlib's default."),
+    Option("compression.lz4.level", parse_number(1, 17), "1 to 17", LZ4_LEVEL_DEFAULT, "Compression level for lz4. 9 is the fast compressor, any other level the high one; 1 and 2 mean 3, and 13 to 17 mean 12."),
+    Option("compression.zstd.level", parse_number(-131072, 22), "-131072 to 22", ZSTD_LEVEL_DEFAULT, "Compression level for zstd."),
 )
 
 WRITE_OPTIONS = (
     PATH,
     BOOTSTRAP,
-    Option("topic", _topic, "a topic name", "the `topic` column", "The topic for all rows. Created when it does not exist."),
-    Option("compression.type", parse_compression_type, "none, gzip, snappy, lz4, zstd", "none", "Codec of the record batches."),
+    Option("topic", _topic, "a topic name", None, "Topic that all rows are written to, whatever a `topic` column says. Created if it does not exist.", "the `topic` column"),
+    Option("compression.type", parse_compression_type, "none, gzip, snappy, lz4, zstd", "none", "Compression codec of the record batches."),
     *COMPRESSION_LEVELS,
-    Option("batch.size", parse_number(1, 1 * GiB), "1 to 1073741824", "1048576", "Bytes at which a batch of a partition is full; with a codec, what it is expected to leave. Kafka's 16384 suits single sends; a job that writes whole columns has fewer, better compressed batches. At most a quarter of buffer.memory is used, and at most what lets every partition of the option `topic` have two batches open."),
-    Option("buffer.memory", parse_number(1 * MiB, 2**40), "1048576 to 2^40", "33554432", "Bytes a task holds in open batches; when they are in use, the fullest batch goes first."),
-    Option("linger.ms", parse_number(0), f"0 to {INT_MAX}", "not set", "How long a batch that is not full waits for more rows. Kafka's 0 sends at once; not set, batches close when they are full, when memory is short and at the end of the task, because nobody can read a job's data earlier."),
-    Option("partitioner.class", parse_dotted_path, "`package.module.function`", "Kafka's partitioner", "A function of (keys as an Arrow array, partition count) that gives each row's partition, for rows that name none. Workers must be able to import it."),
-    Option("partitioner.ignore.keys", parse_boolean, "true, false", "false", "Whether rows with keys are spread as those without."),
-    Option("num.partitions", parse_number(1, 100_000), "1 to 100000", "1", "Partitions of a topic that this write creates. An existing topic must have as many."),
-    Option("replication.factor", parse_number(1, 32767), "1 to 32767", "1", "In how many log dirs each record of a topic lies that this write creates. An existing topic must have as many."),
-    Option("log.dirs", parse_folders, "folders, with commas between them", "in PATH", "Where a cluster that this write creates keeps its logs: folders, on disks of their own, so many as a record may have replicas. An existing cluster must have the same."),
-    Option("acks", parse_acks, "all, -1, 1, 0", "all", "With all, a job is committed where every partition it writes to has `min.insync.replicas` in sync, and fails otherwise; with 1 and 0 those that are in sync are enough. What is in sync gets the data before the commit in any case."),
-    Option("request.timeout.ms", parse_number(0), f"0 to {INT_MAX}", "30000", "How long a commit waits for that, before it fails."),
+    Option("batch.size", parse_number(1, 1 * GiB), "1 to 1073741824", 1 * MiB, "Size in bytes at which a partition's batch is full; with a codec, the expected size after compression. Kafka's 16384 suits single sends; a job that writes whole columns gets fewer and better compressed batches. Limited to a quarter of buffer.memory and, with the option `topic`, to what lets every partition of the topic have two open batches."),
+    Option("buffer.memory", parse_number(1 * MiB, 2**40), "1048576 to 2^40", 32 * MiB, "Bytes of memory that a task may use for open batches; when they are used up, the fullest batch is sent first."),
+    Option("linger.ms", parse_number(0), f"0 to {INT_MAX}", None, "How long a batch that is not full waits for more rows. Not set, a batch is sent when it is full, when memory is short, or at the end of the task: no one can read a job's data before its commit, so sending earlier (Kafka's 0) gains nothing."),
+    Option("partitioner.class", parse_dotted_path, "`package.module.function`", None, "Function that chooses the partition of rows without one: it takes the keys as an Arrow array and the number of partitions, and returns a partition for each row. Executors must be able to import it.", "Kafka's partitioner"),
+    Option("partitioner.ignore.keys", parse_boolean, "true, false", False, "Whether to choose partitions without looking at keys, as for rows that have none."),
+    Option("num.partitions", parse_number(1, 100_000), "1 to 100000", None, "Number of partitions of a topic that this write creates. An existing topic must have as many.", "1"),
+    Option("replication.factor", parse_number(1, 32767), "1 to 32767", None, "Number of replicas, each in a log dir of its own, of a topic that this write creates. An existing topic must have as many.", "1"),
+    Option("log.dirs", parse_folders, "folders, separated by commas", (), "Folders, usually on different disks, for the logs of a cluster that this write creates; a record can have as many replicas as there are folders. An existing cluster must have the same.", "in PATH"),
+    Option("acks", parse_acks, "all, -1, 1, 0", -1, "With all (-1), a commit fails unless every partition it writes to has at least `min.insync.replicas` in sync; with 1 and 0, fewer are enough. In every case all in-sync replicas have the data before the commit.", "all"),
+    Option("request.timeout.ms", parse_number(0), f"0 to {INT_MAX}", 30_000, "How long a commit waits for enough in-sync replicas before it fails."),
     *TOPIC_OPTIONS,
-    Option("adopt.min.bytes", parse_number(0, INT_MAX), "0 to 2147483647", "8388608", "From this size on, what a task wrote for a partition becomes a segment by renaming; smaller pieces are copied."),
-    Option("overwrite.delete.delay.ms", parse_number(0, LONG_MAX), "0 or more", "3600000", "How long what `mode(\"overwrite\")` replaces stays on disk, for readers that began before."),
-    Option("flush", parse_boolean, "true, false", "true", "Whether a commit is on disk before it is acknowledged. With false a killed process loses nothing, a power loss may lose the last commits."),
-    Option("staging.retention.ms", parse_number(60_000, LONG_MAX), "60000 or more", str(STAGING_RETENTION_MS), "A job is dead when nobody has written to any of its staged files for so long; the next commit removes them. More than the longest time for which all tasks of a job may be silent."),
-    Option("commits.retention.bytes", parse_number(-1, LONG_MAX), "-1 or more", str(COMMITS_RETENTION_BYTES), "About how much of `__commits`, the history of commits, is kept: the oldest commits go while it has more; -1 keeps all. A commit takes 300 bytes, and 8 for each partition of its topics."),
-    Option("txnAppId", _txn_app_id, "1 to 1000 characters", "not set", "With `txnVersion`: names who writes, such as a query and one of its sinks. Of each name a version is written once."),
-    Option("transactional.id.expiration.ms", parse_number(1, LONG_MAX), "1 or more", "not set", "After how long without a commit a stream, or a `txnAppId`, is forgotten, so that one which comes again then is written again. Not set, each is kept, in about 100 bytes."),
-    Option("txnVersion", parse_number(0, LONG_MAX), "0 or more", "not set", "Of this write; grows. A write whose version is not above the last one of its `txnAppId` comes again and is dropped, with a warning. Batch writes only."),
+    Option("adopt.min.bytes", parse_number(0, INT_MAX), "0 to 2147483647", 8 * MiB, "Size from which the file that a task wrote for a partition becomes a segment by renaming; smaller ones are copied."),
+    Option("overwrite.delete.delay.ms", parse_number(0, LONG_MAX), "0 or more", 3_600_000, "How long data that `mode(\"overwrite\")` replaced stays on disk, for reads that started before."),
+    Option("flush", parse_boolean, "true, false", True, "Whether a commit is flushed to disk before it is acknowledged. With false, a killed process loses nothing, but a power failure may lose the last commits."),
+    Option("staging.retention.ms", parse_number(60_000, LONG_MAX), "60000 or more", STAGING_RETENTION_MS, "How long a job's staged files may go without a write before the job counts as dead and the next commit deletes them. Set it higher than the longest time in which no task of a job writes."),
+    Option("commits.retention.bytes", parse_number(-1, LONG_MAX), "-1 or more", COMMITS_RETENTION_BYTES, "About how large `__commits`, the history of commits, may grow before its oldest commits are deleted; -1 keeps all. A commit takes 300 bytes, and 8 for each partition of its topics."),
+    Option("txnAppId", _txn_app_id, "1 to 1000 characters", None, "With `txnVersion`, makes a batch write idempotent: a unique name of the application, such as a query and one of its sinks, that writes each version once."),
+    Option("transactional.id.expiration.ms", parse_number(1, LONG_MAX), "1 or more", None, "How long a stream, or a `txnAppId`, is remembered after its last commit; a retry after that is written again. Not set, each is remembered for good, in about 100 bytes."),
+    Option("txnVersion", parse_number(0, LONG_MAX), "0 or more", None, "Version of this write; must increase. A write whose version is not above the last one committed for its `txnAppId` is skipped as a duplicate, with a warning. Batch writes only."),
 )
 # fmt: on
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Checks every option of a write.
+    """Parse and check every option of a write.
 
     Raises:
-        ConfigError: an unknown key, a bad value, no path; names the key and what is accepted.
+        ConfigError: an unknown key, a bad value, or no path; names the key and what is accepted.
     """
-    given = parse_options(options, WRITE_OPTIONS)
+    given = Given(options, WRITE_OPTIONS)
+    given.ensure_none_forbidden()
     if ("txnAppId" in given) != ("txnVersion" in given):
-        raise ConfigError("options 'txnAppId' and 'txnVersion' belong together; give both or none")
+        raise ConfigError(
+            "options 'txnAppId' and 'txnVersion' belong together; give both or neither"
+        )
     return WriteOptions(
         path=path_of(given),
         topic=given.get("topic"),
-        compression_type=given.get("compression.type", "none"),
-        batch_size=given.get("batch.size", 1 * MiB),
-        buffer_memory=given.get("buffer.memory", 32 * MiB),
+        compression_type=given.get("compression.type"),
+        batch_size=given.get("batch.size"),
+        buffer_memory=given.get("buffer.memory"),
         linger_ms=given.get("linger.ms"),
-        compression_level=compression_level(given),
+        compression_level=compression_level(given.get),
         partitioner_class=given.get("partitioner.class"),
-        partitioner_ignore_keys=given.get("partitioner.ignore.keys", False),
+        partitioner_ignore_keys=given.get("partitioner.ignore.keys"),
         num_partitions=given.get("num.partitions"),
         replication_factor=given.get("replication.factor"),
-        log_dirs=given.get("log.dirs", ()),
-        acks=given.get("acks", -1),
-        request_timeout_ms=given.get("request.timeout.ms", 30_000),
+        log_dirs=given.get("log.dirs"),
+        acks=given.get("acks"),
+        request_timeout_ms=given.get("request.timeout.ms"),
         topic_config=topic_fields(given),
-        adopt_min_bytes=given.get("adopt.min.bytes", 8 * MiB),
-        flush=given.get("flush", True),
-        staging_retention_ms=given.get("staging.retention.ms", STAGING_RETENTION_MS),
+        adopt_min_bytes=given.get("adopt.min.bytes"),
+        flush=given.get("flush"),
+        staging_retention_ms=given.get("staging.retention.ms"),
         txn_app_id=given.get("txnAppId"),
         txn_version=given.get("txnVersion"),
-        overwrite_delete_delay_ms=given.get("overwrite.delete.delay.ms", 3_600_000),
+        overwrite_delete_delay_ms=given.get("overwrite.delete.delay.ms"),
         transactional_id_expiration_ms=given.get("transactional.id.expiration.ms"),
-        commits_retention_bytes=given.get("commits.retention.bytes", COMMITS_RETENTION_BYTES),
+        commits_retention_bytes=given.get("commits.retention.bytes"),
     )

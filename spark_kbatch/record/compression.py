@@ -47,7 +47,12 @@ import pyarrow as pa
 import zstandard
 
 from spark_kbatch.errors import ConfigError, CorruptRecordError
-from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
+from spark_kbatch.options.write import (
+    GZIP_LEVEL_DEFAULT,
+    LZ4_LEVEL_DEFAULT,
+    MAX_DECOMPRESSED_BATCH_BYTES,
+    ZSTD_LEVEL_DEFAULT,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -70,8 +75,6 @@ _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_SIZE = 32 * 1024
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_HEADER_OF_MAGIC_0 = _LZ4_MAGIC + b"\x60\x40\x1a"
-_LZ4_LEVEL_DEFAULT = 9
-_ZSTD_LEVEL_DEFAULT = 3
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_HEADER_SIZE_MAX = 18
 _ZSTD_RLE_BLOCK = 1
@@ -120,14 +123,16 @@ def compress(codec: int, data: Buffer, *, magic: int = 2, level: int | None = No
     if codec == NONE:
         return bytes(view)
     if codec == GZIP:
-        return zlib.compress(view, -1 if level is None else level, wbits=_GZIP_WINDOW_BITS)
+        return zlib.compress(
+            view, GZIP_LEVEL_DEFAULT if level is None else level, wbits=_GZIP_WINDOW_BITS
+        )
     if codec == SNAPPY:
         return _snappy_stream(view)
     if codec == LZ4:
         return _lz4_frame(view, magic, level)
     if codec == ZSTD and magic == 2:
         # Streamed, because then the frame has the window that Kafka's writer asks for; as fast.
-        stream = _zstd.compressor(_ZSTD_LEVEL_DEFAULT if level is None else level).compressobj()
+        stream = _zstd.compressor(ZSTD_LEVEL_DEFAULT if level is None else level).compressobj()
         return stream.compress(view) + stream.flush()
     raise ConfigError(f"no batch of magic {magic} is compressed with {_NAMES.get(codec, codec)}")
 
@@ -283,7 +288,7 @@ def _snappy_size(view: memoryview, start: int, end: int) -> int:
 def _lz4_frame(view: memoryview, magic: int, level: int | None) -> bytes:
     # Kafka's default level asks lz4-java for its fast compressor, others for the high one, which the
     # frames of this library have from level 3 on: below, they are fast ones.
-    is_fast = level is None or level == _LZ4_LEVEL_DEFAULT
+    is_fast = level is None or level == LZ4_LEVEL_DEFAULT
     frame: bytes = lz4.frame.compress(
         view,
         compression_level=0 if is_fast else max(level, lz4.frame.COMPRESSIONLEVEL_MINHC),

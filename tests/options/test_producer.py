@@ -28,17 +28,13 @@ def test_without_options_everything_is_as_in_kafka() -> None:
     "option", [o for o in PRODUCER_OPTIONS if o.key != "partitioner.class"], ids=lambda o: o.key
 )
 def test_the_default_that_the_table_shows_is_the_one_that_holds(option: Any) -> None:
-    assert parse_producer_options({option.key: option.default}) in (
-        parse_producer_options({}),
-        # The level of a codec that is not used, or is used at its default.
-        ProducerConfig(compression_level=int(option.default) if "level" in option.key else None),
-    )
+    assert parse_producer_options({option.key: option.default_text}) == parse_producer_options({})
 
 
 VALID: dict[str, tuple[Any, str, Any]] = {
     "batch.size": (1000, "batch_size", 1000),
     "buffer.memory": ("65536", "buffer_memory", 65536),
-    "compression.type": ("ZSTD", "compression_type", "zstd"),
+    "compression.type": ("SNAPPY", "compression_type", "snappy"),
     "max.block.ms": (0, "max_block_ms", 0),
     "partitioner.ignore.keys": (True, "partitioner_ignore_keys", True),
     "partitioner.adaptive.partitioning.enable": (

@@ -135,11 +135,11 @@ def test_stream_option_is_parsed(key: str, value: str, field: str, parsed: objec
 
 @pytest.mark.parametrize(
     "option",
-    [option for option in READ_OPTIONS if re.fullmatch(r"\w+", option.default)],
+    [option for option in READ_OPTIONS if re.fullmatch(r"\w+", option.default_text)],
     ids=lambda option: option.key,
 )
 def test_the_default_that_the_table_names_is_the_one_that_counts(option: Option) -> None:
-    assert read(option.key, option.default) == parse_read_options(READ)
+    assert read(option.key, option.default_text) == parse_read_options(READ)
 
 
 @pytest.mark.parametrize("parse", BOTH)
@@ -241,7 +241,7 @@ def test_sides_that_do_not_fit_are_reported_last() -> None:
         pytest.param("subscribe", "", "one or more topics", id="no topic"),
         pytest.param("subscribe", " , ,", "one or more topics", id="commas only"),
         pytest.param("subscribePattern", " ", "a regular expression that is not empty", id="no pattern"),
-        pytest.param("subscribePattern", "a(", "a regular expression of Python", id="no regular expression"),
+        pytest.param("subscribePattern", "a(", "a regular expression in Python", id="no regular expression"),
         pytest.param("assign", "", "partitions by topic as JSON", id="empty assign"),
         pytest.param("assign", "events", "partitions by topic as JSON", id="assign of a word"),
         pytest.param("assign", "[0]", "partitions by topic as JSON", id="assign of a list"),
@@ -289,14 +289,14 @@ def test_refusal_names_the_option_what_came_and_what_is_accepted(
 
 @pytest.mark.parametrize("value", ["latest", '{"events":{"0":-1}}'], ids=["word", "number"])
 def test_a_batch_that_begins_where_only_a_stream_may_is_told_so(value: str) -> None:
-    with pytest.raises(ConfigError, match="; only a stream may begin at 'latest', or -1"):
+    with pytest.raises(ConfigError, match="; only a stream may start at 'latest', or -1"):
         read("startingOffsets", value)
 
 
 @pytest.mark.parametrize("key", ["endingOffsets", "endingOffsetsByTimestamp"])
 def test_a_stream_has_no_end(key: str) -> None:
     with pytest.raises(
-        ConfigError, match=f"option '{key}' is for batch reads; a stream has no end"
+        ConfigError, match=f"option '{key}' is for batch reads: a stream has no end"
     ):
         parse_stream_read_options(READ | {key: "latest"})
 
@@ -441,7 +441,7 @@ def test_json_that_no_parser_can_hold_is_refused(key: str) -> None:
 def test_exactly_one_selection_is_needed(
     parse: Callable[[dict[str, str]], ReadOptions], options: dict[str, str], found: str
 ) -> None:
-    with pytest.raises(ConfigError, match=f"exactly one of the options .* is needed; {found}"):
+    with pytest.raises(ConfigError, match=f"exactly one of the options .* is required; {found}"):
         parse({"path": "/data", **options})
 
 

@@ -641,7 +641,7 @@ def test_what_cannot_be_set_is_refused_and_nothing_is_altered(
 
 def test_the_format_of_an_old_topic_cannot_be_reset(cluster: Cluster) -> None:
     cluster.create_topic("old", config={"message.format.version": "0.10.2"})
-    with pytest.raises(ConfigError, match=r"is '0\.10\.2' and stays so"):
+    with pytest.raises(ConfigError, match=r"is '0\.10\.2' and cannot be changed"):
         cluster.alter_topic("old", {"message.format.version": None})
     cluster.alter_topic("old", {"message.format.version": "0.10.1"})
 
