@@ -119,3 +119,13 @@ class AppendResult(NamedTuple):
     log_append_time: int = -1  # ms; -1 where records keep their own times
     log_start_offset: int = -1
     error: Exception | None = None
+
+
+class DeletedTopic(NamedTuple):
+    """A topic that no longer exists, while something of it is left."""
+
+    topic: str
+    topic_id: str
+    delete_ms: int  # when its directories may be removed
+    named: tuple[int, ...]  # nodes whose log dir, or mirror, may still have the topic's name
+    nodes: tuple[int, ...]  # nodes whose log dir may hold something of it

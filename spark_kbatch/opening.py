@@ -7,8 +7,9 @@ from spark_kbatch.cluster.cluster import Cluster, StrPath
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files
 from spark_kbatch.log.foreign.log_dir import WHAT_IS_LOOKED_FOR, BrokerLogDir
+from spark_kbatch.options.paths import absolute_path
 from spark_kbatch.options.read import ReadOptions
-from spark_kbatch.replica.metadata import Metadata, absolute_path
+from spark_kbatch.replica.metadata import Metadata
 
 
 def open_topics(options: ReadOptions) -> Cluster | BrokerLogs:
@@ -32,9 +33,9 @@ def open_for_reading(
     """
     files = files or Files()
     metadata = Metadata(files, absolute_path(path))
-    if metadata.exists():
+    if metadata.cluster_file.exists():
         return Cluster(path, files=files)
-    metadata.ensure_not_inside_a_cluster()
+    metadata.cluster_file.ensure_not_inside_a_cluster()
     try:
         log_dir = BrokerLogDir.find(files, metadata.path)
     except OSError as error:

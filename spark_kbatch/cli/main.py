@@ -637,7 +637,7 @@ def _replication(cluster: Cluster | BrokerLogs, tp: TopicPartition) -> dict[str,
 def _partitions_named(cluster: Cluster, name: str) -> list[TopicPartition]:
     """Those of a topic, or the one that `name` is."""
     topic, _, number = name.rpartition("-")
-    if cluster.metadata.find_topic(name) is None and topic and number.isdecimal():
+    if cluster.metadata.topics.find(name) is None and topic and number.isdecimal():
         return [cluster.manager.partition(TopicPartition(topic, int(number))).topic_partition]
     return cluster.manager.partitions(name)
 

@@ -47,6 +47,7 @@ from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import (
     LONG_MAX,
     AppendOrigin,
+    DeletedTopic,
     Deletion,
     IsolationLevel,
     LogOffsets,
@@ -57,8 +58,10 @@ from spark_kbatch.model import (
 )
 from spark_kbatch.options import arguments
 from spark_kbatch.options.option import MiB
+from spark_kbatch.options.paths import absolute_path
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import (
+    PARTITIONS_MAX,
     Topic,
     TopicConfig,
     parse_topic_options,
@@ -73,11 +76,9 @@ from spark_kbatch.options.write import (
 from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica import administration, overview
 from spark_kbatch.replica.fetching import CONSUMER_REPLICA_ID, FetchInfo, OnFetched
-from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.manager import ReplicaManager, ensure_not_internal
-from spark_kbatch.replica.metadata import PARTITIONS_MAX, DeletedTopic, Metadata, absolute_path
+from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.overview import LogDirInfo
-from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.replica.producing import OnComplete
 from spark_kbatch.replica.view import ReplicaInfo, StateView
 
@@ -145,7 +146,7 @@ class Cluster(TopicReader):
     The rest is for Spark and for tests.
     """
 
-    _parts = ("metadata", "manager", "snapshots", "locks", "_history", "_producer_ids")
+    _parts = ("metadata", "manager", "snapshots", "_history")
 
     def __init__(
         self,
@@ -171,17 +172,20 @@ class Cluster(TopicReader):
         folders = _folders(log_dirs)
         self.metadata = Metadata(files, absolute_path(path))
         self.files, self.path = files, self.metadata.path
-        self.locks = Locks(files, self.metadata.locks_dir)
-        self.manager = ReplicaManager(files, self.metadata, self.locks, now_ms)
-        self._producer_ids = ProducerIds(self.metadata, self.locks)
+        self.manager = ReplicaManager(files, self.metadata, now_ms)
         self.snapshots = Snapshots(self.manager, self._elect)
-        self._agreements = Agreements(self.files, self.metadata.snapshots_dir, now_ms)
+        self._agreements = Agreements(self.files, self.metadata.paths.snapshots_dir, now_ms)
         self._history = History(self.manager)
         self._committers: dict[bool, Coordinator] = {}  # by whether they flush
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
-        if arguments.boolean("create", create) and not self.metadata.exists():
-            self._create(folders)
-        self.metadata.ensure_exists()
+        if arguments.boolean("create", create) and not self.metadata.cluster_file.exists():
+            from spark_kbatch.replica.creation import create_cluster  # noqa: PLC0415  above
+
+            own_topics = dict.fromkeys(
+                (TRANSACTION_STATE_TOPIC, COMMITS_TOPIC), INTERNAL_TOPIC_CONFIG
+            )
+            create_cluster(self.manager, folders, own_topics)
+        self.metadata.cluster_file.ensure_exists()
         if folders:
             self._ensure_log_dirs(folders)
 
@@ -204,25 +208,9 @@ class Cluster(TopicReader):
         for producer in list(self._producers):
             producer.close(timeout)
 
-    def _create(self, log_dirs: Sequence[Path]) -> None:
-        self.metadata.ensure_creatable()
-        with self.locks.metadata():
-            if self.metadata.exists() or self.metadata.restore(log_dirs):
-                return
-            self.metadata.make_dirs(log_dirs)
-            with self.manager.writing():
-                for topic in (TRANSACTION_STATE_TOPIC, COMMITS_TOPIC):
-                    self.manager.create_topic_locked(
-                        topic,
-                        partitions=1,
-                        config=INTERNAL_TOPIC_CONFIG,
-                        replication_factor=len(self.metadata.log_dirs()),
-                    )
-            self.metadata.create()
-
     def _ensure_log_dirs(self, folders: Sequence[Path]) -> None:
         """Check that the cluster was made with these."""
-        found = [one.path.parent for one in self.metadata.log_dirs()]
+        found = [one.path.parent for one in self.metadata.cluster_file.log_dirs()]
         if folders != found:
             given, has = (",".join(map(str, paths)) for paths in (folders, found))
             raise ConfigError(
@@ -234,11 +222,11 @@ class Cluster(TopicReader):
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
         """Sorted; the cluster's own where asked."""
-        return self.metadata.topic_names(internal=arguments.boolean("internal", internal))
+        return self.metadata.topics.names(internal=arguments.boolean("internal", internal))
 
     def topic(self, name: str) -> Topic:
-        """As `Metadata.topic`."""
-        return self.metadata.topic(arguments.text("topic", name))
+        """Return the topic; raises as `TopicFiles.topic`."""
+        return self.metadata.topics.topic(arguments.text("topic", name))
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """As `ReplicaManager.partitions`."""
@@ -293,7 +281,7 @@ class Cluster(TopicReader):
             if isinstance(config, TopicConfig)
             else parse_topic_options({} if config is None else config)
         )
-        found = self.metadata.find_topic(name)
+        found = self.metadata.topics.find(name)
         if found is None:
             return self._make_topic(
                 name,
@@ -318,7 +306,9 @@ class Cluster(TopicReader):
         topic = self.manager.create_topic(
             name, partitions=partitions, config=config, replication_factor=replication_factor
         )
-        in_path = [one for one in self.metadata.log_dirs() if one.path.parent == self.path]
+        in_path = [
+            one for one in self.metadata.cluster_file.log_dirs() if one.path.parent == self.path
+        ]
         if replication_factor > 1 and len(in_path) > 1:
             logger.warning(
                 "the %d copies of each record of topic %r lie in folders of %s, on one disk: they "
@@ -386,7 +376,7 @@ class Cluster(TopicReader):
                 the cluster's own.
         """
         ensure_not_internal(name)
-        found = self.metadata.find_topic(name)
+        found = self.metadata.topics.find(name)
         topic = found or self._make_topic(
             name,
             TopicConfig(**options.topic_config),
@@ -452,7 +442,7 @@ class Cluster(TopicReader):
             The partitions with replicas that are not in sync, because their log dirs are offline.
         """
         names = (
-            self.metadata.topic_names(internal=True)
+            self.metadata.topics.names(internal=True)
             if topics is None
             else arguments.topic_names("topics", topics)
         )
@@ -645,7 +635,7 @@ class Cluster(TopicReader):
             UnknownTopicOrPartitionError: no such topic.
         """
         names = (
-            self.metadata.topic_names()
+            self.metadata.topics.names()
             if topics is None
             else arguments.topic_names("topics", topics)
         )
@@ -677,7 +667,7 @@ class Cluster(TopicReader):
             KafkaStorageError: the cluster's folder cannot be written.
         """
         try:
-            return self._producer_ids.next()
+            return self.manager.producer_ids.next()
         except OSError as error:
             raise KafkaStorageError.of(error, "no producer id can be had") from error
 
@@ -703,7 +693,7 @@ class Cluster(TopicReader):
             return repair.run(arguments.topic_partitions("partitions", partitions))
         restored = lost_topics.restore(self.manager, dry_run=dry_run)
         every: list[TopicPartition] = []
-        for name in self.metadata.topic_names(internal=True):
+        for name in self.metadata.topics.names(internal=True):
             try:
                 every += self.manager.partitions(name)
             except KafkaStorageError as error:  # The others are repaired all the same.
@@ -738,7 +728,7 @@ class Cluster(TopicReader):
         from spark_kbatch.options.producer import parse_producer_options  # noqa: PLC0415
         from spark_kbatch.producer.producer import Producer  # noqa: PLC0415  above
 
-        self.metadata.ensure_exists()
+        self.metadata.cluster_file.ensure_exists()
         config = parse_producer_options(options)
         producer = Producer(
             config,
@@ -757,7 +747,7 @@ class Cluster(TopicReader):
             ConfigError, UnknownTopicOrPartitionError: it is, or does not.
         """
         ensure_not_internal(name)
-        return self.metadata.topic(name)
+        return self.metadata.topics.topic(name)
 
     def staging_dir(self) -> Path:
         """Where a job can leave what its tasks shall see.
@@ -808,7 +798,7 @@ class Cluster(TopicReader):
         def find(name: str) -> Topic:
             if not topic_id or name != options.topic:
                 return self.topic_for(name, options)
-            topic = self.metadata.find_topic(name)
+            topic = self.metadata.topics.find(name)
             if topic is None or topic.topic_id != topic_id:
                 raise UnknownTopicOrPartitionError(
                     f"topic {name!r} was deleted while the job ran; "

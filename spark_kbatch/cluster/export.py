@@ -71,7 +71,7 @@ from spark_kbatch.record.header import (
 )
 from spark_kbatch.record.legacy import unwrap
 from spark_kbatch.replica.manager import ReplicaManager, Replicas
-from spark_kbatch.replica.metadata import CLUSTER_FILE
+from spark_kbatch.replica.paths import ClusterPaths
 
 LEADER_EPOCH = 0
 _READ_BYTES = 8 * 1024 * 1024
@@ -142,7 +142,7 @@ class _Target:
             KafkaStorageError: it says so in a file that is damaged.
         """
         log_dir = self._log_dir
-        if self._files.exists(log_dir.parent / CLUSTER_FILE):
+        if self._files.exists(ClusterPaths(log_dir.parent).cluster_file):
             raise ConfigError(f"{log_dir} is the log dir of a kbatch cluster, not of a broker")
         try:
             read_meta_properties(self._files, log_dir)

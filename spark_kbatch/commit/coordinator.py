@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from spark_kbatch.commit import compaction
 from spark_kbatch.commit.history import COMMITS, NOBODY, Author, Commit, History, pack
+from spark_kbatch.commit.probe import Probe
 from spark_kbatch.commit.sequences import Sequences
 from spark_kbatch.commit.snapshot import TRANSACTION_STATE, Transaction, transactions
 from spark_kbatch.commit.staged import Copies, one_of, staged_by_partition, total
@@ -45,7 +46,6 @@ from spark_kbatch.options.topic import NO_LIMIT, Topic
 from spark_kbatch.options.write import COMMITS_RETENTION_BYTES, STAGING_RETENTION_MS
 from spark_kbatch.record import scalar
 from spark_kbatch.replica.manager import ACKS_ALL, ReplicaManager
-from spark_kbatch.replica.metadata import Probe
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import Replica
 
@@ -397,7 +397,7 @@ class Coordinator:
         return every | {**by_partition}, job._replace(overwrite=overwrite)
 
     def _find(self, name: str) -> Topic:
-        topic = self._manager.metadata.find_topic(name)
+        topic = self._manager.metadata.topics.find(name)
         if topic is None:
             raise UnknownTopicOrPartitionError(
                 f"topic {name!r} was deleted while the job ran; create it again and run the job again"
@@ -486,7 +486,7 @@ class Coordinator:
             yield from copies[nodes[0] if len(copies) == 1 else next(there, nodes[0])]
 
     def _append(self, appender: LogAppender, extent: Extent, *, may_adopt: bool) -> None:
-        path = self._manager.metadata.log_dir(extent.node_id).staging / extent.file
+        path = self._manager.metadata.cluster_file.log_dir(extent.node_id).staging / extent.file
         first_offset = appender.next_offset
         own_file = extent.position == 0 and path.name != "shared"
         try:

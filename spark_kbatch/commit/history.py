@@ -33,10 +33,10 @@ from spark_kbatch.errors import (
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import PARTITIONS_MAX
 from spark_kbatch.record import scalar
 from spark_kbatch.record.scalar import PlainRecord
 from spark_kbatch.replica.manager import ReplicaManager, Replicas
-from spark_kbatch.replica.metadata import PARTITIONS_MAX
 from spark_kbatch.replica.view import Replica
 from spark_kbatch.stored_json import StoredObject, parse
 

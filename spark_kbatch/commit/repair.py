@@ -66,7 +66,7 @@ class Repair:
         for name, (topic, what) in sorted(restored.items()):
             if topic is None:
                 yield _of_nothing(TopicPartition(name, 0), damaged=(what,))
-            elif self._manager.metadata.find_topic(name) is None:  # with `dry_run`
+            elif self._manager.metadata.topics.find(name) is None:  # with `dry_run`
                 for number in range(topic.partitions):
                     yield _of_nothing(TopicPartition(name, number), found=(what,))
 
@@ -105,7 +105,7 @@ class Repair:
         return ""
 
     def _repair(self, tp: TopicPartition, known: Mapping[int, LogState]) -> RepairReport:
-        topic_id = self._manager.metadata.topic(tp.topic).topic_id
+        topic_id = self._manager.metadata.topics.topic(tp.topic).topic_id
         partition = self._manager.partition(tp)
         if partition.only_log is not None:  # whose state may be what is to be repaired
             node_id, log = partition.replicas[0], partition.only_log

@@ -51,7 +51,7 @@ class Sequences:
     def __init__(self, manager: ReplicaManager, *, flush: bool) -> None:
         self._manager, self._flush = manager, flush
         self._files = manager.files
-        self._directory = manager.metadata.transactions_dir
+        self._directory = manager.metadata.paths.transactions_dir
         self._whole = self._directory / "whole"
 
     def last(self, transactional_id: str) -> int:

@@ -31,11 +31,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from spark_kbatch.commit.probe import Probe
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import AppendFile, Buffer, Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic
-from spark_kbatch.replica.metadata import Probe
 
 logger = logging.getLogger(__name__)
 

@@ -25,6 +25,7 @@ from spark_kbatch.options.option import (
 )
 
 INTERNAL_PREFIX = "__"
+PARTITIONS_MAX = 100_000  # of one topic: a damaged file must not ask for all memory
 CREATE_TIME, LOG_APPEND_TIME = "CreateTime", "LogAppendTime"
 NO_LIMIT = -1  # of retention.ms and retention.bytes
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")

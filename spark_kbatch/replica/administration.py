@@ -61,7 +61,7 @@ def create_partitions(
             topic, partitions=total_count, replicas=known + assigned[topic.partitions :]
         )
         manager.make_logs(grown, range(topic.partitions, total_count))
-        manager.metadata.write_topic(grown)
+        manager.metadata.topics.write(grown)
     return grown
 
 
@@ -89,7 +89,7 @@ def alter_topic(
                 partition.ready_locked(flush=True)
                 partition.settle_high_watermark_locked(config.min_insync_replicas)
         after = replace(topic, config=config)
-        manager.metadata.write_topic(after)
+        manager.metadata.topics.write(after)
     return after
 
 
@@ -97,8 +97,8 @@ def alter_topic(
 def _changing(manager: ReplicaManager, commits: Commits, name: str, now_ms: int) -> Iterator[Topic]:
     """Hold all locks that a change of a topic needs; the topic as it is now."""
     with commits.settled(), manager.locks.metadata():
-        manager.deletions.finish_locked(now_ms)
-        topic = manager.metadata.topic(name)
+        manager.deletions.continue_locked(now_ms)
+        topic = manager.metadata.topics.topic(name)
         with manager.locks.partitions(manager.partitions(name)):
             yield topic
 

@@ -1,118 +1,248 @@
-"""Topics that were deleted, and what of them is still on the disks.
+"""Deleted topics, and what is left of them on the disks.
 
-    1 note      topics/TOPIC.json      written again, with what the next steps need to know
-    2 decide    deleted/ID.json        that file, renamed; ID is the topic's. From here on the topic does
-                                       not exist, whatever happens next
-    3 copies    mirror-N/              the same, in each mirror; partitions/TOPIC/ goes, in PATH too
-    4 rename    broker-N/TOPIC-P       to TOPIC-P.HEX-delete, as a broker does, which accepts such
-                                       directories in its log.dirs and removes them
-    5 remove    those directories      once file.delete.delay.ms have passed
-    6 forget    deleted/ID.json        the copies first
+    1 record   topics/TOPIC.json      rewritten, with what the next steps need to know
+    2 decide   deleted/ID.json        that file, renamed; ID is the topic's. From here on the topic does
+                                      not exist, whatever happens next
+    3 copies   mirror-N/              the same, in each mirror; partitions/TOPIC/ goes, in PATH too
+    4 rename   broker-N/TOPIC-P       to TOPIC-P.HEX-delete, as a broker does, which accepts such
+                                      directories in its log.dirs and removes them
+    5 remove   those directories      once file.delete.delay.ms have passed
+    6 forget   deleted/ID.json        the copies first
 
-    a crash in   leaves                                        who goes on
-    note         the topic                                     -
-    decide       the topic, or none; only a loss of power may  as of copies, where there is none
-                 take the renaming
-    copies       no topic                                      the next who deletes or creates a topic,
-                                                               or changes one, or `kbatch gc`
+    a crash in   leaves                                        who continues
+    record       the topic                                     -
+    decide       the topic, or none; only a power loss may     from copies on, if there is none
+                 undo the rename
+    copies       no topic                                      the next process that creates, changes or
+                                                               deletes a topic, or `kbatch gc`
     rename       no topic; some directories have its name      the same
     remove       no topic; some directories are there          the same, or the next commit
     forget       no topic                                      the same
 
-All of it is done under the metadata lock, 1 and 2 also under the commit lock and the locks of all the
-topic's partitions: so no commit names the topic, and nobody writes to it. Who gets such a lock later
-looks for the topic again and finds none. No reader does any of it: one that comes upon files that are
-gone looks for the topic, and says that it does not exist.
+All of it happens under the metadata lock, 1 and 2 also under the commit lock and the locks of all the
+topic's partitions: so no commit names the topic, and no one writes to it. Who gets such a lock later
+looks for the topic again and finds none. No reader does any of it: a reader that finds files gone looks
+for the topic, and says that it does not exist.
 
-A topic of the same name may be created once 4 is done in the log dirs that can be used. What is in one
-that is offline comes back with it. Hence deleted/ID.json stays until all of it is done everywhere: as
+A topic of the same name may be created once 4 is done in the log dirs that can be used. What is in an
+offline log dir comes back with it. Hence deleted/ID.json stays until everything is done everywhere: as
 long as it is there neither a mirror nor a directory brings the topic back. A directory is known by the
-topic's id, in partition.metadata, so those of another topic of the same name are left alone.
+topic id in its partition.metadata, so those of another topic of the same name are left alone.
 
-HEX is made from the topic's id, so that nothing has to be noted to find the directories again.
+HEX is derived from the topic's id, so nothing has to be stored to find the directories again.
 
 Source: Kafka core/.../log/LogManager.scala asyncDelete, storage/.../log/LocalLog.logDeleteDirName.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from spark_kbatch.errors import KafkaStorageError
+from spark_kbatch.errors import InvalidTopicError, KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_partition_metadata
-from spark_kbatch.options.topic import Topic
+from spark_kbatch.model import DeletedTopic
+from spark_kbatch.options.topic import Topic, ensure_valid_topic
+from spark_kbatch.replica.cluster_file import NODES_MAX, ClusterFile
+from spark_kbatch.replica.json_files import JsonFiles, as_bytes
 from spark_kbatch.replica.log_dirs import LogDirs
-from spark_kbatch.replica.metadata import DeletedTopic, Metadata, partition_of
+from spark_kbatch.replica.paths import ClusterPaths, mirror_of, partition_of
+from spark_kbatch.stored_json import StoredObject
 
 logger = logging.getLogger(__name__)
 
+TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NAME_LENGTH_MAX = 255
 
 
+class DeletedTopics:
+    """The files that say which topics were deleted. Writers hold the metadata lock."""
+
+    def __init__(self, json_files: JsonFiles, paths: ClusterPaths) -> None:
+        self._json_files, self._files, self._paths = json_files, json_files.files, paths
+
+    def all(self) -> list[DeletedTopic]:
+        """Return the deleted topics of which something is left; skip damaged files."""
+        try:
+            names = self._files.list(self._paths.deleted_dir)
+        except FileNotFoundError:
+            return []
+        found = []
+        for path in (self._paths.deleted_dir / name for name in names if name.endswith(".json")):
+            try:
+                found.append(_deleted_of(StoredObject(self._json_files.read(path), path)))
+            except FileNotFoundError:
+                continue  # since it was listed
+            except (KafkaStorageError, InvalidTopicError) as error:
+                logger.warning("%s is damaged, so what it names is not removed: %s", path, error)
+        return found
+
+    def is_alive(self, found: Mapping[str, Any]) -> bool:
+        """Return False for a mirror's file of a topic that was deleted since."""
+        topic_id = found.get("topic_id")
+        if not isinstance(topic_id, str) or not TOPIC_ID.fullmatch(topic_id):
+            return True  # Damaged: whoever reads it says so.
+        name = self._paths.deleted_file(topic_id).relative_to(self._paths.path)
+        for folder in (self._paths.path, *self._json_files.mirrors.folders):
+            with contextlib.suppress(OSError):  # of a broken disk
+                if self._files.exists(folder / name):
+                    return False
+        return True
+
+    def owns(self, directory: Path) -> bool:
+        """Return True for a partition's directory that is left of a deleted topic."""
+        try:
+            topic_id = read_partition_metadata(self._files, directory)
+        except (OSError, KafkaStorageError):
+            return False  # Nothing says so.
+        return not self.is_alive({"topic_id": topic_id})
+
+    def decide(self, deleted: DeletedTopic) -> None:
+        """Have the topic not exist from here on, whatever happens next: steps 1 and 2.
+
+        The caller also holds the locks of all the topic's partitions.
+        """
+        path = self._paths.topic_file(deleted.topic)
+        found = self._json_files.read_or_mirrored(path, self.is_alive) or {}
+        self._files.make_dir(self._paths.deleted_dir)
+        self._files.flush([self._paths.path])
+        # One file holds all that is to be known, and one step decides: its rename.
+        self._files.replace(path, as_bytes(found | deleted._asdict()))
+        target = self._paths.deleted_file(deleted.topic_id)
+        self._files.rename(path, target)
+        self._files.flush([target.parent, path.parent])
+
+    def write(self, deleted: DeletedTopic) -> None:
+        """Record how far a deletion has come."""
+        self._json_files.write(self._paths.deleted_file(deleted.topic_id), deleted._asdict())
+
+    def spread(self, deleted: DeletedTopic) -> None:
+        """Tell the mirrors that a topic is deleted, and forget its partitions' states."""
+        path = self._paths.deleted_file(deleted.topic_id)
+        self._json_files.mirrors.write(path.relative_to(self._paths.path), self._files.read(path))
+        self._forget_in(self._paths.path, deleted)
+
+    def forget_copies(self, deleted: DeletedTopic, log_dir: Path) -> None:
+        """Remove what the mirror beside a log dir has of a deleted topic, but that it is deleted."""
+        if log_dir.parent != self._paths.path:
+            self._forget_in(mirror_of(log_dir), deleted)
+
+    def forget(self, deleted: DeletedTopic) -> None:
+        """Forget a topic of which nothing is left: step 6."""
+        path = self._paths.deleted_file(deleted.topic_id)
+        # PATH's own file goes last: it is the one that is looked at.
+        for folder in (*self._json_files.mirrors.folders, self._paths.path):
+            copy = folder / path.relative_to(self._paths.path)
+            # The first is left by a process that died while it wrote.
+            found = [one for one in (copy.with_suffix(".tmp"), copy) if self._files.exists(one)]
+            for one in found:
+                self._files.remove(one)
+            if found:
+                self._files.flush([copy.parent])
+
+    def _forget_in(self, folder: Path, deleted: DeletedTopic) -> None:
+        """Remove a deleted topic's files in PATH or in a mirror, and no other topic's."""
+        paths = ClusterPaths(folder)
+        topic_file, states = paths.topic_file(deleted.topic), paths.partitions_dir / deleted.topic
+        names = self._files.list(states) if self._files.exists(states) else []
+        gone = [
+            path
+            for path in (topic_file, *(states / name for name in names))
+            if self._is_of(path, deleted, is_useless_if_damaged=path != topic_file)
+        ]
+        for path in gone:
+            self._files.remove(path)
+        self._files.flush({path.parent for path in gone})
+        if names and not self._files.list(states):
+            self._files.remove_dir(states)
+            self._files.flush([states.parent])
+
+    def _is_of(self, path: Path, deleted: DeletedTopic, *, is_useless_if_damaged: bool) -> bool:
+        if not self._files.exists(path):
+            return False
+        try:
+            topic_id = self._json_files.read(path).get("topic_id", deleted.topic_id)
+        except KafkaStorageError:
+            return is_useless_if_damaged
+        return bool(topic_id == deleted.topic_id)
+
+
+def _deleted_of(stored: StoredObject) -> DeletedTopic:
+    named, nodes = (
+        stored.integers(key, highest=NODES_MAX, count_max=NODES_MAX, least=0)
+        for key in ("named", "nodes")
+    )
+    return DeletedTopic(
+        ensure_valid_topic(stored.text("topic")),
+        stored.text("topic_id", TOPIC_ID),
+        stored.integer("delete_ms"),
+        named,
+        nodes,
+    )
+
+
 class Deletions:
-    """The deleted topics of one cluster. Thread-safe.
+    """The steps of deleting topics, on all disks of one cluster. Thread-safe.
 
     The caller of a method whose name ends in `_locked` holds the metadata lock, and keeps brokers out of
     the log dirs.
     """
 
-    def __init__(self, files: Files, metadata: Metadata, dirs: LogDirs) -> None:
-        self._files, self._metadata, self._dirs = files, metadata, dirs
+    def __init__(
+        self, files: Files, deleted: DeletedTopics, cluster_file: ClusterFile, dirs: LogDirs
+    ) -> None:
+        self._files, self._deleted, self._dirs = files, deleted, dirs
+        self._cluster_file = cluster_file
 
     def delete_locked(self, topic: Topic, now_ms: int) -> None:
         """Delete a topic; the caller also holds the commit lock and the locks of all its partitions.
 
         Raises:
-            OSError: whether the topic is deleted shows the next look at it.
+            OSError: whether the topic is deleted is seen when it is next looked up.
         """
-        nodes = tuple(one.node_id for one in self._metadata.log_dirs(again=True))
+        nodes = tuple(one.node_id for one in self._cluster_file.log_dirs(again=True))
         deleted = DeletedTopic(
             topic.name, topic.topic_id, now_ms + topic.config.file_delete_delay_ms, nodes, nodes
         )
-        self._metadata.decide_deletion(deleted)
-        self._finish(deleted, now_ms, is_new=True)
+        self._deleted.decide(deleted)
+        self._continue(deleted, now_ms, is_new=True)
 
-    def finish_locked(self, now_ms: int) -> list[DeletedTopic]:
-        """Go on with every deletion as far as its time and the disks allow; those that are over."""
-        deleted = self._metadata.deleted_topics()
-        return [one for one in deleted if self._finish(one, now_ms)]
+    def continue_locked(self, now_ms: int) -> list[DeletedTopic]:
+        """Continue every deletion as far as its time and the disks allow; return the finished ones."""
+        return [one for one in self._deleted.all() if self._continue(one, now_ms)]
 
     def due(self, now_ms: int) -> list[DeletedTopic]:
-        """Those of which something can be done now. Takes no lock, and changes nothing."""
+        """Return the deletions that can be continued now. Takes no lock, and changes nothing."""
         return [
             one
-            for one in self._metadata.deleted_topics()
+            for one in self._deleted.all()
             if any(map(self._dirs.is_used, one.nodes if now_ms >= one.delete_ms else one.named))
         ]
 
     def ensure_name_is_free_locked(self, name: str) -> None:
-        """Check that no directory of a deleted topic stands in the way of one that is to be created.
+        """Check that no directory of a deleted topic is in the way of a new one.
 
         Raises:
             KafkaStorageError: one in a log dir that can be used could not be renamed.
         """
-        for deleted in self._metadata.deleted_topics():
+        for deleted in self._deleted.all():
             if deleted.topic == name and any(map(self._dirs.is_used, deleted.named)):
                 raise KafkaStorageError(
-                    f"topic {name!r} was deleted, and its directories could not be renamed yet: "
-                    f"make the log dirs of {self._metadata.path} writable and try again"
+                    f"topic {name!r} was deleted, but its directories could not be renamed yet: make "
+                    f"the log dirs of {self._cluster_file.path.parent} writable and try again"
                 )
 
-    def directories(self, deleted: DeletedTopic) -> Iterator[Path]:
-        """The directories of a deleted topic that wait to be removed, where they can be looked at."""
-        for node_id in deleted.nodes:
-            if self._dirs.is_readable(node_id):
-                yield from self._renamed(self._metadata.log_dir(node_id).path, deleted)
-
-    def _finish(self, deleted: DeletedTopic, now_ms: int, *, is_new: bool = False) -> bool:
-        """Steps 3 to 6; whether nothing is left of it."""
+    def _continue(self, deleted: DeletedTopic, now_ms: int, *, is_new: bool = False) -> bool:
+        """Do steps 3 to 6; return True if nothing is left of the topic."""
         left = deleted
         if deleted.named:
-            self._metadata.spread_deletion(deleted)
+            self._deleted.spread(deleted)
             named = tuple(n for n in deleted.named if not self._rename(n, deleted, is_new=is_new))
             left = left._replace(named=named)
         if now_ms >= left.delete_ms:
@@ -121,24 +251,24 @@ class Deletions:
             )
             left = left._replace(nodes=tuple(nodes))
         if not left.nodes:
-            self._metadata.forget_deletion(left)
+            self._deleted.forget(left)
         elif left != deleted:
-            self._metadata.write_deleted(left)
+            self._deleted.write(left)
         return not left.nodes
 
     def _rename(self, node_id: int, deleted: DeletedTopic, *, is_new: bool) -> bool:
-        """Take the topic's name from what a log dir and its mirror have; whether that is done."""
+        """Take the topic's name from what a log dir and its mirror have; return True if that is done."""
         if not self._dirs.is_used(node_id):
             return False
-        log_dir = self._metadata.log_dir(node_id).path
+        log_dir = self._cluster_file.log_dir(node_id).path
         try:
-            self._metadata.forget_copies(deleted, node_id)
+            self._deleted.forget_copies(deleted, log_dir)
             for name in self._files.list(log_dir):
                 held = partition_of(name)
                 if held is None or held.topic != deleted.topic:
                     continue
                 if self._is_of(log_dir / name, deleted, is_new=is_new):
-                    target = log_dir / delete_dir_name(held.partition, deleted)
+                    target = log_dir / _delete_dir_name(held.partition, deleted)
                     self._files.remove_dir(target)
                     self._files.rename(log_dir / name, target)
             self._files.flush([log_dir])
@@ -148,40 +278,39 @@ class Deletions:
         return True
 
     def _is_of(self, directory: Path, deleted: DeletedTopic, *, is_new: bool) -> bool:
-        """Whether a directory that has the topic's name is the topic's."""
+        """Return True if a directory that has the topic's name is the deleted topic's."""
         if not self._files.is_dir(directory):
             return False
         try:
             return read_partition_metadata(self._files, directory) == deleted.topic_id
         except (FileNotFoundError, KafkaStorageError):
-            return is_new  # Later it may be another topic's, which is to be repaired.
+            return is_new  # Later it may be another topic's, which needs repair.
 
     def _remove(self, node_id: int, deleted: DeletedTopic) -> bool:
-        """Remove the directories in a log dir; whether none is left."""
+        """Remove the directories in a log dir; return True if none is left."""
         if not self._dirs.is_used(node_id):
             return False
-        log_dir = self._metadata.log_dir(node_id).path
+        log_dir, ending = self._cluster_file.log_dir(node_id).path, _ending(deleted)
         try:
-            for directory in self._renamed(log_dir, deleted):
-                self._files.remove_dir(directory)
+            for name in self._files.list(log_dir):
+                if name.endswith(ending):
+                    self._files.remove_dir(log_dir / name)
             self._files.flush([log_dir])
         except OSError as error:
             self._failed(node_id, deleted, error)
             return False
         return True
 
-    def _renamed(self, log_dir: Path, deleted: DeletedTopic) -> Iterator[Path]:
-        ending = _ending(deleted)
-        return (log_dir / name for name in self._files.list(log_dir) if name.endswith(ending))
-
     def _failed(self, node_id: int, deleted: DeletedTopic, error: OSError) -> None:
-        logger.warning("files of the deleted topic %s stay for now: %s", deleted.topic, error)
+        logger.warning(
+            "files of the deleted topic %s cannot be removed for now: %s", deleted.topic, error
+        )
         if len(self._dirs.all) > 1:
             self._dirs.failed(node_id, error)
 
 
-def delete_dir_name(partition: int, deleted: DeletedTopic) -> str:
-    """The name that a partition's directory has until it is removed: Kafka's, cut where it is too long."""
+def _delete_dir_name(partition: int, deleted: DeletedTopic) -> str:
+    """Return a directory's name until it is removed: Kafka's, shortened where it is too long."""
     ending = f"-{partition}{_ending(deleted)}"
     return deleted.topic[: _NAME_LENGTH_MAX - len(ending)] + ending
 

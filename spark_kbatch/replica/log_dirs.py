@@ -28,7 +28,7 @@ from spark_kbatch import mutexes
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_meta_properties
-from spark_kbatch.replica.metadata import LogDir, Metadata
+from spark_kbatch.replica.cluster_file import ClusterFile, LogDir
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +49,10 @@ class _Offline(NamedTuple):
 class LogDirs:
     """The log dirs of one cluster, as one process sees them. Thread-safe."""
 
-    def __init__(self, files: Files, metadata: Metadata, monotonic_ms: Callable[[], int]) -> None:
-        self._files, self._metadata, self._monotonic_ms = files, metadata, monotonic_ms
+    def __init__(
+        self, files: Files, cluster_file: ClusterFile, monotonic_ms: Callable[[], int]
+    ) -> None:
+        self._files, self._cluster_file, self._monotonic_ms = files, cluster_file, monotonic_ms
         self._mutex: threading.Lock  # guards the next two; innermost
         mutexes.make(self, "_mutex")
         self._offline: dict[int, _Offline] = {}
@@ -59,7 +61,7 @@ class LogDirs:
     @property
     def all(self) -> tuple[LogDir, ...]:
         """By node id."""
-        return self._metadata.log_dirs()
+        return self._cluster_file.log_dirs()
 
     def is_online(self, node_id: int) -> bool:
         """Whether a node's log dir can be used, as far as is known."""
@@ -69,7 +71,7 @@ class LogDirs:
         if offline is not None and self._monotonic_ms() < offline.until_ms:
             return False
         try:
-            log_dir = self._metadata.log_dir(node_id)
+            log_dir = self._cluster_file.log_dir(node_id)
             found = self._files.identity_at(log_dir.path)
             if offline is None and found == identity:
                 return True
@@ -122,7 +124,7 @@ class LogDirs:
         Raises:
             KafkaStorageError: its log dir is offline.
         """
-        log_dir = self._metadata.log_dir(node_id)
+        log_dir = self._cluster_file.log_dir(node_id)
         if not self.is_used(node_id):
             raise KafkaStorageError(
                 f"the log dir {log_dir.path} is offline: {self.why_offline(node_id)}"
@@ -144,7 +146,7 @@ class LogDirs:
     def _ensure_ours(self, log_dir: LogDir) -> None:
         found = read_meta_properties(self._files, log_dir.path)
         if found.directory_id != log_dir.directory_id:
-            log_dir = self._metadata.log_dirs(again=True)[log_dir.node_id]
+            log_dir = self._cluster_file.log_dirs(again=True)[log_dir.node_id]
         if found.directory_id != log_dir.directory_id:
             raise KafkaStorageError(
                 f"{log_dir.path} has the directory id {found.directory_id}, expected "

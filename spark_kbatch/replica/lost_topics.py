@@ -25,7 +25,7 @@ from spark_kbatch.log.state import valid_slots
 from spark_kbatch.options.topic import INTERNAL_PREFIX, Topic, TopicConfig
 from spark_kbatch.record.header import MAGIC, MAGIC_POSITION
 from spark_kbatch.replica.manager import ReplicaManager
-from spark_kbatch.replica.metadata import partition_of
+from spark_kbatch.replica.paths import partition_of
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def restore(manager: ReplicaManager, *, dry_run: bool) -> dict[str, LostTopic]:
     with manager.locks.metadata(), manager.writing():
         for name, lost in _lost(manager):
             if lost.topic is not None:
-                manager.metadata.write_topic(lost.topic)
+                manager.metadata.topics.write(lost.topic)
                 logger.warning("topic %s: %s", name, lost.what)
             found[name] = lost
     return found
@@ -64,13 +64,11 @@ def restore(manager: ReplicaManager, *, dry_run: bool) -> dict[str, LostTopic]:
 
 def _lost(manager: ReplicaManager) -> Iterator[tuple[str, LostTopic]]:
     metadata = manager.metadata
-    own = {name.removesuffix(".json") for name in manager.files.list(metadata.topics_dir)}
-    for name in sorted({*metadata.topic_names(internal=True)} - own):
+    own = {name.removesuffix(".json") for name in manager.files.list(metadata.paths.topics_dir)}
+    for name in sorted({*metadata.topics.names(internal=True)} - own):
         if not name.startswith("."):
-            what = (
-                f"{metadata.topics_dir / name}.json is lost: made again from its copy in a mirror"
-            )
-            yield name, LostTopic(metadata.topic(name), what)
+            what = f"{metadata.paths.topics_dir / name}.json is lost: made again from its copy in a mirror"
+            yield name, LostTopic(metadata.topics.topic(name), what)
             own.add(name)
     for name, directories in sorted(_directories(manager).items()):
         is_new = name not in own and not name.startswith(INTERNAL_PREFIX)
@@ -92,7 +90,7 @@ def _directories(manager: ReplicaManager) -> dict[str, dict[int, dict[int, Path]
             for name in manager.files.list(log_dir.path):
                 held = partition_of(name)
                 directory = log_dir.path / name
-                if held is None or manager.metadata.is_of_deleted_topic(directory):
+                if held is None or manager.metadata.deleted.owns(directory):
                     continue
                 if manager.files.is_dir(directory):
                     by_partition = found.setdefault(held.topic, {})
@@ -110,7 +108,7 @@ def _hold_records(files: Files, directories: _Directories) -> bool:
 
 
 def _made_again(manager: ReplicaManager, name: str, directories: _Directories) -> LostTopic:
-    path = manager.metadata.topics_dir / f"{name}.json"
+    path = manager.metadata.paths.topics_dir / f"{name}.json"
     for log_dir in manager.dirs.all:
         if not manager.dirs.is_readable(log_dir.node_id):
             raise KafkaStorageError(

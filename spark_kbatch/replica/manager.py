@@ -51,6 +51,7 @@ from spark_kbatch.model import (
     LATEST,
     AppendOrigin,
     AppendResult,
+    DeletedTopic,
     Deletion,
     IsolationLevel,
     LogOffsets,
@@ -72,8 +73,8 @@ from spark_kbatch.replica.fetching import (
     may_answer,
     read_partitions,
 )
-from spark_kbatch.replica.locks import Commits, Locks
-from spark_kbatch.replica.metadata import DeletedTopic, Metadata
+from spark_kbatch.replica.locks import Commits
+from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.partition import Appended, Partition
 from spark_kbatch.replica.partitions import Partitions
 from spark_kbatch.replica.producing import DelayedProduce, OnComplete
@@ -116,7 +117,6 @@ class ReplicaManager(Partitions):
         self,
         files: Files,
         metadata: Metadata,
-        locks: Locks,
         now_ms: Callable[[], int],
         *,
         monotonic_ms: Callable[[], int] = monotonic_ms,
@@ -124,7 +124,7 @@ class ReplicaManager(Partitions):
     ) -> None:
         """Without `uses_threads` all is done by callers; who waits is looked at when `look` is called."""
         super().__init__(
-            files, metadata, locks, now_ms, monotonic_ms=monotonic_ms, uses_threads=uses_threads
+            files, metadata, now_ms, monotonic_ms=monotonic_ms, uses_threads=uses_threads
         )
         self.monotonic_ms = monotonic_ms
         # When retention was last looked at behind an append; of each partition under its lock.
@@ -371,7 +371,7 @@ class ReplicaManager(Partitions):
         if not self.deletions.due(now_ms):
             return []
         with self.locks.metadata(), self.writing():
-            return self.deletions.finish_locked(now_ms)
+            return self.deletions.continue_locked(now_ms)
 
     def _maybe_delete_old_segments(self, log: PartitionLog, now_ms: int) -> None:
         """As above, once in a while. What goes wrong is not the append's, and comes up again."""

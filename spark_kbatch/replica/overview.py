@@ -43,7 +43,7 @@ def log_dirs_of(manager: ReplicaManager) -> list[LogDirInfo]:
     """All log dirs, with what they hold of all topics, the cluster's own too."""
     manager.dirs.look_again()
     by_node: dict[int, list[tuple[ReplicaInfo, bool]]] = {}
-    for replicas in replicas_of(manager, manager.metadata.topic_names(internal=True)).values():
+    for replicas in replicas_of(manager, manager.metadata.topics.names(internal=True)).values():
         for replica in replicas:
             by_node.setdefault(replica.node_id, []).append((replica, len(replicas) == 1))
     return [
@@ -97,5 +97,5 @@ def replace_log_dir(manager: ReplicaManager, node_id: int) -> None:
             raise ConfigError(
                 f"the log dir of node {node_id} is online; only one that is lost is replaced"
             )
-        manager.metadata.replace_log_dir(node_id)
+        manager.metadata.cluster_file.replace_log_dir(node_id)
     manager.dirs.look_again()

@@ -61,7 +61,7 @@ from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.header import NO_PRODUCER_ID, BatchHeader
 from spark_kbatch.replica.followers import LeaderError, ReplicaFetcher
 from spark_kbatch.replica.log_dirs import LogDirs
-from spark_kbatch.replica.metadata import Metadata, PartitionState
+from spark_kbatch.replica.partition_states import PartitionState, PartitionStates
 from spark_kbatch.replica.view import PartitionView, Replica
 
 logger = logging.getLogger(__name__)
@@ -102,14 +102,14 @@ class Partition(PartitionView):
         self,
         topic_partition: TopicPartition,
         topic: Topic,
-        metadata: Metadata,
+        states: PartitionStates,
         dirs: LogDirs,
         log_of: Callable[[int], PartitionLog],
         now_ms: Callable[[], int],
         *,
         uses_threads: bool = True,
     ) -> None:
-        super().__init__(topic_partition, topic, metadata, dirs, log_of)
+        super().__init__(topic_partition, topic, states, dirs, log_of)
         self._now_ms, self._uses_threads = now_ms, uses_threads
         self._led: Leadership | None = None  # of who holds the partition's lock; guarded by it
 
@@ -216,7 +216,7 @@ class Partition(PartitionView):
         isr = [node for node in known.isr if node in flipped]
         if not isr:
             kept = {node: state for node, state in states.items() if node in known.isr}
-            self._write_state(known._replace(kept=kept))
+            self._write_state(known._replace(unwritten=kept))
         elif known.leader not in isr:
             self._elect_locked(known._replace(isr=(known.leader, *isr)))
         elif tuple(isr) != known.isr:
@@ -296,7 +296,7 @@ class Partition(PartitionView):
         state = self._settled_locked(self.state())
         for _ in self.replicas:
             log_state = self._log_state(state.leader)
-            if log_state is not None and state.leader not in state.kept:
+            if log_state is not None and state.leader not in state.unwritten:
                 try:
                     log = self._log_of(state.leader)
                     if not log.is_as_recorded(log_state):
@@ -316,11 +316,11 @@ class Partition(PartitionView):
         """Write the states that were kept for replicas whose disks are back."""
         kept = {
             node_id: decided
-            for node_id, decided in state.kept.items()
+            for node_id, decided in state.unwritten.items()
             if not self._flipped_locked(node_id, decided, flush=True)
         }
-        if kept.keys() != state.kept.keys():
-            state = state._replace(kept=kept)
+        if kept.keys() != state.unwritten.keys():
+            state = state._replace(unwritten=kept)
             self._write_state(state)
         return state
 
@@ -458,7 +458,7 @@ class Partition(PartitionView):
         after = state._replace(
             isr=tuple(node for node in self.replicas if node in isr),
             partition_epoch=state.partition_epoch + 1,
-            kept={node: decided for node, decided in state.kept.items() if node in isr},
+            unwritten={node: decided for node, decided in state.unwritten.items() if node in isr},
         )
         self._write_state(after)
         self._noted -= {*after.isr}
@@ -469,7 +469,7 @@ class Partition(PartitionView):
         return after
 
     def _write_state(self, state: PartitionState) -> None:
-        self._metadata.write_partition_state(self.topic_partition, state, self.topic.topic_id)
+        self._states.write(self.topic_partition, state, self.topic.topic_id)
 
     def settle_high_watermark_locked(self, min_isr: int) -> None:
         """Have the high watermark known to all that are in sync, should it stand still from now on.

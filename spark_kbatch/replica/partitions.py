@@ -32,8 +32,10 @@ from spark_kbatch.options.topic import Topic, TopicConfig, ensure_valid_topic
 from spark_kbatch.replica.deletions import Deletions
 from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.log_dirs import LogDirs
-from spark_kbatch.replica.metadata import Metadata, partition_of
+from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.partition import Partition
+from spark_kbatch.replica.paths import partition_of
+from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.replica.view import Replica
 
 _FEW, _FLUSHES_AT_ONCE = 64, 16
@@ -46,7 +48,6 @@ class Partitions:
         self,
         files: Files,
         metadata: Metadata,
-        locks: Locks,
         now_ms: Callable[[], int],
         *,
         monotonic_ms: Callable[[], int],
@@ -54,10 +55,12 @@ class Partitions:
     ) -> None:
         """With `uses_threads` the disks of several replicas are waited for together."""
         self._uses_threads = uses_threads
-        self.files, self.metadata, self.locks = files, metadata, locks
+        self.files, self.metadata = files, metadata
+        self.locks = Locks(files, metadata.paths.locks_dir)
+        self.producer_ids = ProducerIds(metadata.cluster_file, self.locks)
         self._now_ms = now_ms
-        self.dirs = LogDirs(files, metadata, monotonic_ms)
-        self.deletions = Deletions(files, metadata, self.dirs)
+        self.dirs = LogDirs(files, metadata.cluster_file, monotonic_ms)
+        self.deletions = Deletions(files, metadata.deleted, metadata.cluster_file, self.dirs)
         self._mutex: threading.Lock  # of whoever changes _partitions; innermost
         mutexes.make(self, "_mutex")
         self._partitions: dict[TopicPartition, Partition] = {}
@@ -72,14 +75,14 @@ class Partitions:
             UnknownTopicOrPartitionError: no such topic, or fewer partitions.
         """
         found = self._partitions.get(topic_partition)
-        if found is not None and found.topic is self.metadata.find_topic(topic_partition.topic):
+        if found is not None and found.topic is self.metadata.topics.find(topic_partition.topic):
             return found
         return self.all_of([topic_partition])[topic_partition]
 
     def all_of(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Partition]:
         """Return these partitions, with one look at each topic; raises as `partition`."""
         wanted = list(topic_partitions)
-        topics = {name: self.metadata.topic(name) for name in {tp.topic for tp in wanted}}
+        topics = {name: self.metadata.topics.topic(name) for name in {tp.topic for tp in wanted}}
         found = {tp: self._partitions.get(tp) for tp in wanted}
         known = {
             tp: one
@@ -92,7 +95,9 @@ class Partitions:
         with self._mutex:
             # Looked up again, so that of two threads the later one has the newer topic: the partition
             # that the holder of its lock has is not replaced.
-            topics = {name: self.metadata.topic(name) for name in {tp.topic for tp in wanted}}
+            topics = {
+                name: self.metadata.topics.topic(name) for name in {tp.topic for tp in wanted}
+            }
             found = {}
             for tp in wanted:
                 topic, one = topics[tp.topic], self._partitions.get(tp)
@@ -119,7 +124,7 @@ class Partitions:
             return log
 
         return Partition(
-            topic_partition, topic, self.metadata, self.dirs, log_of, self._now_ms,
+            topic_partition, topic, self.metadata.partition_states, self.dirs, log_of, self._now_ms,
             uses_threads=self._uses_threads,
         )  # fmt: skip
 
@@ -136,7 +141,7 @@ class Partitions:
         self, topic: str, besides: Container[int]
     ) -> list[tuple[int, int | None]]:
         """Return those of a topic's other partitions, by number; None where only `replica` can tell."""
-        found = self.metadata.topic(topic)
+        found = self.metadata.topics.topic(topic)
         others = [number for number in range(found.partitions) if number not in besides]
         if found.replication_factor > 1:
             return [(number, None) for number in others]
@@ -155,12 +160,12 @@ class Partitions:
     def _open(
         self, topic_partition: TopicPartition, config: TopicConfig, node_id: int
     ) -> PartitionLog:
-        directory = self.metadata.log_directory(topic_partition, node_id)
+        directory = self.metadata.cluster_file.log_directory(topic_partition, node_id)
         return PartitionLog(self.files, directory, topic_partition, config)
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """All partitions of a topic, in order."""
-        numbers = range(self.metadata.topic(topic).partitions)
+        numbers = range(self.metadata.topics.topic(topic).partitions)
         return list(map(TopicPartition, itertools.repeat(topic), numbers))
 
     def create_topic(
@@ -173,14 +178,14 @@ class Partitions:
         """
         ensure_valid_topic(name)
         with self.locks.metadata():
-            found = self.metadata.find_topic(name)
+            found = self.metadata.topics.find(name)
             if found is not None:
                 return found
-            self.metadata.ensure_may_be_named(name)
+            self.metadata.topics.ensure_may_be_named(name)
             if replication_factor > 1:
-                self.metadata.add_log_dirs(replication_factor)
+                self.metadata.cluster_file.add_log_dirs(replication_factor)
             with self.writing():
-                self.deletions.finish_locked(self._now_ms())
+                self.deletions.continue_locked(self._now_ms())
                 self.deletions.ensure_name_is_free_locked(name)
                 return self.create_topic_locked(
                     name,
@@ -196,7 +201,7 @@ class Partitions:
         replicas = self.assign(partitions, replication_factor)
         topic = Topic(name, random_id(), partitions, config, replicas)
         self.make_logs(topic, range(partitions))
-        self.metadata.write_topic(topic)
+        self.metadata.topics.write(topic)
         return topic
 
     def make_logs(self, topic: Topic, partitions: range) -> None:
@@ -225,10 +230,10 @@ class Partitions:
             found = partition_of(name)
             if found is not None and found.topic == topic and found.partition >= first:
                 directory = log_dir / name
-                is_kept = not self.metadata.is_of_deleted_topic(directory)
+                is_kept = not self.metadata.deleted.owns(directory)
                 if is_kept and holds_records(self.files, directory):
                     raise KafkaStorageError(
-                        f"{directory} holds records, and no file in {self.metadata.path / 'topics'} "
+                        f"{directory} holds records, and no file in {self.metadata.paths.topics_dir} "
                         "tells of that partition: topic "
                         f"{topic!r} cannot be created over them. `kbatch repair {self.metadata.path}` "
                         "makes a topic's lost file again; for an empty topic move the directory away"
@@ -274,10 +279,10 @@ class Partitions:
             LogDirLockedError: a broker is in.
         """
         if nodes is None:
-            nodes = range(len(self.metadata.log_dirs()))
+            nodes = range(len(self.metadata.cluster_file.log_dirs()))
         if len(nodes) == 1:
             (node,) = nodes
-            return self.locks.log_dir(self.metadata.log_dir(node).path)
+            return self.locks.log_dir(self.metadata.cluster_file.log_dir(node).path)
         return self._writing_to(sorted(nodes))
 
     @contextlib.contextmanager
@@ -286,7 +291,9 @@ class Partitions:
             for node_id in nodes:
                 if self.dirs.is_online(node_id):
                     try:
-                        held.enter_context(self.locks.log_dir(self.metadata.log_dir(node_id).path))
+                        held.enter_context(
+                            self.locks.log_dir(self.metadata.cluster_file.log_dir(node_id).path)
+                        )
                     except OSError as error:
                         self.dirs.failed(node_id, error)
             yield

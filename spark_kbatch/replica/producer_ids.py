@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from spark_kbatch.replica.cluster_file import ClusterFile
 from spark_kbatch.replica.locks import Locks
-from spark_kbatch.replica.metadata import Metadata
 
 BLOCK_SIZE = 1000
 
@@ -17,8 +17,8 @@ BLOCK_SIZE = 1000
 class ProducerIds:
     """Ids that no producer of this cluster has had. Thread-safe; a forked child has its own block."""
 
-    def __init__(self, metadata: Metadata, locks: Locks) -> None:
-        self._metadata, self._locks = metadata, locks
+    def __init__(self, cluster_file: ClusterFile, locks: Locks) -> None:
+        self._cluster_file, self._locks = cluster_file, locks
         # Guarded by the metadata lock, which excludes threads too and which no child inherits.
         self._block: Iterator[int] = iter(())
         self._process_id = os.getpid()
@@ -30,5 +30,5 @@ class ProducerIds:
                 self._block, self._process_id = iter(()), os.getpid()
             for producer_id in self._block:
                 return producer_id
-            self._block = iter(self._metadata.take_producer_ids(BLOCK_SIZE))
+            self._block = iter(self._cluster_file.take_producer_ids(BLOCK_SIZE))
             return next(self._block)

@@ -24,7 +24,7 @@ from spark_kbatch.log.state import LogState
 from spark_kbatch.model import OffsetAndTimestamp, TopicPartition
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.replica.log_dirs import LogDirs
-from spark_kbatch.replica.metadata import Metadata, PartitionState
+from spark_kbatch.replica.partition_states import PartitionState, PartitionStates
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class PartitionView:
         self,
         topic_partition: TopicPartition,
         topic: Topic,
-        metadata: Metadata,
+        states: PartitionStates,
         dirs: LogDirs,
         log_of: Callable[[int], PartitionLog],
     ) -> None:
@@ -86,7 +86,7 @@ class PartitionView:
         # Where there is one replica nothing has to be agreed on.
         self.only_log = log_of(self.replicas[0]) if len(self.replicas) == 1 else None
         self.min_isr = min(topic.config.min_insync_replicas, len(self.replicas))
-        self._metadata, self._dirs, self._log_of = metadata, dirs, log_of
+        self._states, self._dirs, self._log_of = states, dirs, log_of
         self._noted: set[int] = set()  # nodes of which it was said that something is wrong
 
     def is_of(self, topic: Topic) -> bool:
@@ -99,12 +99,12 @@ class PartitionView:
 
     def state(self) -> PartitionState:
         """Who leads and who is in sync, as the disk has it."""
-        known = self._metadata.partition_state(self.topic_partition, self.topic.topic_id)
+        known = self._states.read(self.topic_partition, self.topic.topic_id)
         if known is None:
             return PartitionState(self.replicas[0], self.replicas)
         if not {known.leader, *known.isr} <= {*self.replicas}:
             raise KafkaStorageError(
-                f"{self._metadata.partition_file(self.topic_partition)} is damaged: it names the leader "
+                f"{self._states.paths.partition_file(self.topic_partition)} is damaged: it names the leader "
                 f"{known.leader} and the in-sync replicas {known.isr}; expected some of the partition's "
                 f"replicas {self.replicas}"
             )
@@ -145,10 +145,10 @@ class PartitionView:
             newer: states that a commit has decided, by node; not `Look.is_before`.
         """
         state = look.state
-        if look.has_leader and not newer and not state.kept:
+        if look.has_leader and not newer and not state.unwritten:
             return Replica(state.leader, self._log_of(state.leader), look.found[state.leader])
         found = dict(look.found)
-        for node_id, decided in (*state.kept.items(), *newer.items()):
+        for node_id, decided in (*state.unwritten.items(), *newer.items()):
             if node_id in found and found[node_id].sequence < decided.sequence:
                 found[node_id] = self._log_of(node_id).checked(decided)
         if newer:
@@ -224,7 +224,7 @@ class PartitionView:
     ) -> Iterator[tuple[int, LogState]]:
         """The members of the ISR that can be used, but the leader."""
         for node_id in self.replicas:
-            is_behind = to_write and node_id in state.kept
+            is_behind = to_write and node_id in state.unwritten
             if node_id in state.isr and node_id != state.leader and not is_behind:
                 log_state = self._log_state(node_id, to_write=to_write)
                 if log_state is not None:

@@ -36,7 +36,7 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_kbatch.errors import ConfigError, KBatchError
-from spark_kbatch.replica.metadata import absolute_path
+from spark_kbatch.options.paths import absolute_path
 from spark_kbatch.terminal import visible
 
 TOPIC = "flights"

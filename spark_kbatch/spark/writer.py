@@ -45,13 +45,13 @@ from pyspark.sql.types import (
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit.coordinator import Coordinator, Overwrite
 from spark_kbatch.commit.history import Author
+from spark_kbatch.commit.probe import Probe
 from spark_kbatch.commit.staging import Extent
 from spark_kbatch.commit.state_records import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.errors import ConfigError, KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.options.option import nearest
 from spark_kbatch.options.write import WriteOptions
-from spark_kbatch.replica.metadata import Probe
 
 logger = logging.getLogger(__name__)
 

@@ -80,7 +80,11 @@ def large_files(cluster: Cluster, count: int, batch: bytes, *, flush: bool) -> l
     topic = cluster.topic("events")
     for number in range(count):
         staging = Staging(
-            cluster.files, cluster.metadata.staging_dir, "job", shared_bytes_max=0, flush=flush
+            cluster.files,
+            cluster.metadata.cluster_file.log_dir(0).staging,
+            "job",
+            shared_bytes_max=0,
+            flush=flush,
         )
         for _ in range(FILE_BATCHES):
             staging.send(topic, number % topic.partitions, batch, 8)
@@ -127,7 +131,9 @@ def bench_many_tasks_and_partitions(tmp_path: Path) -> None:
         task = cluster.task_producer("job", options)
         task.append(rows)
         extents += task.finish()
-    files = sum(len(names) for _, _, names in os.walk(cluster.metadata.staging_dir))
+    files = sum(
+        len(names) for _, _, names in os.walk(cluster.metadata.cluster_file.log_dir(0).staging)
+    )
     say(
         f"files that {TASKS} tasks staged for {TASK_PARTITIONS} partitions", files, STAGED_FILES_MAX
     )
@@ -154,7 +160,7 @@ def commit_for_ever(path: Path) -> None:
     for number in range(1 << 30):
         (extents,) = small_jobs(cluster, 1)
         commit(cluster, extents, number)
-        cluster.files.remove_dir(cluster.metadata.staging_dir / "job-0")
+        cluster.files.remove_dir(cluster.metadata.cluster_file.log_dir(0).staging / "job-0")
 
 
 @contextmanager

@@ -108,7 +108,7 @@ def test_the_clusters_own_topics_cannot_be_made_or_written(tmp_path: Path) -> No
             cluster.create_topic(name)
         with pytest.raises(ConfigError, match="is the cluster's own"):
             cluster.topic_for(name, options)
-    assert cluster.metadata.topic_names(internal=True) == [
+    assert cluster.metadata.topics.names(internal=True) == [
         "__commits",
         "__transaction_state",
         "events",

@@ -98,7 +98,10 @@ def test_segments_and_indexes_are_those_of_the_log(tmp_path: Path) -> None:
     cluster.export("events", to=log_dir)
 
     for partition, held in builders.contents(cluster).items():
-        ours, theirs = cluster.metadata.log_directory(partition), log_dir / str(partition)
+        ours, theirs = (
+            cluster.metadata.cluster_file.log_directory(partition),
+            log_dir / str(partition),
+        )
         assert len(segments(theirs)) > 2
         assert records(theirs) == held
         for path in segments(ours):
@@ -138,7 +141,7 @@ def test_the_topic_keeps_the_id_that_it_has_on_the_broker(tmp_path: Path) -> Non
 
     text = (log_dir / "events-1" / "partition.metadata").read_text()
     assert text == f"version: 0\ntopic_id: {TOPIC_ID}"
-    assert cluster.metadata.topic("events").topic_id != TOPIC_ID
+    assert cluster.metadata.topics.topic("events").topic_id != TOPIC_ID
 
 
 def test_checkpoints_forget_the_partitions_and_keep_the_others(tmp_path: Path) -> None:
@@ -189,7 +192,7 @@ def test_messages_of_the_formats_before_batches_are_exported_from_any_offset_on(
                 producer.send("events", b"%d of %d" % (number, size))
             producer.flush()
     (held,) = builders.contents(cluster).values()
-    (path,) = segments(cluster.metadata.log_directory(EVENTS_0))
+    (path,) = segments(cluster.metadata.cluster_file.log_directory(EVENTS_0))
 
     for log_start in range(9):
         folder = tmp_path / str(log_start)
@@ -225,7 +228,7 @@ def test_the_log_dir_reads_as_the_cluster_does(tmp_path: Path) -> None:
 
 def test_what_is_not_committed_stays(tmp_path: Path) -> None:
     cluster, log_dir = a_cluster(tmp_path, batches=2), a_broker_log_dir(tmp_path)
-    ours = cluster.metadata.log_directory(EVENTS_0)
+    ours = cluster.metadata.cluster_file.log_directory(EVENTS_0)
     with (ours / f"{0:020d}.log").open("ab") as file:
         file.write(builders.batch(base_offset=6, leader_epoch=0))
 
@@ -319,7 +322,7 @@ def test_the_log_dir_of_a_kbatch_cluster_is_refused(tmp_path: Path) -> None:
     cluster = a_cluster(tmp_path, batches=1)
 
     with pytest.raises(ConfigError, match="of a kbatch cluster"):
-        cluster.export("events", to=cluster.metadata.broker_dir)
+        cluster.export("events", to=cluster.metadata.cluster_file.log_dir(0).path)
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -335,7 +338,9 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
 
 def test_a_damaged_batch_is_not_exported(tmp_path: Path) -> None:
     cluster, log_dir = a_cluster(tmp_path, batches=1), a_broker_log_dir(tmp_path)
-    path = cluster.metadata.log_directory(TopicPartition("events", 1)) / f"{0:020d}.log"
+    path = (
+        cluster.metadata.cluster_file.log_directory(TopicPartition("events", 1)) / f"{0:020d}.log"
+    )
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)

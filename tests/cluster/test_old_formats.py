@@ -179,7 +179,7 @@ def test_what_jobs_write_is_held_in_the_topics_format(
     assert builders.contents(cluster)[EVENTS] == expected
     assert reference.decode_messages(log_bytes(cluster)) == expected
     assert {header.magic for _, header in walk(log_bytes(cluster))} == {magic}
-    assert cluster.metadata.topic("events").config.message_format_version == VERSIONS[magic]
+    assert cluster.metadata.topics.topic("events").config.message_format_version == VERSIONS[magic]
 
 
 @pytest.mark.parametrize("magic", MAGICS)

@@ -81,7 +81,7 @@ def test_the_last_sequence_of_each_id_stays_and_jobs_without_one_are_dropped(
     ensure_sound(log)
     assert log.state().segment_size == 0
 
-    shutil.rmtree(cluster.metadata.transactions_dir)  # notes are made anew from what is left
+    shutil.rmtree(cluster.metadata.paths.transactions_dir)  # notes are made anew from what is left
     for transactional_id, last in (("a", 2), ("b", 7)):
         assert not write(cluster, transactional_id, last)
         assert write(cluster, transactional_id, last + 1)

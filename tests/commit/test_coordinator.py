@@ -80,14 +80,16 @@ def test_a_job_without_rows_commits_nothing(tmp_path: Path) -> None:
 def test_a_commit_leaves_no_staged_files(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     commit(cluster, staged(cluster, a_job(1, 2), adopt_min_bytes=0))
-    assert list(cluster.metadata.staging_dir.iterdir()) == []
+    assert list(cluster.metadata.cluster_file.log_dir(0).staging.iterdir()) == []
 
 
 def test_an_attempt_that_is_not_committed_stays_as_it_is(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     late = staged(cluster, a_job(9))
     commit(cluster, staged(cluster, a_job(1)))
-    assert (cluster.metadata.staging_dir / late[0].file).read_bytes() == batch(seed=9)
+    assert (cluster.metadata.cluster_file.log_dir(0).staging / late[0].file).read_bytes() == batch(
+        seed=9
+    )
     assert contents(cluster)[EVENTS] == records_of([batch(seed=1)])
 
 

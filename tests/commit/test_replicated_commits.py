@@ -107,7 +107,7 @@ def test_every_replica_gets_the_same_bytes(cluster: Cluster, clock: Clock) -> No
     assert [c.records_count for c in cluster.history()] == [8, 6]
     ensure_equal_replicas(cluster)
     for node in NODES:
-        assert cluster.files.list(cluster.metadata.log_dir(node).staging) == []
+        assert cluster.files.list(cluster.metadata.cluster_file.log_dir(node).staging) == []
 
 
 def test_jobs_and_producers_take_turns(cluster: Cluster, clock: Clock) -> None:
@@ -208,7 +208,7 @@ def test_what_is_overwritten_goes_from_every_replica(cluster: Cluster, clock: Cl
     assert values(cluster) == of(NEW, LATER)
     for tp in PARTITIONS:
         for node in NODES:
-            names = cluster.files.list(cluster.metadata.log_directory(tp, node))
+            names = cluster.files.list(cluster.metadata.cluster_file.log_directory(tp, node))
             assert f"{3:020d}.log" in names
             assert not [name for name in names if name.startswith(f"{0:020d}")]
 

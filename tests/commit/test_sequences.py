@@ -98,7 +98,7 @@ def test_the_last_sequence_is_found_without_going_over_the_log(
 
 
 def notes_of(cluster: Cluster) -> list[Path]:
-    return sorted(cluster.metadata.transactions_dir.glob("*.json"))
+    return sorted(cluster.metadata.paths.transactions_dir.glob("*.json"))
 
 
 def note_of(cluster: Cluster) -> Path:
@@ -147,7 +147,7 @@ def test_a_full_disk_behind_the_commit_point_costs_the_note_alone(cluster: Clust
 
     write(cluster, 1, "query", 0)
     assert write(Cluster(str(cluster.path), files=NoNotes()), 2, "query", 1)
-    assert not (cluster.metadata.transactions_dir / "whole").exists()
+    assert not (cluster.metadata.paths.transactions_dir / "whole").exists()
     assert not write(cluster, 3, "query", 1)
     assert seeds(cluster) == [1, 2]
 

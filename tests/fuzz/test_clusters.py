@@ -15,7 +15,7 @@ from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.log import state as log_state
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.replica.metadata import PartitionState
+from spark_kbatch.replica.partition_states import PartitionState
 from tests.support import builders
 from tests.support.fuzz_rounds import for_each_round, mutated
 
@@ -84,7 +84,7 @@ def test_an_evil_value_in_json_ends_in_an_error_of_the_package(tmp_path: Path, d
     builders.write(cluster, {("events", p): [builders.batch(seed=p)] for p in range(2)})
     state = PartitionState(0, (0,), 0, 0, {0: log_state.empty_state()})
     others = cluster.topic("others").topic_id
-    cluster.metadata.write_partition_state(TopicPartition("others", 0), state, others)
+    cluster.metadata.partition_states.write(TopicPartition("others", 0), state, others)
     sound = {
         path: path.read_bytes()
         for path in files_of(cluster.path)

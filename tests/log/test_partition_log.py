@@ -466,7 +466,7 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Cluster:
     config = TopicConfig(segment_bytes=len(batches[0]) * 3 + 10, index_interval_bytes=1)
     cluster = builders.a_cluster(tmp_path, config=config)
     builders.write(cluster, {("events", 0): batches})
-    assert len(list(cluster.metadata.log_directory(PARTITION).glob("*.log"))) == 2
+    assert len(list(cluster.metadata.cluster_file.log_directory(PARTITION).glob("*.log"))) == 2
     return cluster
 
 
@@ -487,7 +487,7 @@ def test_a_flipped_byte_is_reported_with_file_and_position_and_never_returned(
     whole = builders.contents(cluster)[PARTITION]
     everything = OffsetRange(PARTITION, 0, len(whole))
     columns = RECORD_SCHEMA.names
-    for path in cluster.metadata.log_directory(PARTITION).glob("*.log"):
+    for path in cluster.metadata.cluster_file.log_directory(PARTITION).glob("*.log"):
         data = path.read_bytes()
         sizes = [len(batch) for batch in reference.split_batches(data)]
         starts = [end - size for end, size in zip(accumulate(sizes), sizes, strict=True)]
@@ -510,7 +510,7 @@ def test_a_flipped_byte_is_reported_with_file_and_position_and_never_returned(
 
 def test_a_flipped_byte_is_not_returned_to_who_begins_in_the_middle(cluster: Cluster) -> None:
     whole = builders.contents(cluster)[PARTITION]
-    for path in cluster.metadata.log_directory(PARTITION).glob("*.log"):
+    for path in cluster.metadata.cluster_file.log_directory(PARTITION).glob("*.log"):
         data = path.read_bytes()
         for position in damaged_positions(data):
             flipped = bytearray(data)
@@ -524,7 +524,7 @@ def test_a_flipped_byte_is_not_returned_to_who_begins_in_the_middle(cluster: Clu
 
 
 def test_batches_that_changed_places_are_reported(cluster: Cluster) -> None:
-    path = cluster.metadata.log_directory(PARTITION) / f"{FIRST_SEGMENT}.log"
+    path = cluster.metadata.cluster_file.log_directory(PARTITION) / f"{FIRST_SEGMENT}.log"
     first, second, *rest = reference.split_batches(path.read_bytes())
     path.write_bytes(b"".join([second, first, *rest]))
     with pytest.raises(CorruptRecordError, match="base offset: expected 0, found 4"):

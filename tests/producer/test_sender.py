@@ -131,7 +131,7 @@ def values(cluster: spark_kbatch.Cluster, partition: int = 0) -> list[bytes]:
 
 def headers(cluster: spark_kbatch.Cluster) -> list[reference.BatchHeader]:
     """Of the batches of partition 0."""
-    directory = cluster.metadata.log_directory(TopicPartition("events", 0))
+    directory = cluster.metadata.cluster_file.log_directory(TopicPartition("events", 0))
     data = (directory / f"{0:020}.log").read_bytes()
     return [reference.read_header(batch) for batch in reference.split_batches(data)]
 
@@ -656,7 +656,7 @@ def test_a_log_that_is_gone_or_damaged_fails_records_at_once_with_the_reason(
         assert offsets(send(producer, b"first")) == [0]
         other = producer.send("events", b"other", partition=1)
         other.result(10)
-        directory = cluster.metadata.log_directory(TopicPartition("events", 0))
+        directory = cluster.metadata.cluster_file.log_directory(TopicPartition("events", 0))
         damage(directory, how)
         (failed,) = send(producer, b"second")
         error = failed.exception(10)
@@ -727,7 +727,7 @@ def test_a_partition_that_others_have_locked_holds_no_other_up_and_fails_in_time
 ) -> None:
     elsewhere = spark_kbatch.Cluster(str(cluster.path))
     with producing(cluster, delivery_timeout_ms=1500, request_timeout_ms=1000) as producer:
-        with elsewhere.locks.partitions([TopicPartition("events", 0)]):
+        with elsewhere.manager.locks.partitions([TopicPartition("events", 0)]):
             (held,) = send(producer, b"held")
             for offset in range(3):
                 free = producer.send("events", b"free", partition=1)
@@ -744,7 +744,7 @@ def test_a_lock_that_others_hold_for_a_while_is_no_attempt(
     cluster: spark_kbatch.Cluster, acks: str
 ) -> None:
     elsewhere = spark_kbatch.Cluster(str(cluster.path))
-    held = elsewhere.locks.partitions([TopicPartition("events", 0)])
+    held = elsewhere.manager.locks.partitions([TopicPartition("events", 0)])
     held.__enter__()
     timer = threading.Timer(0.6, held.__exit__, (None, None, None))
     timer.start()

@@ -78,7 +78,7 @@ def later(cluster: Cluster, ms: int = DAY_MS) -> Cluster:
 def directories(cluster: Cluster, node: int = 0) -> list[str]:
     """Of a log dir; those of topics that are deleted without what makes them unique."""
     found = []
-    for path in sorted(cluster.metadata.log_dir(node).path.iterdir()):
+    for path in sorted(cluster.metadata.cluster_file.log_dir(node).path.iterdir()):
         if path.is_dir() and not path.name.startswith("__"):
             name, dot, ending = path.name.rpartition(".")
             assert not dot or len(ending) == len("-delete") + 32
@@ -108,7 +108,7 @@ def test_a_deleted_topic_is_gone_for_everyone_at_once(cluster: Cluster) -> None:
             lambda c: c.alter_topic("events", {}),
         ]
         assert found.topic_names() == ["others"]
-        assert found.metadata.find_topic("events") is None
+        assert found.metadata.topics.find("events") is None
         assert list(builders.contents(found)) == [OTHERS]
         assert isinstance(append(found, EVENTS).error, UnknownTopicOrPartitionError)
         for use in uses:
@@ -354,7 +354,7 @@ def test_directories_that_cannot_be_renamed_keep_the_name_from_others(
 
     monkeypatch.setattr(stubborn.files, "rename", refuse)
     stubborn.delete_topic("events")
-    assert "files of the deleted topic events stay for now" in caplog.text
+    assert "files of the deleted topic events cannot be removed for now" in caplog.text
     assert cluster.topic_names() == ["others"]
     with pytest.raises(KafkaStorageError, match="could not be renamed yet"):
         stubborn.create_topic("events")
@@ -450,7 +450,7 @@ def test_a_disk_that_was_away_does_not_bring_a_deleted_topic_back(
     assert (disk(replicated, 1) / "mirror-1" / "topics" / "events.json").exists()
     assert directories(back, 1) == ["events-0"]
     assert back.topic_names() == []
-    assert back.metadata.find_topic("events") is None
+    assert back.metadata.topics.find("events") is None
     assert isinstance(append(back, EVENTS).error, UnknownTopicOrPartitionError)
 
     back.collect_garbage()
@@ -465,7 +465,7 @@ def test_a_disk_that_stays_away_is_not_forgotten(replicated: Cluster, disks: Dis
     away = Cluster(str(replicated.path), files=disks)
     away.delete_topic("events")
     later(away).collect_garbage()
-    (note,) = away.metadata.deleted_topics()
+    (note,) = away.metadata.deleted.all()
     assert (note.named, note.nodes) == ((1,), (1,))
     assert not later(away).manager.deletions.due(10**15), "there is nothing that can be done"
 
@@ -505,7 +505,7 @@ def test_path_made_again_from_its_disks_has_no_deleted_topic(
     folders = [disk(replicated, node) for node in range(3)]
     again = Cluster(str(replicated.path), create=True, log_dirs=folders, files=disks)
     assert again.topic_names() == (["events"] if recreated else [])
-    assert again.metadata.find_topic("events") == made
+    assert again.metadata.topics.find("events") == made
     later(again).collect_garbage()
     assert list((replicated.path / "deleted").iterdir()) == []
     if recreated:

@@ -106,7 +106,7 @@ class Start:
         return builders.contents(Cluster(PATH, files=files))
 
     def described(self, disk: Disk) -> tuple[object, ...]:
-        topic = Cluster(PATH, files=DiskFiles(disk)).metadata.find_topic("topic")
+        topic = Cluster(PATH, files=DiskFiles(disk)).metadata.topics.find("topic")
         return (topic,) if topic is None else (topic.topic_id, topic.partitions, topic.config)
 
     def ensure_met_well(self, crash: Crash, *, by: int = 1) -> None:
@@ -197,9 +197,9 @@ class Start:
 
     def ensure_no_other_names(self, cluster: Cluster) -> None:
         """Each directory that has a topic's name has its id."""
-        for log_dir in cluster.metadata.log_dirs():
+        for log_dir in cluster.metadata.cluster_file.log_dirs():
             for name in cluster.files.list(log_dir.path):
-                topic = cluster.metadata.find_topic(name.rpartition("-")[0] or "none")
+                topic = cluster.metadata.topics.find(name.rpartition("-")[0] or "none")
                 if topic is not None and int(name.rpartition("-")[2]) < topic.partitions:
                     found = read_partition_metadata(cluster.files, log_dir.path / name)
                     assert found == topic.topic_id, name

@@ -36,7 +36,7 @@ from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.replica import administration
 from spark_kbatch.replica.log_dirs import RETRY_MS
-from spark_kbatch.replica.metadata import partition_of
+from spark_kbatch.replica.paths import partition_of
 from tests.support import builders
 from tests.support.failing_disks import (
     BROKEN,
@@ -255,7 +255,7 @@ class Schedule:
 
     def look(self) -> None:
         process = self.rng.choice(self.processes)
-        assert self.found() == process.metadata.find_topic("events")
+        assert self.found() == process.metadata.topics.find("events")
         assert process.topic_names() == sorted(self.ids)
         try:
             found = builders.contents(process)
@@ -304,7 +304,7 @@ class Schedule:
         cluster.collect_garbage()
         assert list((cluster.path / "deleted").glob("*")) == []
         for node in range(self.nodes):
-            log_dir = cluster.metadata.log_dir(node).path
+            log_dir = cluster.metadata.cluster_file.log_dir(node).path
             for path in log_dir.iterdir():
                 assert not path.name.endswith("-delete"), path
                 held = partition_of(path.name)
@@ -326,7 +326,7 @@ class Schedule:
             assert not holds_records(cluster.files, directory), directory
 
     def found(self) -> Topic | None:
-        return Cluster(str(self.folder / "cluster")).metadata.find_topic("events")
+        return Cluster(str(self.folder / "cluster")).metadata.topics.find("events")
 
     def new_key(self) -> bytes:
         self.count += 1

@@ -199,7 +199,7 @@ def test_a_broker_in_the_log_dir_is_every_partitions_error(
 
 def test_a_partition_whose_lock_is_held_does_not_stop_the_others(cluster: Cluster) -> None:
     last = TopicPartition("others", 1)
-    with another(cluster).locks.partitions([EVENTS]):
+    with another(cluster).manager.locks.partitions([EVENTS]):
         begun = time.monotonic()
         found = append_records(
             cluster, {EVENTS: batch(), OTHERS: batch(), last: batch()}, lock_timeout_ms=200
@@ -215,7 +215,7 @@ def test_a_partition_whose_lock_is_held_does_not_stop_the_others(cluster: Cluste
 
 
 def test_a_lock_that_is_let_go_in_time_is_taken(cluster: Cluster) -> None:
-    held = another(cluster).locks.partitions([EVENTS, OTHERS])
+    held = another(cluster).manager.locks.partitions([EVENTS, OTHERS])
     held.__enter__()
     timer = threading.Timer(0.1, held.__exit__, (None, None, None))
     timer.start()
@@ -226,7 +226,7 @@ def test_a_lock_that_is_let_go_in_time_is_taken(cluster: Cluster) -> None:
 
 def test_an_append_waits_no_longer_for_a_lock_than_its_timeout(cluster: Cluster) -> None:
     answers: list[AppendResult] = []
-    with another(cluster).locks.partitions([EVENTS]):
+    with another(cluster).manager.locks.partitions([EVENTS]):
         cluster.append_records(
             timeout_ms=50,
             required_acks=-1,
@@ -242,7 +242,7 @@ def test_an_append_waits_no_longer_for_a_committer_that_stands_still(
 ) -> None:
     """It holds the commit lock, and has flipped this partition already."""
     monkeypatch.setattr(coordinator.Coordinator, "is_pending", lambda *_: True)
-    with another(cluster).locks.commit():
+    with another(cluster).manager.locks.commit():
         found = append_records(cluster, {EVENTS: batch()}, lock_timeout_ms=100)[EVENTS].error
     assert isinstance(found, LockTimeoutError)
     assert found.lock == "commit"
@@ -312,7 +312,7 @@ def test_all_threads_have_one_log_of_a_partition(
 ) -> None:
     """It knows the producers: with one each, a retry in another thread would be written again."""
     mine, both = another(cluster), threading.Barrier(2)
-    find = mine.metadata.topic
+    find = mine.metadata.topics.topic
     looked: set[int] = set()
 
     def find_at_once(name: str) -> Topic:
@@ -322,7 +322,7 @@ def test_all_threads_have_one_log_of_a_partition(
             both.wait(10)
         return find(name)
 
-    monkeypatch.setattr(mine.metadata, "topic", find_at_once)
+    monkeypatch.setattr(mine.metadata.topics, "topic", find_at_once)
     found: list[PartitionLog] = []
     threads = [
         threading.Thread(target=lambda: found.append(mine.manager.log(EVENTS))) for _ in range(2)

@@ -218,7 +218,7 @@ def test_a_segment_that_is_gone_for_no_reason_is_a_storage_error(cluster: Cluste
 def a_left_over(cluster: Cluster, name: str, *, age_ms: int, newest: str) -> None:
     """What a task of a job staged, last written `age_ms` ago in `newest`; all else is older."""
     builders.staged(cluster, {EVENTS: [batch()], OTHERS[0]: [batch()]}, transaction=name)
-    folder = cluster.metadata.staging_dir / name
+    folder = cluster.metadata.cluster_file.log_dir(0).staging / name
     (folder / "driver").write_bytes(b"mark")
     for path in (*folder.rglob("*"), folder):
         age = age_ms if path.name == newest else 100 * DAY
@@ -242,7 +242,7 @@ def test_what_a_dead_job_staged_goes_by_its_newest_file(cluster: Cluster, newest
     assert cluster.collect_garbage(staging_retention_ms=7 * DAY + 1).left_overs == []
     found = cluster.collect_garbage().left_overs
     assert [tuple(left_over) for left_over in found] == [(JOB, 2 * SIZE + 4, 7 * DAY)]
-    assert list(cluster.metadata.staging_dir.iterdir()) == []
+    assert list(cluster.metadata.cluster_file.log_dir(0).staging.iterdir()) == []
 
 
 @pytest.mark.usefixtures("clock")
@@ -268,7 +268,7 @@ def test_what_no_job_made_stays_and_stops_nothing(cluster: Cluster, kind: str) -
     builders.staged(cluster, {EVENTS: [batch()]}, transaction="f" * 32)
     elsewhere = cluster.path.with_name("elsewhere")
     (elsewhere / "text").mkdir(parents=True)
-    staging = cluster.metadata.staging_dir
+    staging = cluster.metadata.cluster_file.log_dir(0).staging
     strays = [staging / name for name in (".nfs0001", "a" * 32)]
     for path in strays:
         if kind == "file":
@@ -294,13 +294,13 @@ def test_links_in_what_a_dead_job_left_are_not_followed(cluster: Cluster) -> Non
     elsewhere.mkdir()
     (elsewhere / "text").write_bytes(b"x" * 1000)
     builders.staged(cluster, {EVENTS: [batch()]}, transaction=JOB)
-    (attempt,) = (cluster.metadata.staging_dir / JOB).iterdir()
+    (attempt,) = (cluster.metadata.cluster_file.log_dir(0).staging / JOB).iterdir()
     (attempt / "link").symlink_to(elsewhere)
     (attempt / "loop").symlink_to(attempt)
     (left_over,) = cluster.collect_garbage(staging_retention_ms=0).left_overs
     assert left_over.size_in_bytes == SIZE
     assert (elsewhere / "text").exists()
-    assert list(cluster.metadata.staging_dir.iterdir()) == []
+    assert list(cluster.metadata.cluster_file.log_dir(0).staging.iterdir()) == []
 
 
 def test_what_cannot_be_removed_is_told_and_stops_nothing(cluster: Cluster) -> None:
@@ -320,9 +320,9 @@ def test_what_cannot_be_removed_is_told_and_stops_nothing(cluster: Cluster) -> N
 
 def test_nothing_is_removed_beside_a_log_dir_that_is_not_the_clusters(cluster: Cluster) -> None:
     builders.staged(cluster, {EVENTS: [batch()]}, transaction=JOB)
-    (cluster.metadata.broker_dir / "meta.properties").unlink()
+    (cluster.metadata.cluster_file.log_dir(0).path / "meta.properties").unlink()
     Cluster(str(cluster.path)).collect_garbage(["others"], staging_retention_ms=0)
-    assert (cluster.metadata.staging_dir / JOB).exists()
+    assert (cluster.metadata.cluster_file.log_dir(0).staging / JOB).exists()
 
 
 def test_garbage_of_some_topics_is_collected_alone(cluster: Cluster) -> None:
@@ -387,6 +387,8 @@ def test_a_kill_at_any_step_loses_no_record_that_is_to_stay_and_is_finished_next
         for tp, start in starts.items():
             assert offsets(found, tp) == before[tp][start:], f"killed at {step}"
             ensure_sound(found.manager.log(tp))
-        assert (found.metadata.staging_dir / JOB).exists() == (what == "delete records")
+        assert (found.metadata.cluster_file.log_dir(0).staging / JOB).exists() == (
+            what == "delete records"
+        )
         assert append_records(found, {EVENTS: batch()})[EVENTS].base_offset == 12
         shutil.rmtree(path)

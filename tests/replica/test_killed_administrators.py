@@ -25,7 +25,7 @@ from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import UnknownTopicOrPartitionError
 from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.model import AppendResult, TopicPartition
-from spark_kbatch.replica.metadata import partition_of
+from spark_kbatch.replica.paths import partition_of
 from tests.support import builders
 from tests.support.builders import append_records
 from tests.support.faults import FaultyFiles, run_child
@@ -44,7 +44,7 @@ def administrate(path: Path, notes: Path) -> None:
     rng = random.Random(notes.name)
     with notes.open("a") as file:
         while True:
-            topic = cluster.metadata.find_topic("events")
+            topic = cluster.metadata.topics.find("events")
             if topic is None:
                 done = cluster.create_topic("events", partitions=2)
             elif topic.partitions < 5 and rng.random() < 0.5:

@@ -95,7 +95,7 @@ def test_a_read_of_a_topic_without_its_file_names_the_repair(tmp_path: Path) -> 
         list(another(cluster).read("events"))
 
     assert f"{file} is not there, though" in str(error.value)
-    assert f"`kbatch repair {cluster.path}` makes the file again" in str(error.value)
+    assert f"`kbatch repair {cluster.path}` recreates the file" in str(error.value)
 
 
 def test_repair_makes_a_lost_file_again(tmp_path: Path) -> None:
@@ -202,9 +202,9 @@ def test_a_cluster_whose_own_file_is_lost_is_not_made_again_over_its_topics(tmp_
     cluster, before = a_filled_cluster(tmp_path)
     text = (cluster.path / "cluster.json").read_text()
     (cluster.path / "cluster.json").unlink()
-    with pytest.raises(ConfigError, match=r"its cluster\.json is lost; put it back from a copy"):
+    with pytest.raises(ConfigError, match=r"its cluster\.json is lost; restore it from a backup"):
         Cluster(str(cluster.path), create=True)
     (cluster.path / "cluster.json").write_text(text)
 
-    assert json.loads(text)["cluster_id"] == another(cluster).metadata.cluster_id()
+    assert json.loads(text)["cluster_id"] == another(cluster).metadata.cluster_file.cluster_id()
     assert contents(another(cluster)) == before

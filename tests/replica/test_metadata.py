@@ -23,7 +23,6 @@ from spark_kbatch.files import Files, LockFile
 from spark_kbatch.options.read import parse_read_options
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
-from spark_kbatch.replica.metadata import Probe, absolute_path
 from tests.support import builders
 from tests.support.crashes import sample
 from tests.support.faults import Fault, FaultyFiles, ReadOnlyFiles, died, run_child
@@ -33,66 +32,6 @@ CLUSTER_FOLDERS = {"broker-0", "locks", "snapshots", "staging-0", "topics"}
 
 def create(path: Path, files: Files | None = None) -> Cluster:
     return Cluster(str(path), create=True, files=files)
-
-
-# PATH as text.
-
-
-@pytest.mark.parametrize(
-    ("text", "path"),
-    [
-        pytest.param("/data/events", "/data/events", id="absolute"),
-        pytest.param("/data/../x/./events/", "/x/events", id="with dots"),
-        pytest.param("file:/data/events", "/data/events", id="file"),
-        pytest.param("file:///data/events", "/data/events", id="file with slashes"),
-        pytest.param("file://localhost/data/events", "/data/events", id="file of this host"),
-        pytest.param("file:/data/a%20b", "/data/a b", id="file with an escape"),
-        pytest.param("/data/a%20b", "/data/a%20b", id="percent in a folder"),
-        pytest.param("/data/a:b", "/data/a:b", id="colon in a folder"),
-        pytest.param("//data/events", "/data/events", id="two slashes"),
-        pytest.param("file:////data/events", "/data/events", id="file with four slashes"),
-        pytest.param("FILE:/data/events", "/data/events", id="file in capitals"),
-        pytest.param("file:/data/a#b", "/data/a#b", id="file with a hash"),
-        pytest.param("file:///data/a?b=c#d", "/data/a?b=c#d", id="file with a question mark"),
-        pytest.param("file:/data/a%3Fb%23c%25d", "/data/a?b#c%d", id="file with those escaped"),
-        pytest.param("file:/data/%C3%A9", "/data/é", id="file with an escape of UTF-8"),
-        pytest.param("file:/data/a;b", "/data/a;b", id="file with a semicolon"),
-        pytest.param("/data/a#b?c", "/data/a#b?c", id="hash in a folder"),
-    ],
-)
-def test_path_names_a_folder(text: str, path: str) -> None:
-    assert absolute_path(text) == Path(path)
-
-
-def test_relative_path_is_of_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    assert absolute_path("./events") == tmp_path / "events"
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        pytest.param("s3://bucket/data", "has the scheme 's3'", id="s3"),
-        pytest.param("hdfs://host/data", "has the scheme 'hdfs'", id="hdfs"),
-        pytest.param("dbfs:/data", "has the scheme 'dbfs'", id="one slash"),
-        pytest.param("file://host/data", "names the host 'host'", id="file of another host"),
-        pytest.param("", "the path is empty", id="empty"),
-        pytest.param("  ", "the path is empty", id="blank"),
-        pytest.param("file:/data/a%2Fb", "the escape %2F", id="escaped slash"),
-        pytest.param("file:/data/a%2fb", "the escape %2F", id="escaped slash in small letters"),
-        pytest.param("file:/data/a%FF", "escapes that are not UTF-8", id="escape of no character"),
-        pytest.param("file:/data/a%00", "a NUL character", id="escaped NUL"),
-        pytest.param("/data/a\0b", "a NUL character", id="NUL"),
-        pytest.param("/data/a\ud800b", "a character that UTF-8 does not have", id="surrogate"),
-        pytest.param("/data/a\udcff", "a character that UTF-8 does not have", id="byte of a name"),
-    ],
-)
-def test_path_that_names_no_folder_is_refused(text: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        absolute_path(text)
 
 
 # What is at PATH.
@@ -350,7 +289,7 @@ def test_replicas_are_stored_as_the_rule_that_they_follow(
 def test_replicas_that_follow_no_rule_are_stored_one_by_one(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events": 3})
     topic = replace(cluster.topic("events"), replicas=((0,), (1,), (1,)))
-    cluster.metadata.write_topic(topic)
+    cluster.metadata.topics.write(topic)
 
     assert stored_topic(cluster, "events")["replica_cycle"] == [[0], [1], [1]]
     assert Cluster(str(cluster.path)).topic("events") == topic
@@ -475,7 +414,7 @@ def test_damaged_topic_file_is_named(tmp_path: Path, content: bytes) -> None:
 def test_topic_is_as_it_was_made(tmp_path: Path) -> None:
     config = TopicConfig(max_message_bytes=2_000, segment_bytes=1 << 20)
     made = create(tmp_path / "cluster").create_topic("events", partitions=3, config=config)
-    found = Cluster(str(tmp_path / "cluster")).metadata.topic("events")
+    found = Cluster(str(tmp_path / "cluster")).metadata.topics.topic("events")
 
     assert found == made
     assert (found.name, found.partitions, found.config) == ("events", 3, config)
@@ -484,14 +423,14 @@ def test_topic_is_as_it_was_made(tmp_path: Path) -> None:
 def test_topics_are_sorted_and_without_the_clusters_own(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"b": 1, "a.json": 1, "a": 1})
 
-    assert cluster.metadata.topic_names() == ["a", "a.json", "b"]
-    assert "__transaction_state" in cluster.metadata.topic_names(internal=True)
+    assert cluster.metadata.topics.names() == ["a", "a.json", "b"]
+    assert "__transaction_state" in cluster.metadata.topics.names(internal=True)
 
 
 def test_unknown_topic_is_refused_with_those_that_exist(tmp_path: Path) -> None:
     metadata = builders.a_cluster(tmp_path, topics={"clicks": 1, "views": 1}).metadata
     with pytest.raises(UnknownTopicOrPartitionError) as error:
-        metadata.topic("event")
+        metadata.topics.topic("event")
 
     assert str(error.value) == (
         f"topic 'event' does not exist in {metadata.path}; its topics: clicks, views"
@@ -504,7 +443,7 @@ def test_unknown_topic_among_many_is_refused_with_the_nearest(tmp_path: Path) ->
     with pytest.raises(
         UnknownTopicOrPartitionError, match=r"of its 21 topics the nearest are: orders\.eu, "
     ) as error:
-        metadata.topic("orders-eu")
+        metadata.topics.topic("orders-eu")
 
     assert len(str(error.value).split(", ")) == 5
 
@@ -512,16 +451,16 @@ def test_unknown_topic_among_many_is_refused_with_the_nearest(tmp_path: Path) ->
 def test_topic_name_does_not_lead_out_of_the_cluster(tmp_path: Path) -> None:
     metadata = builders.a_cluster(tmp_path).metadata
     with pytest.raises(InvalidTopicError):
-        metadata.find_topic("../cluster")
+        metadata.topics.find("../cluster")
 
 
 def test_topic_that_exists_is_not_made_again(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
-    before = cluster.metadata.topic("events")
+    before = cluster.metadata.topics.topic("events")
     with pytest.raises(ConfigError, match="topic 'events' already exists"):
         cluster.create_topic("events", partitions=2)
 
-    assert cluster.metadata.topic("events") == before
+    assert cluster.metadata.topics.topic("events") == before
 
 
 EXISTING = TopicConfig(
@@ -559,40 +498,10 @@ def test_existing_topic_with_the_same_or_no_settings_is_taken(tmp_path: Path) ->
     for options in ({}, settings):
         found = cluster.topic_for("events", parse_write_options({"path": "/x", **options}))
 
-        assert found == cluster.metadata.topic("events")
+        assert found == cluster.metadata.topics.topic("events")
 
 
 def test_the_clusters_own_topic_cannot_be_written(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     with pytest.raises(ConfigError, match="topic '__transaction_state' is the cluster's own"):
         cluster.topic_for("__transaction_state", parse_write_options({"path": "/x"}))
-
-
-# Whether a task sees the driver's PATH.
-
-
-def test_probe_that_the_driver_left_is_seen(tmp_path: Path) -> None:
-    Probe.leave(Files(), tmp_path / "job").ensure_seen(Files())
-
-
-@pytest.mark.parametrize("found", ["nothing", "another driver's", "no access"])
-def test_probe_that_is_not_seen_says_that_the_folder_is_not_shared(
-    tmp_path: Path, found: str
-) -> None:
-    probe, files = Probe.leave(Files(), tmp_path / "job"), Files()
-    path = tmp_path / "job" / Probe.NAME
-    if found == "nothing":
-        path.unlink()
-    elif found == "another driver's":
-        Probe.leave(Files(), tmp_path / "job")
-    else:
-        files = Unreadable()
-    with pytest.raises(KafkaStorageError) as error:
-        probe.ensure_seen(files)
-
-    assert f"this executor does not see {path}, which the driver made" in str(error.value)
-
-
-class Unreadable(Files):
-    def read(self, path: Path, position: int = 0, size: int | None = None) -> bytes:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))

@@ -96,8 +96,8 @@ def test_a_disk_that_is_replaced_gets_copies(cluster: Cluster) -> None:
     shutil.rmtree(folders(cluster)[2])
     write(cluster, 0)
     clock.now_ms += RETRY_MS
-    with cluster.locks.metadata():
-        cluster.metadata.replace_log_dir(2)
+    with cluster.manager.locks.metadata():
+        cluster.metadata.cluster_file.replace_log_dir(2)
 
     copy = json.loads((folders(cluster)[2] / "mirror-2/partitions/events/0.json").read_text())
     assert copy["isr"] == [0, 1]

@@ -202,8 +202,8 @@ def test_a_log_dir_that_is_deleted_stays_offline_until_it_is_replaced(
     write(cluster, 3)
     assert node_id not in isr(cluster)
     assert "No such file" in str(replicas(cluster)[node_id].why_offline)
-    with cluster.locks.metadata():
-        cluster.metadata.replace_log_dir(node_id)
+    with cluster.manager.locks.metadata():
+        cluster.metadata.cluster_file.replace_log_dir(node_id)
     clock.now_ms += RETRY_MS
     write(cluster, 4)
 
@@ -498,7 +498,7 @@ def test_an_append_that_waits_is_told_when_another_leads(
     answer = send(strict, BATCHES[1])
     state = partition(strict).state()
     after = state._replace(leader_epoch=1, partition_epoch=state.partition_epoch + 1)
-    strict.metadata.write_partition_state(EVENTS, after, strict.topic("events").topic_id)
+    strict.metadata.partition_states.write(EVENTS, after, strict.topic("events").topic_id)
     strict.manager.delayed_produces.look()
 
     assert isinstance(answer.error, NotLeaderOrFollowerError)
@@ -567,4 +567,4 @@ def test_segments_roll_in_every_replica(tmp_path: Path, disks: Disks, clock: Clo
     write(cluster, *range(8))
 
     ensure_holds(cluster, *range(8))
-    assert len(list(cluster.metadata.log_directory(EVENTS, 1).glob("*.log"))) > 2
+    assert len(list(cluster.metadata.cluster_file.log_directory(EVENTS, 1).glob("*.log"))) > 2

@@ -34,7 +34,7 @@ def test_a_copy_of_the_folder_that_shares_its_log_dirs_is_refused(tmp_path: Path
         ConfigError, match=f"copy is a copy of the kbatch cluster at {home}"
     ) as told:
         Cluster(str(copy))
-    assert f"rename {home}, or remove it, first" in str(told.value)
+    assert f"rename or remove {home} first" in str(told.value)
 
     home.rename(tmp_path / "away")
     Cluster(str(copy)).create_topic("t")
@@ -104,7 +104,7 @@ class IgnoresCase(Files):
 def test_where_case_is_ignored_a_topics_name_does_not_differ_by_it_alone(tmp_path: Path) -> None:
     cluster = Cluster(str(tmp_path / "cluster"), create=True, files=IgnoresCase())
     cluster.create_topic("events", partitions=2)
-    with pytest.raises(ConfigError, match="topic 'Events' cannot be made beside 'events'"):
+    with pytest.raises(ConfigError, match="topic 'Events' cannot be created beside 'events'"):
         cluster.create_topic("Events")
     with pytest.raises(UnknownTopicOrPartitionError, match="topic 'EVENTS' does not exist"):
         cluster.topic("EVENTS")
@@ -132,8 +132,8 @@ class FlockExcludesNobody(Files):
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        pytest.param(ExcludesNobody(), "record locks exclude nobody", id="record locks"),
-        pytest.param(FlockExcludesNobody(), "flock excludes nobody", id="flock"),
+        pytest.param(ExcludesNobody(), "record locks do not exclude others", id="record locks"),
+        pytest.param(FlockExcludesNobody(), "flock does not exclude others", id="flock"),
     ],
 )
 def test_locks_that_exclude_nobody_are_found_out(tmp_path: Path, files: Files, words: str) -> None:

@@ -230,8 +230,8 @@ class Schedule:
         self.disks.failing.clear()
         for node in range(self.nodes):
             if not self.disk(node).exists():
-                with self.processes[0].locks.metadata():
-                    self.processes[0].metadata.replace_log_dir(node)
+                with self.processes[0].manager.locks.metadata():
+                    self.processes[0].metadata.cluster_file.replace_log_dir(node)
         self.clock.now_ms += 2 * RETRY_MS
         self.sync()  # a replica that is lost leaves first, and is made anew then
         self.sync()

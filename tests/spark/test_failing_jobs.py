@@ -286,7 +286,7 @@ def test_a_commit_removes_what_dead_jobs_have_staged(
     dead, silent, alive = (begin(cluster) for _ in range(3))
     for job, days in ((dead, 7.1), (silent, 6.9), (alive, 8)):
         done = stage(job)
-        age(cluster.metadata.staging_dir / done.transaction, days)
+        age(cluster.metadata.cluster_file.log_dir(0).staging / done.transaction, days)
     newest = cluster.path / "staging-0" / stage(alive).extents[0].file
     age(newest.parent.parent, 8)
     os.utime(newest)  # a task that is still writing: of its job everything stays
@@ -307,7 +307,7 @@ def test_a_job_that_was_taken_for_dead_says_so_in_its_tasks_and_its_commit(
 ) -> None:
     job = begin(cluster)
     done = stage(job)
-    age(cluster.metadata.staging_dir / done.transaction, 8)
+    age(cluster.metadata.cluster_file.log_dir(0).staging / done.transaction, 8)
     ensure_next_job_works(cluster)
     with pytest.raises(KafkaStorageError, match=r"staging\.retention\.ms"):
         stage(job)

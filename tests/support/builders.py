@@ -229,7 +229,7 @@ def staged(
         for (topic, partition), parts in batches.items():
             for data in parts:
                 count = read_header(data).records_count
-                staging.send(cluster.metadata.topic(topic), partition, data, count)
+                staging.send(cluster.metadata.topics.topic(topic), partition, data, count)
         return staging.finish()
     except OSError:
         staging.abandon()

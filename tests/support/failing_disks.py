@@ -11,7 +11,6 @@ from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.replica.locks import Locks
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.partition import Partition
@@ -122,10 +121,9 @@ def with_clock(cluster: Cluster, clock: Clock) -> Cluster:
     """The cluster as another process has it open, by this clock; nothing happens by itself."""
     again = Cluster(str(cluster.path), files=cluster.files)
     metadata = Metadata(cluster.files, cluster.path)
-    metadata.ensure_exists()
-    locks = Locks(cluster.files, metadata.locks_dir)
+    metadata.cluster_file.ensure_exists()
     again.manager = ReplicaManager(
-        cluster.files, metadata, locks, clock.time_of_day, monotonic_ms=clock, uses_threads=False
+        cluster.files, metadata, clock.time_of_day, monotonic_ms=clock, uses_threads=False
     )
     again.snapshots._manager = again.manager
     return again
@@ -145,5 +143,5 @@ def isr(cluster: Cluster) -> tuple[int, ...]:
 
 def bytes_of(cluster: Cluster, node_id: int, topic_partition: TopicPartition = EVENTS) -> bytes:
     """All batches that a replica holds, as its files have them."""
-    directory = cluster.metadata.log_directory(topic_partition, node_id)
+    directory = cluster.metadata.cluster_file.log_directory(topic_partition, node_id)
     return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))

@@ -256,7 +256,7 @@ class Scenario:
         """Of a job that is long dead."""
         cluster = Cluster(PATH, files=files)
         cluster.collect_garbage(staging_retention_ms=0)
-        assert files.list(cluster.metadata.staging_dir) == []
+        assert files.list(cluster.metadata.cluster_file.log_dir(0).staging) == []
         return found
 
     def _commit_next(self, files: DiskFiles) -> None:

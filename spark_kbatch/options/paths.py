@@ -1,0 +1,84 @@
+"""Folders as users name them: a cluster's, a log dir's."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.options import arguments
+
+_NAME_BYTES_MAX = 255
+
+
+def absolute_path(path: str | os.PathLike[str], name: str = "path") -> Path:
+    """Return the folder that `path` names; it may be a `file:` URI, or start with `~`.
+
+    As in Spark, "#" and "?" are ordinary characters of a name, also in a `file:` URI.
+
+    Args:
+        path: as the user gave it.
+        name: of the argument, for errors.
+
+    Raises:
+        ConfigError: another scheme, an empty path, a path that no file system can hold, or not a path.
+    """
+    text = arguments.path_text(name, path)
+    named = text
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", text)
+    if scheme:
+        if scheme[1].lower() != "file":
+            raise ConfigError(
+                f"path {text!r} has the scheme {scheme[1]!r}; a cluster lies on a POSIX file system "
+                "that driver and executors share: give a folder, such as /data/events or "
+                "file:/data/events"
+            )
+        named = _path_of_file_uri(text)
+    if not named.strip():
+        raise ConfigError("the path is empty; give the cluster's folder")
+    try:
+        named.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"path {text!r} has a character that UTF-8 does not have; rename the folder"
+        ) from None
+    if "\0" in named:
+        raise ConfigError(f"path {text!r} has a NUL character, which no folder's name may contain")
+    longest = max(Path(named).parts, key=lambda part: len(part.encode()), default="")
+    if len(longest.encode()) > _NAME_BYTES_MAX:
+        raise ConfigError(
+            f"path {text!r} has a name of {len(longest.encode())} bytes; file systems allow "
+            f"{_NAME_BYTES_MAX}: shorten it"
+        )
+    if text.startswith("~"):
+        try:
+            named = str(Path(text).expanduser())
+        except RuntimeError:
+            raise ConfigError(
+                f"path {text!r} starts with '~', but there is no such user with a home folder; for a "
+                f"folder whose name starts with '~' give ./{text}"
+            ) from None
+    # abspath() would keep two leading slashes.
+    return Path(f"/{os.path.abspath(named).lstrip('/')}")  # noqa: PTH100  resolve() would follow links that may move
+
+
+def _path_of_file_uri(text: str) -> str:
+    """Return what follows `file:`, unescaped."""
+    path = text.partition(":")[2]
+    if path.startswith("//"):
+        host, slash, rest = path[2:].partition("/")
+        if host.lower() not in ("", "localhost"):
+            raise ConfigError(f"path {text!r} names the host {host!r}; write file:/folder")
+        path = slash + rest
+    if "%2f" in path.lower():
+        raise ConfigError(
+            f"path {text!r} has the escape %2F, a slash, which no name may contain; write '/'"
+        )
+    try:
+        return unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"path {text!r} has escapes that are not UTF-8; write the folder without `file:`"
+        ) from None

@@ -1,0 +1,355 @@
+"""cluster.json: the cluster's id and format version, its log dirs with their directory ids.
+
+The version decides the form of the topics' files (see `topic_files`). A cluster of version 1 keeps it, so
+that the release that created it can go on using it; that release refuses a cluster of version 2.
+
+Writers hold the metadata lock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spark_kbatch.errors import ConfigError, KafkaStorageError
+from spark_kbatch.log.checkpoints import META_PROPERTIES, random_id, write_meta_properties
+from spark_kbatch.log.foreign.log_dir import BrokerLogDir
+from spark_kbatch.model import LONG_MAX, TopicPartition
+from spark_kbatch.options.topic import INTERNAL_PREFIX
+from spark_kbatch.replica.json_files import GENERATION, JsonFiles
+from spark_kbatch.replica.paths import (
+    ClusterPaths,
+    mirror_of,
+    node_dir,
+    partition_of,
+    staging_of,
+)
+from spark_kbatch.stored_json import StoredObject
+
+FORMAT_VERSION = 2  # of a new cluster; an existing one keeps its own
+READ_VERSIONS = (1, 2)
+NODES_MAX = 1000  # also the highest node id: a damaged file must not ask for all memory
+A_PATH = re.compile(r"[^\0]+")
+_NEXT_PRODUCER_ID = "next_producer_id"
+
+
+class LogDir(NamedTuple):
+    """One disk's part of a cluster: the directory of a node's logs."""
+
+    node_id: int
+    path: Path  # ends in broker-N
+    directory_id: str  # of its meta.properties
+
+    @property
+    def staging(self) -> Path:
+        """The folder that tasks write to, on the same file system."""
+        return staging_of(self.path)
+
+
+class ClusterFile:
+    """The cluster.json of one PATH. Thread-safe; each call looks at the disk, but for `log_dirs`."""
+
+    def __init__(self, json_files: JsonFiles, paths: ClusterPaths) -> None:
+        self._json_files, self._files = json_files, json_files.files
+        self._paths, self.path = paths, paths.cluster_file
+        # Read once, and again by `log_dirs`; replaced whole. None while the cluster does not exist.
+        self._log_dirs: tuple[LogDir, ...] | None = None
+        self._new_cluster_id = ""  # between `make_log_dirs` and `create`
+
+    def exists(self) -> bool:
+        """Return True if PATH holds a cluster.
+
+        Raises:
+            ConfigError: this user may not look there.
+        """
+        try:
+            return self._files.exists(self.path)
+        except OSError as error:
+            raise ConfigError(
+                f"{self._paths.path} cannot be read: {error.strerror or error}"
+            ) from error
+
+    def ensure_exists(self) -> None:
+        """Check that PATH holds a cluster of a version that we read.
+
+        Raises:
+            ConfigError: says what is there instead.
+        """
+        path = self._paths.path
+        if not self.exists():
+            raise ConfigError(f"no kbatch cluster at {path}: {self.what_is_there()}")
+        cluster = self._read()
+        version = cluster.integer("version")
+        if version not in READ_VERSIONS:
+            raise ConfigError(
+                f"the cluster at {path} has format version {version}; this release reads "
+                f"{' and '.join(map(str, READ_VERSIONS))}: upgrade spark-kbatch"
+            )
+        self._set_log_dirs(self._log_dirs_of(cluster))
+        self._ensure_not_copied(cluster)
+
+    def ensure_not_inside_a_cluster(self) -> None:
+        """Check that PATH is not within a log dir of ours, which alone does not say what is committed.
+
+        Raises:
+            ConfigError: names the cluster.
+        """
+        path = self._paths.path
+        for parent in path.parents[:3]:
+            inside = parent / path.relative_to(parent).parts[0]
+            paths = ClusterPaths(parent)
+            if inside == node_dir(parent, 0) and self._files.exists(paths.cluster_file):
+                raise ConfigError(
+                    f"{path} is a part of the kbatch cluster at {parent}: name that folder"
+                )
+
+    def what_is_there(self) -> str:
+        """Return what is at PATH instead of a cluster, for an error."""
+        path = self._paths.path
+        if not path.exists():
+            return "there is no such folder; write to it first, or check the path"
+        try:
+            if BrokerLogDir.find(self._files, path) is not None:
+                return (
+                    "it is a Kafka broker's, which kbatch only reads; `kbatch export` places topics "
+                    "in a broker's log dir"
+                )
+            if not path.is_dir():
+                return "it is a file, not a folder"
+            names = self._files.list(path)
+        except OSError as error:
+            return f"the folder cannot be read: {error.strerror or error}"
+        if not names:
+            return "the folder is empty; write to it first"
+        if self.has_topics():
+            return (
+                f"the folder holds topics, but its {self.path.name} is lost; restore it from a backup: "
+                "it has the cluster's id and log dirs"
+            )
+        return f"the folder holds something else ({', '.join(names[:3])}{', ...' if names[3:] else ''})"
+
+    def has_topics(self) -> bool:
+        """Return True if PATH holds more topics than a creation makes."""
+        first_log_dir = self._log_dirs[0].path if self._log_dirs else node_dir(self._paths.path, 0)
+        topics, logs = (
+            self._files.list(directory) if self._files.exists(directory) else []
+            for directory in (self._paths.topics_dir, first_log_dir)
+        )
+        names = {name.removesuffix(".json") for name in topics if name.endswith(".json")}
+        names |= {found.topic for found in map(partition_of, logs) if found is not None}
+        return any(not name.startswith(INTERNAL_PREFIX) for name in names)
+
+    def version(self) -> int:
+        """Return the format version; that of a new cluster before it exists."""
+        return self._read().integer("version") if self.exists() else FORMAT_VERSION
+
+    def cluster_id(self) -> str:
+        """Return the id that all log dirs carry."""
+        return self._read().text("cluster_id")
+
+    def take_producer_ids(self, count: int) -> range:
+        """Return ids that no one has had nor will have. The caller holds the metadata lock."""
+        cluster = self._read()
+        # Absent until someone takes the first.
+        first = cluster.integer(_NEXT_PRODUCER_ID, highest=LONG_MAX - count, default=0)
+        self._write(cluster.values | {_NEXT_PRODUCER_ID: first + count})
+        return range(first, first + count)
+
+    # Log dirs.
+
+    def log_dirs(self, *, again: bool = False) -> tuple[LogDir, ...]:
+        """Return the log dirs by node id, as they were read before unless `again` is set."""
+        if self._log_dirs is None or again:
+            self._set_log_dirs(self._log_dirs_of(self._read()))
+        assert self._log_dirs is not None
+        return self._log_dirs
+
+    def log_dir(self, node_id: int) -> LogDir:
+        """Return a node's log dir, also one that another process has added since."""
+        known = self.log_dirs()
+        if node_id >= len(known):
+            known = self.log_dirs(again=True)
+        if not 0 <= node_id < len(known):
+            raise KafkaStorageError(
+                f"{self.path} names no log dir of node {node_id}, which has replicas; it has the nodes "
+                f"0 to {len(known) - 1}: one of the cluster's files is damaged or old"
+            )
+        return known[node_id]
+
+    def log_directory(self, topic_partition: TopicPartition, node_id: int = 0) -> Path:
+        """Return the directory of a node's replica of a partition."""
+        return self.log_dir(node_id).path / str(topic_partition)
+
+    def add_log_dirs(self, count: int) -> None:
+        """Have `count` log dirs, adding new ones in PATH. The caller holds the metadata lock.
+
+        Raises:
+            ConfigError: the cluster was created with log dirs elsewhere, and has no others.
+        """
+        known = self.log_dirs(again=True)
+        if count <= len(known):
+            return
+        if any(one.path.parent != self._paths.path for one in known):
+            raise ConfigError(
+                f"replication.factor is {count}, more than the {len(known)} log.dirs that the cluster "
+                "was created with"
+            )
+        added = [
+            LogDir(node_id, node_dir(self._paths.path, node_id), random_id())
+            for node_id in range(len(known), count)
+        ]
+        for log_dir in added:
+            self._make_log_dir(log_dir, self.cluster_id())
+        self._write_log_dirs([*known, *added])
+
+    def replace_log_dir(self, node_id: int) -> None:
+        """Have an empty directory take the place of a node's. The caller holds the metadata lock.
+
+        Raises:
+            ConfigError: no such node, or the directory is not empty.
+        """
+        known = list(self.log_dirs(again=True))
+        if not 0 <= node_id < len(known):
+            raise ConfigError(f"there is no node {node_id}; nodes are 0 to {len(known) - 1}")
+        log_dir = known[node_id]._replace(directory_id=random_id())
+        names = self._files.list(log_dir.path) if self._files.exists(log_dir.path) else []
+        if set(names) - {".lock", "lost+found"}:
+            raise ConfigError(
+                f"{log_dir.path} is not empty: it holds {', '.join(names[:3])}; move that away first"
+            )
+        known[node_id] = log_dir
+        self._write_log_dirs(known)
+        self._make_log_dir(log_dir, self.cluster_id())
+        self._json_files.copy_all_to(mirror_of(log_dir.path))
+
+    # Creation.
+
+    def make_log_dirs(self, folders: Sequence[Path]) -> None:
+        """Make the log dirs of a new cluster: the first step. The caller holds the metadata lock.
+
+        Args:
+            folders: one for each log dir, in which broker-N is made; PATH alone if there are none.
+
+        Raises:
+            ConfigError: one of them already holds another cluster's log dir.
+        """
+        self._set_log_dirs(
+            LogDir(node_id, node_dir(folder, node_id), random_id())
+            for node_id, folder in enumerate(folders or [self._paths.path])
+        )
+        self._new_cluster_id = random_id()
+        for log_dir in self.log_dirs():
+            self._make_log_dir(log_dir, self._new_cluster_id)
+
+    def create(self) -> None:
+        """Have the cluster exist from here on: the last step. The caller holds the metadata lock."""
+        self._write(
+            {
+                "version": FORMAT_VERSION,
+                "cluster_id": self._new_cluster_id,
+                "log_dirs": self._as_json(self.log_dirs()),
+            }
+        )
+
+    def _make_log_dir(self, log_dir: LogDir, cluster_id: str) -> None:
+        files, is_outside = self._files, log_dir.path.parent != self._paths.path
+        if files.exists(log_dir.path / META_PROPERTIES) and is_outside:
+            # One whose creation was interrupted holds the cluster's own topics at most.
+            found = map(partition_of, files.list(log_dir.path))
+            if any(one and not one.topic.startswith(INTERNAL_PREFIX) for one in found):
+                raise ConfigError(
+                    f"{log_dir.path} is the log dir of another cluster; name an empty folder"
+                )
+        for directory in (log_dir.path, log_dir.staging):
+            files.make_dir_on_disk(directory)
+        if is_outside:
+            files.make_dir_on_disk(mirror_of(log_dir.path))
+        write_meta_properties(
+            files, log_dir.path, cluster_id=cluster_id, node_id=log_dir.node_id,
+            directory_id=log_dir.directory_id,
+        )  # fmt: skip
+
+    # What the file says.
+
+    def _read(self) -> StoredObject:
+        return StoredObject(self._json_files.read(self.path), self.path)
+
+    def _write(self, value: dict[str, Any]) -> None:
+        if self._json_files.mirrors.folders:
+            generation = StoredObject(value, self.path).integer(
+                GENERATION, highest=LONG_MAX - 1, default=0
+            )
+            value = value | {GENERATION: generation + 1, "path": str(self._paths.path)}
+        self._json_files.write(self.path, value)
+
+    def _write_log_dirs(self, log_dirs: Sequence[LogDir]) -> None:
+        self._set_log_dirs(log_dirs)
+        self._write(self._read().values | {"log_dirs": self._as_json(log_dirs)})
+
+    def _set_log_dirs(self, log_dirs: Iterable[LogDir]) -> None:
+        self._log_dirs = tuple(log_dirs)
+        self._json_files.use_mirrors(
+            mirror_of(one.path) for one in self._log_dirs if one.path.parent != self._paths.path
+        )
+
+    def _log_dirs_of(self, cluster: StoredObject) -> list[LogDir]:
+        found = [
+            LogDir(
+                log_dir.integer("node_id", highest=NODES_MAX),
+                self._paths.path / log_dir.text("path", A_PATH),
+                log_dir.text("directory_id"),
+            )
+            for log_dir in cluster.objects("log_dirs", count_max=NODES_MAX)
+        ]
+        if [one.node_id for one in found] != list(range(len(found))) or not found:
+            raise KafkaStorageError(
+                f"{self.path} is damaged: its log dirs have the nodes "
+                f"{[one.node_id for one in found]}; expected 0 and so on"
+            )
+        for one in found:
+            # What lies in others, such as a user's own folders, is not ours to write or remove.
+            if one.path != node_dir(one.path.parent, one.node_id):
+                raise KafkaStorageError(
+                    f"{self.path} is damaged: it gives node {one.node_id} the log dir {one.path}; "
+                    f"expected a folder that is named broker-{one.node_id}"
+                )
+        return found
+
+    def _as_json(self, log_dirs: Sequence[LogDir]) -> list[dict[str, object]]:
+        found: list[dict[str, object]] = []
+        for node_id, path, directory_id in log_dirs:
+            inside = path.parent == self._paths.path  # then PATH may be moved
+            name = path.name if inside else str(path)
+            found.append({"path": name, "node_id": node_id, "directory_id": directory_id})
+        return found
+
+    def _ensure_not_copied(self, cluster: StoredObject) -> None:
+        """Check that no other folder holds this cluster, if its log dirs lie outside of PATH.
+
+        Raises:
+            ConfigError: one does, and has locks of its own for the same logs.
+        """
+        path = self._paths.path
+        stored = StoredObject({"path": str(path), **cluster.values}, self.path)
+        home = Path(stored.text("path", A_PATH))
+        if home == path:
+            return
+        outside = [one.path for one in self.log_dirs() if one.path.parent != path]
+        if outside and self._is_elsewhere(home, cluster.values.get("cluster_id")):
+            raise ConfigError(
+                f"{path} is a copy of the kbatch cluster at {home}, and both use the logs in "
+                f"{outside[0]}: with locks of their own they would overwrite each other's records. "
+                f"Open {home}; if the copy is to take its place, rename or remove {home} first"
+            )
+
+    def _is_elsewhere(self, home: Path, cluster_id: object) -> bool:
+        """Return True if another folder than PATH, whatever its names, holds this cluster too."""
+        try:
+            if self._files.identity_at(home) == self._files.identity_at(self._paths.path):
+                return False
+            other = self._json_files.read(ClusterPaths(home).cluster_file)
+            return other.get("cluster_id") == cluster_id
+        except (OSError, KafkaStorageError):
+            return False  # It was moved, or is mounted elsewhere.

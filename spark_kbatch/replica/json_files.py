@@ -1,0 +1,139 @@
+"""PATH's few JSON files, and their copies beside each log dir that is not in PATH.
+
+    DISK/mirror-N/                         beside DISK/broker-N
+      cluster.json  topics/TOPIC.json  partitions/TOPIC/P.json  deleted/ID.json      as in PATH
+
+A file is replaced as a whole, so a reader sees the old one or the new one and needs no lock.
+
+It is written in PATH first, then to each disk that accepts it. A disk that did not accept it has an older
+copy, or none: so the newest copy counts, by the number that each writer raises. A file that PATH has lost
+is read from its newest copy, and all are put back when the cluster is opened with the names of its log
+dirs. What was written to PATH alone is lost if both are lost at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+from spark_kbatch.errors import KafkaStorageError
+from spark_kbatch.files import Files
+from spark_kbatch.stored_json import parse
+
+logger = logging.getLogger(__name__)
+
+GENERATION = "generation"  # of a file that has no other number
+_NUMBERS = ("partition_epoch", GENERATION)
+_MIRRORED = {"cluster.json", "topics", "partitions", "deleted"}
+
+Counts = Callable[[Mapping[str, Any]], bool]
+
+
+class Mirrors:
+    """The mirrors of one cluster, by their folders."""
+
+    def __init__(self, files: Files, folders: Iterable[Path]) -> None:
+        self._files, self.folders = files, tuple(folders)
+
+    def write(self, name: PurePath, data: bytes) -> None:
+        """Copy a file of PATH, by its name there, to each mirror that can be written."""
+        for folder in self.folders:
+            try:
+                # Where a disk is not mounted nothing may be written to its mount point.
+                if self._files.exists(folder):
+                    self._files.make_dir((folder / name).parent)
+                    self._files.replace(folder / name, data)
+            except OSError as error:
+                logger.warning("cannot copy to %s: %s", folder / name, error)
+
+    def read(self, name: PurePath, counts: Counts | None = None) -> dict[str, Any] | None:
+        """Return the newest copy of a file, of those that count; None if there is none."""
+        found = []
+        for folder in self.folders:
+            try:
+                value = parse(self._files.read(folder / name), folder / name).values
+            except (OSError, KafkaStorageError):
+                continue  # Another disk may have a good one.
+            if counts is None or counts(value):
+                found.append(value)
+        return max(found, key=_number, default=None)
+
+    def list(self, directory: str) -> set[str]:
+        """Return the names of the files that any mirror has in one of PATH's directories."""
+        found: set[str] = set()
+        for folder in self.folders:
+            with contextlib.suppress(OSError):
+                found.update(self._files.list(folder / directory))
+        return {name for name in found if name.endswith(".json")}
+
+    def names(self) -> Sequence[PurePath]:
+        """Return the names of all files that any mirror has, cluster.json last."""
+        found = {name for folder in self.folders for name in self._below(folder, PurePath())}
+        return sorted(found, key=lambda name: (name.parent == PurePath(), name))
+
+    def _below(self, folder: Path, name: PurePath) -> Iterator[PurePath]:
+        try:
+            entries = self._files.list(folder / name)
+        except OSError:
+            return
+        for entry in entries:
+            if self._files.is_dir(folder / name / entry):
+                yield from self._below(folder, name / entry)
+            elif entry.endswith(".json"):
+                yield name / entry
+
+
+class JsonFiles:
+    """The JSON files of one PATH and its mirrors."""
+
+    def __init__(self, files: Files, path: Path) -> None:
+        self.files, self.path = files, path
+        self.mirrors = Mirrors(files, ())
+
+    def use_mirrors(self, folders: Iterable[Path]) -> None:
+        """Have copies in these folders, which are known once the log dirs are."""
+        self.mirrors = Mirrors(self.files, folders)
+
+    def read(self, path: Path) -> dict[str, Any]:
+        """Return the content of a file of PATH.
+
+        Raises:
+            FileNotFoundError: PATH does not have it.
+            KafkaStorageError: it is damaged.
+        """
+        return parse(self.files.read(path), path).values
+
+    def read_or_mirrored(self, path: Path, counts: Counts) -> dict[str, Any] | None:
+        """Return the content of a file of PATH, or its newest copy that counts if PATH has lost it."""
+        try:
+            return self.read(path)
+        except FileNotFoundError:
+            return self.mirrors.read(path.relative_to(self.path), counts)
+
+    def write(self, path: Path, value: Mapping[str, Any]) -> None:
+        """Replace a file of PATH, and its copies; PATH's is on disk on return."""
+        data = as_bytes(value)
+        self.files.replace(path, data)
+        self.mirrors.write(path.relative_to(self.path), data)
+
+    def copy_all_to(self, mirror: Path) -> None:
+        """Copy all of PATH's files to a new mirror."""
+        if self.files.exists(mirror):  # A log dir in PATH has none.
+            copies = Mirrors(self.files, [mirror])
+            for name in Mirrors(self.files, [self.path]).names():
+                if name.parts[0] in _MIRRORED:
+                    copies.write(name, self.files.read(self.path / name))
+
+
+def as_bytes(value: Mapping[str, Any]) -> bytes:
+    """Return the content of a file that holds this object."""
+    return (json.dumps(value, indent=1) + "\n").encode()
+
+
+def _number(value: dict[str, Any]) -> int:
+    numbers = [value[key] for key in _NUMBERS if isinstance(value.get(key), int)]
+    return max(numbers, default=-1)

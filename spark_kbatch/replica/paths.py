@@ -1,0 +1,61 @@
+"""Where the files of a cluster lie; `__init__` draws the tree. Nothing here touches a disk."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import ensure_valid_topic
+
+
+class ClusterPaths:
+    """The paths below one PATH."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.cluster_file = path / "cluster.json"
+        self.topics_dir = path / "topics"
+        self.partitions_dir = path / "partitions"
+        self.deleted_dir = path / "deleted"
+        self.locks_dir = path / "locks"
+        self.snapshots_dir = path / "snapshots"
+        self.transactions_dir = path / "transactions"
+
+    def topic_file(self, topic: str) -> Path:
+        """Return the path of a topic's file.
+
+        Raises:
+            InvalidTopicError: Kafka would refuse the name.
+        """
+        return self.topics_dir / f"{ensure_valid_topic(topic)}.json"
+
+    def partition_file(self, topic_partition: TopicPartition) -> Path:
+        """Return the path of the file that says who leads a partition; it may not exist."""
+        topic, partition = topic_partition
+        return self.partitions_dir / ensure_valid_topic(topic) / f"{partition}.json"
+
+    def deleted_file(self, topic_id: str) -> Path:
+        """Return the path of the file that says that a topic was deleted."""
+        return self.deleted_dir / f"{topic_id}.json"
+
+
+def node_dir(folder: Path, node_id: int) -> Path:
+    """Return the path of a node's log dir in a folder."""
+    return folder / f"broker-{node_id}"
+
+
+def staging_of(log_dir: Path) -> Path:
+    """Return staging-N beside the log dir broker-N: what tasks write, on the same file system."""
+    return log_dir.with_name(log_dir.name.replace("broker", "staging"))
+
+
+def mirror_of(log_dir: Path) -> Path:
+    """Return mirror-N beside the log dir broker-N."""
+    return log_dir.with_name(log_dir.name.replace("broker", "mirror"))
+
+
+def partition_of(directory: str) -> TopicPartition | None:
+    """Return the partition that a directory with this name in a log dir holds; None if none."""
+    found = re.fullmatch(r"(.+)-(0|[1-9][0-9]{0,9})", directory)
+    return TopicPartition(found[1], int(found[2])) if found else None

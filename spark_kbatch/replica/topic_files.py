@@ -1,0 +1,218 @@
+"""topics/TOPIC.json: which topics there are, and who holds their replicas.
+
+    topic_id, partitions, config
+    replica_cycle      version 2: partition p has the replicas at p modulo the length of the list
+    replicas           version 1: a list for each partition
+
+A topic exists once its file does. The version is the cluster's, see `cluster_file`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
+from spark_kbatch.log.partition_log import holds_records
+from spark_kbatch.model import LONG_MAX
+from spark_kbatch.options.topic import (
+    INTERNAL_PREFIX,
+    NO_LIMIT,
+    PARTITIONS_MAX,
+    Topic,
+    TopicConfig,
+    topic_field,
+    topic_key,
+)
+from spark_kbatch.replica.cluster_file import NODES_MAX, ClusterFile
+from spark_kbatch.replica.deletions import TOPIC_ID, DeletedTopics
+from spark_kbatch.replica.json_files import GENERATION, JsonFiles
+from spark_kbatch.replica.paths import ClusterPaths
+from spark_kbatch.stored_json import StoredObject
+
+_TOPICS_NAMED_MAX, _NEAREST = 20, 5  # in an error; of more topics only the nearest
+_LEAST = {
+    "index_interval_bytes": 0,
+    "message_timestamp_before_max_ms": 0,
+    "message_timestamp_after_max_ms": 0,
+    "retention_ms": NO_LIMIT,
+    "retention_bytes": NO_LIMIT,
+    "file_delete_delay_ms": 0,
+}  # of settings that may be less than 1
+
+
+class _Known(NamedTuple):
+    """A topic, and the file that it was read from."""
+
+    path: Path
+    fingerprint: tuple[int, ...] | None = None  # None if nothing was read
+    topic: Topic | None = None
+
+
+class TopicFiles:
+    """The topics of one cluster. Thread-safe.
+
+    Each call looks at the disk. A topic's file is read again only once it was replaced.
+    """
+
+    def __init__(
+        self,
+        json_files: JsonFiles,
+        paths: ClusterPaths,
+        cluster_file: ClusterFile,
+        deleted: DeletedTopics,
+    ) -> None:
+        self._json_files, self._files, self._paths = json_files, json_files.files, paths
+        self._cluster_file, self._deleted = cluster_file, deleted
+        self._known: dict[str, _Known] = {}  # by name; each replaced whole
+
+    def names(self, *, internal: bool = False) -> list[str]:
+        """Return the names of all topics, sorted; with `internal`, also those of the cluster's own."""
+        mirrors, topics_dir = self._json_files.mirrors, self._paths.topics_dir
+        own, mirrored = (
+            {name.removesuffix(".json") for name in files if name.endswith(".json")}
+            for files in (self._files.list(topics_dir), mirrors.list(topics_dir.name))
+        )
+        # A copy that only a mirror has may be of a deleted topic.
+        own |= {name for name in mirrored - own if self.find(name) is not None}
+        return sorted(name for name in own if internal or not name.startswith(INTERNAL_PREFIX))
+
+    def find(self, name: str) -> Topic | None:
+        """Return the topic as the disk has it now; None if it does not exist.
+
+        The same object is returned until its file is replaced.
+
+        Raises:
+            InvalidTopicError: Kafka would refuse the name.
+            KafkaStorageError: the file is damaged.
+        """
+        known = self._known.get(name) or _Known(self._paths.topic_file(name))
+        # The look comes before the read: a file that is replaced in between is read again next time.
+        fingerprint = self._files.fingerprint(known.path)
+        if fingerprint is not None and fingerprint == known.fingerprint:
+            return known.topic
+        found = self._json_files.read_or_mirrored(known.path, self._deleted.is_alive)
+        if found is not None and self._ignores_case and name not in self.names(internal=True):
+            found = None  # It is another topic's.
+        topic = None if found is None else _topic_of(name, StoredObject(found, known.path))
+        self._known[name] = known._replace(fingerprint=fingerprint, topic=topic)
+        return topic
+
+    def topic(self, name: str) -> Topic:
+        """Return the topic as the disk has it now.
+
+        Raises:
+            UnknownTopicOrPartitionError: names the topics that exist.
+            InvalidTopicError, KafkaStorageError: as `find`.
+        """
+        topic = self.find(name)
+        if topic is None:
+            self._ensure_not_lost(name)
+            names = self.names()
+            known = f"its topics: {', '.join(names) or 'none'}"
+            if len(names) > _TOPICS_NAMED_MAX:
+                near = difflib.get_close_matches(name, names, n=_NEAREST, cutoff=0.0)
+                known = f"of its {len(names)} topics the nearest are: {', '.join(near)}"
+            raise UnknownTopicOrPartitionError(
+                f"topic {name!r} does not exist in {self._paths.path}; {known}"
+            )
+        return topic
+
+    def write(self, topic: Topic) -> None:
+        """Have the topic exist. The caller holds the metadata lock and has made its logs."""
+        replicas = [topic.replicas_of(p) for p in range(topic.partitions)]
+        if self._cluster_file.version() == 1:
+            assignment = {"replicas": replicas}
+        else:
+            assignment = {"replica_cycle": _cycle_of(replicas)}
+        path = self._paths.topic_file(topic.name)
+        before = self._json_files.read_or_mirrored(path, self._deleted.is_alive)
+        generation = StoredObject(before or {GENERATION: -1}, path).integer(
+            GENERATION, -1, LONG_MAX - 1, default=0
+        )
+        self._json_files.write(
+            path,
+            {
+                GENERATION: generation + 1,
+                "topic_id": topic.topic_id,
+                "partitions": topic.partitions,
+                "config": {topic_key(k): v for k, v in asdict(topic.config).items()},
+                **assignment,
+            },
+        )
+
+    def ensure_may_be_named(self, name: str) -> None:
+        """Check that a new topic of this name gets files of its own.
+
+        Raises:
+            ConfigError: another topic's name differs by case only, which is the same name here.
+        """
+        if self._ignores_case:
+            for other in self.names(internal=True):
+                if other != name and other.lower() == name.lower():
+                    raise ConfigError(
+                        f"topic {name!r} cannot be created beside {other!r}: the file system of "
+                        f"{self._paths.path} does not tell the two names apart; choose another one"
+                    )
+
+    @functools.cached_property
+    def _ignores_case(self) -> bool:
+        path = self._cluster_file.path
+        return self._files.exists(path.with_name(path.name.upper()))
+
+    def _ensure_not_lost(self, name: str) -> None:
+        for log_dir in self._cluster_file.log_dirs():
+            directory = log_dir.path / f"{name}-0"
+            is_there = self._files.exists(directory) and not self._deleted.owns(directory)
+            if is_there and holds_records(self._files, directory):
+                raise UnknownTopicOrPartitionError(
+                    f"topic {name!r} does not exist in {self._paths.path}: "
+                    f"{self._paths.topic_file(name)} is not there, though {directory} holds records; "
+                    f"`kbatch repair {self._paths.path}` recreates the file"
+                )
+
+
+def _topic_of(name: str, stored: StoredObject) -> Topic:
+    partitions = stored.integer("partitions", 1, PARTITIONS_MAX)
+    key = "replicas" if "replicas" in stored else "replica_cycle"
+    cycle = stored.lists_of_integers(key, 0, NODES_MAX, counts_max=(PARTITIONS_MAX, NODES_MAX))
+    if key == "replicas" and len(cycle) != partitions:
+        raise stored.damaged(key, stored.values[key], f"a list for each of {partitions} partitions")
+    return Topic(
+        name,
+        stored.text("topic_id", TOPIC_ID),
+        partitions,
+        _config_of(stored.object("config")),
+        tuple(cycle[p % len(cycle)] for p in range(partitions)),
+    )
+
+
+def _config_of(stored: StoredObject) -> TopicConfig:
+    """Return a topic's settings, of the right types and within what the code can handle."""
+    defaults: Mapping[str, Any] = asdict(TopicConfig())
+    given: dict[str, int | str] = {}
+    for key in stored.keys():
+        field = topic_field(key)  # Earlier releases wrote the fields' names.
+        if field not in defaults:
+            raise stored.damaged(key, stored.values[key], "a setting that this release knows")
+        if isinstance(defaults[field], str):
+            given[field] = stored.text(key)
+        else:
+            given[field] = stored.integer(key, _LEAST.get(field, 1), LONG_MAX)
+    try:
+        return TopicConfig(**given)  # type: ignore[arg-type]
+    except ConfigError as error:
+        raise stored.damaged("message.timestamp.type", given, str(error)) from error
+
+
+def _cycle_of(replicas: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Return the shortest list that, repeated, gives the replicas of all partitions."""
+    for size in range(1, len(replicas)):
+        if replicas[size] == replicas[0]:
+            # Nodes are assigned in turn, so it is the first one or none.
+            return replicas[:size] if replicas[size:] == replicas[:-size] else replicas
+    return replicas
