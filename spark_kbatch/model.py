@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
@@ -25,6 +26,10 @@ class TopicPartition(NamedTuple):
 
 # A partition as callers may name it: a TopicPartition or a plain pair, one kind per mapping.
 PartitionKey = TypeVar("PartitionKey", bound=tuple[str, int])
+
+
+# Codec ids by name: what `compression.type` accepts, and bits 0 to 2 of a batch's attributes.
+CODECS: Mapping[str, int] = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 
 # The latest time that fits into Spark's and Arrow's timestamps, which count microseconds in 64 bits. No

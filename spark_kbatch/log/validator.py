@@ -19,7 +19,7 @@ import numpy as np
 
 from spark_kbatch.errors import InvalidRecordError, RecordTooLargeError
 from spark_kbatch.files import Buffer
-from spark_kbatch.model import AppendOrigin, TopicPartition
+from spark_kbatch.model import CODECS, AppendOrigin, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import codec, columns
 from spark_kbatch.record.header import (
@@ -35,8 +35,6 @@ from spark_kbatch.record.header import (
     unpack,
     walk,
 )
-
-_CODEC_MAX = 4
 
 
 def validate(
@@ -89,8 +87,8 @@ def validate(
             f"has {count} records and last offset delta {delta}",
             "1 record or more, and a delta of one less",
         )
-    if header.codec > _CODEC_MAX:
-        raise refuse(f"has codec {header.codec}", f"0 to {_CODEC_MAX}")
+    if header.codec not in CODECS.values():
+        raise refuse(f"has codec {header.codec}", f"0 to {len(CODECS) - 1}")
     header.ensure_sane(0, size)
     if header.timestamp_type == LOG_APPEND_TIME_TYPE:
         raise refuse("has log append time", "create time, the log's own clock sets the other")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.model import INT_MAX, LONG_MAX
+from spark_kbatch.model import CODECS, INT_MAX, LONG_MAX
 from spark_kbatch.options import arguments
 from spark_kbatch.options.option import Option, parse_boolean, parse_number, refuse_unknown
 from spark_kbatch.options.write import (
@@ -67,7 +67,7 @@ PRODUCER_OPTIONS = (
     Option("buffer.memory", parse_number(0, LONG_MAX), "0 or more", ProducerConfig.buffer_memory, "Total bytes of memory for records that wait to be sent. A larger record is refused."),
     Option("max.block.ms", parse_number(0, LONG_MAX), "0 or more", ProducerConfig.max_block_ms, "How long `send` waits for free buffer.memory before it fails."),
     Option("max.request.size", parse_number(0), f"0 to {INT_MAX}", ProducerConfig.max_request_size, "Largest size of a record, and about how many bytes are sent in one request."),
-    Option("compression.type", parse_compression_type, "none, gzip, snappy, lz4, zstd", ProducerConfig.compression_type, "Compression codec of the record batches."),
+    Option("compression.type", parse_compression_type, ", ".join(CODECS), ProducerConfig.compression_type, "Compression codec of the record batches."),
     *COMPRESSION_LEVELS,
     Option("delivery.timeout.ms", parse_number(0), f"0 to {INT_MAX}", ProducerConfig.delivery_timeout_ms, "How long after `send` returns a record may take to be delivered, or to fail; at least linger.ms + request.timeout.ms."),
     Option("request.timeout.ms", parse_number(0), f"0 to {INT_MAX}", ProducerConfig.request_timeout_ms, "How long to wait for the answer to a request before its batches are retried."),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.model import INT_MAX, LONG_MAX, IsolationLevel
+from spark_kbatch.model import CODECS, INT_MAX, LONG_MAX, IsolationLevel
 from spark_kbatch.options import arguments
 from spark_kbatch.options.option import (
     BOOTSTRAP,
@@ -34,7 +34,6 @@ from spark_kbatch.options.topic import (
     topic_key,
 )
 
-COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
 FOREIGN_ENDS = ("log", "checkpoint")
 GZIP_LEVEL_DEFAULT, LZ4_LEVEL_DEFAULT, ZSTD_LEVEL_DEFAULT = -1, 9, 3
 # A batch's length is an int32, but that bounds only the compressed bytes: 200 KB of zstd can expand to
@@ -100,8 +99,8 @@ class WriteOptions:
 def parse_compression_type(key: str, value: str) -> str:
     """Parse a codec's name."""
     text = value.strip().lower()
-    if text not in COMPRESSION_TYPES:
-        refuse(key, value, ", ".join(COMPRESSION_TYPES))
+    if text not in CODECS:
+        refuse(key, value, ", ".join(CODECS))
     return text
 
 
@@ -146,7 +145,7 @@ def ensure_codec_exists(topic: Topic, compression_type: str) -> None:
         raise ConfigError(
             f"option 'compression.type' is 'zstd', but topic {topic.name!r} has "
             f"message.format.version={topic.config.message_format_version}, a format without zstd; "
-            f"accepted: {', '.join(COMPRESSION_TYPES[:-1])}"
+            f"accepted: {', '.join(name for name in CODECS if name != 'zstd')}"
         )
 
 
@@ -203,7 +202,7 @@ WRITE_OPTIONS = (
     PATH,
     BOOTSTRAP,
     Option("topic", _topic, "a topic name", None, "Topic that all rows are written to, whatever a `topic` column says. Created if it does not exist.", "the `topic` column"),
-    Option("compression.type", parse_compression_type, "none, gzip, snappy, lz4, zstd", "none", "Compression codec of the record batches."),
+    Option("compression.type", parse_compression_type, ", ".join(CODECS), "none", "Compression codec of the record batches."),
     *COMPRESSION_LEVELS,
     Option("batch.size", parse_number(1, 1 * GiB), "1 to 1073741824", 1 * MiB, "Size in bytes at which a partition's batch is full; with a codec, the expected size after compression. Kafka's 16384 suits single sends; a job that writes whole columns gets fewer and better compressed batches. Limited to a quarter of buffer.memory and, with the option `topic`, to what lets every partition of the topic have two open batches."),
     Option("buffer.memory", parse_number(1 * MiB, 2**40), "1048576 to 2^40", 32 * MiB, "Bytes of memory that a task may use for open batches; when they are used up, the fullest batch is sent first."),

@@ -30,7 +30,7 @@ from spark_kbatch.errors import (
     ProducerForkedError,
     RecordTooLargeError,
 )
-from spark_kbatch.model import TIMESTAMP_MS_MAX
+from spark_kbatch.model import CODECS, TIMESTAMP_MS_MAX
 from spark_kbatch.options import arguments
 from spark_kbatch.options.producer import ProducerConfig
 from spark_kbatch.options.topic import Topic
@@ -53,7 +53,6 @@ from spark_kbatch.producer.sender import Sender, SenderConfig, Transport
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX
 from spark_kbatch.record.columns import HEADER_OVERHEAD_MAX, Array, Columns
-from spark_kbatch.record.compression import CODECS
 from spark_kbatch.record.header import MAGIC, NO_TIMESTAMP, RECORD_BATCH_OVERHEAD
 from spark_kbatch.record.scalar import Header
 

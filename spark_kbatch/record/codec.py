@@ -25,6 +25,7 @@ import pyarrow as pa
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.kernels import legacy as legacy_kernels
 from spark_kbatch.kernels import records as record_kernels
+from spark_kbatch.model import CODECS
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record import compression, legacy
@@ -32,7 +33,6 @@ from spark_kbatch.record import header as batch_header
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX, RecordBatchBuilder
 from spark_kbatch.record.checksums import Buffer
 from spark_kbatch.record.columns import Array
-from spark_kbatch.record.compression import CODECS
 from spark_kbatch.record.header import (
     CODEC_MASK,
     CONTROL,

@@ -39,7 +39,7 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import lz4.frame
@@ -47,6 +47,7 @@ import pyarrow as pa
 import zstandard
 
 from spark_kbatch.errors import ConfigError, CorruptRecordError
+from spark_kbatch.model import CODECS
 from spark_kbatch.options.write import (
     GZIP_LEVEL_DEFAULT,
     LZ4_LEVEL_DEFAULT,
@@ -57,8 +58,7 @@ from spark_kbatch.options.write import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
-CODECS: Mapping[str, int] = {"none": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
+NONE, GZIP, SNAPPY, LZ4, ZSTD = CODECS.values()
 _NAMES = {codec: name for name, codec in CODECS.items()}
 
 # Decoders give this much at a time, so a stream has cost at most this much more than its limit when it

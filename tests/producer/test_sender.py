@@ -32,7 +32,7 @@ from spark_kbatch.errors import (
     ProducerForkedError,
     RequestTimedOutError,
 )
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import CODECS, TopicPartition
 from spark_kbatch.options.producer import parse_producer_options
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.producer import batch, idempotence
@@ -42,7 +42,6 @@ from spark_kbatch.producer.futures import FailedFuture, RecordFuture
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceRequest, Transport
 from spark_kbatch.record import compression
-from spark_kbatch.record.compression import CODECS
 from tests.support import builders, reference
 from tests.support.faults import run_child
 from tests.support.faulty_transport import (

@@ -25,9 +25,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.errors import ConfigError, CorruptRecordError
+from spark_kbatch.model import CODECS
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import compression
-from spark_kbatch.record.compression import CODECS, GZIP, LZ4, NONE, SNAPPY, ZSTD
+from spark_kbatch.record.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from tests.support import strategies
 
 with warnings.catch_warnings():
