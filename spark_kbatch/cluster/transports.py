@@ -22,8 +22,9 @@ from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import WriteOptions
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceBatch, ProduceRequest
+from spark_kbatch.record.codec import down_convert
 from spark_kbatch.record.header import MAGIC
-from spark_kbatch.record.message_set import MessageSet, down_convert
+from spark_kbatch.record.legacy import MessageSet
 
 # Smaller ones hold too few records to be worth a header.
 _BATCH_SIZE_MIN = 16 * 1024

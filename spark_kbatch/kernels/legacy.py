@@ -32,11 +32,6 @@ BAD_CRC = -2
 BAD_LENGTH = -3  # a message's size differs from what key and value take
 BAD_OFFSET = -4  # offsets that do not grow
 
-# Of `facts` of scan_messages.
-SCAN_POSITION, SCAN_COUNT, SCAN_LAST_OFFSET, SCAN_MAX_TIMESTAMP = range(4)
-SCAN_MAGIC, SCAN_ATTRIBUTES, SCAN_MASK, SCAN_MAX_TIMESTAMP_OFFSET = range(4, 8)
-SCAN_FACTS = 8
-
 _0, _1, _2, _3, _4, _5, _6, _7 = (np.uint64(number) for number in range(8))
 _8, _12, _14, _16, _17, _18 = (np.uint64(number) for number in (8, 12, 14, 16, 17, 18))
 _22, _24, _32 = np.uint64(22), np.uint64(24), np.uint64(32)
@@ -130,15 +125,15 @@ def scan_messages(data: Any, stop: Any, facts: Any) -> Any:
     """Go on over messages of one kind, as long as each is whole and has a larger offset.
 
     inputs:  data uint8; stop, a position in it that no message passes.
-    outputs: facts int64[8], goes on from call to call: position behind the last message, count,
-             last offset, largest timestamp (V1); MAGIC that all have, and ATTRIBUTES that they
-             have in the bits of MASK; offset of the first message with the largest timestamp.
+    outputs: facts int64[8], continued from call to call: position after the last message, count,
+             last offset, largest timestamp (V1), offset of the first message that has it; then the
+             magic that all have, and the attributes that they have in the bits of a mask.
     Returns the count.
     """
     stop = np.uint64(stop)
     position, count = np.uint64(facts[_0]), facts[_1]
     last_offset, max_timestamp = facts[_2], facts[_3]
-    magic, attributes, mask = facts[_4], facts[_5], facts[_6]
+    magic, attributes, mask = facts[_5], facts[_6], facts[_7]
     size_min = _14 if magic == 0 else _22
     while stop - position >= _12 + size_min:
         size = _uint32(data, position + _8)
@@ -154,7 +149,7 @@ def scan_messages(data: Any, stop: Any, facts: Any) -> Any:
         if magic != 0:
             timestamp = _int64(data, position + _18)
             if timestamp > max_timestamp:
-                max_timestamp, facts[_7] = timestamp, offset
+                max_timestamp, facts[_4] = timestamp, offset
         last_offset = offset
         count += 1
         position = position + _12 + size
@@ -375,7 +370,7 @@ def warm_up() -> None:
         array.setflags(write=False)
     out8, sections = np.zeros(0, np.uint8), np.zeros((0, 4), np.int64)
     numbers, sums = np.zeros((2, 0), np.int64), np.zeros((2, 1), np.int32)
-    valid, facts = np.zeros((2, 0), np.uint8), np.zeros(SCAN_FACTS, np.int64)
+    valid, facts = np.zeros((2, 0), np.uint8), np.zeros(8, np.int64)
     scan_messages(data, 0, facts)
     check_messages(data, 0, 0)
     read_messages(data, sections, numbers, sums, valid, out8, out8, facts[:2])

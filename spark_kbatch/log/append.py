@@ -62,8 +62,7 @@ from spark_kbatch.record.header import (
     walk,
     whole_size,
 )
-from spark_kbatch.record.legacy import unwrap
-from spark_kbatch.record.message_set import place
+from spark_kbatch.record.legacy import assign_offsets, unwrap
 
 _COPY_BYTES = 8 * 1024 * 1024
 _ASSIGNED_BYTES = 16  # base offset, length, leader epoch: outside the CRC
@@ -112,7 +111,7 @@ class LogAppender:
     def append(self, data: bytearray | memoryview) -> None:
         """Copy batches behind the active segment, rolling where it is full. Writes to `data`.
 
-        Those of a topic with an older format are messages, as `message_set` makes them.
+        Those of a topic with an older format are messages, as `codec.down_convert` makes them.
 
         Raises:
             CorruptRecordError: `data` is not whole batches; carries the position in it.
@@ -142,7 +141,7 @@ class LogAppender:
             if not self._as_follower:
                 told = known if known is not None and header.is_wrapper else header
                 stamp = self._now_ms if self._stamps else None
-                placed, final = place(placed, told, self.next_offset, append_time_ms=stamp)
+                placed, final = assign_offsets(placed, told, self.next_offset, append_time_ms=stamp)
             elif header.is_wrapper:
                 final = header.opened(self.next_offset)
             if self._is_full(0, final):

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import NamedTuple, overload
 
 from spark_kbatch.files import Buffer, Files
-from spark_kbatch.record.header import BatchHeader, unpack
-from spark_kbatch.record.legacy import scan
+from spark_kbatch.record.header import BatchHeader, MessageRun, scan_messages, unpack
 
 INDEX_ENTRY = struct.Struct(">ii")
 TIME_INDEX_ENTRY = struct.Struct(">qi")
@@ -126,8 +125,10 @@ class SegmentIndexer:
             at += one.size_in_bytes
             # Before none of those that follow here an entry is due.
             stop = min(header.size_in_bytes, at + self._interval_bytes - self.bytes_since_entry)
-            rest = scan(data, at, stop, header.magic) if stop > at else None
-            if rest is not None and rest.records_count:
+            if stop <= at:
+                continue
+            rest = scan_messages(data, MessageRun(at), stop, header.magic)
+            if rest.records_count:
                 if rest.max_timestamp > self.max_timestamp:
                     self.max_timestamp = rest.max_timestamp
                     self.max_timestamp_offset = rest.max_timestamp_offset

@@ -29,7 +29,7 @@ the records again.
 Module by module: `header` the 61 bytes, `columns` Arrow buffers <-> flat views, `builder` an open
 batch, `codec` a batch from rows and rows from batches, `compression` the five codecs, `plain` a few
 records in pure Python, `control` the markers that end transactions, `legacy` what messages of V0 and
-V1 hold, `message_set` batches as those.
+V1 hold and how V2 batches become such.
 
 Source: Kafka clients/.../record/DefaultRecordBatch.java, DefaultRecord.java; KIP-98.
 """

@@ -22,7 +22,7 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
-from spark_kbatch.errors import CorruptRecordError
+from spark_kbatch.errors import CorruptRecordError, InvalidRecordError
 from spark_kbatch.kernels import legacy as legacy_kernels
 from spark_kbatch.kernels import records as record_kernels
 from spark_kbatch.model import CODECS
@@ -242,16 +242,41 @@ def decode_batches(
         yield piece.to_arrow(start_offset, end_offset)
 
 
+def down_convert(batch: Buffer, magic: int, *, level: int | None = None) -> legacy.MessageSet:
+    """Return the records of one V2 batch as messages of format `magic`, with offsets 0, 1, 2 ...
+
+    Args:
+        batch: only read. Its codec stays; its timestamps are dropped for V0.
+        level: of the codec.
+
+    Raises:
+        InvalidRecordError: a record has headers, which the format has not.
+        ConfigError: the codec is zstd, which the format has not.
+    """
+    header = batch_header.unpack(batch)
+    rows = decode(batch)
+    if rows.column("headers").null_count < rows.num_rows:
+        raise InvalidRecordError(
+            f"a record has headers, and its topic's format V{magic} has none; leave them out, or write "
+            "to a topic whose message.format.version is 0.11.0 or later"
+        )
+    columns = arrow.columns(
+        rows.num_rows,
+        key=rows.column("key"),
+        value=rows.column("value"),
+        timestamps=arrow.timestamps_ms(rows.column("timestamp"), rows.num_rows, NO_TIMESTAMP),
+        headers=None,
+    )
+    return legacy.encode(
+        columns, magic, codec=header.codec, level=level, max_timestamp=header.max_timestamp
+    )
+
+
 def _decompressed(data: Buffer, position: int, header: BatchHeader, limit: int) -> Buffer:
     """The records of a compressed batch, whose CRC was checked."""
     batch_header.ensure_valid(data, position, header)
-    start = position + RECORD_BATCH_OVERHEAD
-    try:
-        plain = compression.decompress(
-            header.codec, memoryview(data)[start : position + header.size_in_bytes], limit=limit
-        )
-    except CorruptRecordError as error:
-        raise error.at("", start) from None
+    start, end = position + RECORD_BATCH_OVERHEAD, position + header.size_in_bytes
+    plain = compression.decompress_at(header.codec, data, start, end, limit=limit)
     if header.records_count * MIN_RECORD_SIZE > len(plain):
         raise CorruptRecordError(
             "records count for the bytes there are",

@@ -182,6 +182,22 @@ def decompress(
     return whole
 
 
+def decompress_at(
+    codec: int,
+    data: Buffer,
+    start: int,
+    end: int,
+    *,
+    magic: int = 2,
+    limit: int = MAX_DECOMPRESSED_BATCH_BYTES,
+) -> bytes | bytearray | memoryview:
+    """As `decompress`, for data[start:end]; positions of errors count from the start of `data`."""
+    try:
+        return decompress(codec, memoryview(data)[start:end], magic=magic, limit=limit)
+    except CorruptRecordError as error:
+        raise error.at("", start) from None
+
+
 def _bytes_view(data: Buffer) -> memoryview:
     view = memoryview(data)
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")

@@ -24,22 +24,12 @@ from typing import NamedTuple
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.record import scalar
 from spark_kbatch.record.checksums import Buffer
-from spark_kbatch.record.header import (
-    CONTROL,
-    NO_SEQUENCE,
-    RECORD_BATCH_OVERHEAD,
-    TRANSACTIONAL,
-    BatchHeader,
-    ensure_valid,
-    seal,
-)
+from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, BatchHeader
 
 ABORT, COMMIT = 0, 1
 
 _KEY = struct.Struct(">hh")
 _MARKER = struct.Struct(">hi")
-_VERSION = 0
-_MARKER_BATCH_SIZE = 78
 
 
 class EndTransactionMarker(NamedTuple):
@@ -47,39 +37,6 @@ class EndTransactionMarker(NamedTuple):
 
     is_abort: bool
     coordinator_epoch: int
-
-
-def encode_marker(
-    marker: EndTransactionMarker,
-    *,
-    producer_id: int,
-    producer_epoch: int,
-    timestamp_ms: int,
-    base_offset: int = 0,
-    leader_epoch: int = -1,
-) -> bytearray:
-    """The batch of a marker; one offset, 78 bytes."""
-    out = bytearray(RECORD_BATCH_OVERHEAD)
-    out += scalar.encode_record(
-        0,
-        0,
-        _KEY.pack(_VERSION, ABORT if marker.is_abort else COMMIT),
-        _MARKER.pack(_VERSION, marker.coordinator_epoch),
-    )
-    assert len(out) == _MARKER_BATCH_SIZE
-    seal(
-        memoryview(out),
-        records_count=1,
-        base_timestamp=timestamp_ms,
-        max_timestamp=timestamp_ms,
-        attributes=CONTROL | TRANSACTIONAL,
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=NO_SEQUENCE,
-    )
-    return out
 
 
 def read_marker(data: Buffer, position: int, header: BatchHeader) -> EndTransactionMarker | None:
@@ -90,18 +47,10 @@ def read_marker(data: Buffer, position: int, header: BatchHeader) -> EndTransact
     Raises:
         CorruptRecordError: the CRC, or what the format says of a control record, does not hold.
     """
-    ensure_valid(data, position, header)
-    if not header.records_count:
+    records = scalar.decode(data, position, header)
+    if not records:
         return None
-    if header.codec:
-        raise CorruptRecordError(
-            "codec of a control batch", position=position, expected=0, found=header.codec
-        )
-    section = memoryview(data)[position + RECORD_BATCH_OVERHEAD : position + header.size_in_bytes]
-    try:
-        key, value = _key_and_value(section)
-    except (IndexError, struct.error):
-        key = value = b""
+    key, value = records[0].key or b"", records[0].value or b""
     if len(key) < _KEY.size or (version_and_type := _KEY.unpack_from(key))[0] < 0:
         raise CorruptRecordError(
             "key of a control record", position=position + RECORD_BATCH_OVERHEAD,
@@ -116,18 +65,3 @@ def read_marker(data: Buffer, position: int, header: BatchHeader) -> EndTransact
             found=value.hex() or "none",
         )  # fmt: skip
     return EndTransactionMarker(version_and_type[1] == ABORT, version_and_epoch[1])
-
-
-def _key_and_value(section: memoryview) -> tuple[bytes, bytes]:
-    """Of the first record; b"" for null. IndexError where it reaches past the end."""
-    at = scalar.read_varint(section, 0)[1] + 1  # length and attributes
-    for _ in ("timestamp delta", "offset delta"):
-        at = scalar.read_varint(section, at)[1]
-    parts = []
-    for _ in ("key", "value"):
-        size, at = scalar.read_varint(section, at)
-        if size > len(section) - at:
-            raise IndexError(size)
-        parts.append(bytes(section[at : at + max(size, 0)]))
-        at += max(size, 0)
-    return parts[0], parts[1]

@@ -29,6 +29,7 @@ KIP-534.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -424,41 +425,90 @@ def header_at(data: Buffer, position: int, end: int, *, room: int | None = None)
 
 
 def _messages(data: Buffer, position: int, end: int, run_bytes_max: int) -> BatchHeader:
-    """The message at `position`, which is whole, and the plain ones of its kind behind it, as one."""
+    """Return the header of the message at `position` and of the plain ones of its kind after it."""
     first = _message(data, position)
     if first.attributes & CODEC_MASK:
         return first
-    magic, size_min = first.magic, MESSAGE_OVERHEADS[first.magic] - LOG_OVERHEAD
-    mask = CODEC_MASK | LOG_APPEND_TIME if magic else CODEC_MASK
+    mask = CODEC_MASK | LOG_APPEND_TIME if first.magic else CODEC_MASK
     kind = first.attributes & mask
     stop = min(end, position + max(run_bytes_max, first.size_in_bytes))
-    at, count = position + first.size_in_bytes, 1
-    last_offset, max_timestamp = first.base_offset, first.max_timestamp
-    while stop - at >= LOG_OVERHEAD + size_min and count < _BY_HAND_MAX:
-        offset, size, _, its_magic, attributes = _MESSAGE.unpack_from(data, at)
-        if (
-            not size_min <= size <= stop - at - LOG_OVERHEAD
-            or its_magic != magic
-            or attributes & mask != kind
-            or offset <= last_offset
-        ):
-            break
-        if magic:
-            (timestamp,) = _TIMESTAMP.unpack_from(data, at + _MESSAGE.size)
-            max_timestamp = max(max_timestamp, timestamp)
-        last_offset = offset
-        at += LOG_OVERHEAD + size
-        count += 1
-    if count == _BY_HAND_MAX:
-        facts = np.array([at, count, last_offset, max_timestamp, magic, kind, mask, -1], np.int64)
-        legacy_kernels.scan_messages(_flat(data), stop, facts)
-        at, count, last_offset, max_timestamp = facts[:4].tolist()
+    run_end, count = position, 0
+    last_offset, max_timestamp = first.base_offset - 1, first.max_timestamp
+    with contextlib.suppress(CorruptRecordError):  # which the next step of the walk raises
+        for at, size, offset, timestamp, magic, attributes in walk_messages(data, position, stop):
+            if magic != first.magic or attributes & mask != kind or offset <= last_offset:
+                break
+            last_offset, max_timestamp = offset, max(max_timestamp, timestamp)
+            run_end, count = at + size, count + 1
+            if count == _BY_HAND_MAX:
+                run = MessageRun(run_end, count, last_offset, max_timestamp)
+                run = scan_messages(data, run, stop, magic, kind, mask)
+                run_end, count, last_offset, max_timestamp, _ = run
+                break
     return first._replace(
-        batch_length=at - position - LOG_OVERHEAD,
+        batch_length=run_end - position - LOG_OVERHEAD,
         last_offset_delta=last_offset - first.base_offset,
         max_timestamp=max_timestamp,
         records_count=count,
     )
+
+
+def walk_messages(
+    data: Buffer, position: int, end: int
+) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """Yield position, size in bytes, offset, timestamp, magic and attributes of each message.
+
+    In pure Python, for a few messages. One that `end` cuts off is not among them.
+
+    Raises:
+        CorruptRecordError: a size that no message has.
+    """
+    while end - position >= _MESSAGE.size:
+        offset, length, _, magic, attributes = _MESSAGE.unpack_from(data, position)
+        size, size_min = LOG_OVERHEAD + length, MESSAGE_OVERHEADS[1 if magic else 0]
+        if size < size_min:
+            raise CorruptRecordError(
+                "message size", position=position + 8,
+                expected=f"{size_min - LOG_OVERHEAD} or more", found=length,
+            )  # fmt: skip
+        if size > end - position:
+            return
+        timestamp = NO_TIMESTAMP
+        if magic:
+            (timestamp,) = _TIMESTAMP.unpack_from(data, position + _MESSAGE.size)
+        yield position, size, offset, timestamp, magic, attributes
+        position += size
+
+
+class MessageRun(NamedTuple):
+    """Plain messages of one kind that lie back to back."""
+
+    end_position: int
+    records_count: int = 0
+    last_offset: int = -1
+    max_timestamp: int = NO_TIMESTAMP
+    max_timestamp_offset: int = -1  # of the first message that has it
+
+
+def scan_messages(
+    data: Buffer,
+    run: MessageRun,
+    stop: int,
+    magic: int,
+    attributes: int = 0,
+    mask: int = CODEC_MASK,
+) -> MessageRun:
+    """Return the run with the messages after it, while they are whole and their offsets grow.
+
+    In compiled code, for many messages.
+
+    Args:
+        stop: no message passes it.
+        attributes: those that the messages have in the bits of `mask`.
+    """
+    facts = np.array([*run, magic, attributes, mask], np.int64)
+    legacy_kernels.scan_messages(_flat(data), stop, facts)
+    return MessageRun(*facts[: len(run)].tolist())
 
 
 def _flat(data: Buffer) -> np.ndarray[Any, Any]:

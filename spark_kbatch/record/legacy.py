@@ -28,9 +28,16 @@ Offset and size lie outside the CRC. The size is checked against the lengths of 
 inside; the offset cannot be. Whoever gives a message its offset need not take the CRC again, but for a
 V0 wrapper has to compress again.
 
-What is written is made in `message_set`.
+Producers build V2 batches alone. For a topic with an older format:
 
-Source: Kafka clients/.../record/LegacyRecord.java, AbstractLegacyRecordBatch.java; KIP-31, KIP-32.
+    codec.down_convert    V2 batch -> messages with offsets 0, 1, 2 ...    for the transport
+    assign_offsets        those -> with their offsets in the log           for the leader
+
+A V0 wrapper is compressed again when it gets its offsets, at the codec's default level, so its size may
+change by some bytes.
+
+Source: Kafka clients/.../record/LegacyRecord.java, AbstractLegacyRecordBatch.java, RecordsUtil.java,
+MemoryRecordsBuilder.java; storage/.../log/LogValidator.java; KIP-31, KIP-32.
 """
 
 from __future__ import annotations
@@ -42,62 +49,116 @@ import numpy as np
 
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.kernels import legacy as legacy_kernels
-from spark_kbatch.kernels.legacy import (
-    SCAN_COUNT,
-    SCAN_FACTS,
-    SCAN_LAST_OFFSET,
-    SCAN_MAGIC,
-    SCAN_MASK,
-    SCAN_MAX_TIMESTAMP,
-    SCAN_MAX_TIMESTAMP_OFFSET,
-    SCAN_POSITION,
-)
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import compression
 from spark_kbatch.record.checksums import Buffer
+from spark_kbatch.record.columns import Columns
 from spark_kbatch.record.header import (
     CODEC_MASK,
+    LOG_APPEND_TIME,
     LOG_OVERHEAD,
     MAGIC_POSITION,
     MESSAGE_OVERHEADS,
     NO_TIMESTAMP,
     UNKNOWN_COUNT,
     BatchHeader,
+    MessageRun,
     ensure_valid,
+    scan_messages,
+    seal_message,
+    unpack,
+    walk_messages,
 )
 
 _SIZE = struct.Struct(">i")
 _OFFSET = struct.Struct(">q")
 _KEY_POSITIONS = (18, 26)
-_SCANNED = [
-    SCAN_POSITION,
-    SCAN_COUNT,
-    SCAN_LAST_OFFSET,
-    SCAN_MAX_TIMESTAMP,
-    SCAN_MAX_TIMESTAMP_OFFSET,
-]
+_NULL = -1
 
 
-class Scan(NamedTuple):
-    """Plain messages of one format that lie back to back."""
+class MessageSet(NamedTuple):
+    """Messages back to back: plain ones, or one wrapper."""
 
-    end_position: int
-    records_count: int
-    last_offset: int
-    max_timestamp: int
-    max_timestamp_offset: int  # of the first that has it; -1 for none
+    data: memoryview
+    largest: int  # bytes of the largest message: what max.message.bytes limits
 
 
-def scan(data: Buffer, position: int, stop: int, magic: int) -> Scan:
-    """Those from `position` on, as long as each is whole before `stop` and offsets grow."""
-    flat = np.frombuffer(data, np.uint8)
-    flat.setflags(write=False)
-    facts = np.zeros(SCAN_FACTS, np.int64)
-    facts[SCAN_POSITION], facts[SCAN_MAGIC], facts[SCAN_MASK] = position, magic, CODEC_MASK
-    facts[SCAN_LAST_OFFSET] = facts[SCAN_MAX_TIMESTAMP_OFFSET] = -1
-    facts[SCAN_MAX_TIMESTAMP] = NO_TIMESTAMP
-    legacy_kernels.scan_messages(flat, stop, facts)
-    return Scan(*facts[_SCANNED].tolist())
+def encode(
+    columns: Columns, magic: int, *, codec: int, level: int | None, max_timestamp: int
+) -> MessageSet:
+    """Write rows without headers as messages of format `magic`, with offsets 0, 1, 2 ...
+
+    Args:
+        columns: one row or more. Their times are dropped for V0.
+        max_timestamp: of the rows; a V1 wrapper has it.
+
+    Raises:
+        ConfigError: the codec is zstd, which came after these formats.
+    Source: RecordsUtil.downConvert.
+    """
+    size = MESSAGE_OVERHEADS[magic] * columns.rows_count
+    out = np.empty(size + len(columns.key.data) + len(columns.value.data), np.uint8)
+    largest = np.zeros(1, np.int64)
+    size = legacy_kernels.write_messages(
+        magic, columns.timestamps, *columns.key, *columns.value, out, largest
+    )
+    messages = out.data[: int(size)]
+    if codec == compression.NONE:
+        return MessageSet(messages, int(largest[0]))
+    last_offset = columns.rows_count - 1
+    wrapper = _wrapper(messages, magic, codec, last_offset, max_timestamp, level)
+    return MessageSet(wrapper, len(wrapper))
+
+
+def assign_offsets(
+    data: memoryview, header: BatchHeader, base_offset: int, *, append_time_ms: int | None = None
+) -> tuple[memoryview, BatchHeader]:
+    """Give plain messages, or a wrapper as `encode` makes it, the offsets from `base_offset` on.
+
+    Args:
+        data: writable, and written to.
+        header: of the first message; of a wrapper its last offset says how many it holds.
+        append_time_ms: of V1, the time of all messages in place of their own.
+
+    Returns:
+        The bytes for the log, and their header.
+    """
+    if not header.is_wrapper:
+        flat = np.frombuffer(data, np.uint8)
+        count = legacy_kernels.assign_offsets(flat, len(data), base_offset)
+        if append_time_ms is not None:
+            legacy_kernels.stamp_messages(flat, len(data), append_time_ms)
+        return data, unpack(data)._replace(
+            batch_length=header.batch_length,
+            last_offset_delta=int(count) - 1,
+            max_timestamp=header.max_timestamp if append_time_ms is None else append_time_ms,
+            records_count=int(count),
+        )
+    last_offset = base_offset + header.last_offset
+    if header.magic == 0:
+        messages = bytearray(unwrap(data, 0, unpack(data)).messages)
+        legacy_kernels.assign_offsets(np.frombuffer(messages, np.uint8), len(messages), base_offset)
+        data = _wrapper(messages, 0, header.codec, last_offset, NO_TIMESTAMP, None)
+    elif append_time_ms is None:
+        _OFFSET.pack_into(data, 0, last_offset)
+    else:
+        attributes = header.attributes | LOG_APPEND_TIME
+        seal_message(data, header.magic, last_offset, attributes, append_time_ms)
+    return data, unpack(data).opened(base_offset)
+
+
+def _wrapper(
+    messages: Buffer, magic: int, codec: int, offset: int, timestamp: int, level: int | None
+) -> memoryview:
+    """Return one message without a key, whose value is `messages`, compressed."""
+    value = compression.compress(codec, messages, magic=magic, level=level)
+    start = MESSAGE_OVERHEADS[magic]
+    out = memoryview(bytearray(start + len(value)))
+    out[start:] = value
+    _SIZE.pack_into(out, start - 2 * _SIZE.size, _NULL)
+    _SIZE.pack_into(out, start - _SIZE.size, len(value))
+    seal_message(out, magic, offset, codec, timestamp)
+    return out
 
 
 class Unwrapped(NamedTuple):
@@ -110,7 +171,8 @@ class Unwrapped(NamedTuple):
 
 def run(messages: memoryview, position: int, run_bytes: int, magic: int) -> tuple[int, int]:
     """How far and how many of a wrapper's messages lie in `run_bytes` from `position` on: one or more."""
-    found = scan(messages, position, min(position + run_bytes, len(messages)), magic)
+    stop = min(position + run_bytes, len(messages))
+    found = scan_messages(messages, MessageRun(position), stop, magic)
     if found.records_count:
         return found.end_position, found.records_count
     (size,) = _SIZE.unpack_from(messages, position + _OFFSET.size)
@@ -131,35 +193,21 @@ def unwrap(
             the module's docstring says; carries the wrapper's position.
     Source: AbstractLegacyRecordBatch.DeepRecordsIterator.
     """
-    ensure_valid(data, position, header)
-    start = _value_position(data, position, header)
-    try:
-        plain = memoryview(
-            compression.decompress(
-                header.codec,
-                memoryview(data)[start : position + header.size_in_bytes],
-                magic=header.magic,
-                limit=limit,
-            )
-        )
-    except CorruptRecordError as error:
-        raise error.at("", start) from None
+    plain = _decompressed(data, position, header, limit)
 
     def refuse(what: str, expected: object, found: object) -> CorruptRecordError:
         return CorruptRecordError(what, position=position, expected=expected, found=found)
 
-    found = scan(plain, 0, len(plain), header.magic)
+    found = scan_messages(plain, MessageRun(0), len(plain), header.magic)
     count, end, last_offset = found.records_count, found.end_position, found.last_offset
     wrong = _what_is_wrong(plain, end, header.magic)
     if wrong:
         raise refuse(f"a wrapper's message number {count}", *wrong)
     if count == 0:
         raise refuse("a wrapper", "messages in it", "none")
-    shift = 0
-    if header.magic > 0 and header.last_offset > 0:
-        shift = header.last_offset - last_offset
-        if shift < 0:
-            raise refuse("a wrapper's offset", f"{last_offset} or more", header.last_offset)
+    shift = _shift(header, last_offset)
+    if shift < 0:
+        raise refuse("a wrapper's offset", f"{last_offset} or more", header.last_offset)
     (first_offset,) = _OFFSET.unpack_from(plain)
     opened = header._replace(
         base_offset=first_offset + shift,
@@ -173,6 +221,37 @@ def unwrap(
             f"{count} from {opened.base_offset} to {opened.last_offset}",
         )
     return Unwrapped(opened, plain[:end], shift)
+
+
+def wrapped_times(data: Buffer, position: int, header: BatchHeader) -> list[tuple[int, int]]:
+    """Return (offset, timestamp) of each message in the wrapper at `position`, without numba.
+
+    Raises:
+        CorruptRecordError: as `unwrap`, of the CRC, lengths and codec.
+    """
+    plain = _decompressed(data, position, header, MAX_DECOMPRESSED_BATCH_BYTES)
+    try:
+        found = [message[2:4] for message in walk_messages(plain, 0, len(plain))]
+    except CorruptRecordError as error:
+        raise CorruptRecordError(
+            f"{error.what}, {error.position} bytes into a wrapper's decompressed messages",
+            position=position, expected=error.expected, found=error.found,
+        ) from None  # fmt: skip
+    shift = _shift(header, found[-1][0]) if found else 0
+    return [(offset + shift, timestamp) for offset, timestamp in found]
+
+
+def _shift(header: BatchHeader, last_offset: int) -> int:
+    """Return what is added to the offsets in a wrapper, of which the last one is given."""
+    return header.last_offset - last_offset if header.magic > 0 and header.last_offset > 0 else 0
+
+
+def _decompressed(data: Buffer, position: int, header: BatchHeader, limit: int) -> memoryview:
+    ensure_valid(data, position, header)
+    start, end = _value_position(data, position, header), position + header.size_in_bytes
+    return memoryview(
+        compression.decompress_at(header.codec, data, start, end, magic=header.magic, limit=limit)
+    )
 
 
 def _value_position(data: Buffer, position: int, header: BatchHeader) -> int:

@@ -6,7 +6,7 @@ Their batches are uncompressed, without headers; the format is told in `record/_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.errors import CorruptRecordError
@@ -67,30 +67,72 @@ def encode_record(
 
 
 def decode(data: Buffer, position: int, header: BatchHeader) -> list[PlainRecord]:
-    """The records of the batch at `position`, which this module wrote.
+    """Return the records of the uncompressed batch at `position`.
 
     Raises:
-        CorruptRecordError: CRC, or a batch that is not of this kind.
+        CorruptRecordError: the CRC or the lengths do not hold, or the batch is compressed; carries
+            the batch's position in `data`.
     """
     ensure_valid(data, position, header)
     if header.codec:
         raise CorruptRecordError(
-            "codec of an internal topic's batch", position=position, expected=0, found=header.codec
-        )
-    view = memoryview(data)[position + RECORD_BATCH_OVERHEAD : position + header.size_in_bytes]
-    records, at = [], 0
-    for _ in range(header.records_count):
-        _, at = read_varint(view, at)
-        _, at = read_varint(view, at + 1)
-        delta, at = read_varint(view, at)
-        parts: list[bytes | None] = []
-        for _ in ("key", "value"):
-            size, at = read_varint(view, at)
-            parts.append(bytes(view[at : at + size]) if size >= 0 else None)
-            at += max(size, 0)
-        _, at = read_varint(view, at)
-        records.append(PlainRecord(header.base_offset + delta, *parts))
+            "codec of a control batch or of an internal topic's batch",
+            position=position, expected=0, found=header.codec,
+        )  # fmt: skip
+    section = memoryview(data)[position + RECORD_BATCH_OVERHEAD : position + header.size_in_bytes]
+    records = []
+    for offset, _, at, end in walk_records(section, position, header):
+        try:
+            records.append(PlainRecord(offset, *_key_and_value(section[at:end])))
+        except IndexError as error:
+            raise _wrong_length(position, error) from None
     return records
+
+
+def _key_and_value(fields: memoryview) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    position = 0
+    for _ in ("key", "value"):
+        size, position = read_varint(fields, position)
+        if size > len(fields) - position:
+            raise IndexError(f"a field of {size} bytes")
+        found.append(bytes(fields[position : position + size]) if size >= 0 else None)
+        position += max(size, 0)
+    return found
+
+
+def walk_records(
+    section: Buffer, position: int, header: BatchHeader
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield offset, timestamp, the position of the key's length and the end of each record.
+
+    Args:
+        section: the batch's records, uncompressed; positions count from its start.
+        position: the batch's own, for errors.
+
+    Raises:
+        CorruptRecordError: a record passes the end of the section, or its fields pass its own end.
+    """
+    end = 0
+    for _ in range(header.records_count):
+        try:
+            size, start = read_varint(section, end)
+            timestamp_delta, at = read_varint(section, start + 1)
+            offset_delta, at = read_varint(section, at)
+            end = start + size
+            if not at <= end <= len(section):
+                raise IndexError(f"a record of {size} bytes")
+        except IndexError as error:
+            raise _wrong_length(position, error) from None
+        timestamp = wrapped(header.base_timestamp + timestamp_delta)
+        yield header.base_offset + offset_delta, timestamp, at, end
+
+
+def _wrong_length(position: int, error: IndexError) -> CorruptRecordError:
+    return CorruptRecordError(
+        "lengths of the records", position=position, expected="as many bytes as there are",
+        found=str(error),
+    )  # fmt: skip
 
 
 def wrapped(number: int) -> int:

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.errors import ConfigError, InvalidRecordError
-from spark_kbatch.record import codec
+from spark_kbatch.record import codec, legacy
+from spark_kbatch.record.codec import down_convert
 from spark_kbatch.record.header import walk
-from spark_kbatch.record.message_set import down_convert, place
 from tests.support import builders, reference, strategies
 from tests.support.reference import Record
 
@@ -41,7 +41,7 @@ def placed(data: bytes | memoryview, base_offset: int) -> bytes:
     copy, out = memoryview(bytearray(data)), b""
     for position, header in walk(copy):
         held = copy[position : position + header.size_in_bytes]
-        done, final = place(held, header, base_offset)
+        done, final = legacy.assign_offsets(held, header, base_offset)
         assert (final.base_offset, final.size_in_bytes) == (base_offset, len(done))
         base_offset = final.next_offset
         out += done
