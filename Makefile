@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST = JAVA_HOME="$$(cat $(JAVA) 2>/dev/null)" $(PY) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-spark soak interop fuzz lint format bench notebooks clean java
+.PHONY: help demo test test-fast test-spark soak interop fuzz lint format docs bench notebooks clean java
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-10s  %s\n", $$1, $$2 }' Makefile
@@ -58,6 +58,9 @@ lint: $(INSTALLED) ## Check style and types
 format: $(INSTALLED) ## Format the code and fix what can be fixed by itself
 	$(PY) -m ruff check --fix
 	$(PY) -m ruff format
+
+docs: $(INSTALLED) ## Write again what docs/ has from the code: tables of options, the commands' help
+	$(PY) -m tests.support.generated_docs
 
 bench: java ## Measure the speed of encoding, decoding, writing and reading
 	$(PYTEST) -s tests/benchmarks -o python_files='bench_*.py' -o python_functions='bench_*'

@@ -1,18 +1,20 @@
 """Lets `spark.read.format("kbatch")` work with no registration.
 
-Spark imports every top-level module named `pyspark_*` when it meets a format that it does not
-know, and looks for `DefaultSource` in it. One such module that fails to import hides all others,
-so this one holds nothing else. Spark shows nothing of such a failure: where the package cannot be
-imported, on Windows or without one of its dependencies, the format is there and says why.
+When Spark meets a format that it does not know, it imports every top-level module named `pyspark_*` and
+looks for `DefaultSource` in it. One such module that fails to import hides all others, and Spark shows
+nothing of the failure. So this one holds nothing else, and where the package cannot be imported, on
+Windows or without one of its dependencies, the format exists and says why.
 """
 
 import sys
 
-from pyspark.sql.datasource import DataSource
-
 try:
     from spark_kbatch.spark.source import KBatchDataSource as DefaultSource
 except ImportError as error:
+    if error.name == "pyspark":
+        raise
+    from pyspark.sql.datasource import DataSource
+
     _WHY = f"spark_kbatch cannot be imported by {sys.executable}: {error}"
 
     class DefaultSource(DataSource):  # type: ignore[no-redef]
@@ -23,7 +25,7 @@ except ImportError as error:
 
         @classmethod
         def name(cls) -> str:
-            """What `format()` takes."""
+            """Return what `format()` takes."""
             return "kbatch"
 
 

@@ -41,6 +41,7 @@ HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 PRODUCER_USERS = {"cluster", "spark"}
 HOMES = {
     "pyspark": {
+        "spark/__init__.py",
         "spark/reader.py",
         "spark/source.py",
         "spark/stream_reader.py",

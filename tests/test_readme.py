@@ -1,30 +1,51 @@
-"""The README is true: its code runs as pasted and prints what it shows; its tables are the code's."""
+"""README and docs are true: their code runs as pasted and prints what they show; their tables are the code's."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
+import click
 import pytest
 
-from spark_kbatch.options.option import Option, ignored_markdown, options_markdown
-from spark_kbatch.options.producer import PRODUCER_OPTIONS
-from spark_kbatch.options.read import READ_OPTIONS
-from spark_kbatch.options.write import WRITE_OPTIONS
-from tests.conftest import SHORT_LIVED_SPARK
+from spark_kbatch.cli.main import cli
+from tests.conftest import REPOSITORY, SHORT_LIVED_SPARK
+from tests.support.generated_docs import DOCS, GENERATED, section
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+README = REPOSITORY / "README.md"
+PAGES = [README, *sorted(DOCS.glob("*.md"))]
+DOCUMENTS = [*PAGES, *(REPOSITORY / name for name in ("DESIGN.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"))]  # fmt: skip
 _FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _SEPARATOR = "---- next block ----"
+
+# Runs the blocks of each page in an empty folder, with names of their own. All pages share a process,
+# and so the Spark session that the first one makes; Spark counts relative paths from its own folder,
+# so the folder is emptied in place of another one being made.
+RUN_PAGES = f"""
+import json, os, shutil, sys
+
+for page, blocks in json.loads(sys.stdin.read()).items():
+    names = {{"__name__": "__main__"}}
+    for number, block in enumerate(blocks, start=1):
+        exec(compile(block, f"{{page}}, block {{number}}", "exec"), names)
+        print({_SEPARATOR!r}, flush=True)
+    for name in os.listdir():
+        shutil.rmtree(name) if os.path.isdir(name) else os.remove(name)
+"""
 
 
 class Example(NamedTuple):
     code: str
-    output: str | None  # None where the README shows none
+    output: str | None  # None where the page shows none
 
 
 def examples(markdown: str) -> list[Example]:
@@ -43,11 +64,14 @@ def test_examples_pair_each_python_block_with_the_text_block_after_it() -> None:
 
 
 @pytest.mark.spark
-def test_python_blocks_run_as_pasted_and_print_what_the_readme_shows(tmp_path: Path) -> None:
-    """Later blocks use names of earlier ones, so all are one script, run in an empty folder."""
-    found = examples(README.read_text(encoding="utf-8"))
-    assert found
-    script = f"\nprint({_SEPARATOR!r})\n".join(example.code for example in found)
+def test_python_blocks_run_as_pasted_and_print_what_the_pages_show(tmp_path: Path) -> None:
+    """Later blocks of a page use names of earlier ones."""
+    found = {
+        str(page.relative_to(REPOSITORY)): examples(page.read_text(encoding="utf-8"))
+        for page in PAGES
+    }
+    assert found["README.md"]
+    blocks = {page: [example.code for example in shown] for page, shown in found.items()}
 
     # As in an IDE, or from cron: the virtual environment is not active, and the first python3 on PATH
     # has nothing of it.
@@ -61,42 +85,71 @@ def test_python_blocks_run_as_pasted_and_print_what_the_readme_shows(tmp_path: P
     folder = tmp_path / "empty"
     folder.mkdir()
     run = subprocess.run(
-        [sys.executable, "-c", script],
+        [sys.executable, "-c", RUN_PAGES],
+        input=json.dumps(blocks),
         cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=500,
         check=False,
     )
     assert run.returncode == 0, run.stderr
 
-    printed = run.stdout.split(f"{_SEPARATOR}\n")
-    assert len(printed) == len(found)
-    for output, example in zip(printed, found, strict=True):
-        assert output.strip() == (example.output or "").strip()
+    printed = run.stdout.split(f"{_SEPARATOR}\n")[:-1]
+    shown = [(page, example.output or "") for page, ones in found.items() for example in ones]
+    assert len(printed) == len(shown)
+    for output, (page, expected) in zip(printed, shown, strict=True):
+        assert output.strip() == expected.strip(), page
 
 
-@pytest.mark.parametrize(
-    ("side", "options"),
-    [
-        ("read", READ_OPTIONS),
-        ("write", WRITE_OPTIONS),
-        ("producer", PRODUCER_OPTIONS),
-    ],
-)
-def test_options_tables_are_those_of_the_code(side: str, options: tuple[Option, ...]) -> None:
-    marker = rf"<!-- {side} options -->\n(.*?)\n<!-- end -->"
-    table = re.search(marker, README.read_text(encoding="utf-8"), re.DOTALL)
-    assert table is not None
-    assert table[1] == options_markdown(options)
+@pytest.mark.parametrize(("page", "name"), GENERATED, ids=lambda word: str(word))
+def test_generated_parts_are_those_of_the_code(page: str, name: str) -> None:
+    found = section(name).search((DOCS / page).read_text(encoding="utf-8"))
+
+    assert found is not None
+    assert found[1] == GENERATED[page, name](), "`make docs` writes it again"
 
 
-def test_table_of_ignored_options_is_that_of_the_code() -> None:
-    table = re.search(
-        r"<!-- ignored options -->\n(.*?)\n<!-- end -->",
-        README.read_text(encoding="utf-8"),
-        re.DOTALL,
-    )
-    assert table is not None
-    assert table[1] == ignored_markdown()
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_shown_commands_have_words_that_the_command_line_takes(path: Path) -> None:
+    """They are parsed, not run."""
+    parent = click.Context(cli, info_name="kbatch", **cli.context_settings)
+    blocks = _FENCED.findall(path.read_text(encoding="utf-8"))
+    lines = (line for language, body in blocks if language == "sh" for line in body.splitlines())
+    for line in lines:
+        if line.startswith("kbatch "):
+            _, name, *words = shlex.split(line, comments=True)
+            words = [str(REPOSITORY) if word == "LOG_DIR" else word for word in words]
+            cli.commands[name].make_context(name, words, parent=parent)
+
+
+def anchors(markdown: str) -> set[str]:
+    """Find what links to the headings of a page may name, as GitHub makes it from their text."""
+    headings = re.findall(r"^#+ (.*)$", _FENCED.sub("", markdown), re.MULTILINE)
+    found = set()
+    for heading in headings:
+        kept = (c for c in heading.lower() if c in "-_ " or unicodedata.category(c)[0] in "LN")
+        found.add("".join(kept).replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_relative_links_lead_somewhere(path: Path) -> None:
+    missing = []
+    for link in _LINK.findall(_FENCED.sub("", path.read_text(encoding="utf-8"))):
+        target, _, anchor = unquote(link).partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        page = (path.parent / target).resolve() if target else path
+        is_there = page.exists() and page.is_relative_to(REPOSITORY)
+        if not is_there or (anchor and anchor not in anchors(page.read_text(encoding="utf-8"))):
+            missing.append(link)
+
+    assert missing == []
+
+
+def test_every_page_is_in_the_contents() -> None:
+    linked = set(_LINK.findall((DOCS / "README.md").read_text(encoding="utf-8")))
+
+    assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} == linked

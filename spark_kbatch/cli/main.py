@@ -658,7 +658,7 @@ def main() -> None:
     logging.basicConfig(handlers=[handler])
     try:
         cli.main(prog_name="kbatch", standalone_mode=True)
-    except (KBatchError, OSError) as error:
+    except (KBatchError, OSError, ImportError) as error:
         click.echo(visible(f"kbatch: {error}"), err=True)
         sys.exit(1)
 

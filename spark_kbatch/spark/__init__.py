@@ -5,3 +5,14 @@ Spark pickles these objects between short-lived Python processes: the planner ca
 of them sets, the next does not see; so options travel in the objects, and results in partitions and
 commit messages. Only a streaming query's offsets come from one process that lives as long as its run.
 """
+
+try:
+    import pyspark  # noqa: F401  an extra, so its absence is reported in one place
+except ModuleNotFoundError as error:
+    if error.name != "pyspark":
+        raise
+    raise ModuleNotFoundError(
+        "PySpark is not installed; the Spark data source needs it: pip install 'spark-kbatch[spark]', or "
+        "pip install '.[spark]' in a clone of the repository",
+        name="pyspark",
+    ) from None

