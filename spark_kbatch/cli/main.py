@@ -1,23 +1,26 @@
 """The `kbatch` command.
 
-    kbatch topics PATH [TOPIC ...]     what a cluster holds
-    kbatch consume PATH TOPIC          records, one a line
+    kbatch topics PATH [TOPIC ...]     list topics, with offsets and sizes by partition
+    kbatch consume PATH TOPIC          print records, one per line
     kbatch delete-records PATH TOPIC PARTITION:OFFSET ...
-                                       all below an offset
-    kbatch delete-topic PATH TOPIC ...  topics with all their records
+                                       delete all records below an offset
+    kbatch delete-topic PATH TOPIC ... delete topics with all their records
     kbatch create-partitions PATH TOPIC TOTAL
-                                       more partitions for a topic
-    kbatch alter-topic PATH TOPIC      settings of a topic
-    kbatch gc PATH [TOPIC ...]         what retention says, and what dead jobs have left
-    kbatch history PATH [COMMIT]       what Spark jobs committed; where topics ended with a commit
-    kbatch export PATH TOPIC --to DIR  a topic, placed in a stopped broker's log dir
-    kbatch offsets PATH TOPIC          offsets by time
-    kbatch repair PATH [TOPIC ...]     make damaged logs whole again
-    kbatch log-dirs PATH               the disks of a cluster, and replicas that lack something
-    kbatch demo [PATH]                 a year of flights, written, read and checked
+                                       add partitions to a topic
+    kbatch alter-topic PATH TOPIC      change or show a topic's settings
+    kbatch gc PATH [TOPIC ...]         delete expired segments and files of jobs that never committed
+    kbatch history PATH [COMMIT]       list commits of Spark jobs; the ending offsets of one
+    kbatch export PATH TOPIC --to DIR  copy a topic into a stopped broker's log dir
+    kbatch offsets PATH TOPIC          find offsets by time
+    kbatch repair PATH [TOPIC ...]     repair damaged logs
+    kbatch log-dirs PATH               show log dirs, and replicas that are not in sync
+    kbatch demo [PATH]                 write, read and check a year of flights
 
-With --json each line is one JSON object and nothing else is printed on stdout. Exit codes: 0 done,
-1 it failed and stderr says why, 2 the call's words are off.
+With --json, stdout has nothing but JSON objects, one per line. Exit codes:
+
+    0: done
+    1: failed, stderr says why; also where repair or log-dirs finds something that needs attention
+    2: usage error
 """
 
 from __future__ import annotations
@@ -58,20 +61,20 @@ _foreign_end = click.option(
     type=click.Choice(FOREIGN_ENDS),
     default="log",
     show_default=True,
-    help="Where a real broker's logs end: the last whole batch, or the checkpoint's high watermark.",
+    help="Where to end in a real broker's logs: after the last valid batch, or at the high watermark of its checkpoint.",
 )
 _isolation_level = click.option(
     "--isolation-level",
     type=click.Choice([level.value for level in IsolationLevel]),
     default=IsolationLevel.READ_COMMITTED.value,
     show_default=True,
-    help="Whether to leave out what a real broker's transactions aborted or have not yet decided.",
+    help="Whether to read only committed records of a real broker's transactions.",
 )
-_as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 
 
 def _offset_or(word: str) -> Callable[[click.Context, click.Parameter, str], int | str]:
-    """An option's callback: an offset, or one word that stands for one."""
+    """Return an option's callback that accepts an offset, or a word in place of one."""
 
     def convert(_context: click.Context, _parameter: click.Parameter, text: str) -> int | str:
         if text == word:
@@ -84,21 +87,21 @@ def _offset_or(word: str) -> Callable[[click.Context, click.Parameter, str], int
 
 
 class _Commands(click.Group):
-    """Commands whose usage errors show the user's words escaped."""
+    """Commands whose usage errors show the user's arguments escaped."""
 
     def make_context(self, *words: Any, **settings: Any) -> click.Context:
         """Parse the options of `kbatch` itself."""
-        with _words_escaped():
+        with _arguments_escaped():
             return super().make_context(*words, **settings)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Parse a command's words, and run it."""
-        with _words_escaped():
+        """Parse a command's arguments, and run it."""
+        with _arguments_escaped():
             return super().invoke(ctx)
 
 
 @contextlib.contextmanager
-def _words_escaped() -> Iterator[None]:
+def _arguments_escaped() -> Iterator[None]:
     try:
         yield
     except click.UsageError as error:
@@ -111,19 +114,21 @@ def _words_escaped() -> Iterator[None]:
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="kbatch")
 def cli() -> None:
-    """Look at Kafka logs that Spark wrote, with no broker running."""
+    """Inspect and manage Kafka logs that Spark wrote, with no broker running."""
 
 
 @cli.command()
 @click.argument("path")
 @click.argument("names", metavar="[TOPIC]...", nargs=-1)
-@click.option("--internal", is_flag=True, help="Also internal topics, which begin with '__'.")
+@click.option(
+    "--internal", is_flag=True, help="Include internal topics, whose names start with '__'."
+)
 @_foreign_end
 @_as_json
 def topics(
     path: str, names: Sequence[str], internal: bool, foreign_end: str, as_json: bool
 ) -> None:
-    """Show the topics at PATH, a cluster or a real broker's, with offsets and sizes by partition."""
+    """List the topics at PATH, a cluster or a real broker's log dir, with offsets and sizes by partition."""
     cluster = open_for_reading(path, foreign_end=foreign_end)
     chosen = list(names) or cluster.topic_names(internal=internal)
     partitions = cluster.describe(chosen)
@@ -162,13 +167,13 @@ def topics(
 @cli.command()
 @click.argument("path")
 @click.argument("topic")
-@click.option("--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; may be given again.")  # fmt: skip
+@click.option("--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Print only this partition; may be repeated.")  # fmt: skip
 @click.option(
     "--start",
     callback=_offset_or("earliest"),
     default="earliest",
     show_default=True,
-    help="First offset.",
+    help="Offset to start at.",
 )
 @click.option(
     "--end",
@@ -177,13 +182,13 @@ def topics(
     show_default=True,
     help="Offset to stop before.",
 )
-@click.option("--max-records", "-n", type=click.IntRange(1), help="Stop after so many.")
+@click.option("--max-records", "-n", type=click.IntRange(1), help="Stop after this many records.")
 @click.option(
     "--max-decompressed-batch-bytes",
     type=click.IntRange(1, INT_MAX),
     default=MAX_DECOMPRESSED_BATCH_BYTES,
     show_default=True,
-    help="What one compressed batch may take decompressed; a larger one is an error.",
+    help="Largest size that one compressed batch may expand to; a larger one is an error.",
 )
 @_isolation_level
 @_foreign_end
@@ -202,9 +207,10 @@ def consume(
 ) -> None:
     r"""Print the records of TOPIC, partition by partition, in offset order.
 
-    A line has partition, offset, time, key, value and headers, separated by tabs. Null is \N. What is
-    not printable is escaped, as \t, \n, \x1b, \u202e, bytes that are not UTF-8 as \xff, a backslash as
-    \\; in headers also "=" and ",". With --json bytes that are not UTF-8 are {"base64": "..."}.
+    A line has partition, offset, time, key, value and headers, separated by tabs. Null is \N. Characters
+    that are not printable are escaped (\t, \n, \x1b, \u202e), as are bytes that are not UTF-8 (\xff)
+    and backslashes (\\); in headers also "=" and ",". With --json, bytes that are not UTF-8 are
+    {"base64": "..."}.
     """
     cluster = open_for_reading(path, foreign_end=foreign_end)
     records = _records(
@@ -243,26 +249,26 @@ def _partition_and_offset(
 )
 @_as_json
 def delete_records(path: str, topic: str, offsets: dict[int, int], as_json: bool) -> None:
-    """Delete all records below an offset of partitions of TOPIC; -1 deletes all there are."""
+    """Delete all records below an offset in partitions of TOPIC; -1 deletes all records."""
     wanted = {TopicPartition(topic, partition): offset for partition, offset in offsets.items()}
     for tp, offset in sorted(Cluster(path).delete_records(wanted).items()):
         if as_json:
             _print_json({"topic": topic, "partition": tp.partition, "log_start_offset": offset})
         else:
-            _print(visible(f"{tp} begins at offset {offset}"))
+            _print(visible(f"{tp} starts at offset {offset}"))
 
 
 @cli.command("delete-topic")
 @click.argument("path")
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @_as_json
 def delete_topic(path: str, names: Sequence[str], yes: bool, dry_run: bool, as_json: bool) -> None:
     """Delete topics with all their records.
 
-    Nobody finds them from then on. Their files go later, with `kbatch gc` or a commit, once
-    file.delete.delay.ms of the topic have passed.
+    They are gone at once. Their files are deleted later, by `kbatch gc` or a commit, when the topic's
+    file.delete.delay.ms has passed.
     """
     cluster = Cluster(path)
     names = list(dict.fromkeys(names))
@@ -277,12 +283,12 @@ def delete_topic(path: str, names: Sequence[str], yes: bool, dry_run: bool, as_j
         if as_json:
             _print_json({"topic": name, **contents, "deleted": not dry_run})
         else:
-            would = "would be deleted" if dry_run else "is deleted"
-            _print(visible(f"topic {name} {would}: {_summary(contents)}"))
+            outcome = "would be deleted" if dry_run else "deleted"
+            _print(visible(f"topic {name} {outcome}: {_summary(contents)}"))
 
 
 def _contents(cluster: Cluster, name: str) -> dict[str, int | None]:
-    """What a topic holds that may be deleted; None where its logs cannot be read."""
+    """Return what a topic holds; None for what its logs, if unreadable, do not tell. Refuse internal topics."""
     ensure_not_internal(name)
     partitions = cluster.topic(name).partitions
     try:
@@ -308,7 +314,7 @@ def _summary(contents: Mapping[str, int | None]) -> str:
 @click.argument("total", type=click.IntRange(1))
 @_as_json
 def create_partitions(path: str, topic: str, total: int, as_json: bool) -> None:
-    """Let TOPIC have more partitions: TOTAL of them, with those that it has."""
+    """Add partitions to TOPIC, so that it has TOTAL partitions."""
     grown = Cluster(path).create_partitions(topic, total)
     if as_json:
         _print_json({"topic": topic, "partitions": grown.partitions})
@@ -334,16 +340,16 @@ def _setting(
 @cli.command("alter-topic")
 @click.argument("path")
 @click.argument("topic")
-@click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=_setting, help="A setting's new value; may be given again.")  # fmt: skip
-@click.option("--reset", metavar="KEY", multiple=True, help="A setting that gets its default; may be given again.")  # fmt: skip
+@click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=_setting, help="Set KEY to VALUE; may be repeated.")  # fmt: skip
+@click.option("--reset", metavar="KEY", multiple=True, help="Reset KEY to its default; may be repeated.")  # fmt: skip
 @_as_json
 def alter_topic(
     path: str, topic: str, given: dict[str, str], reset: Sequence[str], as_json: bool
 ) -> None:
-    """Change settings of TOPIC, and print all that it has."""
+    """Change settings of TOPIC, and print all of its settings."""
     twice = sorted(given.keys() & {*reset})
     if twice:
-        raise click.UsageError(f"{twice[0]!r} is to be set and to be reset")
+        raise click.UsageError(f"{twice[0]!r} is given to both --set and --reset")
     cluster, changes = Cluster(path), given | dict.fromkeys(reset)
     topic_now = cluster.alter_topic(topic, changes) if changes else cluster.topic(topic)
     settings = {topic_key(name): value for name, value in asdict(topic_now.config).items()}
@@ -355,7 +361,7 @@ def alter_topic(
 
 
 def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: str) -> int | str:
-    """A time as ms or ISO 8601, UTC where it names no zone; or the word for an edge."""
+    """Parse a time in ms or ISO 8601 (UTC unless it has a zone), or a word in place of one."""
     if text in ("earliest", "latest", "max-timestamp"):
         return text.replace("-", "_")
     if text.isascii() and text.isdigit():
@@ -364,8 +370,8 @@ def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: st
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is none of: earliest, latest, max-timestamp, milliseconds since 1970, a time "
-            "such as 2024-10-25T08:00:00Z"
+            f"{text!r} is not a time; accepted: earliest, latest, max-timestamp, milliseconds since "
+            "1970, or a time such as 2024-10-25T08:00:00Z"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
@@ -375,19 +381,19 @@ def _time_or_edge(_context: click.Context, _parameter: click.Parameter, text: st
 @cli.command()
 @click.argument("path")
 @click.argument("names", metavar="[TOPIC]...", nargs=-1)
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @click.option(
     "--staging-retention-ms",
     type=click.IntRange(0),
     default=STAGING_RETENTION_MS,
     show_default=True,
-    help="A job is dead when nobody has written to its files for so long.",
+    help="How long a job's files may go without a write before the job counts as dead.",
 )
 @_as_json
 def gc(
     path: str, names: Sequence[str], dry_run: bool, staging_retention_ms: int, as_json: bool
 ) -> None:
-    """Delete what retention says, and what dead jobs and deleted topics have left at PATH."""
+    """Delete expired segments, files of jobs that never committed, and files of deleted topics at PATH."""
     garbage = Cluster(path).collect_garbage(
         names or None, staging_retention_ms=staging_retention_ms, dry_run=dry_run
     )
@@ -402,22 +408,24 @@ def gc(
         for deleted in garbage.deleted_topics:
             _print_json({"deleted_topic": deleted.topic, "topic_id": deleted.topic_id})
         return
-    would = "would go" if dry_run else "gone"
+    outcome = "would be deleted" if dry_run else "deleted"
     for tp, deletion in deletions:
         if deletion.segments:
             gone = f"{_count(deletion.segments, 'segment')} of {deletion.size_in_bytes:,} bytes"
-            first = f"it begins at offset {deletion.log_start_offset}"
-            _print(visible(f"{tp}: {gone} {would}; {first}"))
+            start = "would start" if dry_run else "starts"
+            first = f"it {start} at offset {deletion.log_start_offset}"
+            _print(visible(f"{tp}: {gone} {outcome}; {first}"))
         if deletion.files:
-            _print(visible(f"{tp}: {_count(deletion.files, 'file')} deleted earlier {would}"))
+            files = f"{_count(deletion.files, 'file')} of segments deleted earlier"
+            _print(visible(f"{tp}: {files} {outcome}"))
     for left_over in garbage.left_overs:
         days = left_over.age_ms / 86_400_000
         staged = f"staged by {left_over.transaction}, {days:.1f} days ago"
-        _print(visible(f"{staged}: {left_over.size_in_bytes:,} bytes {would}"))
+        _print(visible(f"{staged}: {left_over.size_in_bytes:,} bytes {outcome}"))
     for path_kept, why in garbage.not_removed:
-        _print(visible(f"{path_kept} stays: {why}"))
+        _print(visible(f"{path_kept} not deleted: {why}"))
     for deleted in garbage.deleted_topics:
-        _print(visible(f"files of the deleted topic {deleted.topic} {would}"))
+        _print(visible(f"files of the deleted topic {deleted.topic} {outcome}"))
     if not (deletions or garbage.left_overs or garbage.deleted_topics):
         _print("Nothing to delete.")
 
@@ -425,7 +433,7 @@ def gc(
 @cli.command()
 @click.argument("path")
 @click.argument("topic")
-@click.option("--time", "-t", "wanted", callback=_time_or_edge, default="latest", show_default=True, help="Milliseconds, an ISO time, earliest, latest or max-timestamp.")  # fmt: skip
+@click.option("--time", "-t", "wanted", callback=_time_or_edge, default="latest", show_default=True, help="Milliseconds since 1970, an ISO 8601 time, earliest, latest or max-timestamp.")  # fmt: skip
 @_isolation_level
 @_foreign_end
 @_as_json
@@ -437,10 +445,10 @@ def offsets(
     foreign_end: str,
     as_json: bool,
 ) -> None:
-    """Print, for each partition of TOPIC, the first offset whose record has a time or a later one.
+    """Print, for each partition of TOPIC, the first offset whose record has the given time or a later one.
 
     A line has partition, offset and the record's time, separated by tabs; "-" where there is none.
-    latest is the offset that the next record gets; max-timestamp the record with the largest time.
+    latest stands for the offset of the next record, max-timestamp for the record with the largest time.
     """
     cluster = open_for_reading(path, foreign_end=foreign_end)
     asked = dict.fromkeys(cluster.partitions(topic), wanted)
@@ -461,28 +469,27 @@ def offsets(
 @cli.command()
 @click.argument("path")
 @click.argument("number", metavar="[COMMIT]", type=click.IntRange(0), required=False)
-@click.option("--topic", "-t", help="Only this one.")
-@click.option("--limit", "-n", type=click.IntRange(1), help="Stop after so many.")
+@click.option("--topic", "-t", help="List only commits to this topic.")
+@click.option("--limit", "-n", type=click.IntRange(1), help="Stop after this many commits.")
 @_as_json
 def history(
     path: str, number: int | None, topic: str | None, limit: int | None, as_json: bool
 ) -> None:
-    """List what Spark jobs committed at PATH, the newest first.
+    """List the commits of Spark jobs at PATH, newest first.
 
-    With the number of a COMMIT, print where the topics that it touched ended with it, all their
-    partitions, as JSON that the option endingOffsets takes.
+    With the number of a COMMIT, print where all partitions of its topics ended after it, as JSON for the
+    option endingOffsets.
     """
     cluster = Cluster(path)
     if number is not None:
         _print(visible(cluster.find_commit(number).ending_offsets(topic)))
         return
     if topic is not None and next(cluster.history(topic), None) is None:
-        cluster.topic(
-            topic
-        )  # What was committed to a topic that was deleted is listed all the same.
+        # Only where nothing was committed: commits to a topic that was deleted are listed.
+        cluster.topic(topic)
     first = cluster.first_commit()
     if first > 0:
-        message = f"the history begins with commit {first}: earlier ones are no longer kept"
+        message = f"the history starts at commit {first}: earlier commits were deleted"
         click.echo(message, err=True)
     commits = itertools.islice(cluster.history(topic), limit)
     if as_json:
@@ -509,7 +516,7 @@ def history(
 
 
 def _name(commit: Commit) -> str:
-    """Of whom to ask about a commit: the user, and the job or transaction."""
+    """Return who made a commit: the user, and the application or transaction."""
     author = commit.author
     if commit.sequence >= 0:
         return f"{author.user}, {commit.transactional_id} {commit.sequence}"
@@ -522,10 +529,10 @@ def _name(commit: Commit) -> str:
 @click.option("--to", "log_dir", required=True, metavar="DIR", help="One of the broker's log.dirs.")
 @_as_json
 def export(path: str, topic: str, log_dir: str, as_json: bool) -> None:
-    """Place the records of TOPIC in the log dir of a Kafka broker that is stopped.
+    """Copy the records of TOPIC into the log dir of a stopped Kafka broker.
 
-    The broker has the topic already, with as many partitions and no records. When it starts, it
-    serves what is committed here now, under the same offsets.
+    The broker must have the topic already, with the same number of partitions and no records. Once it is
+    started, it serves what is committed here now, at the same offsets.
     """
     exported = Cluster(path).export(topic, to=log_dir)
     if as_json:
@@ -553,15 +560,14 @@ def export(path: str, topic: str, log_dir: str, as_json: bool) -> None:
 @cli.command()
 @click.argument("path")
 @click.argument("names", metavar="[TOPIC[-PARTITION]]...", nargs=-1)
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be repaired.")
 @_as_json
 def repair(path: str, names: Sequence[str], dry_run: bool, as_json: bool) -> None:
-    """Make logs whole again as far as their batches allow, and say what was done.
+    """Repair logs as far as their batches allow, and report what was done.
 
-    A lost kbatch.state, indexes, leader epochs and partition.metadata are made anew; a log that lost
-    its state ends with the last batch before the first that is damaged, and what lies behind is kept
-    under names that end in .deleted. Without names all topics are looked at. Exit code 1 where
-    batches are damaged that nothing can make whole.
+    A lost kbatch.state, indexes, leader epochs and partition.metadata are rebuilt. A log that lost its
+    state ends before its first damaged batch; the rest is kept in files whose names end in .deleted.
+    Without names, all topics are checked. The exit code is 1 if batches are damaged beyond repair.
     """
     cluster = Cluster(path)
     chosen = [tp for name in names for tp in _partitions_named(cluster, name)]
@@ -574,7 +580,7 @@ def repair(path: str, names: Sequence[str], dry_run: bool, as_json: bool) -> Non
             _print_json({"topic": topic, "partition": partition, **rest})
             continue
         start, end = report.log_start_offset, report.log_end_offset
-        state = "sound" if not report.found and not report.damaged else "repaired"
+        state = "ok" if not report.found and not report.damaged else "repaired"
         if report.damaged:
             state = "damaged"
         elif report.found and dry_run:
@@ -589,13 +595,13 @@ def repair(path: str, names: Sequence[str], dry_run: bool, as_json: bool) -> Non
 
 @cli.command("log-dirs")
 @click.argument("path")
-@click.option("--replicate", is_flag=True, help="First fill up the replicas that lack something.")
-@click.option("--replace", type=click.IntRange(0), metavar="NODE", help="Take the empty directory at its path for the lost log dir of this node.")  # fmt: skip
+@click.option("--replicate", is_flag=True, help="First bring replicas that lag back in sync.")
+@click.option("--replace", type=click.IntRange(0), metavar="NODE", help="Replace the lost log dir of this node by the empty directory at its path.")  # fmt: skip
 @_as_json
 def log_dirs(path: str, replicate: bool, replace: int | None, as_json: bool) -> None:
     """Show the log dirs of the cluster at PATH: which are offline, and what they hold.
 
-    Exit code 1 where a log dir is offline or a replica is not in sync.
+    The exit code is 1 if a log dir is offline or a replica is not in sync.
     """
     cluster = Cluster(path)
     if replace is not None:
@@ -621,7 +627,7 @@ def log_dirs(path: str, replicate: bool, replace: int | None, as_json: bool) -> 
 
 
 def _replication(cluster: Cluster | BrokerLogs, tp: TopicPartition) -> dict[str, Any]:
-    """Who leads and who is in sync, where there are several replicas."""
+    """Return a partition's leader and in-sync replicas; empty for one replica."""
     if isinstance(cluster, BrokerLogs) or cluster.topic(tp.topic).replication_factor == 1:
         return {}
     replicas = cluster.manager.partition(tp).describe()
@@ -635,7 +641,7 @@ def _replication(cluster: Cluster | BrokerLogs, tp: TopicPartition) -> dict[str,
 
 
 def _partitions_named(cluster: Cluster, name: str) -> list[TopicPartition]:
-    """Those of a topic, or the one that `name` is."""
+    """Return the partitions of the topic `name`, or the one partition that it names."""
     topic, _, number = name.rpartition("-")
     if cluster.metadata.topics.find(name) is None and topic and number.isdecimal():
         return [cluster.manager.partition(TopicPartition(topic, int(number))).topic_partition]
@@ -652,7 +658,7 @@ def demo(path: str | None) -> None:
 
 
 def main() -> None:
-    """Entry point; turns our errors into one line and exit code 1."""
+    """Run the command; print a known error as one line and exit with code 1."""
     handler = logging.StreamHandler()
     handler.setFormatter(LogFormatter())
     logging.basicConfig(handlers=[handler])
@@ -664,14 +670,14 @@ def main() -> None:
 
 
 _RETENTION_NOTE = """\
-A broker deletes segments whose newest record is older than the topic's retention.ms, 7 days unless
-set, and begins 30 seconds after its start. To keep old records the topic needs retention.ms=-1
-before they are exported: kafka-configs.sh --alter --entity-type topics --entity-name TOPIC
+A broker deletes segments whose newest record is older than the topic's retention.ms (7 days unless set),
+starting 30 seconds after it is started. To keep older records, set retention.ms=-1 on the topic before
+the export: kafka-configs.sh --alter --entity-type topics --entity-name TOPIC
 --add-config retention.ms=-1"""
 
 _KEYS_NOTE = """\
-Records stay where they are. From now on keys are spread over all partitions, so records with equal keys
-may lie in two partitions: those from before in another one."""
+Existing records stay where they are. New records are spread over all partitions, so that
+records with equal keys may lie in two partitions: those from before in another one."""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _REPLICA_COLUMNS = ("leader", "isr", "lag")
@@ -735,7 +741,7 @@ def _count(things: Sequence[object], noun: str) -> str:
 
 
 def _time(timestamp_ms: int) -> str | None:
-    """ISO 8601 in UTC, to the millisecond; the number where no calendar has it; None for none."""
+    """Return ISO 8601 in UTC with milliseconds; the number itself past year 9999; None for no time."""
     if timestamp_ms == -1:
         return None
     try:
@@ -755,7 +761,7 @@ def _text(data: bytes | None) -> str | dict[str, str] | None:
 
 
 def _shown(value: Any) -> str:
-    """Numbers and times in a line or table; "-" for none."""
+    """Return a number, time or list as text; "-" for none."""
     if value is None:
         return "-"
     if isinstance(value, list):
@@ -779,5 +785,5 @@ def _print_json(value: dict[str, Any]) -> None:
 
 
 def _print(line: str) -> None:
-    """Print a line that holds nothing but what `terminal` lets through."""
+    """Print a line whose parts went through `terminal`."""
     click.echo(line)

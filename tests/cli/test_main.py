@@ -181,14 +181,17 @@ def first_offset(path: Path) -> int:
 def test_gc_says_what_it_deletes(old: Path) -> None:
     size = len(codec.encode(ROWS))
     lines = [
-        f"events-0: 2 segments of {2 * size:,} bytes {{}}; it begins at offset 6",
+        f"events-0: 2 segments of {2 * size:,} bytes {{}} at offset 6",
         f"days ago: {size:,} bytes {{}}",
     ]
-    for words, outcome in ((["--dry-run"], "would go"), ([], "gone")):
+    for words, outcome, start in (
+        (["--dry-run"], "would be deleted", "it would start"),
+        ([], "deleted", "it starts"),
+    ):
         done = kbatch("gc", old, *words)
         assert done.returncode == 0
         deleted, left_over = done.stdout.splitlines()
-        assert deleted == lines[0].format(outcome)
+        assert deleted == lines[0].format(f"{outcome}; {start}")
         assert left_over.startswith(f"staged by {'dead' * 8}, ")
         assert left_over.endswith(lines[1].format(outcome))
         assert first_offset(old) == (0 if words else 6)
@@ -218,8 +221,8 @@ def test_delete_topic_asks_first(old: Path) -> None:
     done = kbatch_answering("y\n", "delete-topic", old, "events", "more")
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
-        f"topic events is deleted: {summary.partition(': ')[2]}",
-        "topic more is deleted: 1 partition, 0 records, 0 bytes",
+        f"topic events deleted: {summary.partition(': ')[2]}",
+        "topic more deleted: 1 partition, 0 records, 0 bytes",
     ]
     assert cluster.topic_names() == []
 
@@ -264,7 +267,7 @@ def test_delete_topic_deletes_one_whose_logs_cannot_be_read(old: Path) -> None:
     (old / "broker-0" / "events-0" / "kbatch.state").write_bytes(b"")
     done = kbatch("delete-topic", old, "events", "--yes")
     assert done.returncode == 0
-    assert done.stdout == "topic events is deleted: 1 partition, whose logs cannot be read\n"
+    assert done.stdout == "topic events deleted: 1 partition, whose logs cannot be read\n"
 
 
 def test_gc_removes_the_files_of_deleted_topics(old: Path) -> None:
@@ -275,10 +278,10 @@ def test_gc_removes_the_files_of_deleted_topics(old: Path) -> None:
     topic = cluster.delete_topic("more")
     time.sleep(0.6)
     said = "files of the deleted topic more {}\n"
-    assert kbatch("gc", old, "--dry-run").stdout.endswith(said.format("would go"))
+    assert kbatch("gc", old, "--dry-run").stdout.endswith(said.format("would be deleted"))
     found = json.loads(kbatch("gc", old, "--dry-run", "--json").stdout.splitlines()[-1])
     assert found == {"deleted_topic": "more", "topic_id": topic.topic_id}
-    assert kbatch("gc", old).stdout.endswith(said.format("gone"))
+    assert kbatch("gc", old).stdout.endswith(said.format("deleted"))
     assert kbatch("gc", old).stdout == "Nothing to delete.\n"
 
 
@@ -312,10 +315,14 @@ def test_alter_topic_prints_all_settings(old: Path) -> None:
             2,
             "'retention.ms' is given twice",
         ),
-        (["--set", "retention.ms=1", "--reset", "retention.ms"], 2, "to be set and to be reset"),
+        (
+            ["--set", "retention.ms=1", "--reset", "retention.ms"],
+            2,
+            "is given to both --set and --reset",
+        ),
         (["--set", "retention.mss=1"], 1, "the nearest known one is 'retention.ms'"),
         (["--reset", "retention.mss"], 1, "the nearest known one is 'retention.ms'"),
-        (["--set", "message.format.version=0.9.0"], 1, "stays so"),
+        (["--set", "message.format.version=0.9.0"], 1, "cannot be changed"),
     ],
     ids=["no value", "twice", "set and reset", "unknown", "unknown, to reset", "the format"],
 )
@@ -330,7 +337,7 @@ def test_gc_says_what_it_leaves(old: Path) -> None:
     stray.write_bytes(b"x")
     kbatch("gc", old)
     assert kbatch("gc", old).stdout.splitlines() == [
-        f"{stray} stays: it is not what a job makes there",
+        f"{stray} not deleted: it is not what a job makes there",
         "Nothing to delete.",
     ]
     assert json.loads(kbatch("gc", old, "--json").stdout) == {
@@ -358,7 +365,7 @@ def test_gc_keeps_what_jobs_staged_for_as_long_as_it_is_told(old: Path) -> None:
 
 
 def test_records_below_an_offset_are_deleted(old: Path) -> None:
-    assert kbatch("delete-records", old, "events", "0:4").stdout == "events-0 begins at offset 4\n"
+    assert kbatch("delete-records", old, "events", "0:4").stdout == "events-0 starts at offset 4\n"
     assert first_offset(old) == 4
     found = kbatch("delete-records", old, "events", "0:-1", "--json").stdout
     assert json.loads(found) == {"topic": "events", "partition": 0, "log_start_offset": 12}
@@ -428,8 +435,8 @@ def test_repair_says_what_it_did_and_does_it(tmp_path: Path) -> None:
     }  # fmt: skip
     again = kbatch("repair", cluster.path, "events-eu")
     assert again.stdout.splitlines() == [
-        "events-eu-0: sound, offsets 0 to 3",
-        "events-eu-1: sound, offsets 0 to 0",
+        "events-eu-0: ok, offsets 0 to 3",
+        "events-eu-1: ok, offsets 0 to 0",
     ]
 
 
