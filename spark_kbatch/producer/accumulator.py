@@ -25,6 +25,7 @@ import random
 import threading
 import time
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,11 +35,9 @@ from spark_kbatch.errors import ProducerClosedError, RequestTimedOutError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.producer.batch import ProducerBatch, ProduceResult
-from spark_kbatch.producer.batch_memory import BatchMemory
-from spark_kbatch.producer.buffer_pool import BufferPool
 from spark_kbatch.producer.idempotence import Sequences
-from spark_kbatch.producer.partition_queue import PartitionQueue
-from spark_kbatch.producer.partitioner import Placement
+from spark_kbatch.producer.memory import BatchMemory, BufferPool
+from spark_kbatch.producer.partitioner import Routing
 from spark_kbatch.producer.table_append import OnAppended, TableAppend
 from spark_kbatch.record.columns import Columns
 from spark_kbatch.record.scalar import Header
@@ -65,6 +64,25 @@ class Ready(NamedTuple):
 
     is_ready: bool
     next_check_delay_ms: int
+
+
+class PartitionQueue:
+    """The queue of one partition, with a number of its own in its accumulator."""
+
+    __slots__ = ("batches", "is_muted", "lock", "number", "topic_partition")
+
+    def __init__(self, topic_partition: TopicPartition, number: int) -> None:
+        self.topic_partition, self.number = topic_partition, number
+        # Guards batches, and the builder of the last one. It knows who has it, so that after an
+        # interrupt that is let go which was taken.
+        self.lock = threading.RLock()
+        self.batches: deque[ProducerBatch] = deque()
+        self.is_muted = False
+
+    def has_full(self) -> bool:
+        """Whether the first batch takes nothing more."""
+        batches = self.batches
+        return len(batches) > 1 or (len(batches) == 1 and batches[0].builder.is_full)
 
 
 _number = operator.attrgetter("number")
@@ -135,7 +153,7 @@ class RecordAccumulator:
     def append(
         self,
         columns: Columns,
-        placement: Placement,
+        routing: Routing,
         now_ms: int,
         on_appended: OnAppended | None = None,
     ) -> None:
@@ -149,8 +167,8 @@ class RecordAccumulator:
             ProducerClosedError: closed; some of the rows may have been added.
             BufferExhaustedError, RecordTooLargeError: no memory, or never enough.
         """
-        queues = self._queues_of(placement)
-        table = TableAppend(columns, placement, queues, self._memory, on_appended)
+        queues = self._queues_of(routing)
+        table = TableAppend(columns, routing, queues, self._memory, on_appended)
         append = _Append(threading.get_ident())
         try:
             self._appends.add(append)
@@ -493,13 +511,13 @@ class RecordAccumulator:
         if self._is_closed:
             raise ProducerClosedError("the producer is closed and takes no more records")
 
-    def _queues_of(self, placement: Placement) -> dict[int, PartitionQueue]:
+    def _queues_of(self, routing: Routing) -> dict[int, PartitionQueue]:
         """Of each slot that rows have, by the queues' numbers."""
-        slots = placement.counts.nonzero()[0].tolist()
+        slots = routing.counts.nonzero()[0].tolist()
         known = self._last_queues
-        if known.partitions is placement.partitions and known.slots == slots:
+        if known.partitions is routing.partitions and known.slots == slots:
             return known.queues
-        partitions = placement.partitions
+        partitions = routing.partitions
         queues = [(self._queue(partitions[slot][1]), slot) for slot in slots]
         queues.sort(key=lambda pair: pair[0].number)
         found = {slot: queue for queue, slot in queues}

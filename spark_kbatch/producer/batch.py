@@ -175,11 +175,6 @@ class ProducerBatch:
         return self._final_state is not None
 
     @property
-    def in_retry(self) -> bool:
-        """Whether it was sent before."""
-        return self.attempts > 0
-
-    @property
     def has_sequence(self) -> bool:
         """Whether it was given one, which it keeps over retries."""
         return self.base_sequence != NO_SEQUENCE

@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.kernels import routing
+from spark_kbatch.kernels import routing as kernels
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.columns import (
@@ -52,7 +52,7 @@ _NO_COUNTS = np.empty(0, np.int64)
 CustomPartitioner = Callable[[pa.Array | None, int], "pa.Array | Array"]
 
 
-class Placement(NamedTuple):
+class Routing(NamedTuple):
     """Where the rows of a table go: each has a slot, and a slot is a partition of a topic."""
 
     slots: Array  # int32[n], read-only
@@ -113,7 +113,7 @@ class Partitioner:
         topics: pa.Array | str,
         partitions: pa.Array | None,
         keys: pa.Array | None = None,
-    ) -> Placement:
+    ) -> Routing:
         """Where each row goes.
 
         Args:
@@ -128,7 +128,7 @@ class Partitioner:
         """
         rows_count = columns.rows_count
         if rows_count == 0:
-            return Placement(EMPTY_I32, np.zeros(0, np.int64), (), ())
+            return Routing(EMPTY_I32, np.zeros(0, np.int64), (), ())
         key, value, headers = columns.key, columns.value, columns.headers
         is_hashed = len(key.bounds) > 0 and not self._ignore_keys
         have_all_a_key = is_hashed and len(key.valid) == 0
@@ -144,7 +144,7 @@ class Partitioner:
             own, own_valid = self._custom_choice(keys, topic_of, numbers, own, own_valid)
             is_open = False
         hashes = np.empty(rows_count if is_open and is_hashed else 0, np.int32)
-        routing.hash_keys(key.data, key.bounds, 0, hashes, _NO_COUNTS)
+        kernels.hash_keys(key.data, key.bounds, 0, hashes, _NO_COUNTS)
         frozen(hashes)
         slots = np.empty(rows_count, np.int32)
         with self._lock:
@@ -152,7 +152,7 @@ class Partitioner:
             if is_open and (not is_hashed or len(key.valid)):
                 self._weigh_locked(numbers, _size_in_bytes(columns))
             answer = int(
-                routing.assign_slots(
+                kernels.assign_slots(
                     topic_of, self._first_slots, own, own_valid, hashes, key.bounds, key.valid,
                     value.bounds, value.valid, headers.bounds, self._weights, self._sticky,
                     self._switch_bytes, slots, counts,
@@ -163,15 +163,15 @@ class Partitioner:
             topic = self._known[topic_of[row]]
             raise ConfigError(f"column 'partition' holds {own[row]}, {_but_has(topic)}")
         topics_of_rows = [self._known[number] for number in numbers]
-        return Placement(frozen(slots), counts, self._slots, topics_of_rows)
+        return Routing(frozen(slots), counts, self._slots, topics_of_rows)
 
-    def _hashed(self, key: Spans, number: int, rows_count: int) -> Placement:
+    def _hashed(self, key: Spans, number: int, rows_count: int) -> Routing:
         """Where each row of one topic goes by its key."""
         topic, first_slot = self._known[number], int(self._first_slots[number])
         slots, counts = np.empty(rows_count, np.int32), np.zeros(len(self._slots), np.int64)
         own = counts[first_slot : first_slot + topic.partitions]
-        routing.hash_keys(key.data, key.bounds, first_slot, slots, own)
-        return Placement(frozen(slots), counts, self._slots, (topic,))
+        kernels.hash_keys(key.data, key.bounds, first_slot, slots, own)
+        return Routing(frozen(slots), counts, self._slots, (topic,))
 
     def partition_one(
         self, topic_name: str, key: bytes | None, size_in_bytes: int, partition: int | None = None
@@ -203,13 +203,13 @@ class Partitioner:
                 self._weigh_locked([number], 0)
                 first = int(self._first_slots[number])
                 weights = self._weights[first : first + topic.partitions]
-                state = state * routing.RANDOM_FACTOR % routing.RANDOM_MODULUS
+                state = state * kernels.RANDOM_FACTOR % kernels.RANDOM_MODULUS
                 if total := int(weights[-1]):
                     partition = int(np.searchsorted(weights, state % total, side="right"))
                 else:
                     partition = state % topic.partitions
                 given = 0
-            given += size_in_bytes + routing.STICKY_OVERHEAD
+            given += size_in_bytes + kernels.STICKY_OVERHEAD
             self._sticky[number] = partition, given, state
         return topic, partition
 
@@ -253,7 +253,7 @@ class Partitioner:
     def _add_locked(self, topic: Topic) -> int:
         number = self._count
         first = int(self._first_slots[number])
-        state = int(self._random.integers(1, routing.RANDOM_MODULUS))
+        state = int(self._random.integers(1, kernels.RANDOM_MODULUS))
         sticky = np.array([[state % topic.partitions, 0, state]], np.int64)
         # All are cut to what is numbered: an interrupt may have left more of one than of another.
         self._known[number:] = [topic]
@@ -389,13 +389,13 @@ def _size_in_bytes(columns: Columns) -> int:
     """At least what the sticky partitions are charged for these rows."""
     spans = (columns.key, columns.value, columns.headers)
     total = sum(int(s.bounds[-1]) - int(s.bounds[0]) for s in spans if len(s.bounds))
-    return total + columns.rows_count * routing.STICKY_OVERHEAD
+    return total + columns.rows_count * kernels.STICKY_OVERHEAD
 
 
 def _hash(key: bytes) -> int:
     hashes = np.empty(1, np.int32)
     data = np.frombuffer(key, np.uint8) if key else EMPTY_U8
-    routing.hash_keys(data, _bounds(len(key)), 0, hashes, _NO_COUNTS)
+    kernels.hash_keys(data, _bounds(len(key)), 0, hashes, _NO_COUNTS)
     return int(hashes[0])
 
 

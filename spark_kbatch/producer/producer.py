@@ -37,7 +37,6 @@ from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import ensure_codec_exists
 from spark_kbatch.producer.accumulator import AccumulatorConfig, RecordAccumulator
 from spark_kbatch.producer.batch import ProducerBatch
-from spark_kbatch.producer.buffer_pool import BufferPool
 from spark_kbatch.producer.futures import (
     ArrowCallback,
     ArrowFuture,
@@ -48,7 +47,8 @@ from spark_kbatch.producer.futures import (
 )
 from spark_kbatch.producer.idempotence import Sequences
 from spark_kbatch.producer.known_topics import KnownTopics
-from spark_kbatch.producer.partitioner import Partitioner, Placement, load_partitioner
+from spark_kbatch.producer.memory import BufferPool
+from spark_kbatch.producer.partitioner import Partitioner, Routing, load_partitioner
 from spark_kbatch.producer.sender import Sender, SenderConfig, Transport
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX
@@ -63,7 +63,7 @@ class _Rows(NamedTuple):
     """Rows that may be added: every one of them is a record that its topic takes."""
 
     columns: Columns
-    placement: Placement
+    routing: Routing
 
 
 class Producer:
@@ -365,16 +365,16 @@ class Producer:
                 ) from None
             halves = batch.slice(0, half), batch.slice(half)
             return [one for part in halves for one in self._checked(part, topic)]
-        placement = self._partitioner.partition(
+        routing = self._partitioner.partition(
             columns,
             arrays.get("topic") if topic is None else topic,
             arrays.get("partition"),
             arrays.get("key"),
         )
-        _ensure_times_accepted(columns.timestamps, placement, now_ms)
+        _ensure_times_accepted(columns.timestamps, routing, now_ms)
         if len(columns.headers.bounds):
-            _ensure_rows_fit(columns.headers.bounds, placement)
-        return [_Rows(columns, placement)]
+            _ensure_rows_fit(columns.headers.bounds, routing)
+        return [_Rows(columns, routing)]
 
     def _append(self, rows: _Rows, first_row: int, future: ArrowFuture | None) -> None:
         def on_appended(to: ProducerBatch, first: int, taken: Array) -> None:
@@ -383,7 +383,7 @@ class Producer:
             to.add_callback(first, len(taken), future.count_down)
 
         told = None if future is None else on_appended
-        self._accumulator.append(rows.columns, rows.placement, self._monotonic_ms(), told)
+        self._accumulator.append(rows.columns, rows.routing, self._monotonic_ms(), told)
 
     def _wait_for_memory(self, size: int) -> int:
         return self.pool.allocate(size, self._config.max_block_ms)
@@ -420,22 +420,20 @@ class Producer:
             )
 
 
-def _ensure_times_accepted(timestamps: Array, placement: Placement, now_ms: int) -> None:
+def _ensure_times_accepted(timestamps: Array, routing: Routing, now_ms: int) -> None:
     """Check every row's time against its topic's limits."""
-    for topic in placement.topics:
+    for topic in routing.topics:
         if topic.config.limits_times:
-            times = timestamps[_is_of(topic, placement) & (timestamps >= 0)]
+            times = timestamps[_is_of(topic, routing) & (timestamps >= 0)]
             for timestamp in (times.min(), times.max()) if len(times) else ():
                 topic.config.ensure_time_accepted(topic.name, int(timestamp), now_ms)
 
 
-def _is_of(topic: Topic, placement: Placement) -> Array:
+def _is_of(topic: Topic, routing: Routing) -> Array:
     """bool[n], whether each row is of the topic."""
     # By name: an object of the same topic may have taken its place meanwhile.
-    is_its = [
-        other.name == topic.name for other, _ in placement.partitions[: len(placement.counts)]
-    ]
-    found: Array = np.array(is_its, np.bool_)[placement.slots]
+    is_its = [other.name == topic.name for other, _ in routing.partitions[: len(routing.counts)]]
+    found: Array = np.array(is_its, np.bool_)[routing.slots]
     return found
 
 
@@ -448,13 +446,13 @@ def _ensure_headers_exist(topic: Topic) -> None:
         )
 
 
-def _ensure_rows_fit(headers_bounds: Array, placement: Placement) -> None:
+def _ensure_rows_fit(headers_bounds: Array, routing: Routing) -> None:
     """Check that no row with headers goes to a topic whose format has none."""
-    for topic in placement.topics:
+    for topic in routing.topics:
         if topic.config.message_magic < MAGIC:
             # A row without any has the one byte of their count.
             has_headers = np.diff(headers_bounds) > 1
-            if has_headers[_is_of(topic, placement)].any():
+            if has_headers[_is_of(topic, routing)].any():
                 _ensure_headers_exist(topic)
 
 

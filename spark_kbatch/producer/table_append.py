@@ -12,16 +12,16 @@ Source: Kafka clients/producer/internals/RecordAccumulator.java, append, for one
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_kbatch.kernels import routing
+from spark_kbatch.kernels import routing as kernels
 from spark_kbatch.kernels.records import INDEX, SLOT
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.producer.batch import ProducerBatch
-from spark_kbatch.producer.batch_memory import BatchMemory
-from spark_kbatch.producer.partition_queue import PartitionQueue
-from spark_kbatch.producer.partitioner import Placement
+from spark_kbatch.producer.memory import BatchMemory
+from spark_kbatch.producer.partitioner import Routing
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import (
     NOT_TOLD,
@@ -32,6 +32,9 @@ from spark_kbatch.record.builder import (
 )
 from spark_kbatch.record.columns import Array, Columns
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
+
+if TYPE_CHECKING:
+    from spark_kbatch.producer.accumulator import PartitionQueue
 
 # No more is written at once, roughly, so that full batches are still in the cache when they are closed.
 _BYTES_AT_ONCE = 1024 * 1024
@@ -46,7 +49,7 @@ class TableAppend:
     def __init__(
         self,
         columns: Columns,
-        placement: Placement,
+        routing: Routing,
         queues: Mapping[int, PartitionQueue],
         memory: BatchMemory,
         on_appended: OnAppended | None,
@@ -57,11 +60,11 @@ class TableAppend:
             queues: of each slot that rows have.
             on_appended: told every batch that takes rows.
         """
-        self._columns, self._placement, self._queues = columns, placement, queues
+        self._columns, self._routing, self._queues = columns, routing, queues
         self._memory, self._on_appended = memory, on_appended
         # Batches of several topics differ in size: then a queue's next one is made when it is needed.
-        self._only_topic = placement.topics[0] if len(placement.topics) == 1 else None
-        self._counts = placement.counts.tolist()
+        self._only_topic = routing.topics[0] if len(routing.topics) == 1 else None
+        self._counts = routing.counts.tolist()
         self._row_size = arrow.mean_row_size(columns)
         self._next_row = 0
         # Builders that no row is in, and their slots, SPARE_SLOT for spare ones. Between two calls of
@@ -78,9 +81,9 @@ class TableAppend:
 
     def wait_for_room(self) -> None:
         """Have memory for the next row, at least; `BatchMemory.builder` says what it raises."""
-        slot = int(self._placement.slots[self._next_row])
+        slot = int(self._routing.slots[self._next_row])
         size = size_upper_bound(self._columns, self._next_row)
-        topic = self._placement.partitions[slot][0]
+        topic = self._routing.partitions[slot][0]
         self._large = self._large_rows(size) if size > self._memory.write_limit(topic) else None
         builder = self._memory.builder(topic, size)
         self._unused.append((slot, builder))
@@ -123,7 +126,7 @@ class TableAppend:
         now_current = np.array(current, np.int64)
         first_row = self._next_row
         self._next_row = self._memory.write(
-            self._columns, first_row, self._placement.slots, now_current, spares, batch_of
+            self._columns, first_row, self._routing.slots, now_current, spares, batch_of
         )
         made = self._queue_builders(now_ms)
         if is_told:
@@ -145,7 +148,7 @@ class TableAppend:
             for slot, queue in self._queues.items()
             if (batches := queue.batches)
             and batches[-1].builder.takes_more
-            and batches[-1].topic.topic_id == self._placement.partitions[slot][0].topic_id
+            and batches[-1].topic.topic_id == self._routing.partitions[slot][0].topic_id
         }
         if self._unused and (batch := last.get(self._unused[0][0])) is not None:
             # It had no room; somebody else may have added one that has.
@@ -172,7 +175,7 @@ class TableAppend:
             if len(self._unused) == at_most:
                 break
             if slot not in last and slot not in waited_for:
-                builder = self._memory.try_builder(self._placement.partitions[slot][0], size)
+                builder = self._memory.try_builder(self._routing.partitions[slot][0], size)
                 if builder is None:
                     break
                 self._unused.append((slot, builder))
@@ -206,7 +209,7 @@ class TableAppend:
             batch = None
             if builder.records_count:
                 slot = builder.state[SLOT]
-                topic, topic_partition = self._placement.partitions[slot]
+                topic, topic_partition = self._routing.partitions[slot]
                 batch = ProducerBatch(topic, topic_partition, builder, now_ms, is_pooled=True)
                 self._queues[slot].batches.append(batch)
             else:
@@ -230,7 +233,7 @@ class TableAppend:
         assert self._on_appended is not None
         bounds = np.zeros(len(batches) + 1, np.int64)
         rows = np.empty(self._next_row - first_row, np.int32)
-        routing.group_rows(arrow.frozen(batch_of[first_row : self._next_row]), bounds, rows)
+        kernels.group_rows(arrow.frozen(batch_of[first_row : self._next_row]), bounds, rows)
         rows += np.int32(first_row)
         for index, batch in enumerate(batches):
             taken = rows[bounds[index] : bounds[index + 1]]

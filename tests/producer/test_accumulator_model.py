@@ -42,6 +42,7 @@ from tests.support.accumulators import (
     an_accumulator,
     append,
     append_singly,
+    bytes_in_use,
     partitions_of,
     values,
     values_of,
@@ -272,7 +273,7 @@ class AccumulatorAgainstModel(RuleBasedStateMachine):
             self.stop_waiting()
         self.accumulator.abort_incomplete(ProducerClosedError("the end"))
         assert all(batch.is_done for batch, _ in self.drained)
-        assert self.pool.in_use == 0
+        assert bytes_in_use(self.pool) == 0
         self.threads.shutdown()
 
 

@@ -21,13 +21,14 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.producer.accumulator import AccumulatorConfig, RecordAccumulator
 from spark_kbatch.producer.batch import NO_OFFSET, ProducerBatch, ProduceResult
-from spark_kbatch.producer.buffer_pool import BufferPool
 from spark_kbatch.producer.futures import ArrowFuture, RecordFuture, RecordMetadata
-from spark_kbatch.producer.partitioner import Placement
+from spark_kbatch.producer.memory import BufferPool
+from spark_kbatch.producer.partitioner import Routing
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RecordBatchBuilder
 from spark_kbatch.record.columns import Columns
 from tests.support import builders, reference, strategies
+from tests.support.accumulators import bytes_in_use
 from tests.support.reference import CODECS, HEADER_SIZE, Record
 
 TOPIC = Topic("events", "id", 3, TopicConfig())
@@ -508,7 +509,7 @@ def append(accumulator: RecordAccumulator, rows: pa.RecordBatch) -> None:
     slots = arrow.frozen(np.zeros(rows.num_rows, np.int32))
     places = [(TOPIC, TopicPartition(TOPIC.name, PARTITION))]
     accumulator.append(
-        columns_of(rows), Placement(slots, np.array([rows.num_rows]), places, [places[0][0]]), 0
+        columns_of(rows), Routing(slots, np.array([rows.num_rows]), places, [places[0][0]]), 0
     )
 
 
@@ -537,7 +538,7 @@ def test_a_flush_waits_for_the_children_of_what_it_waits_for(threads: ThreadPool
         child.done(0)
         accumulator.complete(child)
     waiting.result(timeout=30)
-    assert accumulator._pool.in_use == 0
+    assert bytes_in_use(accumulator._pool) == 0
 
 
 def test_a_flush_that_begins_after_a_split_waits_for_the_children() -> None:
@@ -576,4 +577,4 @@ def test_an_abort_ends_children_too() -> None:
     accumulator.drain(0, 10_000)
     accumulator.abort_incomplete(CLOSED)
     assert [future.exception(0) for future in futures] == [CLOSED] * 3
-    assert accumulator._pool.in_use == 0
+    assert bytes_in_use(accumulator._pool) == 0

@@ -19,8 +19,8 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.producer import accumulator as module
 from spark_kbatch.producer.accumulator import RecordAccumulator
 from spark_kbatch.producer.batch import ProduceResult
-from spark_kbatch.producer.buffer_pool import BufferPool
-from spark_kbatch.producer.partitioner import Placement
+from spark_kbatch.producer.memory import BufferPool
+from spark_kbatch.producer.partitioner import Routing
 from spark_kbatch.producer.sender import Sender, SenderConfig
 from spark_kbatch.record import columns as arrow
 from tests.support.accumulators import (
@@ -89,8 +89,8 @@ def append_to_all(accumulator: RecordAccumulator) -> None:
     )
     slots = arrow.frozen(np.arange(rows, dtype=np.int32) % PARTITIONS)
     counts = np.bincount(slots)
-    placement = Placement(slots, counts, [(TOPIC, tp) for tp in TOPIC_PARTITIONS], [TOPIC])
-    accumulator.append(columns, placement, 0)
+    routing = Routing(slots, counts, [(TOPIC, tp) for tp in TOPIC_PARTITIONS], [TOPIC])
+    accumulator.append(columns, routing, 0)
 
 
 APPENDS = {

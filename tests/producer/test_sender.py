@@ -37,12 +37,13 @@ from spark_kbatch.options.producer import parse_producer_options
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.producer import batch, idempotence
 from spark_kbatch.producer.accumulator import RecordAccumulator
-from spark_kbatch.producer.buffer_pool import BufferPool
 from spark_kbatch.producer.futures import FailedFuture, RecordFuture
+from spark_kbatch.producer.memory import BufferPool
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceRequest, Transport
 from spark_kbatch.record import compression
 from tests.support import builders, reference
+from tests.support.accumulators import bytes_in_use
 from tests.support.faults import run_child
 from tests.support.faulty_transport import (
     FINAL,
@@ -330,7 +331,7 @@ def test_a_batch_that_cannot_be_split_fails_with_the_reason_and_others_go_on(
         futures = send(producer, b"later")
         producer.flush(10)
         assert [other.result(0).offset, *offsets(futures)] == [0, 0]
-        assert producer.pool.in_use == 0
+        assert bytes_in_use(producer.pool) == 0
 
 
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
@@ -352,7 +353,7 @@ def test_a_batch_that_cannot_be_closed_fails_with_the_reason_and_others_go_on(
         futures = send(producer, b"later")
         producer.flush(10)
         assert offsets(futures) == [0]
-        assert producer.pool.in_use == 0
+        assert bytes_in_use(producer.pool) == 0
 
 
 def test_batches_behind_one_that_is_refused_are_delivered(cluster: spark_kbatch.Cluster) -> None:
@@ -466,7 +467,7 @@ def test_without_acks_a_future_knows_no_offset(cluster: spark_kbatch.Cluster) ->
     with producing(cluster, transport, acks=0) as producer:
         assert offsets(send(producer, *numbered(4))) == [-1] * 4
         producer.close(10)
-        assert producer.pool.in_use == 0
+        assert bytes_in_use(producer.pool) == 0
     assert values(cluster) == [b"0000", b"0002", b"0003"]
 
 
@@ -585,7 +586,7 @@ def test_nothing_lies_where_a_request_is_read_that_nobody_waits_for(
             assert late.is_unchanged
         late.deliver()
         producer.close(10)
-        assert producer.pool.in_use == 0
+        assert bytes_in_use(producer.pool) == 0
     assert values(cluster) == [b"late", *numbered(20)]
 
 

@@ -17,8 +17,8 @@ from spark_kbatch.producer.accumulator import (
     RecordAccumulator,
 )
 from spark_kbatch.producer.batch import ProducerBatch
-from spark_kbatch.producer.buffer_pool import BufferPool
-from spark_kbatch.producer.partitioner import Placement
+from spark_kbatch.producer.memory import BufferPool
+from spark_kbatch.producer.partitioner import Routing
 from spark_kbatch.record import codec
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX
@@ -36,6 +36,14 @@ DELIVERY_MS = 1_000
 LONG_MS = 60_000
 TOPIC = Topic("events", "id", PARTITIONS, TopicConfig())
 TOPIC_PARTITIONS = [TopicPartition(TOPIC.name, partition) for partition in range(PARTITIONS)]
+
+
+def bytes_in_use(pool: BufferPool) -> int:
+    """Count the bytes of the pool's buffers that are allocated, after checking its own count."""
+    buffers_count = len(pool.memory) // pool.poolable_size
+    free_count = pool._states[:buffers_count].count(0)
+    assert pool._free_count == free_count
+    return (buffers_count - free_count) * pool.poolable_size
 
 
 def an_accumulator(
@@ -89,10 +97,8 @@ def append(
         headers=None,
     )
     slots = arrow.frozen(np.zeros(len(rows), np.int32))
-    placement = Placement(
-        slots, np.array([len(rows)]), [(TOPIC, TOPIC_PARTITIONS[partition])], [TOPIC]
-    )
-    accumulator.append(columns, placement, now_ms, on_appended)
+    routing = Routing(slots, np.array([len(rows)]), [(TOPIC, TOPIC_PARTITIONS[partition])], [TOPIC])
+    accumulator.append(columns, routing, now_ms, on_appended)
 
 
 def append_record(

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from spark_kbatch.errors import BufferExhaustedError, ProducerClosedError, RecordTooLargeError
-from spark_kbatch.producer.buffer_pool import BufferPool
+from spark_kbatch.producer.memory import BufferPool
+from tests.support.accumulators import bytes_in_use
 
 BUFFER = 100
 LONG_MS = 60_000
@@ -35,11 +36,10 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def ensure_whole(pool: BufferPool) -> None:
-    """All memory is there, in one piece, and nobody waits."""
-    assert (pool.in_use, pool.available, pool.queued) == (0, len(pool.memory), 0)
+    """All memory is free, in one piece, and no one waits."""
+    assert (bytes_in_use(pool), pool.queued) == (0, 0)
     assert pool.try_allocate(len(pool.memory)) == 0
     pool.deallocate(0, len(pool.memory))
-    assert pool.peak_in_use <= pool.total_memory
 
 
 @pytest.fixture
@@ -71,7 +71,6 @@ class PoolAgainstModel(RuleBasedStateMachine):
         self.owners: list[int | None] = [None] * self.buffers
         self.held: dict[int, int] = {}  # where -> bytes
         self.queue: list[tuple[int, Future[int]]] = []
-        self.peak = 0
 
     def take(self, size: int) -> int | None:
         """Where the model finds the lowest free run."""
@@ -80,7 +79,6 @@ class PoolAgainstModel(RuleBasedStateMachine):
             if self.owners[first : first + count] == [None] * count:
                 self.owners[first : first + count] = [first] * count
                 self.held[first * BUFFER] = size
-                self.peak = max(self.peak, self.buffers - self.owners.count(None))
                 return first * BUFFER
         return None
 
@@ -137,9 +135,7 @@ class PoolAgainstModel(RuleBasedStateMachine):
     @invariant()
     def numbers_agree(self) -> None:
         free = self.owners.count(None) * BUFFER
-        assert self.pool.available == free
-        assert self.pool.in_use == self.buffers * BUFFER - free
-        assert self.pool.peak_in_use == self.peak * BUFFER
+        assert bytes_in_use(self.pool) == self.buffers * BUFFER - free
         assert self.pool.queued == len(self.queue)
 
     def teardown(self) -> None:
@@ -148,7 +144,7 @@ class PoolAgainstModel(RuleBasedStateMachine):
             assert isinstance(future.exception(timeout=30), ProducerClosedError)
         for start, size in self.held.items():
             self.pool.deallocate(start, size)
-        assert (self.pool.in_use, self.pool.queued) == (0, 0)
+        assert (bytes_in_use(self.pool), self.pool.queued) == (0, 0)
         self.threads.shutdown()
 
 
@@ -183,7 +179,7 @@ def test_who_waits_is_served_in_order_and_a_large_request_does_not_starve(
     assert pool.try_allocate(BUFFER) is None
     with pytest.raises(BufferExhaustedError):
         pool.allocate(BUFFER, 0)
-    assert pool.available == BUFFER
+    assert bytes_in_use(pool) == 3 * BUFFER
     # Two of three buffers side by side, then the third.
     pool.deallocate(2 * BUFFER, BUFFER)
     assert not large.done()
@@ -214,7 +210,6 @@ def test_threads_that_want_more_than_there_is_all_get_their_turns(
             if rng.random() < 0.3:
                 time.sleep(0)
             assert (mine == number).all()
-            assert pool.in_use <= pool.total_memory
             pool.deallocate(start, size)
 
     futures = [threads.submit(work, number) for number in range(8)]
@@ -222,7 +217,6 @@ def test_threads_that_want_more_than_there_is_all_get_their_turns(
     assert len(done) == 8
     for future in futures:
         future.result()
-    assert pool.peak_in_use == pool.total_memory
     ensure_whole(pool)
 
 
@@ -266,7 +260,7 @@ def test_close_wakes_all_who_wait_and_refuses_who_comes_later(
     with pytest.raises(ProducerClosedError):
         pool.try_allocate(BUFFER)
     pool.deallocate(0, BUFFER)
-    assert (pool.in_use, pool.queued) == (0, 0)
+    assert (bytes_in_use(pool), pool.queued) == (0, 0)
 
 
 def test_the_next_pool_has_the_memory_of_one_that_ended_once_nobody_uses_it() -> None:
@@ -327,7 +321,7 @@ def test_an_error_before_memory_is_handed_over_gives_the_turn_to_the_next(
         until(lambda: pool.queued == 2)
         if served:
             pool.deallocate(0, 2 * BUFFER)
-            assert pool.in_use == 2 * BUFFER
+            assert bytes_in_use(pool) == 2 * BUFFER
         raise KeyboardInterrupt
 
     pool = a_pool(2, on_wait=fail)
