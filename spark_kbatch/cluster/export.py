@@ -54,7 +54,7 @@ from spark_kbatch.log.checkpoints import (
     write_partition_metadata,
 )
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.segment import SegmentIndexer, segment_paths
+from spark_kbatch.log.segment import SegmentIndexer, segment_at
 from spark_kbatch.log.state import STATE_FILE, LogState
 from spark_kbatch.model import ReadRange, TopicPartition
 from spark_kbatch.record.header import (
@@ -283,9 +283,9 @@ class _Segment:
         self, files: Files, directory: Path, base_offset: int, interval_bytes: int
     ) -> None:
         self.base_offset, self.size_in_bytes = base_offset, 0
-        self._files, self._paths = files, segment_paths(directory, base_offset)
+        self._files, self._segment = files, segment_at(directory, base_offset)
         self._indexer = SegmentIndexer(base_offset, interval_bytes=interval_bytes)
-        for path in self._paths:
+        for path in self._segment.paths:
             files.write(path, 0, b"")
 
     def append(self, read: LogRead, end_offset: int) -> int:
@@ -307,16 +307,16 @@ class _Segment:
             else:
                 self._indexer.add_messages(data, header, self.size_in_bytes + position)
             size, next_offset = position + header.size_in_bytes, header.next_offset
-        self._files.write(self._paths.log, self.size_in_bytes, read.data[:size])
+        self._files.write(self._segment.log, self.size_in_bytes, read.data[:size])
         self.size_in_bytes += size
         return next_offset
 
     def finish(self) -> None:
         """Write the indexes; all of the segment is on disk then."""
         self._indexer.add_time_entry()
-        self._files.write(self._paths.offset_index, 0, self._indexer.index)
-        self._files.write(self._paths.time_index, 0, self._indexer.time_index)
-        self._files.flush(self._paths)
+        self._files.write(self._segment.offset_index, 0, self._indexer.index)
+        self._files.write(self._segment.time_index, 0, self._indexer.time_index)
+        self._files.flush(self._segment.paths)
 
 
 def _base_offset(read: LogRead) -> int:

@@ -42,7 +42,7 @@ from spark_kbatch.log.segment import (
     SegmentIndexer,
     last_indexed_timestamp,
     make_files,
-    segment_paths,
+    segment_at,
 )
 from spark_kbatch.log.state import LogState, boot_id
 from spark_kbatch.model import LONG_MAX, AppendOrigin, AppendResult
@@ -92,7 +92,7 @@ class LogAppender:
         self._now_ms, self._as_follower = now_ms, as_follower
         self._stamps = log.config.is_log_append_time and not as_follower
         self._segment_time: int | None = None  # see `_time_of_segment`
-        self._paths = segment_paths(log.directory, state.segment_base_offset)
+        self._segment = segment_at(log.directory, state.segment_base_offset)
         self._size = state.segment_size
         self._index_size, self._time_index_size = state.index_size, state.time_index_size
         self._indexer = SegmentIndexer(
@@ -224,9 +224,9 @@ class LogAppender:
                 "size of a staged file", path=str(source), position=0, expected=size, found=position
             )
         # Not over the empty file: to replace one makes some file systems write the data out at once.
-        self._files.remove(self._paths.log)
-        self._files.rename(source, self._paths.log)
-        self._touched[self._paths.log] = None
+        self._files.remove(self._segment.log)
+        self._files.rename(source, self._segment.log)
+        self._touched[self._segment.log] = None
         self._made_files = True
         self._size = size
 
@@ -345,10 +345,10 @@ class LogAppender:
     def _time_of_segment(self) -> int:
         """The largest time in the active segment's first batch; -1 where its records have none."""
         if self._segment_time is None:
-            head = self._files.read(self._paths.log, 0, RECORD_BATCH_OVERHEAD)
+            head = self._files.read(self._segment.log, 0, RECORD_BATCH_OVERHEAD)
             if len(head) < RECORD_BATCH_OVERHEAD:
                 raise CorruptRecordError(
-                    "batch is cut off", path=str(self._paths.log), position=0,
+                    "batch is cut off", path=str(self._segment.log), position=0,
                     expected=f"{RECORD_BATCH_OVERHEAD} bytes or more", found=len(head),
                 )  # fmt: skip
             self._segment_time = unpack(head).max_timestamp
@@ -360,7 +360,7 @@ class LogAppender:
         The time index is made with the segment and not written before a record has a time.
         """
         try:
-            return self._files.modified_ms(self._paths.time_index)
+            return self._files.modified_ms(self._segment.time_index)
         except FileNotFoundError:
             return self._now_ms
 
@@ -371,13 +371,13 @@ class LogAppender:
         state names. Nothing has been added to them so far.
         """
         began, log = self._began, self._log
-        paths = segment_paths(log.directory, began.segment_base_offset)
-        found = last_indexed_timestamp(self._files, paths, began.time_index_size)
-        (index_size,) = self._files.sizes(log.directory, (paths.offset_index.name,))
+        segment = segment_at(log.directory, began.segment_base_offset)
+        found = last_indexed_timestamp(self._files, segment, began.time_index_size)
+        (index_size,) = self._files.sizes(log.directory, (segment.offset_index.name,))
         if found is None or index_size < began.index_size:
             began = recovery.with_indexes_of_active(log, began)
             self._index_size, self._time_index_size = began.index_size, began.time_index_size
-            found = last_indexed_timestamp(self._files, paths, began.time_index_size)
+            found = last_indexed_timestamp(self._files, segment, began.time_index_size)
         return -1 if found is None else found
 
     def _is_one_segment(self, size: int) -> bool:
@@ -397,11 +397,11 @@ class LogAppender:
         self._indexer = SegmentIndexer(
             self.next_offset, interval_bytes=self._log.config.index_interval_bytes
         )
-        self._paths = segment_paths(self._log.directory, self.next_offset)
+        self._segment = segment_at(self._log.directory, self.next_offset)
         self._size = self._index_size = self._time_index_size = 0
         self._segment_time = None
-        make_files(self._files, self._paths)
-        self._touched.update(dict.fromkeys(self._paths))
+        make_files(self._files, self._segment)
+        self._touched.update(dict.fromkeys(self._segment.paths))
         self._made_files = True
 
     def _write_log(self, *parts: Buffer) -> None:
@@ -410,25 +410,25 @@ class LogAppender:
             return
         # A crash between an adoption's two steps leaves a segment without its file: made here.
         self._made_files |= self._size == 0
-        with self._files.made(self._paths.log) as descriptor:
+        with self._files.made(self._segment.log) as descriptor:
             position = self._size
             for part in parts:
                 self._files.write_at(descriptor, position, part)
                 position += len(part)
-        self._touched[self._paths.log] = None
+        self._touched[self._segment.log] = None
         self._size += size
 
     def _write_indexes(self) -> None:
         indexer = self._indexer
         if indexer.index:
-            self._files.write(self._paths.offset_index, self._index_size, indexer.index)
+            self._files.write(self._segment.offset_index, self._index_size, indexer.index)
             self._index_size += len(indexer.index)
-            self._touched[self._paths.offset_index] = None
+            self._touched[self._segment.offset_index] = None
             indexer.index = bytearray()
         if indexer.time_index:
-            self._files.write(self._paths.time_index, self._time_index_size, indexer.time_index)
+            self._files.write(self._segment.time_index, self._time_index_size, indexer.time_index)
             self._time_index_size += len(indexer.time_index)
-            self._touched[self._paths.time_index] = None
+            self._touched[self._segment.time_index] = None
             indexer.time_index = bytearray()
 
     def _flush(self) -> None:
@@ -438,7 +438,7 @@ class LogAppender:
             bases = self._log.segments(earlier)
             first = max(bisect.bisect_right(bases, earlier.recovery_point) - 1, 0)
             for base in bases[first:]:
-                paths.update(dict.fromkeys(segment_paths(self._log.directory, base)))
+                paths.update(dict.fromkeys(segment_at(self._log.directory, base).paths))
         paths.update(self._touched)
         self._files.flush(path for path in paths if self._files.exists(path))
         if self._made_files or earlier is not None:

@@ -11,11 +11,10 @@ import logging
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.files import Files
-from spark_kbatch.log.segment import SegmentPaths, candidates
+from spark_kbatch.log.segment import SegmentView, candidates
 from spark_kbatch.log.segment_scan import valid_batch_at
 from spark_kbatch.record import header
 from spark_kbatch.record.header import (
@@ -28,17 +27,6 @@ from spark_kbatch.record.header import (
 logger = logging.getLogger(__name__)
 
 WALKED_BYTES = 16 * 1024  # at once: many small batches, or a large one whose records are skipped
-
-
-class SegmentView(NamedTuple):
-    """As much of one segment as counts. `index_size` and `time_index_size` None: all of the file."""
-
-    paths: SegmentPaths
-    base_offset: int
-    next_offset: int  # exclusive end of its offsets
-    size_in_bytes: int
-    index_size: int | None = None
-    time_index_size: int | None = None
 
 
 def header_at(
@@ -98,26 +86,26 @@ def walk_batch_headers(
 
 
 def indexed_batch(
-    files: Files, descriptor: int, segment: SegmentView, offset: int
+    files: Files, descriptor: int, view: SegmentView, offset: int
 ) -> tuple[int, BatchHeader]:
     """A batch from which one comes to `offset` by walking, and its position: the last indexed one.
 
     Raises:
         As `header_at`, of the segment's first batch.
     """
-    paths, base_offset, _, end_position, index_size, _ = segment
-    for known, position in candidates(files, paths, base_offset, offset, index_size):
+    path, end_position = view.log, view.size_in_bytes
+    for known, position in candidates(files, view.segment, offset, view.index_size):
         if position == 0:
             break
-        found = _batch_if_any(files, descriptor, paths.log, position, end_position)
+        found = _batch_if_any(files, descriptor, path, position, end_position)
         if found is not None and found.last_offset == known:
             return position, found
         # A broker's entry names the last offset of all that was appended at once.
         if found is not None and found.base_offset <= known:
             if valid_batch_at(files, descriptor, position, end_position) is not None:
                 return position, found
-        _warn(paths.offset_index, known, position)
-    return 0, header_at(files, descriptor, paths.log, 0, end_position)
+        _warn(view.segment.offset_index, known, position)
+    return 0, header_at(files, descriptor, path, 0, end_position)
 
 
 def _batch_if_any(

@@ -35,11 +35,16 @@ from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.files import Files
 from spark_kbatch.log.batch_headers import (
     WALKED_BYTES,
-    SegmentView,
     indexed_batch,
     walk_batch_headers,
 )
-from spark_kbatch.log.segment import INDEX_ENTRY, TIME_INDEX_ENTRY, IndexEntries, candidates
+from spark_kbatch.log.segment import (
+    INDEX_ENTRY,
+    TIME_INDEX_ENTRY,
+    IndexEntries,
+    SegmentView,
+    candidates,
+)
 from spark_kbatch.model import OffsetAndTimestamp
 from spark_kbatch.record.header import NO_TIMESTAMP, BatchHeader
 from spark_kbatch.record.times import times
@@ -164,7 +169,7 @@ class TimeLookup:
     def _search(
         self, view: SegmentView, timestamp_ms: int, start_offset: int
     ) -> OffsetAndTimestamp | None:
-        with self._files.opened(view.paths.log) as descriptor:
+        with self._files.opened(view.log) as descriptor:
             begin = _position_before(self._files, descriptor, view, timestamp_ms)
         for position, header, batch in self._batches(view, begin, start_offset):
             if header.max_timestamp >= timestamp_ms:
@@ -173,14 +178,14 @@ class TimeLookup:
                         if timestamp >= timestamp_ms and offset >= start_offset:
                             return OffsetAndTimestamp(offset, timestamp)
                 except CorruptRecordError as error:
-                    raise error.at(str(view.paths.log), position) from None
+                    raise error.at(str(view.log), position) from None
         return None
 
     def _batches(
         self, view: SegmentView, position: int, start_offset: int
     ) -> Iterator[tuple[int, BatchHeader, Callable[[], bytes]]]:
         """Those that end at or behind `start_offset`, and how to read each."""
-        files, path = self._files, view.paths.log
+        files, path = self._files, view.log
         with files.opened(path) as descriptor:
             if start_offset > view.base_offset:
                 indexed, _ = indexed_batch(files, descriptor, view, start_offset)
@@ -199,7 +204,7 @@ def largest_timestamp(files: Files, view: SegmentView) -> Largest:
     Raises:
         CorruptRecordError: a batch on the way does not hold.
     """
-    path = view.paths.log
+    path = view.log
     if not view.size_in_bytes:
         return _NONE
     with files.opened(path) as descriptor:
@@ -211,7 +216,7 @@ def largest_timestamp(files: Files, view: SegmentView) -> Largest:
             logger.warning(
                 "%s says that the largest time is %d, of offset %d, which the batches do not: all of "
                 "them are looked at; `kbatch repair` makes the index anew",
-                view.paths.time_index, *last,
+                view.segment.time_index, *last,
             )  # fmt: skip
         best = _NONE
         for _, header in walk_batch_headers(files, descriptor, path, 0, view.size_in_bytes):
@@ -223,7 +228,7 @@ def largest_timestamp(files: Files, view: SegmentView) -> Largest:
 def _last_entry(files: Files, view: SegmentView) -> Largest | None:
     """What `.timeindex` ends with; None where there is no such, or no whole entry."""
     try:
-        with files.opened(view.paths.time_index) as descriptor:
+        with files.opened(view.segment.time_index) as descriptor:
             entries = IndexEntries(files, descriptor, TIME_INDEX_ENTRY, view.time_index_size)
             if not entries or entries.size_in_bytes % TIME_INDEX_ENTRY.size:
                 return None
@@ -237,7 +242,7 @@ def _last_entry(files: Files, view: SegmentView) -> Largest | None:
 
 def _is_largest(files: Files, descriptor: int, view: SegmentView, last: Largest) -> bool:
     """Whether the entry is right about its batch, and no batch of the segment's end is later."""
-    path, end = view.paths.log, view.size_in_bytes
+    path, end = view.log, view.size_in_bytes
     if not view.base_offset <= last.offset < view.next_offset:
         return False
     position, header = indexed_batch(files, descriptor, view, view.next_offset - 1)
@@ -260,7 +265,7 @@ def _has_batch(files: Files, descriptor: int, view: SegmentView, wanted: Largest
 
 def _position_of(files: Files, descriptor: int, view: SegmentView, wanted: Largest) -> int | None:
     """Where the batch lies whose last offset and largest time these are."""
-    path, end = view.paths.log, view.size_in_bytes
+    path, end = view.log, view.size_in_bytes
     position, _ = indexed_batch(files, descriptor, view, wanted.offset)
     for at, header in walk_batch_headers(files, descriptor, path, position, end):
         if header.last_offset >= wanted.offset:
@@ -271,7 +276,7 @@ def _position_of(files: Files, descriptor: int, view: SegmentView, wanted: Large
 def _position_before(files: Files, descriptor: int, view: SegmentView, timestamp_ms: int) -> int:
     """A batch before which no record has this time or a later one; the segment's begin serves."""
     try:
-        with files.opened(view.paths.time_index) as index:
+        with files.opened(view.segment.time_index) as index:
             entries = IndexEntries(files, index, TIME_INDEX_ENTRY, view.time_index_size)
             at = entries.bisect(timestamp_ms) - 1
             if at < 1:
@@ -343,14 +348,14 @@ def _split(
 
 def _indexed_position(files: Files, view: SegmentView, offset: int) -> int:
     """About where an offset lies: the last indexed position up to it."""
-    _, position = next(candidates(files, view.paths, view.base_offset, offset, view.index_size))
+    _, position = next(candidates(files, view.segment, offset, view.index_size))
     return min(position, view.size_in_bytes)
 
 
 def _offset_after(files: Files, view: SegmentView, position: int) -> int:
     """The offset behind the first indexed batch at or behind `position`; else behind the segment."""
     try:
-        with files.opened(view.paths.offset_index) as descriptor:
+        with files.opened(view.segment.offset_index) as descriptor:
             entries = IndexEntries(files, descriptor, INDEX_ENTRY, view.index_size)
             at = bisect.bisect_left(
                 entries, position, key=lambda entry: entry[1] if any(entry) else _AFTER_ALL

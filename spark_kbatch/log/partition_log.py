@@ -35,7 +35,6 @@ from spark_kbatch.errors import (
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.log import recovery
 from spark_kbatch.log.batch_headers import (
-    SegmentView,
     header_at,
     indexed_batch,
     too_short,
@@ -53,11 +52,12 @@ from spark_kbatch.log.producers import saved as saved_producers
 from spark_kbatch.log.producers.manager import LogProducers
 from spark_kbatch.log.producers.replay import AbortedSearch
 from spark_kbatch.log.segment import (
-    SegmentExtent,
+    Segment,
+    SegmentView,
     base_offset_of,
     first_made_name,
     log_name,
-    segment_paths,
+    segment_at,
 )
 from spark_kbatch.log.state import (
     STATE_FILE,
@@ -139,7 +139,7 @@ class PartitionLog:
             LEADER_EPOCHS: leader_epochs([(0, 0)]),
             STATE_FILE: both_slots(empty_state()),
         }
-        for path in segment_paths(self.directory, 0):
+        for path in segment_at(self.directory, 0).paths:
             self.files.write(path, 0, b"")
         for name, data in contents.items():
             self.files.write(self.directory / name, 0, data)
@@ -239,7 +239,7 @@ class PartitionLog:
     def log_size(self, base: int) -> int:
         """Of a segment's file; 0 where it is gone, which readers may find without a lock."""
         try:
-            return self.files.size(segment_paths(self.directory, base).log)
+            return self.files.size(segment_at(self.directory, base).log)
         except FileNotFoundError:
             return 0
 
@@ -272,7 +272,7 @@ class PartitionLog:
             wanted = offset if at < 0 else state.segment_base_offset
             raise self._no_segment(wanted)
         segment = self._view(state, bases, at)
-        path, end_position = segment.paths.log, segment.size_in_bytes
+        path, end_position = segment.log, segment.size_in_bytes
         with self.files.opened(path) as descriptor:
             position, header = indexed_batch(self.files, descriptor, segment, offset)
             expected = segment.base_offset if position == 0 else None
@@ -315,21 +315,19 @@ class PartitionLog:
             log_end_offset=state.log_end_offset,
         )
 
-    def extents(self, state: LogState, offset: int = 0) -> Iterator[SegmentExtent]:
+    def extents(self, state: LogState, offset: int = 0) -> Iterator[Segment]:
         """Yield the segments from the one that holds an offset on, as far as the state shows them."""
         bases = self.segments(state)
         for base in bases[max(bisect.bisect_right(bases, offset) - 1, 0) :]:
-            path = segment_paths(self.directory, base).log
+            segment = segment_at(self.directory, base)
             active = base == state.segment_base_offset
-            size = state.segment_size if active else self.files.size(path)
-            yield SegmentExtent(base, path, size)
+            yield segment._replace(size_in_bytes=state.segment_size) if active else segment
 
     def active_view(self, state: LogState) -> SegmentView:
         """Return the active segment, as far as the state shows it."""
-        base = state.segment_base_offset
         return SegmentView(
-            segment_paths(self.directory, base), base, state.log_end_offset, state.segment_size,
-            state.index_size, state.time_index_size,
+            segment_at(self.directory, state.segment_base_offset), state.log_end_offset,
+            state.segment_size, state.index_size, state.time_index_size,
         )  # fmt: skip
 
     def _view(self, state: LogState, bases: Sequence[int], at: int) -> SegmentView:
@@ -337,8 +335,8 @@ class PartitionLog:
         base = bases[at]
         if base == state.segment_base_offset:
             return self.active_view(state)
-        paths = segment_paths(self.directory, base)
-        return SegmentView(paths, base, bases[at + 1], self.files.size(paths.log))
+        segment = segment_at(self.directory, base)
+        return SegmentView(segment, bases[at + 1], self.files.size(segment.log))
 
     def offset_for_timestamp(
         self, state: LogState, timestamp_ms: int, *, end_offset: int
@@ -471,7 +469,7 @@ class PartitionLog:
         Raises:
             CorruptRecordError: what lies there is not whole batches.
         """
-        path = segment_paths(self.directory, base).log
+        path = segment_at(self.directory, base).log
         with self.files.opened(path) as descriptor:
             yield from walk_batch_headers(
                 self.files, descriptor, path, position, end_position,
@@ -548,7 +546,7 @@ class PartitionLog:
         self, segment: SegmentView, position: int, batch: Buffer, header: BatchHeader
     ) -> KBatchError:
         """What is wrong where the last batch of a segment does not lead up to the next one."""
-        path, found, expected = segment.paths.log, header.next_offset, segment.next_offset
+        path, found, expected = segment.log, header.next_offset, segment.next_offset
         try:
             ensure_valid(batch, 0, header)
         except CorruptRecordError as error:
@@ -560,7 +558,7 @@ class PartitionLog:
             )  # fmt: skip
         return KafkaStorageError(
             f"{path} ends at offset {found}, and what follows has offset {expected}: the file was "
-            f"cut, or {segment_paths(self.directory, found).log.name} is missing"
+            f"cut, or {segment_at(self.directory, found).log.name} is missing"
         )
 
 

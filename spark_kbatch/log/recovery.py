@@ -51,7 +51,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.files import Files
-from spark_kbatch.log.batch_headers import SegmentView, indexed_batch, too_short, walk_batch_headers
+from spark_kbatch.log.batch_headers import indexed_batch, too_short, walk_batch_headers
 from spark_kbatch.log.checkpoints import LEADER_EPOCHS, read_leader_epochs, write_leader_epochs
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.producers import saved as saved_producers
@@ -60,9 +60,10 @@ from spark_kbatch.log.producers.snapshot import SUFFIX as SNAPSHOT_SUFFIX
 from spark_kbatch.log.segment import (
     RELATIVE_OFFSET_MAX,
     SegmentIndexer,
+    SegmentView,
     base_offset_of,
     log_name,
-    segment_paths,
+    segment_at,
 )
 from spark_kbatch.log.state import LogState, boot_id, read_state
 from spark_kbatch.record.header import BatchHeader, ensure_valid
@@ -189,7 +190,7 @@ def _recovered(
     if after == recorded._replace(boot_id=after.boot_id):
         return after
     views = views_from(log, after, bases, first)
-    log.files.flush(path for view in views for path in view.paths if log.files.exists(path))
+    log.files.flush(path for view in views for path in view.segment.paths if log.files.exists(path))
     log.files.flush([log.directory])
     if after.log_end_offset != recorded.log_end_offset:
         after = after._replace(recovery_point=after.log_end_offset)
@@ -230,9 +231,9 @@ def lacks_index_entries(log: PartitionLog, state: LogState) -> bool:
 def with_indexes_of_active(log: PartitionLog, state: LogState) -> LogState:
     """Make the indexes of the active segment again; the state with their sizes."""
     base, end = state.segment_base_offset, state.log_end_offset
-    paths = segment_paths(log.directory, base)
-    logger.warning("the indexes of %s are made again from the batches", paths.log)
-    return _with_indexes(log, state, SegmentView(paths, base, end, state.segment_size))
+    segment = segment_at(log.directory, base)
+    logger.warning("the indexes of %s are made again from the batches", segment.log)
+    return _with_indexes(log, state, SegmentView(segment, end, state.segment_size))
 
 
 def _may_have_lost(log: PartitionLog, state: LogState, first_unflushed: int) -> bool:
@@ -241,7 +242,7 @@ def _may_have_lost(log: PartitionLog, state: LogState, first_unflushed: int) -> 
     Raises:
         KafkaStorageError: flushed ones are.
     """
-    path = segment_paths(log.directory, state.segment_base_offset).log
+    path = segment_at(log.directory, state.segment_base_offset).log
     size = log.files.size(path) if log.files.exists(path) else 0
     all_flushed = first_unflushed >= state.log_end_offset
     if size < state.segment_size and all_flushed:
@@ -261,11 +262,11 @@ def _with_indexes(log: PartitionLog, state: LogState, view: SegmentView) -> LogS
     try:
         index(log.files, view, made, rolled=not active)
     except CorruptRecordError as error:
-        logger.warning("the indexes of %s end before a damaged batch: %s", view.paths.log, error)
+        logger.warning("the indexes of %s end before a damaged batch: %s", view.log, error)
         is_whole = False
     for path, content in (
-        (view.paths.offset_index, bytes(made.index)),
-        (view.paths.time_index, bytes(made.time_index)),
+        (view.segment.offset_index, bytes(made.index)),
+        (view.segment.time_index, bytes(made.time_index)),
     ):
         if not log.files.exists(path) or log.files.read(path) != content:
             log.files.replace(path, content)
@@ -295,14 +296,14 @@ def first_damage(
         KafkaStorageError: the log ends before `from_offset`.
     """
     if not views or views[0].base_offset > from_offset:
-        path = segment_paths(directory, from_offset).log
+        path = segment_at(directory, from_offset).log
         error = KafkaStorageError(f"no segment holds offset {from_offset}: {path} is missing")
         if from_offset > state.log_start_offset:
             raise error
         return Damage(from_offset, 0, from_offset, error)
     expected = from_offset
     for view in views:
-        path = view.paths.log
+        path = view.log
         size = min(view.size_in_bytes, files.size(path))
         with files.opened(path) as descriptor:
             position = 0
@@ -333,7 +334,7 @@ def _position_of(
     files: Files, descriptor: int, view: SegmentView, offset: int, size: int
 ) -> tuple[int, int]:
     """Where the first batch lies that ends behind `offset`, and its base offset; or the end."""
-    path = view.paths.log
+    path = view.log
     try:
         if offset == view.base_offset:
             return 0, offset
@@ -394,7 +395,7 @@ def index(files: Files, view: SegmentView, indexer: SegmentIndexer, *, rolled: b
         CorruptRecordError: a batch cannot be followed, or has an offset that no entry can say; the
             batches before it were added.
     """
-    path, base = view.paths.log, view.base_offset
+    path, base = view.log, view.base_offset
     if view.size_in_bytes:
         with files.opened(path) as descriptor:
             for position, header in walk_batch_headers(
@@ -432,7 +433,7 @@ def epochs_of(
     runs: list[tuple[Path, int, int]] = []  # batches with one epoch that follow each other
     counts: list[int] = []
     for view in views:
-        path, size = view.paths.log, view.size_in_bytes
+        path, size = view.log, view.size_in_bytes
         try:
             with files.opened(path) as descriptor:
                 for _, header in walk_batch_headers(files, descriptor, path, 0, size):
@@ -477,7 +478,7 @@ def lowered(log: PartitionLog, state: LogState, base: int, position: int, offset
     """The state of a log that ends at `offset`, at that position of the segment with that base."""
     if offset < state.log_start_offset:  # As in Kafka the log goes on, empty, where it begins.
         base, position, offset = state.log_start_offset, 0, state.log_start_offset
-    view = SegmentView(segment_paths(log.directory, base), base, offset, position)
+    view = SegmentView(segment_at(log.directory, base), offset, position)
     made = indexed(log.files, view, interval_bytes=log.config.index_interval_bytes, rolled=False)
     return _indexed_state(state, made)._replace(
         log_end_offset=offset,
@@ -518,14 +519,14 @@ def views_from(
     bases = [base for base in bases if base <= state.segment_base_offset]
     views = []
     for at in range(max(bisect.bisect_right(bases, from_offset) - 1, 0), len(bases)):
-        base, paths = bases[at], segment_paths(log.directory, bases[at])
+        base, segment = bases[at], segment_at(log.directory, bases[at])
         following = bases[at + 1] if at + 1 < len(bases) else state.log_end_offset
         active = base == state.segment_base_offset
-        size = state.segment_size if active else log.files.size(paths.log)
-        views.append(SegmentView(paths, base, following, size))
+        size = state.segment_size if active else log.files.size(segment.log)
+        views.append(SegmentView(segment, following, size))
     return views
 
 
 def _recorded_sizes(directory: Path, state: LogState) -> list[tuple[Path, int]]:
     sizes = (state.segment_size, state.index_size, state.time_index_size)
-    return list(zip(segment_paths(directory, state.segment_base_offset), sizes, strict=True))
+    return list(zip(segment_at(directory, state.segment_base_offset).paths, sizes, strict=True))

@@ -44,7 +44,7 @@ from spark_kbatch.log.recovery import (
     lowered,
     views_from,
 )
-from spark_kbatch.log.segment import base_offset_of, segment_paths
+from spark_kbatch.log.segment import base_offset_of, segment_at
 from spark_kbatch.log.state import (
     LogState,
     create_state,
@@ -128,7 +128,7 @@ class LogRepair:
     def _as_recorded(self) -> LogState:
         log, files, directory = self._log, self._files, self._directory
         state = read_state(files, directory)
-        path, recorded = segment_paths(directory, state.segment_base_offset).log, state.segment_size
+        path, recorded = segment_at(directory, state.segment_base_offset).log, state.segment_size
         size = files.size(path) if files.exists(path) else 0
         if size < recorded:
             # From its begin on: what was flushed is gone, so nothing behind it can be trusted more.
@@ -180,7 +180,7 @@ class LogRepair:
             recovery_point=min(state.recovery_point, after.log_end_offset),
         )
         self._do(
-            f"{segment_paths(directory, damage.base_offset).log} is shorter than recorded: the log "
+            f"{segment_at(directory, damage.base_offset).log} is shorter than recorded: the log "
             f"ends at offset {after.log_end_offset} instead of {state.log_end_offset}",
             partial(log.write_state, after, flush=True),
             partial(log.discard_unrecorded, after, thorough=True),
@@ -204,7 +204,7 @@ class LogRepair:
             f"{directory}/kbatch.state is lost: it is made from the batches, offsets "
             f"{state.log_start_offset} to {state.log_end_offset}"
         )
-        path, cut_at = segment_paths(directory, state.segment_base_offset).log, state.segment_size
+        path, cut_at = segment_at(directory, state.segment_base_offset).log, state.segment_size
         size = files.size(path) if files.exists(path) else 0
         if size > cut_at:
             aside = path.with_name(path.name + ".deleted")
@@ -223,9 +223,7 @@ class LogRepair:
                     partial(files.rename, directory / name, directory / f"{name}.deleted"),
                 )
         if not self._dry_run:
-            held = (
-                segment_paths(directory, b).log for b in bases if b <= state.segment_base_offset
-            )
+            held = (segment_at(directory, b).log for b in bases if b <= state.segment_base_offset)
             files.flush([*(path for path in held if files.exists(path)), directory])
             create_state(files, directory, state)
         return state._replace(sequence=state.sequence + 1)
@@ -243,12 +241,12 @@ class LogRepair:
             log_start_offset=bases[0],
             log_end_offset=UNKNOWN_OFFSET,
             segment_base_offset=bases[-1],
-            segment_size=self._files.size(segment_paths(directory, bases[-1]).log),
+            segment_size=self._files.size(segment_at(directory, bases[-1]).log),
         )
         views = views_from(log, everything, bases, bases[0])
         damage = first_damage(self._files, directory, views, everything, bases[0])
         assert damage is not None, "nothing ends at an offset below all others"
-        path = segment_paths(directory, damage.base_offset).log
+        path = segment_at(directory, damage.base_offset).log
         if (damage.base_offset, damage.position) != (bases[-1], self._files.size(path)):
             self._damaged.append(f"{damage.error}; the log ends there")
         end = damage.offset
@@ -283,7 +281,7 @@ class LogRepair:
                 continue  # Said before; an index is no help there.
             sizes = (state.index_size, state.time_index_size) if active else (None, None)
             for path, size, content in zip(
-                view.paths[1:], sizes, (made.index, made.time_index), strict=True
+                view.segment.paths[1:], sizes, (made.index, made.time_index), strict=True
             ):
                 if not files.exists(path):
                     what = "is missing"

@@ -31,12 +31,11 @@ import contextlib
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError, OffsetOutOfRangeError
 from spark_kbatch.log import overwritten
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.segment import make_files, segment_paths
+from spark_kbatch.log.segment import make_files, segment_at
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import Deletion
 from spark_kbatch.options.topic import NO_LIMIT
@@ -48,18 +47,13 @@ _DELETED = ".deleted"
 _SEGMENT_FILE = re.compile(r"[0-9]{20}\.(log|index|timeindex|txnindex|snapshot)")
 
 
-class _Segment(NamedTuple):
-    base_offset: int
-    next_offset: int
-
-
 def plan(log: PartitionLog, state: LogState, now_ms: int) -> Deletion:
     """What `delete_old_segments` would do; changes nothing and needs no lock."""
     segments = _segments(log, state)
     going = _below_log_start(segments, state)
     going += _by_size(segments[going:], log, state)
     going += _by_time(segments[going:], log, state, now_ms)
-    log_start_offset = max([state.log_start_offset, *(s.next_offset for s in segments[:going])])
+    log_start_offset = max([state.log_start_offset, *(s.stop for s in segments[:going])])
     gone = _without_held(segments[:going], log, state, now_ms)
     return _deletion(log, state, log_start_offset, gone, now_ms)
 
@@ -129,9 +123,9 @@ def _carry_out(log: PartitionLog, state: LogState, planned: Deletion, now_ms: in
         overwritten.drop_undecided(files, log.directory, state)
     if state.segment_base_offset in planned.segments:
         end = state.log_end_offset
-        paths = segment_paths(log.directory, end)
-        make_files(files, paths)
-        files.flush([*paths, log.directory])
+        segment = segment_at(log.directory, end)
+        make_files(files, segment)
+        files.flush([*segment.paths, log.directory])
         after = after._replace(
             segment_base_offset=end,
             segment_size=0,
@@ -155,49 +149,49 @@ def _deletion(
     log: PartitionLog,
     state: LogState,
     log_start_offset: int,
-    segments: Sequence[_Segment],
+    segments: Sequence[range],
     now_ms: int,
 ) -> Deletion:
     return Deletion(
         log_start_offset=log_start_offset,
-        segments=tuple(segment.base_offset for segment in segments),
-        size_in_bytes=sum(log.sizes(state, [segment.base_offset for segment in segments])),
+        segments=tuple(segment.start for segment in segments),
+        size_in_bytes=sum(log.sizes(state, [segment.start for segment in segments])),
         files=tuple(_old_deleted_files(log, now_ms)),
     )
 
 
-def _segments(log: PartitionLog, state: LogState) -> list[_Segment]:
+def _segments(log: PartitionLog, state: LogState) -> list[range]:
+    """Return the offsets of each segment."""
     bases = log.segments(state)
-    return list(map(_Segment, bases, [*bases[1:], state.log_end_offset]))
+    return list(map(range, bases, [*bases[1:], state.log_end_offset]))
 
 
-def _below_log_start(segments: list[_Segment], state: LogState) -> int:
+def _below_log_start(segments: list[range], state: LogState) -> int:
     """How many of these are wholly below the log start. The active one never is."""
-    rolled = (s for s in segments if s.base_offset != state.segment_base_offset)
-    return sum(segment.next_offset <= state.log_start_offset for segment in rolled)
+    rolled = (s for s in segments if s.start != state.segment_base_offset)
+    return sum(segment.stop <= state.log_start_offset for segment in rolled)
 
 
 def _without_held(
-    segments: list[_Segment], log: PartitionLog, state: LogState, now_ms: int
-) -> list[_Segment]:
+    segments: list[range], log: PartitionLog, state: LogState, now_ms: int
+) -> list[range]:
     """Those of the oldest segments that nobody may still read who resolved them before."""
     held_from = overwritten.held_from(log.files, log.directory, state, now_ms)
     if held_from is None:
         return segments
-    return [segment for segment in segments if segment.next_offset <= held_from]
+    return [segment for segment in segments if segment.stop <= held_from]
 
 
-def _may_go(segment: _Segment, state: LogState) -> bool:
-    is_empty = segment.next_offset == segment.base_offset
-    return segment.next_offset <= state.high_watermark and not is_empty
+def _may_go(segment: range, state: LogState) -> bool:
+    return segment.stop <= state.high_watermark and len(segment) > 0
 
 
-def _by_size(segments: list[_Segment], log: PartitionLog, state: LogState) -> int:
+def _by_size(segments: list[range], log: PartitionLog, state: LogState) -> int:
     """How many of these the log can lose and still have retention.bytes."""
     limit = log.config.retention_bytes
     if limit == NO_LIMIT:
         return 0
-    sizes = log.sizes(state, [segment.base_offset for segment in segments])
+    sizes = log.sizes(state, [segment.start for segment in segments])
     excess = sum(sizes) - limit
     for number, segment in enumerate(segments):
         excess -= sizes[number]
@@ -206,7 +200,7 @@ def _by_size(segments: list[_Segment], log: PartitionLog, state: LogState) -> in
     return len(segments)
 
 
-def _by_time(segments: list[_Segment], log: PartitionLog, state: LogState, now_ms: int) -> int:
+def _by_time(segments: list[range], log: PartitionLog, state: LogState, now_ms: int) -> int:
     """How many of these hold nothing but records older than retention.ms."""
     limit = log.config.retention_ms
     if limit == NO_LIMIT:
@@ -217,16 +211,16 @@ def _by_time(segments: list[_Segment], log: PartitionLog, state: LogState, now_m
     return len(segments)
 
 
-def _is_older(segment: _Segment, log: PartitionLog, state: LogState, oldest_ms: int) -> bool:
+def _is_older(segment: range, log: PartitionLog, state: LogState, oldest_ms: int) -> bool:
     """Whether the segment's newest record is from before `oldest_ms`."""
-    paths = segment_paths(log.directory, segment.base_offset)
+    path = segment_at(log.directory, segment.start).log
     try:
-        newest = log.largest_timestamp(state, segment.base_offset)
+        newest = log.largest_timestamp(state, segment.start)
         if newest >= oldest_ms:
             return False
         # The index has no checksum, and what is deleted does not come back: the batches must agree.
-        (size,) = log.sizes(state, [segment.base_offset])
-        for _, header in log.batch_headers(segment.base_offset, 0, size, messages_together=True):
+        (size,) = log.sizes(state, [segment.start])
+        for _, header in log.batch_headers(segment.start, 0, size, messages_together=True):
             newest = max(newest, header.max_timestamp)
     except CorruptRecordError as error:
         logger.warning(
@@ -235,7 +229,7 @@ def _is_older(segment: _Segment, log: PartitionLog, state: LogState, oldest_ms: 
             error,
         )
         return False
-    return (newest if newest >= 0 else log.files.modified_ms(paths.log)) < oldest_ms
+    return (newest if newest >= 0 else log.files.modified_ms(path)) < oldest_ms
 
 
 def _old_deleted_files(log: PartitionLog, now_ms: int) -> list[str]:

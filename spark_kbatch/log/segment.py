@@ -31,27 +31,57 @@ TIME_INDEX_ENTRY = struct.Struct(">qi")
 RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
-class SegmentPaths(NamedTuple):
-    """The files of a segment; the indexes of an empty one may be missing."""
-
-    log: Path
-    offset_index: Path
-    time_index: Path
-
-
-class SegmentExtent(NamedTuple):
-    """The part of a segment that counts: whole batches from its begin on."""
+class Segment(NamedTuple):
+    """The files of one segment, and how much of its .log belongs to the log."""
 
     base_offset: int
-    path: Path
-    size_in_bytes: int
+    log: Path
+    offset_index: Path  # may be missing, as may the next
+    time_index: Path
+    size_in_bytes: int | None = None  # where its batches end; None: at the end of the file
+
+    @property
+    def paths(self) -> tuple[Path, Path, Path]:
+        """The three files, `.log` first."""
+        return self.log, self.offset_index, self.time_index
+
+    def end_position(self, files: Files) -> int:
+        """Return where the batches end in `.log`.
+
+        Raises:
+            FileNotFoundError: the file is gone, and its size was not known.
+        """
+        return files.size(self.log) if self.size_in_bytes is None else self.size_in_bytes
 
 
-@lru_cache(maxsize=4096)  # joining paths takes longer than to write a small batch to one
-def segment_paths(directory: Path, base_offset: int) -> SegmentPaths:
-    """Kafka's names: 20 digits."""
+class SegmentView(NamedTuple):
+    """The part of a segment that a reader sees."""
+
+    segment: Segment
+    next_offset: int  # exclusive end of its offsets
+    size_in_bytes: int  # of its batches
+    index_size: int | None = None  # of the entries that count; None: all of the file
+    time_index_size: int | None = None
+
+    @property
+    def base_offset(self) -> int:
+        """The first offset that the segment may hold."""
+        return self.segment.base_offset
+
+    @property
+    def log(self) -> Path:
+        """The segment's `.log` file."""
+        return self.segment.log
+
+
+@lru_cache(maxsize=4096)  # joining paths takes longer than writing a small batch
+def segment_at(directory: Path, base_offset: int) -> Segment:
+    """Return the segment with this base offset; Kafka names its files by 20 digits of it."""
     stem = f"{base_offset:020d}"
-    return SegmentPaths(*(directory / f"{stem}.{end}" for end in ("log", "index", "timeindex")))
+    log, offset_index, time_index = (
+        directory / f"{stem}.{end}" for end in ("log", "index", "timeindex")
+    )
+    return Segment(base_offset, log, offset_index, time_index)
 
 
 def log_name(base_offset: int) -> str:
@@ -59,9 +89,9 @@ def log_name(base_offset: int) -> str:
     return f"{base_offset:020d}.log"
 
 
-def make_files(files: Files, paths: SegmentPaths) -> None:
+def make_files(files: Files, segment: Segment) -> None:
     """Make the files of an empty segment, that of `first_made_name` first."""
-    for path in (paths.offset_index, paths.log, paths.time_index):
+    for path in (segment.offset_index, segment.log, segment.time_index):
         files.write(path, 0, b"")
 
 
@@ -145,7 +175,7 @@ class SegmentIndexer:
             self._last_indexed_timestamp = self.max_timestamp
 
 
-def last_indexed_timestamp(files: Files, paths: SegmentPaths, time_index_size: int) -> int | None:
+def last_indexed_timestamp(files: Files, segment: Segment, time_index_size: int) -> int | None:
     """Return the time of the last entry below `time_index_size`, -1 if there is none by that size.
 
     None where the file is missing or too short.
@@ -154,7 +184,7 @@ def last_indexed_timestamp(files: Files, paths: SegmentPaths, time_index_size: i
         return -1
     position = time_index_size - TIME_INDEX_ENTRY.size
     try:
-        entry = files.read(paths.time_index, position, TIME_INDEX_ENTRY.size)
+        entry = files.read(segment.time_index, position, TIME_INDEX_ENTRY.size)
     except FileNotFoundError:
         return None
     return int(TIME_INDEX_ENTRY.unpack(entry)[0]) if len(entry) == TIME_INDEX_ENTRY.size else None
@@ -202,7 +232,7 @@ class IndexEntries(Sequence[tuple[int, int]]):
 
 
 def candidates(
-    files: Files, paths: SegmentPaths, base_offset: int, offset: int, index_size: int | None
+    files: Files, segment: Segment, offset: int, index_size: int | None = None
 ) -> Iterator[tuple[int, int]]:
     """Where one may begin to look for `offset`, best first: (last offset of a batch, its position).
 
@@ -210,9 +240,10 @@ def candidates(
     follows one; the next is further back then. The last is (-1, 0), the segment's begin.
     `index_size` bounds the active segment's file; None takes all of it.
     """
+    base_offset = segment.base_offset
     with contextlib.ExitStack() as opened:
         try:
-            descriptor = opened.enter_context(files.opened(paths.offset_index))
+            descriptor = opened.enter_context(files.opened(segment.offset_index))
         except FileNotFoundError:
             pass
         else:

@@ -15,7 +15,7 @@ from spark_kbatch.log.batch_headers import indexed_batch, walk_batch_headers
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.recovery import lowered, readable_epochs, views_from
 from spark_kbatch.log.retention import delete_segments
-from spark_kbatch.log.segment import segment_paths
+from spark_kbatch.log.segment import segment_at
 from spark_kbatch.log.state import LogState
 
 
@@ -66,7 +66,7 @@ def truncate_fully_and_start_at(
     log.forget_batches()
     log.write_state(after, flush=True)
     log.discard_unrecorded(after)
-    for path in segment_paths(log.directory, offset):
+    for path in segment_at(log.directory, offset).paths:
         log.files.write(path, 0, b"")
     delete_segments(log, [base for base in log.segments(after) if base < offset], now_ms=now_ms)
     return after
@@ -75,7 +75,7 @@ def truncate_fully_and_start_at(
 def _state_before(log: PartitionLog, state: LogState, bases: list[int], offset: int) -> LogState:
     """The state with the segment of `offset` as the active one, cut before the batch that holds it."""
     segment = views_from(log, state, bases, offset)[0]
-    path, end_offset, size = segment.paths.log, segment.base_offset, 0
+    path, end_offset, size = segment.log, segment.base_offset, 0
     with log.files.opened(path) as descriptor:
         # From a batch before the one that is looked for, which may not say itself where it begins.
         first, _ = indexed_batch(log.files, descriptor, segment, offset - 1)

@@ -14,7 +14,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.log import batch_headers
 from spark_kbatch.log.batch_headers import walk_batch_headers
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.segment import INDEX_ENTRY, IndexEntries, candidates, segment_paths
+from spark_kbatch.log.segment import INDEX_ENTRY, IndexEntries, candidates, segment_at
 from spark_kbatch.model import ReadRange
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders, reference
@@ -48,7 +48,7 @@ RIGHT = [offset - offset % 2 for offset in range(80)]
 
 def test_an_index_with_any_byte_damaged_changes_nothing_that_is_read(log: PartitionLog) -> None:
     for base in SEGMENTS:
-        path = segment_paths(log.directory, base).offset_index
+        path = segment_at(log.directory, base).offset_index
         whole = path.read_bytes()
         for at in range(len(whole)):
             for mask in (0x01, 0x80, 0xFF):
@@ -63,7 +63,7 @@ def test_an_index_with_any_byte_damaged_changes_nothing_that_is_read(log: Partit
 def test_an_entry_that_leads_to_another_batch_changes_nothing_that_is_read(
     log: PartitionLog,
 ) -> None:
-    path = segment_paths(log.directory, 0).offset_index
+    path = segment_at(log.directory, 0).offset_index
     whole = path.read_bytes()
     positions = [position for _, position in struct.iter_unpack(">ii", whole)]
     for at in range(0, len(whole), 8):
@@ -90,7 +90,7 @@ def test_an_entry_that_leads_to_another_batch_changes_nothing_that_is_read(
     ],
 )
 def test_a_damaged_index_changes_nothing_that_is_read(log, base, damage) -> None:  # type: ignore[no-untyped-def]
-    path = segment_paths(log.directory, base).offset_index
+    path = segment_at(log.directory, base).offset_index
     data = path.read_bytes()
     path.unlink()
     if damage is not None:
@@ -101,7 +101,7 @@ def test_a_damaged_index_changes_nothing_that_is_read(log, base, damage) -> None
 def test_an_entry_that_leads_nowhere_is_told_once(
     log: PartitionLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = segment_paths(log.directory, 0).offset_index
+    path = segment_at(log.directory, 0).offset_index
     data = bytearray(path.read_bytes())
     data[4:8] = struct.pack(">i", 5)
     path.write_bytes(data)
@@ -114,10 +114,10 @@ def test_an_entry_that_leads_nowhere_is_told_once(
 
 
 def test_the_entry_before_serves_where_one_is_damaged(log: PartitionLog) -> None:
-    paths = segment_paths(log.directory, 0)
-    data = paths.offset_index.read_bytes()
+    segment = segment_at(log.directory, 0)
+    data = segment.offset_index.read_bytes()
     entries = list(struct.iter_unpack(">ii", data))
-    tried = list(candidates(Files(), paths, 0, 39, None))
+    tried = list(candidates(Files(), segment, 39))
     assert tried == [*(entries[at] for at in (18, 17, 15, 11, 3)), (-1, 0)]
 
 
@@ -145,7 +145,7 @@ def test_walking_finds_every_batch(tmp_path: Path, value_bytes: int) -> None:
     log = a_log(tmp_path, batches=0)
     batches = [builders.batch(n=1, value_bytes=value_bytes, seed=seed) for seed in range(200)]
     append(log, *batches[: 200 if value_bytes == 1 else 9])
-    path = segment_paths(log.directory, 0).log
+    path = segment_at(log.directory, 0).log
     data = path.read_bytes()
     with Files().opened(path) as descriptor:
         found = list(walk_batch_headers(Files(), descriptor, path, 0, len(data)))
@@ -155,7 +155,7 @@ def test_walking_finds_every_batch(tmp_path: Path, value_bytes: int) -> None:
 
 
 def test_walking_ends_with_an_error_where_a_batch_is_cut(log: PartitionLog) -> None:
-    path = segment_paths(log.directory, 0).log
+    path = segment_at(log.directory, 0).log
     size = path.stat().st_size
     with Files().opened(path) as descriptor:
         for short in (1, 60, 100):
@@ -174,7 +174,7 @@ def test_a_segment_list_is_read_again_only_when_the_directory_or_the_state_chang
     append(log, *[builders.batch(n=2, value_bytes=10)] * 30)  # rolls
     assert log.segments(log.state()) == [0, 40, 80, 120]
     assert log.segments(state) == first
-    segment_paths(log.directory, 0).log.rename(log.directory / "00000000000000000000.log.deleted")
+    segment_at(log.directory, 0).log.rename(log.directory / "00000000000000000000.log.deleted")
     assert log.segments(log.state()) == [40, 80, 120]
 
 

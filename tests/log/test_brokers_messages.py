@@ -12,7 +12,7 @@ from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.files import Files
 from spark_kbatch.log.foreign.log import BrokerLog, Checkpoints
 from spark_kbatch.log.producers.replay import producer_batches
-from spark_kbatch.log.segment import SegmentExtent
+from spark_kbatch.log.segment import segment_at
 from spark_kbatch.model import ReadRange, TopicPartition
 from spark_kbatch.record import codec
 from tests.record.test_legacy import records_sha256, segments
@@ -139,8 +139,8 @@ def test_producers_are_found_behind_messages(tmp_path: Path) -> None:
     )
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(data + batch)
-    extent = SegmentExtent(0, path, path.stat().st_size)
-    found = [header.producer_id for _, header, _ in producer_batches(Files(), [extent], 0)]
+    segment = segment_at(path.parent, 0)
+    found = [header.producer_id for _, header, _ in producer_batches(Files(), [segment], 0)]
     assert found == [7]
 
 

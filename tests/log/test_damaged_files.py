@@ -18,7 +18,7 @@ from spark_kbatch.log import state as log_state
 from spark_kbatch.log.append import LogAppender, append_as_follower
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.repair import LogRepair
-from spark_kbatch.log.segment import segment_paths
+from spark_kbatch.log.segment import segment_at
 from spark_kbatch.log.truncation import truncate_to
 from spark_kbatch.model import MAX_TIMESTAMP, IsolationLevel, ReadRange
 from spark_kbatch.options.topic import TopicConfig
@@ -132,7 +132,7 @@ def test_an_append_makes_a_short_index_again(
     log = copied(written, tmp_path / "copy")
     state = log.state()
     append_data(log, data_batch(base_offset=0))
-    path = getattr(segment_paths(log.directory, state.segment_base_offset), kind)
+    path = getattr(segment_at(log.directory, state.segment_base_offset), kind)
     change = DAMAGE[damage]
     path.unlink() if change is None else path.write_bytes(change(path.read_bytes()))
     # Without a look for what a dead writer left, as a commit is rolled forward.
@@ -147,16 +147,16 @@ def test_an_append_makes_a_short_index_again(
 def test_an_index_is_made_up_to_a_damaged_batch(written: PartitionLog, tmp_path: Path) -> None:
     log = copied(written, tmp_path / "copy")
     base = log.state().segment_base_offset
-    paths = segment_paths(log.directory, base)
-    data = bytearray(paths.log.read_bytes())
+    segment = segment_at(log.directory, base)
+    data = bytearray(segment.log.read_bytes())
     last = [position for position, _ in log.batch_headers(base, 0, len(data))][-1]
     data[last] ^= 0x80
-    paths.log.write_bytes(data)
-    paths.time_index.unlink()
+    segment.log.write_bytes(data)
+    segment.time_index.unlink()
     append_data(log, data_batch(base_offset=0))
     for _ in range(30):
         append_data(log, data_batch(base_offset=0))
-    assert paths.time_index.exists()
+    assert segment.time_index.exists()
 
 
 def test_damaged_times_do_not_keep_a_segment_from_retention(
@@ -164,7 +164,7 @@ def test_damaged_times_do_not_keep_a_segment_from_retention(
 ) -> None:
     log = copied(written, tmp_path / "copy")
     base = log.segments(log.state())[0]
-    path = segment_paths(log.directory, base).time_index
+    path = segment_at(log.directory, base).time_index
     path.write_bytes(b"\x7f" * len(path.read_bytes()))
     done = retention.delete_old_segments(log, log.state(), FIRST_MS + 10**12 + 10_000)
     assert base in done.segments

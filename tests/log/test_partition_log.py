@@ -18,7 +18,7 @@ from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
 from spark_kbatch.log.append import LogAppender
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.segment import SegmentIndexer, segment_paths
+from spark_kbatch.log.segment import SegmentIndexer, segment_at
 from spark_kbatch.log.state import LogState, empty_state
 from spark_kbatch.model import OffsetRange, ReadRange, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
@@ -92,7 +92,7 @@ class Appends:
         max_size=12,
     ),
     cuts=st.lists(st.integers(0, 12), max_size=5),
-    ways=st.lists(st.sampled_from(["append", "one by one", "extent", "adopt"]), min_size=6),
+    ways=st.lists(st.sampled_from(["append", "one by one", "segment", "adopt"]), min_size=6),
     segment_bytes=st.sampled_from([1, 200, 500, 2000, 1 << 20]),
     interval=st.sampled_from([1, 100, 300, 4096]),
     max_bytes=st.sampled_from([1, 300, 1 << 20]),
@@ -133,7 +133,7 @@ def test_a_segment_is_rolled_before_the_batch_that_would_pass_segment_bytes(tmp_
     append(log, *[batch] * 5)
 
     assert log.segments(log.state()) == [0, 4, 8]
-    sizes = [segment_paths(log.directory, base).log.stat().st_size for base in (0, 4, 8)]
+    sizes = [segment_at(log.directory, base).log.stat().st_size for base in (0, 4, 8)]
     assert sizes == [2 * len(batch), 2 * len(batch), len(batch)]
     ensure_sound(log)
 
@@ -154,7 +154,7 @@ def test_a_staged_file_becomes_the_active_segment_by_renaming(tmp_path: Path) ->
     appender = LogAppender(log, log.state(), now_ms=0)
     appender.adopt(source, source.stat().st_size)
     log.write_state(appender.finish(flush=True), flush=True)
-    assert segment_paths(log.directory, 3).log.stat().st_ino == inode
+    assert segment_at(log.directory, 3).log.stat().st_ino == inode
     assert [record.offset for record in read_all(log)] == list(range(9))
     append(log, builders.batch(n=1))  # goes behind what was adopted
     assert log.segments(log.state()) == [0, 3]
@@ -172,7 +172,7 @@ def test_an_empty_log_is_replaced_by_the_file_that_it_adopts(tmp_path: Path) -> 
     ensure_sound(log)
 
 
-@pytest.mark.parametrize("how", ["append", "extent", "adopt"])
+@pytest.mark.parametrize("how", ["append", "segment", "adopt"])
 @pytest.mark.parametrize(
     "damage",
     [
@@ -215,7 +215,7 @@ def test_index_entries_are_due_once_more_than_the_interval_was_appended(tmp_path
     for _ in range(8):
         append(log, batch)  # each goes on where the one before has stopped counting
 
-    index = segment_paths(log.directory, 0).offset_index.read_bytes()
+    index = segment_at(log.directory, 0).offset_index.read_bytes()
     # Two batches are not more than the interval, three are; then it begins again.
     assert list(struct.iter_unpack(">ii", index)) == [(7, 3 * len(batch)), (13, 6 * len(batch))]
     ensure_sound(log)
@@ -226,7 +226,7 @@ def test_time_entries_are_written_only_for_times_that_grow(tmp_path: Path) -> No
     log = a_log(tmp_path, batches=0, config=EVERY_BATCH)
     append(log, *map(a_batch, times))
 
-    index = segment_paths(log.directory, 0).time_index.read_bytes()
+    index = segment_at(log.directory, 0).time_index.read_bytes()
     assert list(struct.iter_unpack(">qi", index)) == [(30, 1), (40, 6)]
     assert (log.state().max_timestamp, log.state().max_timestamp_offset) == (40, 6)
 
@@ -236,10 +236,10 @@ def test_a_rolled_segment_ends_with_its_largest_time(tmp_path: Path) -> None:
     log = a_log(tmp_path, batches=0, config=TopicConfig(segment_bytes=len(first)))
     append(log, first, second)
 
-    rolled = segment_paths(log.directory, 0).time_index.read_bytes()
+    rolled = segment_at(log.directory, 0).time_index.read_bytes()
     # The offset is the last one of the batch that has the time.
     assert list(struct.iter_unpack(">qi", rolled)) == [(90, 2)]
-    assert segment_paths(log.directory, 3).time_index.read_bytes() == b""
+    assert segment_at(log.directory, 3).time_index.read_bytes() == b""
 
 
 def test_records_without_a_time_have_no_time_entries(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_records_without_a_time_have_no_time_entries(tmp_path: Path) -> None:
 
 def test_a_missing_index_means_reading_from_the_begin(tmp_path: Path) -> None:
     log = a_log(tmp_path, batches=4, config=EVERY_BATCH)
-    for path in segment_paths(log.directory, 0)[1:]:
+    for path in segment_at(log.directory, 0).paths[1:]:
         path.unlink()
     assert log.read(log.state(), ReadRange(7, max_bytes=1)).batches[0][1].base_offset == 6
 
@@ -414,7 +414,7 @@ def test_rolling_over_what_a_dead_writer_left_keeps_nothing_of_it(tmp_path: Path
 
 def test_a_file_shorter_than_recorded_is_a_storage_error(tmp_path: Path) -> None:
     log = a_log(tmp_path, batches=3, config=EVERY_BATCH)
-    path = segment_paths(log.directory, 0).log
+    path = segment_at(log.directory, 0).log
     for size in (len(path.read_bytes()) - 1, 70, 10, 0):
         os.truncate(path, size)
         with pytest.raises(KafkaStorageError, match=rf"{path.name} has {size} bytes, fewer than"):
@@ -424,7 +424,7 @@ def test_a_file_shorter_than_recorded_is_a_storage_error(tmp_path: Path) -> None
 def test_a_missing_segment_is_an_error_that_names_it(tmp_path: Path) -> None:
     for missing in (0, 3, 6):
         log = a_log(tmp_path, batches=3, config=TopicConfig(segment_bytes=1))
-        segment_paths(log.directory, missing).log.unlink()
+        segment_at(log.directory, missing).log.unlink()
         with pytest.raises((KafkaStorageError, CorruptRecordError), match=str(log.directory)):
             read_all(log)
 
@@ -434,7 +434,7 @@ def test_a_rolled_segment_that_was_cut_is_an_error(tmp_path: Path) -> None:
     config = TopicConfig(segment_bytes=2 * len(batch))
     for size in (2 * len(batch) - 1, len(batch), len(batch) - 1, 0):
         log = a_log(tmp_path, batches=4, config=config)
-        os.truncate(segment_paths(log.directory, 0).log, size)
+        os.truncate(segment_at(log.directory, 0).log, size)
         between = size == len(batch)
         kind = KafkaStorageError if between else CorruptRecordError
         with pytest.raises(kind, match=FIRST_SEGMENT):

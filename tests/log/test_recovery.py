@@ -18,10 +18,9 @@ from spark_kbatch.files import Files
 from spark_kbatch.log import recovery
 from spark_kbatch.log import state as log_state
 from spark_kbatch.log.append import LogAppender
-from spark_kbatch.log.batch_headers import SegmentView
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.recovery import epochs_of
-from spark_kbatch.log.segment import segment_paths
+from spark_kbatch.log.segment import SegmentView, segment_at
 from spark_kbatch.log.state import LogState, boot_id, create_state, read_state
 from spark_kbatch.model import ReadRange, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
@@ -90,7 +89,7 @@ def write_and_read(log: PartitionLog) -> None:
 
 
 def file_of(base: int, kind: str) -> Callable[[PartitionLog], Path]:
-    return lambda log: getattr(segment_paths(log.directory, base), kind)  # type: ignore[no-any-return]
+    return lambda log: getattr(segment_at(log.directory, base), kind)  # type: ignore[no-any-return]
 
 
 # The table.
@@ -303,7 +302,7 @@ def test_for_every_cut_of_the_active_segment_exactly_the_whole_batches_before_it
 ) -> None:
     log = a_log(tmp_path, batches=0, config=CONFIG)
     append(log, *[BATCH] * 6)
-    path = segment_paths(log.directory, 8).log
+    path = segment_at(log.directory, 8).log
     before, data = contents(log.directory), path.read_bytes()
     for size in range(len(data) + 1):
         for name, content in before.items():
@@ -325,7 +324,7 @@ def test_for_every_damaged_byte_exactly_the_whole_batches_before_it_are_kept(
     append(log, *[BATCH] * 6)
     log = reboot(log)
     for base in (0, 8):
-        path = segment_paths(log.directory, base).log
+        path = segment_at(log.directory, base).log
         data = path.read_bytes()
         for at in range(len(data)):
             if at % SIZE in range(12, 16):
@@ -442,9 +441,9 @@ def test_leader_epochs_count_that_the_most_batches_agree_on(
         one = bytearray(BATCH)
         one[:8], one[12:16] = (2 * number).to_bytes(8, "big"), epoch.to_bytes(4, "big")
         data += one
-    path = segment_paths(log.directory, 0).log
+    path = segment_at(log.directory, 0).log
     path.write_bytes(data)
-    view = SegmentView(segment_paths(log.directory, 0), 0, 2 * len(found), len(data))
+    view = SegmentView(segment_at(log.directory, 0), 2 * len(found), len(data))
     epochs = epochs_of(Files(), [view], highest=6)
     assert [epoch for epoch, _ in epochs.entries] == sorted({*kept})
     assert sorted([*kept, *(epoch for _, _, epoch in epochs.doubtful)]) == sorted(found)

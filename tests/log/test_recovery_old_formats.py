@@ -9,7 +9,7 @@ import pytest
 from spark_kbatch.files import Files
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.repair import LogRepair
-from spark_kbatch.log.segment import segment_paths
+from spark_kbatch.log.segment import segment_at
 from spark_kbatch.model import MAX_TIMESTAMP, ReadRange
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import codec
@@ -69,7 +69,7 @@ def test_where_everything_holds_nothing_changes(log: PartitionLog) -> None:
 def test_for_every_cut_of_the_active_segment_what_is_whole_is_kept(log: PartitionLog) -> None:
     whole = records(log)
     state = set_state(log, boot_id=ANOTHER_BOOT)
-    path = segment_paths(log.directory, state.segment_base_offset).log
+    path = segment_at(log.directory, state.segment_base_offset).log
     before = contents(log.directory)
     ends = set()
     for size in (*range(0, state.segment_size, 7), state.segment_size):

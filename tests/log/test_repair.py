@@ -13,7 +13,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.log import state as log_state
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.repair import LogRepair, RepairReport
-from spark_kbatch.log.segment import segment_paths
+from spark_kbatch.log.segment import segment_at
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import ReadRange
 from tests.log.test_partition_log import read_all
@@ -202,7 +202,7 @@ def test_what_commits_recorded_is_kept_in_a_state_that_is_made_anew(log: Partiti
 
 def raised(log: PartitionLog, *batches: int, epoch: int) -> None:
     """The leader epoch of these batches of the last segment, which no CRC covers."""
-    path = segment_paths(log.directory, 16).log
+    path = segment_at(log.directory, 16).log
     data = bytearray(path.read_bytes())
     for number in batches:
         data[number * SIZE + 12 : number * SIZE + 16] = epoch.to_bytes(4, "big")
@@ -237,7 +237,7 @@ def test_a_leader_epoch_above_those_behind_it_comes_into_no_state_that_is_made_a
 
 
 def test_batches_that_nobody_committed_may_come_with_a_lost_state(log: PartitionLog) -> None:
-    path = segment_paths(log.directory, 16).log
+    path = segment_at(log.directory, 16).log
     placed = reference.encode_batch(reference.decode_batches(BATCH), leader_epoch=0)
     path.write_bytes(path.read_bytes() + (22).to_bytes(8, "big") + placed[8:])
     assert len(read_all(reopened(log))) == 22

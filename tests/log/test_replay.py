@@ -18,7 +18,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.log.producers.replay import AbortedSearch, BatchPosition, Rebuilt, rebuild
 from spark_kbatch.log.producers.snapshot import pack, snapshot_path, write_snapshot
 from spark_kbatch.log.producers.state import PRODUCER_ID_EXPIRATION_MS, ProducerEntry
-from spark_kbatch.log.segment import SegmentExtent
+from spark_kbatch.log.segment import Segment, segment_at
 from spark_kbatch.model import AbortedTransaction, TopicPartition
 from tests.support.builders import FIRST_TIMESTAMP_MS
 from tests.support.log_histories import History, control_batch, data_batch, histories
@@ -36,7 +36,7 @@ def folder() -> Iterator[Path]:
 
 def rebuilt_from(
     directory: Path,
-    extents: list[SegmentExtent],
+    segments: list[Segment],
     *,
     end: int = END,
     start: int = 0,
@@ -46,7 +46,7 @@ def rebuilt_from(
         Files(),
         directory,
         PARTITION,
-        lambda _: extents,
+        lambda _: segments,
         log_start_offset=start,
         log_end_offset=end,
         now_ms=now_ms,
@@ -92,11 +92,11 @@ def test_a_snapshot_at_any_batch_and_a_replay_of_the_rest_is_a_replay_of_all(
     at = data.draw(st.sampled_from([batch.next_offset for batch in history.written]))
     with folder() as directory:
         starts = data.draw(st.sets(st.integers(0, len(history.written) - 1), max_size=3))
-        extents = history.segments(directory, sorted(starts))
-        full = rebuilt_from(directory, extents)
-        before = rebuilt_from(directory, extents, end=at)
+        segments = history.segments(directory, sorted(starts))
+        full = rebuilt_from(directory, segments)
+        before = rebuilt_from(directory, segments, end=at)
         write_snapshot(Files(), directory, at, before.states.entries)
-        resumed = rebuilt_from(directory, extents)
+        resumed = rebuilt_from(directory, segments)
     assert resumed.replayed_from == at
     assert pack(resumed.states.entries) == pack(full.states.entries)
     hw = history.end_offset
@@ -112,7 +112,7 @@ def test_a_search_finds_the_aborted_transactions_of_every_range(
     """One search for all ranges, so that what it remembers is used, and misused if it can be."""
     with folder() as directory:
         starts = data.draw(st.sets(st.integers(0, len(history.written) - 1), max_size=3))
-        extents = history.segments(directory, sorted(starts))
+        segments = history.segments(directory, sorted(starts))
         search = AbortedSearch(Files())
         batches = [
             one for one in history.written if one.next_offset <= history.last_stable_offset()
@@ -121,7 +121,7 @@ def test_a_search_finds_the_aborted_transactions_of_every_range(
             first, last = sorted(data.draw(st.sampled_from(range(len(batches)))) for _ in range(2))
             start, end = batches[first].base_offset, batches[last].next_offset
             found = search.between(
-                extents, start, position_of(extents, history, first), end, history.end_offset
+                segments, start, position_of(segments, history, first), end, history.end_offset
             )
             assert dropped(history, range(first, last + 1), found) == {
                 index
@@ -130,9 +130,9 @@ def test_a_search_finds_the_aborted_transactions_of_every_range(
             }
 
 
-def position_of(extents: list[SegmentExtent], history: History, index: int) -> BatchPosition:
+def position_of(segments: list[Segment], history: History, index: int) -> BatchPosition:
     offset = history.written[index].base_offset
-    base = max(extent.base_offset for extent in extents if extent.base_offset <= offset)
+    base = max(segment.base_offset for segment in segments if segment.base_offset <= offset)
     before = (one for one in history.written[:index] if one.base_offset >= base)
     return BatchPosition(base, sum(len(one.data) for one in before))
 
@@ -161,8 +161,8 @@ def test_a_search_goes_on_where_the_log_has_grown_and_rolled(tmp_path: Path) -> 
     assert search.between(history.segments(tmp_path), 0, start, 2, 2) == [first]
     history.append(1, transactional=True)
     history.end(1, abort=True)
-    extents = history.segments(tmp_path, [2])
-    assert search.between(extents, 0, start, 4, 4) == [first, AbortedTransaction(1, 2, 3)]
+    segments = history.segments(tmp_path, [2])
+    assert search.between(segments, 0, start, 4, 4) == [first, AbortedTransaction(1, 2, 3)]
 
 
 class CountingFiles(Files):
@@ -180,14 +180,14 @@ def test_who_reads_on_does_not_search_twice(tmp_path: Path) -> None:
     for _ in range(50):
         history.append(1, transactional=True, n=100)
     history.end(1, abort=True)
-    extents = history.segments(tmp_path)
+    segments = history.segments(tmp_path)
     files = CountingFiles()
     search = AbortedSearch(files)
     for index, batch in enumerate(history.written[:50]):
-        at = position_of(extents, history, index)
-        (found,) = search.between(extents, batch.base_offset, at, batch.next_offset, 5001)
+        at = position_of(segments, history, index)
+        (found,) = search.between(segments, batch.base_offset, at, batch.next_offset, 5001)
         assert (found.producer_id, found.last_offset) == (1, 5000)
-    whole = extents[0].size_in_bytes // 8192 + 1
+    whole = segments[0].log.stat().st_size // 8192 + 1
     assert files.count <= whole + 50
 
 
@@ -198,8 +198,8 @@ def test_the_last_stable_offset_waits_for_the_marker_to_be_below_the_high_waterm
     history.append(1, transactional=True, n=2)
     history.end(1, abort=False)
     history.append(-1, transactional=False)
-    extents = history.segments(tmp_path)
-    found = [rebuilt_from(tmp_path, extents).states.last_stable_offset(hw) for hw in range(5)]
+    segments = history.segments(tmp_path)
+    found = [rebuilt_from(tmp_path, segments).states.last_stable_offset(hw) for hw in range(5)]
     assert found == [0, 0, 0, 3, 4]
 
 
@@ -228,11 +228,11 @@ def test_a_snapshot_past_the_end_or_at_the_log_start_is_not_used(tmp_path: Path)
     history = History()
     history.append(1, transactional=False)
     history.append(1, transactional=False)
-    extents = history.segments(tmp_path)
+    segments = history.segments(tmp_path)
     wrong = {99: ProducerEntry(0, (), last_append_ms=FIRST_TIMESTAMP_MS)}
     for offset in (0, 3):
         write_snapshot(Files(), tmp_path, offset, wrong)
-    rebuilt = rebuilt_from(tmp_path, extents, end=2)
+    rebuilt = rebuilt_from(tmp_path, segments, end=2)
     assert (rebuilt.replayed_from, list(rebuilt.states.entries)) == (0, [1])
 
 
@@ -240,12 +240,12 @@ def test_segments_before_the_snapshot_are_not_opened(tmp_path: Path) -> None:
     history = History()
     for _ in range(3):
         history.append(1, transactional=False)
-    extents = history.segments(tmp_path, [1, 2])
-    before = rebuilt_from(tmp_path, extents, end=2)
+    segments = history.segments(tmp_path, [1, 2])
+    before = rebuilt_from(tmp_path, segments, end=2)
     write_snapshot(Files(), tmp_path, 2, before.states.entries)
-    for extent in extents[:2]:
-        extent.path.unlink()
-    assert rebuilt_from(tmp_path, extents).states.entries[1].last_sequence == 2
+    for segment in segments[:2]:
+        segment.path.unlink()
+    assert rebuilt_from(tmp_path, segments).states.entries[1].last_sequence == 2
 
 
 def test_idle_producers_of_a_snapshot_are_forgotten_but_for_open_transactions(
@@ -254,13 +254,13 @@ def test_idle_producers_of_a_snapshot_are_forgotten_but_for_open_transactions(
     history = History()
     history.append(1, transactional=False)
     history.append(2, transactional=True)
-    extents = history.segments(tmp_path)
+    segments = history.segments(tmp_path)
     now_ms = FIRST_TIMESTAMP_MS + 1 + PRODUCER_ID_EXPIRATION_MS
-    assert list(rebuilt_from(tmp_path, extents, now_ms=now_ms - 2).states.entries) == [1, 2]
+    assert list(rebuilt_from(tmp_path, segments, now_ms=now_ms - 2).states.entries) == [1, 2]
     for _ in range(2):
-        rebuilt = rebuilt_from(tmp_path, extents, now_ms=now_ms)
+        rebuilt = rebuilt_from(tmp_path, segments, now_ms=now_ms)
         assert list(rebuilt.states.entries) == [2]
-        everything = rebuilt_from(tmp_path, extents, now_ms=0).states.entries
+        everything = rebuilt_from(tmp_path, segments, now_ms=0).states.entries
         write_snapshot(Files(), tmp_path, 2, everything)
 
 
@@ -268,8 +268,8 @@ def test_a_compacted_log_with_an_emptied_marker_and_gaps_is_replayed(tmp_path: P
     kept = data_batch(base_offset=10, producer_id=1, transactional=True)
     path = tmp_path / f"{0:020d}.log"
     path.write_bytes(kept + control_batch(b"\0\0\0\1", b"\0" * 6, base_offset=20, producer_id=1))
-    extent = SegmentExtent(0, path, path.stat().st_size)
-    assert rebuilt_from(tmp_path, [extent]).states.last_stable_offset(21) == 21
+    segment = segment_at(path.parent, 0)
+    assert rebuilt_from(tmp_path, [segment]).states.last_stable_offset(21) == 21
 
 
 SNAPSHOTS = ["itumeleng-ksql-txn/_confluent-ksql-default__command_topic-0"]
@@ -283,8 +283,8 @@ def test_a_brokers_transaction_is_replayed_to_the_brokers_snapshot(
     (snapshot,) = directory.glob("*.snapshot")
     shutil.copy(directory / f"{0:020d}.log", tmp_path)
     path = tmp_path / f"{0:020d}.log"
-    extent = SegmentExtent(0, path, path.stat().st_size)
-    rebuilt = rebuilt_from(tmp_path, [extent], now_ms=0)
+    segment = segment_at(path.parent, 0)
+    rebuilt = rebuilt_from(tmp_path, [segment], now_ms=0)
     assert rebuilt.replayed_from == 0
     assert pack(rebuilt.states.entries) == snapshot.read_bytes()
     assert rebuilt.states.last_stable_offset(2) == 2
@@ -295,8 +295,8 @@ def test_a_brokers_transaction_is_replayed_to_the_brokers_snapshot(
 def test_logs_of_brokers_in_every_format_are_walked(shared_data: Path, tmp_path: Path) -> None:
     for path in sorted((shared_data / "kafka-segments/licensed").rglob("*-*/*.log")):
         if path.stem.isdigit() and "kafka-rust" not in str(path):
-            extent = SegmentExtent(int(path.stem), path, path.stat().st_size)
-            rebuilt = rebuilt_from(tmp_path, [extent], now_ms=0)
+            segment = segment_at(path.parent, int(path.stem))
+            rebuilt = rebuilt_from(tmp_path, [segment], now_ms=0)
             assert rebuilt.states.last_stable_offset(END) == END
             assert rebuilt.aborted == []
 
@@ -309,27 +309,27 @@ def test_damage_raises_or_lies_in_what_is_not_read(tmp_path: Path, cut: bool) ->
     history.append(2, transactional=True)
     history.end(1, abort=True)
     history.end(2, abort=False)
-    (extent,) = history.segments(tmp_path)
-    whole = extent.path.read_bytes()
+    (segment,) = history.segments(tmp_path)
+    whole = segment.path.read_bytes()
     _, second, third, fourth = itertools.accumulate(len(one.data) for one in history.written)
     markers = {*range(second + 16, third), *range(third + 16, fourth)}
     for position in range(len(whole)):
         damaged = bytearray(whole)
         damaged[position] ^= 0xFF
-        extent.path.write_bytes(damaged[:position] if cut else damaged)
-        found = aborted_or_error(extent)
+        segment.path.write_bytes(damaged[:position] if cut else damaged)
+        found = aborted_or_error(segment)
         if isinstance(found, CorruptRecordError):
-            assert (found.path, found.position >= 0) == (str(extent.path), True)
+            assert (found.path, found.position >= 0) == (str(segment.path), True)
         else:
             assert not cut
             assert position not in markers, "a marker's CRC covers it"
             assert len(found) <= 1
 
 
-def aborted_or_error(extent: SegmentExtent) -> list[AbortedTransaction] | CorruptRecordError:
+def aborted_or_error(segment: Segment) -> list[AbortedTransaction] | CorruptRecordError:
     try:
-        AbortedSearch(Files()).between([extent], 0, BatchPosition(0, 0), 5, 5)
-        return rebuilt_from(extent.path.parent, [extent]).aborted
+        AbortedSearch(Files()).between([segment], 0, BatchPosition(0, 0), 5, 5)
+        return rebuilt_from(segment.log.parent, [segment]).aborted
     except CorruptRecordError as error:
         return error
 
@@ -340,6 +340,6 @@ def test_an_offset_that_goes_back_is_an_error(tmp_path: Path) -> None:
     path.write_bytes(
         data_batch(base_offset=5, n=3, producer_id=1) + data_batch(base_offset=7, producer_id=1)
     )
-    extent = SegmentExtent(0, path, path.stat().st_size)
+    segment = segment_at(path.parent, 0)
     with pytest.raises(CorruptRecordError, match="base offset: expected 8 or more, found 7"):
-        rebuilt_from(tmp_path, [extent])
+        rebuilt_from(tmp_path, [segment])

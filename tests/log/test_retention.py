@@ -17,7 +17,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.log import retention
 from spark_kbatch.log.append import LogAppender
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.segment import segment_paths
+from spark_kbatch.log.segment import segment_at
 from spark_kbatch.model import Deletion, ReadRange
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import reference
@@ -124,7 +124,7 @@ def test_the_newest_record_of_a_segment_counts_wherever_it_lies(tmp_path: Path) 
 def test_without_times_the_age_of_the_file_counts(tmp_path: Path) -> None:
     log = timed_log(tmp_path, [-1, -1, -1], retention_ms=DAY)
     for base, age_ms in ((0, DAY + 1), (1, DAY), (2, 3 * DAY)):
-        path = segment_paths(log.directory, base).log
+        path = segment_at(log.directory, base).log
         os.utime(path, ns=(0, (NOW - age_ms) * 1_000_000))
     run(log)
     assert bases(log) == [1, 2]
@@ -141,7 +141,7 @@ def test_a_damaged_time_index_deletes_nothing_that_is_young(tmp_path: Path, dama
     config = TopicConfig(segment_bytes=2 * SIZE, index_interval_bytes=1, retention_ms=100)
     log = a_log(tmp_path, batches=0, config=config)
     append(log, a_batch(NOW - 500), a_batch(NOW), a_batch(NOW))
-    path = segment_paths(log.directory, 0).time_index
+    path = segment_at(log.directory, 0).time_index
     data = path.read_bytes()
     path.write_bytes({"zeros": bytes(len(data)), "cut": data[:5]}.get(damage, b""))
     if damage == "gone":
@@ -154,7 +154,7 @@ def test_a_segment_that_cannot_be_followed_stays_and_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = timed_log(tmp_path, [1, 2, NOW], retention_ms=100)
-    path = segment_paths(log.directory, 0).log
+    path = segment_at(log.directory, 0).log
     path.write_bytes(bytes(16) + b"\7" + path.read_bytes()[17:])
     with caplog.at_level(logging.WARNING):
         assert run(log).segments == ()

@@ -11,7 +11,7 @@ import pytest
 from spark_kbatch.errors import InvalidTimestampError
 from spark_kbatch.log.append import LogAppender, append_as_leader
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.segment import segment_paths
+from spark_kbatch.log.segment import segment_at
 from spark_kbatch.log.validator import validate
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
@@ -35,7 +35,7 @@ def bases(log: PartitionLog) -> list[int]:
 
 
 def batches(log: PartitionLog) -> list[bytes]:
-    logs = [segment_paths(log.directory, base).log for base in bases(log)]
+    logs = [segment_at(log.directory, base).log for base in bases(log)]
     return [data for path in logs for data in reference.split_batches(path.read_bytes())]
 
 
@@ -95,15 +95,15 @@ def test_records_without_times_roll_by_the_clock_since_the_segment_was_begun(
     tmp_path: Path,
 ) -> None:
     log = a_log(tmp_path, batches=0, config=TopicConfig(segment_ms=60_000))
-    begun = log.files.modified_ms(segment_paths(log.directory, 0).time_index)
+    begun = log.files.modified_ms(segment_at(log.directory, 0).time_index)
     append(log, a_batch(-1), now_ms=begun + 3_600_000)  # into an empty segment
     append(log, a_batch(-1), now_ms=begun + 60_000)
     # The log itself was written now; its time index still tells when it was made.
-    os.utime(segment_paths(log.directory, 0).log)
+    os.utime(segment_at(log.directory, 0).log)
     append(log, a_batch(-1), now_ms=begun + 60_001)
     assert bases(log) == [0, 2]
 
-    segment_paths(log.directory, 2).time_index.unlink()
+    segment_at(log.directory, 2).time_index.unlink()
     append(log, a_batch(-1), now_ms=begun + 3_600_000)
     assert bases(log) == [0, 2], "who cannot tell how old it is does not roll it"
 
@@ -193,7 +193,7 @@ def test_an_empty_segment_is_never_rolled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", reference.CODECS)
-@pytest.mark.parametrize("how", ["append", "extent", "adopt", "leader"])
+@pytest.mark.parametrize("how", ["append", "segment", "adopt", "leader"])
 def test_log_append_time_replaces_the_times_of_records(
     tmp_path: Path, how: str, codec: str
 ) -> None:
@@ -213,7 +213,7 @@ def test_log_append_time_replaces_the_times_of_records(
         appender = LogAppender(log, log.state(), now_ms=NOW)
         if how == "append":
             appender.append(bytearray(data * 2))
-        elif how == "extent":
+        elif how == "segment":
             appender.append_extent(source, 0, 2 * len(data))
         else:
             appender.adopt(source, 2 * len(data))

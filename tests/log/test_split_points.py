@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.files import Files
-from spark_kbatch.log.batch_headers import SegmentView
 from spark_kbatch.log.lookup import Segments, split_points
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.segment import segment_paths
+from spark_kbatch.log.segment import SegmentView, segment_at
 from spark_kbatch.log.state import LogState
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders
@@ -90,7 +89,7 @@ def test_a_damaged_index_makes_worse_cuts_and_no_wrong_ones(tmp_path: Path, inde
     bases = made.segments(state)
     assert len(bases) > 1
     for base in bases:
-        path = segment_paths(made.directory, base).offset_index
+        path = segment_at(made.directory, base).offset_index
         if index:
             path.write_bytes(index)
         else:

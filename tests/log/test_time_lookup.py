@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from spark_kbatch.errors import CorruptRecordError, KBatchError
 from spark_kbatch.files import Files
 from spark_kbatch.log import lookup
-from spark_kbatch.log.batch_headers import SegmentView
 from spark_kbatch.log.lookup import Segments, TimeLookup
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.segment import segment_paths
+from spark_kbatch.log.segment import SegmentView, segment_at
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import MAX_TIMESTAMP, IsolationLevel, OffsetAndTimestamp, TopicPartition
 from spark_kbatch.opening import open_for_reading
@@ -141,7 +140,7 @@ def test_an_index_with_any_byte_damaged_changes_no_answer(tmp_path: Path, kind: 
     assert all_answers(log) == right
     bases = log.segments(log.state())
     for base in (bases[0], bases[-1]):
-        path = getattr(segment_paths(log.directory, base), kind)
+        path = getattr(segment_at(log.directory, base), kind)
         whole = path.read_bytes()
         for at in range(len(whole)):
             mask = (0x01, 0x0F, 0x80, 0x02)[at % 4]
@@ -154,16 +153,16 @@ def test_an_entry_that_is_true_of_another_batch_changes_no_answer(tmp_path: Path
     log = a_log_of(tmp_path, JUMPING, segment_bytes=2500)
     right = all_answers(log)
     for base in log.segments(log.state())[:2]:
-        paths = segment_paths(log.directory, base)
-        whole = paths.time_index.read_bytes()
-        headers = map(reference.read_header, reference.split_batches(paths.log.read_bytes()))
+        segment = segment_at(log.directory, base)
+        whole = segment.time_index.read_bytes()
+        headers = map(reference.read_header, reference.split_batches(segment.log.read_bytes()))
         batches = [(h.max_timestamp, h.base_offset + h.last_offset_delta - base) for h in headers]
         for at in range(0, len(whole) - 12, 12):
             for time, relative in batches:
                 entry = struct.pack(">qi", time, relative)
-                paths.time_index.write_bytes(whole[:at] + entry + whole[at + 12 :])
+                segment.time_index.write_bytes(whole[:at] + entry + whole[at + 12 :])
                 assert all_answers(log) == right, f"{time} at {relative} in entry {at // 12}"
-        paths.time_index.write_bytes(whole)
+        segment.time_index.write_bytes(whole)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +196,7 @@ def test_a_time_index_cut_between_entries_changes_no_answer_where_times_grow(
 ) -> None:
     log = a_log_of(tmp_path, [[n] for n in range(54)], segment_bytes=2500)
     right = all_answers(log)
-    path = segment_paths(log.directory, 0).time_index
+    path = segment_at(log.directory, 0).time_index
     data = path.read_bytes()
     for size in range(0, len(data), 12):
         path.write_bytes(data[:size])
@@ -206,7 +205,7 @@ def test_a_time_index_cut_between_entries_changes_no_answer_where_times_grow(
 
 def test_a_damaged_batch_is_an_error_that_names_file_and_position(tmp_path: Path) -> None:
     log = a_log_of(tmp_path, [[1], [2], [3]])
-    path = segment_paths(log.directory, 0).log
+    path = segment_at(log.directory, 0).log
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
@@ -221,11 +220,11 @@ def test_a_log_that_is_another_programs_is_looked_up_by_its_files(tmp_path: Path
     ends = [*bases[1:], log.state().log_end_offset]
 
     def view(at: int) -> SegmentView:
-        paths = segment_paths(log.directory, bases[at])
-        return SegmentView(paths, bases[at], ends[at], paths.log.stat().st_size)
+        segment = segment_at(log.directory, bases[at])
+        return SegmentView(segment, ends[at], segment.log.stat().st_size)
 
     # As a broker leaves the active segment's: as long as it may become.
-    for path in segment_paths(log.directory, bases[-1])[1:]:
+    for path in segment_at(log.directory, bases[-1]).paths[1:]:
         path.write_bytes(path.read_bytes() + bytes(4096 * 12))
     lookup, found = TimeLookup(Files()), []
     for time in range(54):

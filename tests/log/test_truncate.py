@@ -20,7 +20,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.log.append import append_as_follower, append_as_leader
 from spark_kbatch.log.checkpoints import read_leader_epochs, write_leader_epochs
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.segment import segment_paths
+from spark_kbatch.log.segment import segment_at
 from spark_kbatch.log.state import LogState
 from spark_kbatch.log.truncation import truncate_fully_and_start_at, truncate_to
 from spark_kbatch.log.validator import validate
@@ -144,7 +144,9 @@ def test_batches_that_hold_the_offset_go_entirely(
     assert after.log_end_offset == end
     assert log.segments(after) == segments
     names = {path.name for path in log.directory.glob("0*")}
-    assert names == {path.name for base in segments for path in segment_paths(log.directory, base)}
+    assert names == {
+        path.name for base in segments for path in segment_at(log.directory, base).paths
+    }
     assert [record.offset for record in held(log)] == list(range(end))
 
 
@@ -162,7 +164,7 @@ def test_high_watermark_and_log_start_go_back_with_the_end(tmp_path: Path) -> No
 
 def test_an_offset_before_all_segments_empties_the_log(tmp_path: Path) -> None:
     log = a_log(tmp_path, batches=3, config=TopicConfig(segment_bytes=1))
-    for path in segment_paths(log.directory, 0):
+    for path in segment_at(log.directory, 0).paths:
         path.unlink()
     after = cut_to(log, 2)
     assert after[1:5] == (2, 2, 2, 2)
@@ -187,10 +189,10 @@ def test_index_entries_of_what_is_cut_off_are_cut_off(tmp_path: Path) -> None:
         append(log, a_batch([time]))
     after = cut_to(log, 3)
 
-    paths, size = segment_paths(log.directory, 0), len(a_batch([10]))
-    entries = list(struct.iter_unpack(">ii", paths.offset_index.read_bytes()))
+    segment, size = segment_at(log.directory, 0), len(a_batch([10]))
+    entries = list(struct.iter_unpack(">ii", segment.offset_index.read_bytes()))
     assert entries == [(1, size), (2, 2 * size)]
-    assert list(struct.iter_unpack(">qi", paths.time_index.read_bytes())) == [(30, 1)]
+    assert list(struct.iter_unpack(">qi", segment.time_index.read_bytes())) == [(30, 1)]
     assert (after.max_timestamp, after.max_timestamp_offset) == (30, 1)
 
 
@@ -199,7 +201,7 @@ def test_an_index_that_leads_elsewhere_changes_nothing(tmp_path: Path, position:
     log = a_log(tmp_path, batches=0, config=TopicConfig(index_interval_bytes=0))
     for time in range(5):
         append(log, a_batch([time]))
-    index, size = segment_paths(log.directory, 0).offset_index, len(a_batch([0]))
+    index, size = segment_at(log.directory, 0).offset_index, len(a_batch([0]))
     entry = struct.pack(">ii", 2, position if position == 3 else size)
     index.write_bytes(index.read_bytes()[:8] + entry + index.read_bytes()[16:])
     after = cut_to(log, 3)
@@ -411,7 +413,7 @@ def test_after_a_truncation_the_batches_of_another_epoch_are_read(tmp_path: Path
 
 def test_a_follower_cuts_what_a_dead_one_left(tmp_path: Path) -> None:
     log = a_log(tmp_path, batches=1)
-    path = segment_paths(log.directory, 0).log
+    path = segment_at(log.directory, 0).log
     path.write_bytes(path.read_bytes() + random.Random(0).randbytes(99))
     follow(log, as_led(builders.batch(), base_offset=3), 99)
     ensure_sound(log)

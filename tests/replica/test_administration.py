@@ -22,7 +22,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.segment import segment_paths
+from spark_kbatch.log.segment import segment_at
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import LATEST, AppendResult, TopicPartition
 from spark_kbatch.opening import open_for_reading
@@ -588,7 +588,7 @@ def test_a_new_partition_is_not_made_where_something_lies(cluster: Cluster) -> N
     shutil.copytree(cluster.path / "broker-0" / "events-1", directory)
     with pytest.raises(KafkaStorageError, match="events-2"):
         cluster.create_partitions("events", 3)
-    assert segment_paths(directory, 0).log.stat().st_size > 0
+    assert segment_at(directory, 0).log.stat().st_size > 0
     assert cluster.topic("events").partitions == 2
 
 

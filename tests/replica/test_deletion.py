@@ -22,7 +22,7 @@ from spark_kbatch.errors import (
 from spark_kbatch.files import Files
 from spark_kbatch.log import retention
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.segment import segment_paths
+from spark_kbatch.log.segment import segment_at
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import Deletion, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
@@ -207,7 +207,7 @@ def test_a_reader_whose_segment_goes_meanwhile_is_told_that_the_log_begins_later
 
 def test_a_segment_that_is_gone_for_no_reason_is_a_storage_error(cluster: Cluster) -> None:
     builders.write(cluster, {EVENTS: [batch()] * 2})
-    segment_paths(cluster.manager.log(EVENTS).directory, 0).log.unlink()
+    segment_at(cluster.manager.log(EVENTS).directory, 0).log.unlink()
     with pytest.raises(KafkaStorageError, match="no segment that holds offset 1"):
         list(cluster.read("events", start=1))
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from spark_kbatch.log.segment import SegmentExtent
+from spark_kbatch.log.segment import Segment, segment_at
 from tests.support import reference
 from tests.support.builders import FIRST_TIMESTAMP_MS
 
@@ -178,18 +178,18 @@ class History:
         """Offsets of all records but control records."""
         return [value for batch in self.written for value in batch.values]
 
-    def segments(self, directory: Path, starts: Sequence[int] = (0,)) -> list[SegmentExtent]:
+    def segments(self, directory: Path, starts: Sequence[int] = (0,)) -> list[Segment]:
         """Write the log; a segment begins at each of these batches, by their number."""
         directory.mkdir(parents=True, exist_ok=True)
-        extents = []
+        segments = []
         numbers = sorted({0, *starts})
         for first, end in zip(numbers, [*numbers[1:], len(self.written)], strict=True):
             base_offset = self.written[first].base_offset if self.written else 0
             data = b"".join(batch.data for batch in self.written[first:end])
-            path = directory / f"{base_offset:020d}.log"
-            path.write_bytes(data)
-            extents.append(SegmentExtent(base_offset, path, len(data)))
-        return extents
+            segment = segment_at(directory, base_offset)
+            segment.log.write_bytes(data)
+            segments.append(segment)
+        return segments
 
 
 @st.composite

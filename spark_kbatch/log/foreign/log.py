@@ -32,15 +32,14 @@ from __future__ import annotations
 import bisect
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch import mutexes
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOutOfRangeError
 from spark_kbatch.files import Files
-from spark_kbatch.log.batch_headers import SegmentView
-from spark_kbatch.log.foreign.positions import OpenSegment, Positions
+from spark_kbatch.log.foreign.positions import Positions
 from spark_kbatch.log.foreign.swap_files import names_after_start
 from spark_kbatch.log.lookup import Segments, TimeLookup, split_points
 from spark_kbatch.log.producers.replay import (
@@ -51,7 +50,7 @@ from spark_kbatch.log.producers.replay import (
     replay,
 )
 from spark_kbatch.log.producers.state import ProducerStates
-from spark_kbatch.log.segment import SegmentExtent, SegmentPaths, base_offset_of
+from spark_kbatch.log.segment import Segment, SegmentView, base_offset_of
 from spark_kbatch.log.segment_scan import SegmentEnd, find_end, read_batches, valid_batch_at
 from spark_kbatch.model import (
     MAX_TIMESTAMP,
@@ -77,15 +76,6 @@ class Checkpoints(NamedTuple):
     recovery_point: int | None = None
     log_start_offset: int | None = None
     high_watermark: int | None = None  # where it bounds what is read
-
-
-class Segment(NamedTuple):
-    """One segment: its files, by the names that they have now."""
-
-    base_offset: int
-    log_name: str
-    index_name: str
-    end_position: int | None  # None where all of the file belongs to it
 
 
 class View(NamedTuple):
@@ -129,7 +119,7 @@ class BrokerLog:
     def size_in_bytes(self) -> int:
         """Of all batches, as of the last look."""
         view = self._view
-        return sum(map(self._end_position, view.segments)) if view else 0
+        return sum(one.end_position(self.files) for one in view.segments) if view else 0
 
     def read(
         self, asked: ReadRange, checkpoints: Callable[[], Checkpoints]
@@ -191,8 +181,7 @@ class BrokerLog:
 
         def seen(at: int) -> SegmentView:
             segment = segments[at]
-            end_position = self._end_position(segment)
-            return SegmentView(self._paths(segment), segment.base_offset, ends[at], end_position)
+            return SegmentView(segment, ends[at], segment.end_position(self.files))
 
         return Segments([segment.base_offset for segment in segments], seen)
 
@@ -261,8 +250,17 @@ class BrokerLog:
                 base = self._first_offset(self.directory / name)
             if base is not None:
                 index = name.removesuffix(".log") + ".index"
-                segments.append(Segment(base, log, found.get(index, index), None))
-        return sorted(segments)
+                index = found.get(index, index)
+                time_index = index.replace(".index", ".timeindex")
+                segments.append(
+                    Segment(
+                        base,
+                        self.directory / log,
+                        self.directory / index,
+                        self.directory / time_index,
+                    )
+                )
+        return sorted(segments, key=lambda segment: segment.base_offset)
 
     def _first_offset(self, path: Path) -> int:
         """Of a file whose name does not say it; 0 where it has no batch that says it."""
@@ -285,12 +283,12 @@ class BrokerLog:
         first = len(segments) - 1
         if recovery_point is not None:
             first = _floor(segments, recovery_point)
-        while first > 0 and self._end_position(segments[first]) == 0:
+        while first > 0 and segments[first].end_position(self.files) == 0:
             first -= 1
         end_offset = segments[-1].base_offset
         for index, segment in enumerate(segments[first:], first):
             end = self._end(segment, recovery_point)
-            segments[index] = segment._replace(end_position=end.position)
+            segments[index] = segment._replace(size_in_bytes=end.position)
             end_offset = end.next_offset
             if end.fault is not None:
                 self._warn_of_tail(segment, end, segments[index + 1 :])
@@ -298,17 +296,16 @@ class BrokerLog:
         return segments, end_offset
 
     def _end(self, segment: Segment, recovery_point: int | None) -> SegmentEnd:
-        path = self._path(segment)
+        path = segment.log
         size = self.files.size(path)
         with self.files.opened(path) as descriptor:
-            opened = self._opened(descriptor, segment, size)
-            position = self._positions.last(opened)
+            position = self._positions.last(descriptor, segment._replace(size_in_bytes=size))
             end = find_end(
                 self.files, path, segment.base_offset, position, size,
                 trusted_below=MAX_OFFSET if recovery_point is None else recovery_point,
             )  # fmt: skip
             for known in (*end.resumed, *([end.last] if end.last else [])):
-                self._positions.remember(opened, *known)
+                self._positions.remember(descriptor, segment, *known)
         for error in end.damaged:
             self._warn(
                 (error.path, error.position),
@@ -317,7 +314,7 @@ class BrokerLog:
         return end
 
     def _warn_of_tail(self, segment: Segment, end: SegmentEnd, left_out: list[Segment]) -> None:
-        path = self._path(segment)
+        path = segment.log
         bytes_left_out = self.files.size(path) - end.position
         also = ""
         if left_out:
@@ -351,31 +348,24 @@ class BrokerLog:
         self, segments: Sequence[Segment], log_start_offset: int, log_end_offset: int
     ) -> ProducerStates:
         """The producers as of the log's end; what came since the last look is added to what was."""
-        extents = self._extents(segments)
         states, self._states = self._states, None
         if states is None or not log_start_offset <= self._replayed_to <= log_end_offset:
             rebuilt = rebuild(
-                self.files, self.directory, self.topic_partition, lambda _: extents,
+                self.files, self.directory, self.topic_partition, lambda _: segments,
                 log_start_offset=log_start_offset, log_end_offset=log_end_offset,
                 now_ms=_NOTHING_EXPIRES,
             )  # fmt: skip
             states = rebuilt.states
         elif self._replayed_to < log_end_offset:
             for _, header, marker in producer_batches(
-                self.files, extents, self._replayed_to, self._replayed_position
+                self.files, segments, self._replayed_to, self._replayed_position
             ):
                 replay(states, header, marker, _NOTHING_EXPIRES)
         self._states, self._replayed_to = states, log_end_offset
         if segments:
-            self._replayed_position = BatchPosition(
-                segments[-1].base_offset, self._end_position(segments[-1])
-            )
+            last = segments[-1]
+            self._replayed_position = BatchPosition(last.base_offset, last.end_position(self.files))
         return states
-
-    def _extents(self, segments: Iterable[Segment]) -> Iterator[SegmentExtent]:
-        for segment in segments:
-            end_position = self._end_position(segment)
-            yield SegmentExtent(segment.base_offset, self._path(segment), end_position)
 
     def _warn(self, about: Hashable, text: str) -> None:
         with self._mutex:
@@ -406,7 +396,7 @@ class BrokerLog:
             if found is not None and isolation is IsolationLevel.READ_COMMITTED:
                 return self._aborted.decided(
                     found,
-                    self._extents(segments[index:]),
+                    segments[index:],
                     last_stable_offset=last_stable_offset,
                     log_end_offset=log_end_offset,
                 )
@@ -417,11 +407,11 @@ class BrokerLog:
     def _read_segment(self, segment: Segment, asked: ReadRange, end_offset: int) -> LogRead | None:
         """None where compaction left no batch from the offset on in this segment."""
         offset = asked.offset
-        path, at_least = self._path(segment), segment.base_offset
-        end_position = self._end_position(segment)
+        path, at_least = segment.log, segment.base_offset
+        end_position = segment.end_position(self.files)
+        segment = segment._replace(size_in_bytes=end_position)
         with self.files.opened(path) as descriptor:
-            opened = self._opened(descriptor, segment, end_position)
-            position = self._positions.begin(opened, offset)
+            position = self._positions.begin(descriptor, segment, offset)
             while position < end_position:
                 read = read_batches(
                     self.files, descriptor, path, position, end_position,
@@ -435,27 +425,11 @@ class BrokerLog:
                         expected=f"{end_offset} or less", found=last.next_offset,
                     )  # fmt: skip
                 at_least = last.next_offset
-                self._positions.remember(opened, at_least, position + len(read.data))
+                self._positions.remember(descriptor, segment, at_least, position + len(read.data))
                 if last.last_offset >= offset:
                     return _from(read, offset)
                 position += len(read.data)
         return None
-
-    def _opened(self, descriptor: int, segment: Segment, end_position: int) -> OpenSegment:
-        return OpenSegment(descriptor, segment.base_offset, self._paths(segment), end_position)
-
-    def _paths(self, segment: Segment) -> SegmentPaths:
-        _, log_name, index_name, _ = segment
-        names = (log_name, index_name, index_name.replace(".index", ".timeindex"))
-        return SegmentPaths(*(self.directory / name for name in names))
-
-    def _end_position(self, segment: Segment) -> int:
-        if segment.end_position is not None:
-            return segment.end_position
-        return self.files.size(self._path(segment))
-
-    def _path(self, segment: Segment) -> Path:
-        return self.directory / segment.log_name
 
 
 def _floor(segments: Sequence[Segment], offset: int) -> int:

@@ -16,21 +16,11 @@ from __future__ import annotations
 import bisect
 import threading
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from spark_kbatch import mutexes
 from spark_kbatch.files import Files
-from spark_kbatch.log.segment import RELATIVE_OFFSET_MAX, SegmentPaths, candidates
+from spark_kbatch.log.segment import RELATIVE_OFFSET_MAX, Segment, candidates
 from spark_kbatch.log.segment_scan import valid_batch_at
-
-
-class OpenSegment(NamedTuple):
-    """A segment whose .log is open."""
-
-    descriptor: int
-    base_offset: int
-    paths: SegmentPaths  # .index may be missing
-    end_position: int  # bytes from there on do not exist
 
 
 class Positions:
@@ -42,23 +32,25 @@ class Positions:
         mutexes.make(self, "_mutex")
         self._known: dict[tuple[int, ...], list[tuple[int, int]]] = {}  # ascending
 
-    def begin(self, segment: OpenSegment, offset: int) -> int:
+    def begin(self, descriptor: int, segment: Segment, offset: int) -> int:
         """A position from which on all batches lie that hold `offset` or a later one."""
-        known = self._known_in(segment)
+        known = self._known_in(descriptor, segment)
         at = bisect.bisect_right(known, offset, key=lambda entry: entry[0]) - 1
         if at >= 0 and known[at][0] == offset:
             return known[at][1]
-        return max(self._indexed(segment, offset), known[at][1] if at >= 0 else 0)
+        return max(self._indexed(descriptor, segment, offset), known[at][1] if at >= 0 else 0)
 
-    def last(self, segment: OpenSegment) -> int:
+    def last(self, descriptor: int, segment: Segment) -> int:
         """The last position that is known, or in the index, and holds when it is tried; or 0."""
-        known = self._tried(segment, reversed(self._known_in(segment)))
-        return max(known, self._indexed(segment, segment.base_offset + RELATIVE_OFFSET_MAX))
+        known = self._tried(descriptor, segment, reversed(self._known_in(descriptor, segment)))
+        return max(
+            known, self._indexed(descriptor, segment, segment.base_offset + RELATIVE_OFFSET_MAX)
+        )
 
-    def remember(self, segment: OpenSegment, offset: int, position: int) -> None:
+    def remember(self, descriptor: int, segment: Segment, offset: int, position: int) -> None:
         """Add an entry."""
         with self._mutex:
-            known = self._known.setdefault(self._key(segment), [])
+            known = self._known.setdefault(self._key(descriptor, segment), [])
             at = bisect.bisect_left(known, (offset, position))
             if known[at : at + 1] != [(offset, position)]:
                 known.insert(at, (offset, position))
@@ -68,23 +60,24 @@ class Positions:
         with self._mutex:
             self._known.clear()
 
-    def _known_in(self, segment: OpenSegment) -> list[tuple[int, int]]:
+    def _known_in(self, descriptor: int, segment: Segment) -> list[tuple[int, int]]:
         with self._mutex:
-            return list(self._known.get(self._key(segment), ()))
+            return list(self._known.get(self._key(descriptor, segment), ()))
 
-    def _key(self, segment: OpenSegment) -> tuple[int, ...]:
-        return segment.base_offset, *self._files.identity(segment.descriptor)
+    def _key(self, descriptor: int, segment: Segment) -> tuple[int, ...]:
+        return segment.base_offset, *self._files.identity(descriptor)
 
-    def _indexed(self, segment: OpenSegment, offset: int) -> int:
-        found = candidates(self._files, segment.paths, segment.base_offset, offset, None)
-        return self._tried(segment, found)
+    def _indexed(self, descriptor: int, segment: Segment, offset: int) -> int:
+        found = candidates(self._files, segment, offset)
+        return self._tried(descriptor, segment, found)
 
-    def _tried(self, segment: OpenSegment, entries: Iterable[tuple[int, int]]) -> int:
+    def _tried(self, descriptor: int, segment: Segment, entries: Iterable[tuple[int, int]]) -> int:
         """The position in the first of these entries that leads to a whole valid batch; 0 without."""
+        end_position = segment.end_position(self._files)
         for offset, position in entries:
             if position == 0:
                 break
-            header = valid_batch_at(self._files, segment.descriptor, position, segment.end_position)
+            header = valid_batch_at(self._files, descriptor, position, end_position)
             if header is not None and segment.base_offset <= header.base_offset <= offset:
                 return position
         return 0

@@ -35,7 +35,7 @@ from spark_kbatch.log.producers.snapshot import (
     write_snapshot,
 )
 from spark_kbatch.log.producers.state import ProducerStates
-from spark_kbatch.log.segment import segment_paths
+from spark_kbatch.log.segment import segment_at
 from spark_kbatch.log.state import LogState
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, BatchHeader
 
@@ -171,13 +171,13 @@ class LogProducers:
             last = self._last_batch(state)
             if last is not None:
                 position, header = last
-                paths = segment_paths(directory, state.segment_base_offset)
+                path = segment_at(directory, state.segment_base_offset).log
                 saved = SavedProducers(
                     state.log_end_offset,
                     state.segment_base_offset,
                     state.segment_size,
                     position,
-                    files.read(paths.log, position, RECORD_BATCH_OVERHEAD),
+                    files.read(path, position, RECORD_BATCH_OVERHEAD),
                     self.states.entries,
                 )
                 if header.next_offset == state.log_end_offset:
@@ -190,7 +190,7 @@ class LogProducers:
         view = self._log.active_view(state)
         if not view.size_in_bytes:
             return None
-        files, path = self._log.files, view.paths.log
+        files, path = self._log.files, view.log
         with files.opened(path) as descriptor:
             last = indexed_batch(files, descriptor, view, view.next_offset - 1)
             walked = walk_batch_headers(files, descriptor, path, last[0], view.size_in_bytes)
@@ -205,7 +205,7 @@ class LogProducers:
             and 0 <= saved.segment_base_offset <= state.segment_base_offset
         ):
             return None
-        path = segment_paths(directory, saved.segment_base_offset).log
+        path = segment_at(directory, saved.segment_base_offset).log
         active = saved.segment_base_offset == state.segment_base_offset
         size = state.segment_size if active else self._log.log_size(saved.segment_base_offset)
         if not 0 <= saved.batch_position < saved.segment_size <= size:

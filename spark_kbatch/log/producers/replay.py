@@ -8,12 +8,12 @@ Both only read, and take no sidecar file's word but that of a snapshot, which ha
 serve for the directory of a broker too, also one that is read-only or has lost its `.txnindex`. Of a
 batch with data the header alone is read; a control batch is read whole and its CRC checked.
 
-    extents = [SegmentExtent(0, directory / "00000000000000000000.log", whole_bytes)]
+    segments = [segment_at(directory, 0)._replace(size_in_bytes=whole_bytes)]
     rebuilt = rebuild(
-        files, directory, tp, lambda offset: extents, log_start_offset=0, log_end_offset=n, now_ms=now
+        files, directory, tp, lambda offset: segments, log_start_offset=0, log_end_offset=n, now_ms=now
     )
     lso = rebuilt.states.last_stable_offset(high_watermark)
-    AbortedSearch(files).decided(read, extents, last_stable_offset=lso, log_end_offset=n)
+    AbortedSearch(files).decided(read, segments, last_stable_offset=lso, log_end_offset=n)
 
 Messages of formats V0 and V1 have no producers and are stepped over.
 
@@ -34,7 +34,7 @@ from spark_kbatch.log.producers import transaction_index
 from spark_kbatch.log.producers.saved import SavedProducers
 from spark_kbatch.log.producers.snapshot import newest_snapshot, snapshot_offsets
 from spark_kbatch.log.producers.state import PRODUCER_ID_EXPIRATION_MS, ProducerStates
-from spark_kbatch.log.segment import SegmentExtent
+from spark_kbatch.log.segment import Segment
 from spark_kbatch.model import AbortedTransaction, TopicPartition
 from spark_kbatch.record.control import EndTransactionMarker, read_marker
 from spark_kbatch.record.header import (
@@ -85,7 +85,7 @@ def rebuild(
     files: Files,
     directory: Path,
     topic_partition: TopicPartition,
-    segments_from: Callable[[int], Iterable[SegmentExtent]],
+    segments_from: Callable[[int], Iterable[Segment]],
     *,
     log_start_offset: int,
     log_end_offset: int,
@@ -152,7 +152,7 @@ def replay(
 
 
 def producer_batches(
-    files: Files, segments: Iterable[SegmentExtent], offset: int, start: BatchPosition | None = None
+    files: Files, segments: Iterable[Segment], offset: int, start: BatchPosition | None = None
 ) -> Iterator[ProducerBatch]:
     """The batches that have a producer id, from the one that holds `offset` on, in order.
 
@@ -163,13 +163,14 @@ def producer_batches(
     Raises:
         CorruptRecordError: carries file and position.
     """
-    for extent in _from_offset(segments, offset):
-        position, next_offset = 0, extent.base_offset
-        if start is not None and start.base_offset == extent.base_offset:
+    for segment in _from_offset(segments, offset):
+        position, next_offset = 0, segment.base_offset
+        if start is not None and start.base_offset == segment.base_offset:
             position, next_offset = start.position, offset
-        with files.opened(extent.path) as descriptor:
-            window = _Window(files, descriptor, extent.size_in_bytes)
-            while position < extent.size_in_bytes:
+        end_position = segment.end_position(files)
+        with files.opened(segment.log) as descriptor:
+            window = _Window(files, descriptor, end_position)
+            while position < end_position:
                 try:
                     header, size = _header_and_size(window, position)
                     if header is not None:
@@ -183,24 +184,24 @@ def producer_batches(
                         if known and next_offset > offset:
                             marker = _marker(window, position, header)
                             yield ProducerBatch(
-                                BatchPosition(extent.base_offset, position), header, marker
+                                BatchPosition(segment.base_offset, position), header, marker
                             )
                 except CorruptRecordError as error:
-                    raise error.at(str(extent.path), position) from None
+                    raise error.at(str(segment.log), position) from None
                 position += size
 
 
-def _from_offset(segments: Iterable[SegmentExtent], offset: int) -> Iterator[SegmentExtent]:
+def _from_offset(segments: Iterable[Segment], offset: int) -> Iterator[Segment]:
     """From the one that holds `offset` on: the last that does not begin above it."""
-    floor: SegmentExtent | None = None
-    for extent in segments:
-        if extent.base_offset > offset:
+    floor: Segment | None = None
+    for segment in segments:
+        if segment.base_offset > offset:
             if floor is not None:
                 yield floor
-            yield extent
+            yield segment
             floor, offset = None, -1
         else:
-            floor = extent
+            floor = segment
     if floor is not None:
         yield floor
 
@@ -309,7 +310,7 @@ class AbortedSearch:
     def decided(
         self,
         read: LogRead,
-        segments: Iterable[SegmentExtent],
+        segments: Iterable[Segment],
         *,
         last_stable_offset: int,
         log_end_offset: int,
@@ -323,12 +324,12 @@ class AbortedSearch:
         if not any(header.is_transactional for _, header in read.batches):
             return read
         segments = iter(segments)
-        extent = next(segments)
+        segment = next(segments)
         first, last = read.batches[0][1], read.batches[-1][1]
         aborted = self.between(
-            itertools.chain([extent], segments),
+            itertools.chain([segment], segments),
             first.base_offset,
-            BatchPosition(extent.base_offset, read.position),
+            BatchPosition(segment.base_offset, read.position),
             last.next_offset,
             log_end_offset,
         )
@@ -336,7 +337,7 @@ class AbortedSearch:
 
     def between(
         self,
-        segments: Iterable[SegmentExtent],
+        segments: Iterable[Segment],
         offset: int,
         start: BatchPosition,
         end_offset: int,
@@ -364,7 +365,7 @@ class AbortedSearch:
 
     def _look(
         self,
-        segments: Iterable[SegmentExtent],
+        segments: Iterable[Segment],
         looked: _Looked,
         offset: int,
         end_offset: int,
