@@ -323,8 +323,8 @@ class Coordinator:
             _, log, state = self._manager.replica(COMMITS)
             if state.segment_base_offset + 1 != state.log_end_offset:
                 return
-            bases = log.segments(state)
-            sizes = log.sizes(state, bases)
+            bases = log.segments.bases(state)
+            sizes = log.segments.sizes(state, bases)
             excess, start_offset = sum(sizes) - limit, 0
             for size, next_offset in zip(sizes, bases[1:], strict=False):
                 excess -= size

@@ -28,7 +28,7 @@ from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.snapshot import TRANSACTION_STATE, transactions
 from spark_kbatch.commit.state_records import PREPARE_COMMIT
 from spark_kbatch.errors import KBatchError, LogDirLockedError
-from spark_kbatch.log.recovery import lowered
+from spark_kbatch.log.recovery import state_ending_at
 from spark_kbatch.log.repair import UNKNOWN_OFFSET, LogRepair, RepairReport, is_lost
 from spark_kbatch.log.state import LogState, read_state
 from spark_kbatch.model import ReadRange, TopicPartition
@@ -137,7 +137,7 @@ class Repair:
                 if offset + 1 < state.log_end_offset:
                     behind = log.read(state, ReadRange(offset + 1, max_bytes=1))
                     base = int(Path(behind.path).stem)
-                    state = lowered(log, state, base, behind.position, offset + 1)
+                    state = state_ending_at(log.segments, state, base, behind.position, offset + 1)
                 state = state._replace(sequence=state.sequence + 1, prepare_offset=offset)
                 log.write_state(state, flush=True)
         return report

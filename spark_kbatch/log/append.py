@@ -375,7 +375,7 @@ class LogAppender:
         found = last_indexed_timestamp(self._files, segment, began.time_index_size)
         (index_size,) = self._files.sizes(log.directory, (segment.offset_index.name,))
         if found is None or index_size < began.index_size:
-            began = recovery.with_indexes_of_active(log, began)
+            began = recovery.rebuild_active_indexes(log.segments, began)
             self._index_size, self._time_index_size = began.index_size, began.time_index_size
             found = last_indexed_timestamp(self._files, segment, began.time_index_size)
         return -1 if found is None else found
@@ -435,7 +435,7 @@ class LogAppender:
         paths: dict[Path, None] = {}
         earlier = self._unflushed
         if earlier is not None:
-            bases = self._log.segments(earlier)
+            bases = self._log.segments.bases(earlier)
             first = max(bisect.bisect_right(bases, earlier.recovery_point) - 1, 0)
             for base in bases[first:]:
                 paths.update(dict.fromkeys(segment_at(self._log.directory, base).paths))
@@ -546,7 +546,7 @@ def _append(
     appender = LogAppender(log, state, now_ms=now_ms)
     # What a dead writer left behind the active segment shows in its size. Other left-overs,
     # index entries and segments, come to light only when the segment is rolled.
-    if appender.is_full_for(header) or not log.is_as_recorded(state):
+    if appender.is_full_for(header) or not log.segments.is_as_recorded(state):
         state = log.discard_unrecorded(state)
         appender = LogAppender(log, state, now_ms=now_ms)
     idempotent = header.producer_id > NO_PRODUCER_ID
@@ -648,7 +648,7 @@ def copy_batches(
     if (
         not is_one_batch
         or appender.is_full_for(first)
-        or not log.is_as_recorded(state)
+        or not log.segments.is_as_recorded(state)
         or not epochs
     ):
         state = log.discard_unrecorded(state)

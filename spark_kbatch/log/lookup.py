@@ -64,7 +64,7 @@ class Largest(NamedTuple):
 _NONE = Largest(NO_TIMESTAMP, -1)
 
 
-class Segments(NamedTuple):
+class SegmentViews(NamedTuple):
     """A log as somebody sees it: its own by a state, another's by what is in the directory."""
 
     bases: Sequence[int]  # base offsets, ascending
@@ -96,7 +96,7 @@ class TimeLookup:
         self._rolled: dict[int, Largest] = {}  # by base offset
 
     def offset_for(
-        self, segments: Segments, timestamp_ms: int, start_offset: int, end_offset: int
+        self, segments: SegmentViews, timestamp_ms: int, start_offset: int, end_offset: int
     ) -> OffsetAndTimestamp | None:
         """The first record in [start_offset, end_offset) whose time is `timestamp_ms` or later.
 
@@ -113,7 +113,7 @@ class TimeLookup:
         return None
 
     def max_timestamp(
-        self, segments: Segments, start_offset: int, end_offset: int
+        self, segments: SegmentViews, start_offset: int, end_offset: int
     ) -> OffsetAndTimestamp | None:
         """The first record of those with the largest time, from `start_offset` on.
 
@@ -135,11 +135,11 @@ class TimeLookup:
         record = self._search(segments.view(holder), best.timestamp, start_offset)
         return record if record is not None and record.offset < end_offset else None
 
-    def _from(self, segments: Segments, offset: int) -> range:
+    def _from(self, segments: SegmentViews, offset: int) -> range:
         bases = segments.bases
         return range(max(bisect.bisect_right(bases, offset) - 1, 0), len(bases))
 
-    def largest(self, segments: Segments, at: int) -> Largest:
+    def largest(self, segments: SegmentViews, at: int) -> Largest:
         """Return the largest time in the segment at that place.
 
         Raises:
@@ -295,7 +295,7 @@ def _position_before(files: Files, descriptor: int, view: SegmentView, timestamp
 
 
 def split_points(
-    files: Files, segments: Segments, start_offset: int, end_offset: int, piece_bytes: int
+    files: Files, segments: SegmentViews, start_offset: int, end_offset: int, piece_bytes: int
 ) -> list[int]:
     """Cuts within (start_offset, end_offset), ascending; none where the range has no more bytes.
 
@@ -314,7 +314,7 @@ def split_points(
 
 def _split(
     files: Files,
-    segments: Segments,
+    segments: SegmentViews,
     first: int,
     last: int,
     edges: tuple[int, int],

@@ -23,7 +23,7 @@ from __future__ import annotations
 import bisect
 import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from spark_kbatch.errors import (
@@ -47,18 +47,16 @@ from spark_kbatch.log.checkpoints import (
     partition_metadata,
 )
 from spark_kbatch.log.epochs import LeaderEpochCache
-from spark_kbatch.log.lookup import Largest, Segments, TimeLookup, split_points
+from spark_kbatch.log.lookup import Largest, SegmentViews, TimeLookup, split_points
 from spark_kbatch.log.producers import saved as saved_producers
 from spark_kbatch.log.producers.manager import LogProducers
 from spark_kbatch.log.producers.replay import AbortedSearch
 from spark_kbatch.log.segment import (
-    Segment,
     SegmentView,
     base_offset_of,
-    first_made_name,
-    log_name,
     segment_at,
 )
+from spark_kbatch.log.segments import LogSegments
 from spark_kbatch.log.state import (
     STATE_FILE,
     LogState,
@@ -106,11 +104,10 @@ class PartitionLog:
         self.directory = directory
         self.topic_partition = topic_partition
         self.config = config
+        self.segments = LogSegments(files, directory, topic_partition, config)
         # Replaced whole; only ever grows at its end, so an old list is wrong about new offsets
         # alone, and is then read again.
         self._leader_epochs = LeaderEpochCache(files, directory, [])
-        # What `segments` found last, and for what; replaced whole.
-        self._listed: tuple[object, list[int]] = (None, [])
         # What `offset_for_timestamp` remembers, and of which state; the first is replaced whole.
         self._times = TimeLookup(files)
         self._times_as_of: LogState | None = None
@@ -118,7 +115,7 @@ class PartitionLog:
         self._read: tuple[bytes, LogState | None] = b"", None
         # The last state of another boot, and what of it holds; replaced whole.
         self._checked: tuple[LogState | None, LogState | None] = (None, None)
-        self.producers = LogProducers(self)
+        self.producers = LogProducers(self.segments)
         self._aborted = AbortedSearch(files)
         self._is_swept = False  # whether `discard_unrecorded` has looked at all segments
 
@@ -151,13 +148,13 @@ class PartitionLog:
             data = read_slots(self.files, self.directory)
             known, state = self._read
             if data != known or state is None:
-                state = self.checked(read_state(self.files, self.directory, data))
+                state = self.verified(read_state(self.files, self.directory, data))
                 self._read = data, state
             return state
         except FileNotFoundError as error:
-            raise self._gone(Path(error.filename)) from error
+            raise self.segments.gone(Path(error.filename)) from error
 
-    def checked(self, state: LogState) -> LogState:
+    def verified(self, state: LogState) -> LogState:
         """The state, or what is left of it where it is of another boot; `recovery.py` tells more."""
         if state.boot_id == boot_id() or state.recovery_point >= state.log_end_offset:
             return state
@@ -167,7 +164,7 @@ class PartitionLog:
             if known is not None and known == found and known.sequence < state.sequence:
                 if known.leader_epoch == state.leader_epoch:
                     first = max(first, min(known.log_end_offset, state.log_end_offset))
-            found = recovery.checked(self, state, first)
+            found = recovery.verified(self.segments, state, first)
             self._checked = state, found
         return found or state
 
@@ -179,69 +176,9 @@ class PartitionLog:
         """On return the state that counts is on disk, whoever wrote it."""
         flush_state(self.files, self.directory)
 
-    def segments(self, state: LogState) -> list[int]:
-        """Base offsets, ascending; the last is the active segment's. Not to be changed.
-
-        A list is used again while the directory holds the same names and the state names the same
-        first offset, active segment and epoch. Either alone would do but for this: a directory that
-        changes twice within the grain of its clock looks unchanged, though a segment was rolled,
-        which the state tells; and a log that was truncated may roll at an old offset again, which
-        takes longer than that grain.
-        """
-        try:
-            version = self.files.version(self.directory)
-        except FileNotFoundError as error:
-            raise self._gone(self.directory) from error
-        key = (version, state.segment_base_offset, state.log_start_offset, state.leader_epoch)
-        known, bases = self._listed
-        if known != key:
-            every = (base_offset_of(name) for name in self.files.list(self.directory))
-            active = state.segment_base_offset
-            bases = [base for base in every if base is not None and base <= active]
-            self._listed = key, bases
-        return bases
-
-    def _whole_segments(self, state: LogState) -> list[int]:
-        """Return `segments`.
-
-        Raises:
-            KafkaStorageError: the active one is not there.
-        """
-        bases = self.segments(state)
-        if not bases or bases[-1] != state.segment_base_offset:
-            raise self._no_segment(state.segment_base_offset)
-        return bases
-
-    def _no_segment(self, offset: int) -> KafkaStorageError:
-        return KafkaStorageError(f"{self.directory} has no segment that holds offset {offset}")
-
-    def _gone(self, path: Path) -> KafkaStorageError:
-        return KafkaStorageError(
-            f"{path}, of partition {self.topic_partition}, is gone: it was deleted or unmounted"
-        )
-
     def size_in_bytes(self, state: LogState) -> int:
-        """Of all batches."""
-        return sum(self.sizes(state, self.segments(state)))
-
-    def sizes(self, state: LogState, bases: Sequence[int]) -> list[int]:
-        """Return the sizes of segments in bytes; 0 for one that is gone."""
-        return [max(size, 0) for size in self._sizes(state, bases)]
-
-    def _sizes(self, state: LogState, bases: Sequence[int]) -> list[int]:
-        active = state.segment_base_offset
-        found = self.files.sizes(self.directory, map(log_name, bases))
-        return [
-            state.segment_size if base == active else size
-            for base, size in zip(bases, found, strict=True)
-        ]
-
-    def log_size(self, base: int) -> int:
-        """Of a segment's file; 0 where it is gone, which readers may find without a lock."""
-        try:
-            return self.files.size(segment_at(self.directory, base).log)
-        except FileNotFoundError:
-            return 0
+        """Return the size of all batches."""
+        return sum(self.segments.sizes(state, self.segments.bases(state)))
 
     def read(self, state: LogState, asked: ReadRange) -> LogRead:
         """Read whole batches, starting with the one that holds `asked.offset`.
@@ -266,12 +203,12 @@ class PartitionLog:
         committed = isolation is IsolationLevel.READ_COMMITTED
         if offset >= (state.last_stable_offset if committed else state.high_watermark):
             return nothing
-        bases = self.segments(state)
+        bases = self.segments.bases(state)
         at = bisect.bisect_right(bases, offset) - 1
         if at < 0 or bases[-1] != state.segment_base_offset:
             wanted = offset if at < 0 else state.segment_base_offset
-            raise self._no_segment(wanted)
-        segment = self._view(state, bases, at)
+            raise self.segments.missing(wanted)
+        segment = self.segments.view(state, bases, at)
         path, end_position = segment.log, segment.size_in_bytes
         with self.files.opened(path) as descriptor:
             position, header = indexed_batch(self.files, descriptor, segment, offset)
@@ -310,33 +247,10 @@ class PartitionLog:
         """What a reader of committed data is given of `read`, out of the segment `base`."""
         return self._aborted.decided(
             read,
-            self.extents(state, base),
+            self.segments.segments_from(state, base),
             last_stable_offset=state.last_stable_offset,
             log_end_offset=state.log_end_offset,
         )
-
-    def extents(self, state: LogState, offset: int = 0) -> Iterator[Segment]:
-        """Yield the segments from the one that holds an offset on, as far as the state shows them."""
-        bases = self.segments(state)
-        for base in bases[max(bisect.bisect_right(bases, offset) - 1, 0) :]:
-            segment = segment_at(self.directory, base)
-            active = base == state.segment_base_offset
-            yield segment._replace(size_in_bytes=state.segment_size) if active else segment
-
-    def active_view(self, state: LogState) -> SegmentView:
-        """Return the active segment, as far as the state shows it."""
-        return SegmentView(
-            segment_at(self.directory, state.segment_base_offset), state.log_end_offset,
-            state.segment_size, state.index_size, state.time_index_size,
-        )  # fmt: skip
-
-    def _view(self, state: LogState, bases: Sequence[int], at: int) -> SegmentView:
-        """The segment that is `at` in `bases`, as far as the state shows it."""
-        base = bases[at]
-        if base == state.segment_base_offset:
-            return self.active_view(state)
-        segment = segment_at(self.directory, base)
-        return SegmentView(segment, bases[at + 1], self.files.size(segment.log))
 
     def offset_for_timestamp(
         self, state: LogState, timestamp_ms: int, *, end_offset: int
@@ -363,9 +277,9 @@ class PartitionLog:
         segments = self._timed_segments(state)
         return self._times.largest(segments, bisect.bisect_left(segments.bases, base)).timestamp
 
-    def _timed_segments(self, state: LogState) -> Segments:
+    def _timed_segments(self, state: LogState) -> SegmentViews:
         """Return the segments to look up times in; what is remembered of them holds for `state`."""
-        bases = self._whole_segments(state)
+        bases = self.segments.bases_with_active(state)
         known = self._times_as_of
         if known is not None and (
             known.leader_epoch != state.leader_epoch or known.log_end_offset > state.log_end_offset
@@ -374,17 +288,17 @@ class PartitionLog:
             self._times = TimeLookup(self.files)
         self._times_as_of = state
         largest = Largest(state.max_timestamp, state.max_timestamp_offset)
-        return Segments(bases, lambda at: self._view(state, bases, at), largest)
+        return SegmentViews(bases, lambda at: self.segments.view(state, bases, at), largest)
 
     def split_points(
         self, state: LogState, start_offset: int, end_offset: int, *, piece_bytes: int
     ) -> list[int]:
         """Where to cut a range into pieces of about `piece_bytes`; as `lookup.split_points`."""
-        bases = self._whole_segments(state)
-        segments = Segments(
+        bases = self.segments.bases_with_active(state)
+        segments = SegmentViews(
             bases,
-            lambda at: self._view(state, bases, at),
-            sizes=lambda first, stop: self._sizes(state, bases[first:stop]),
+            lambda at: self.segments.view(state, bases, at),
+            sizes=lambda first, stop: self.segments.sizes(state, bases[first:stop], if_gone=-1),
         )
         return split_points(self.files, segments, start_offset, end_offset, piece_bytes)
 
@@ -402,13 +316,13 @@ class PartitionLog:
             KafkaStorageError: what was flushed is not there.
         """
         try:
-            if self._is_swept and not thorough and recovery.is_clean(self, state):
-                return recovery.discard_unrecorded_in_active(self, state)
-            state = recovery.discard_unrecorded(self, state)
+            if self._is_swept and not thorough and recovery.is_clean(self.segments, state):
+                return recovery.discard_unrecorded_in_active(self.segments, state)
+            state = recovery.discard_unrecorded(self.segments, state)
             self._is_swept = True
             return state
         except FileNotFoundError as error:
-            raise self._gone(Path(error.filename)) from error
+            raise self.segments.gone(Path(error.filename)) from error
 
     def move_high_watermark(
         self,
@@ -445,19 +359,6 @@ class PartitionLog:
         self.write_state(after, flush=flush)
         self.producers.high_watermark_moved(after)
         return after
-
-    def is_as_recorded(self, state: LogState) -> bool:
-        """Whether the active segment is as long as its state says, which is of this boot.
-
-        Nor does a segment begin at the log's end, as a dead writer's does that had begun one.
-        """
-        active, end = state.segment_base_offset, state.log_end_offset
-        (size,) = self.files.sizes(self.directory, (log_name(active),))
-        return (
-            max(size, 0) == state.segment_size
-            and state.boot_id == boot_id()
-            and (active == end or not self.files.holds(self.directory, first_made_name(end)))
-        )
 
     def batch_headers(
         self, base: int, position: int, end_position: int, *, messages_together: bool = False

@@ -47,7 +47,7 @@ import logging
 import operator
 from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.files import Files
@@ -65,11 +65,9 @@ from spark_kbatch.log.segment import (
     log_name,
     segment_at,
 )
-from spark_kbatch.log.state import LogState, boot_id, read_state
+from spark_kbatch.log.segments import LogSegments
+from spark_kbatch.log.state import LogState, boot_id, read_state, write_state
 from spark_kbatch.record.header import BatchHeader, ensure_valid
-
-if TYPE_CHECKING:
-    from spark_kbatch.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 
@@ -85,21 +83,21 @@ class Damage(NamedTuple):
     error: CorruptRecordError | KafkaStorageError
 
 
-def checked(log: PartitionLog, state: LogState, from_offset: int) -> LogState:
+def verified(segments: LogSegments, state: LogState, from_offset: int) -> LogState:
     """The state, its end lowered to the first bad batch at or behind `from_offset`. Writes nothing.
 
     Raises:
         KafkaStorageError: what lies before the recovery point is not there.
     """
-    views = views_from(log, state, log.segments(state), from_offset)
-    found = first_damage(log.files, log.directory, views, state, from_offset)
+    views = segments.views_from(state, segments.bases(state), from_offset)
+    found = first_damage(segments.files, segments.directory, views, state, from_offset)
     if found is None:
         return state
-    _say_what_is_cut(log.directory, state, found)
-    return lowered(log, state, *found[:3])
+    _warn_of_loss(segments.directory, state, found)
+    return state_ending_at(segments, state, *found[:3])
 
 
-def discard_unrecorded(log: PartitionLog, state: LogState) -> LogState:
+def discard_unrecorded(segments: LogSegments, state: LogState) -> LogState:
     """What the next writer does before it writes; the state from which it goes on.
 
     The caller holds the partition's lock, and no decided commit waits for its flip here. Indexes and
@@ -108,21 +106,21 @@ def discard_unrecorded(log: PartitionLog, state: LogState) -> LogState:
     Raises:
         KafkaStorageError: what lies before the recovery point is not there.
     """
-    files, directory = log.files, log.directory
+    files, directory = segments.files, segments.directory
     names = files.list(directory)
     every = [base for base in map(base_offset_of, names) if base is not None]
     bases = [base for base in every if base <= state.segment_base_offset]
-    state = _recovered(log, state, set(names), bases)
+    state = _recovered(segments, state, set(names), bases)
     # The last first, so that who dies meanwhile leaves a file of the segment at the log's end.
     last = f"{state.segment_base_offset:020d}."
     for name in reversed(names):
         if name[:21] > last and name[20:].endswith(_SEGMENT_FILES):
             if base_offset_of(f"{name[:20]}.log") is not None:
                 files.remove(directory / name)
-    return discard_unrecorded_in_active(log, state)
+    return discard_unrecorded_in_active(segments, state)
 
 
-def is_clean(log: PartitionLog, state: LogState) -> bool:
+def is_clean(segments: LogSegments, state: LogState) -> bool:
     """Return True if the active segment shows that nothing is left behind it, and nothing is lost.
 
     Who dies while it writes leaves one of these, whatever else: bytes behind the active segment, for
@@ -132,16 +130,16 @@ def is_clean(log: PartitionLog, state: LogState) -> bool:
     """
     active = log_name(state.segment_base_offset)
     return (
-        log.is_as_recorded(state)
-        and log.files.holds(log.directory, active)
-        and not lacks_index_entries(log, state)
-        and bool(readable_epochs(log.files, log.directory))
+        segments.is_as_recorded(state)
+        and segments.files.holds(segments.directory, active)
+        and not lacks_index_entries(segments, state)
+        and bool(readable_epochs(segments.files, segments.directory))
     )
 
 
-def discard_unrecorded_in_active(log: PartitionLog, state: LogState) -> LogState:
+def discard_unrecorded_in_active(segments: LogSegments, state: LogState) -> LogState:
     """Cut what lies past the recorded ends in the active segment, and epochs; the same state."""
-    files, directory = log.files, log.directory
+    files, directory = segments.files, segments.directory
     for path, size in _recorded_sizes(directory, state):
         if files.exists(path) and files.size(path) > size:
             files.truncate(path, size)
@@ -157,46 +155,48 @@ def discard_unrecorded_in_active(log: PartitionLog, state: LogState) -> LogState
 
 
 def _recovered(
-    log: PartitionLog, state: LogState, names: Set[str], bases: Sequence[int]
+    segments: LogSegments, state: LogState, names: Set[str], bases: Sequence[int]
 ) -> LogState:
     """Check what may be damaged, and write anew what is; cuts nothing."""
-    if not readable_epochs(log.files, log.directory):
-        logger.warning("%s is made anew from the batches", log.directory / LEADER_EPOCHS)
-        views = views_from(log, state, bases, 0)
-        epochs = epochs_of(log.files, views, highest=state.leader_epoch)
+    if not readable_epochs(segments.files, segments.directory):
+        logger.warning("%s is made anew from the batches", segments.directory / LEADER_EPOCHS)
+        views = segments.views_from(state, bases, 0)
+        epochs = epochs_of(segments.files, views, highest=state.leader_epoch)
         for path, base_offset, epoch in epochs.doubtful:
             logger.warning(
                 "%s: the batch at offset %d has leader epoch %d, which its neighbours do not have",
                 path, base_offset, epoch,
             )  # fmt: skip
         entries = epochs.entries or [(state.leader_epoch, 0)]
-        write_leader_epochs(log.files, log.directory, entries)
+        write_leader_epochs(segments.files, segments.directory, entries)
 
     after = state._replace(boot_id=boot_id())
     first = max(state.recovery_point, state.log_start_offset)
-    to_index = _bases_without_indexes(log, state, names, bases)
-    if _may_have_lost(log, state, first):
-        views = views_from(log, state, bases, first)
-        damage = first_damage(log.files, log.directory, views, state, first)
+    to_index = _bases_without_indexes(segments, state, names, bases)
+    if _may_have_lost(segments, state, first):
+        views = segments.views_from(state, bases, first)
+        damage = first_damage(segments.files, segments.directory, views, state, first)
         if damage is not None:
-            _say_what_is_cut(log.directory, state, damage)
-            after = lowered(log, after, *damage[:3])
+            _warn_of_loss(segments.directory, state, damage)
+            after = state_ending_at(segments, after, *damage[:3])
         to_index |= {view.base_offset for view in views}
-    for view in views_from(log, after, bases, min(to_index)) if to_index else ():
+    for view in segments.views_from(after, bases, min(to_index)) if to_index else ():
         if view.base_offset in to_index:
-            after = _with_indexes(log, after, view)
+            after = _rebuild_indexes(segments, after, view)
 
-    recorded = read_state(log.files, log.directory)
+    recorded = read_state(segments.files, segments.directory)
     if after == recorded._replace(boot_id=after.boot_id):
         return after
-    views = views_from(log, after, bases, first)
-    log.files.flush(path for view in views for path in view.segment.paths if log.files.exists(path))
-    log.files.flush([log.directory])
+    views = segments.views_from(after, bases, first)
+    segments.files.flush(
+        path for view in views for path in view.segment.paths if segments.files.exists(path)
+    )
+    segments.files.flush([segments.directory])
     if after.log_end_offset != recorded.log_end_offset:
         after = after._replace(recovery_point=after.log_end_offset)
-        saved_producers.remove(log.files, log.directory)
+        saved_producers.remove(segments.files, segments.directory)
     after = after._replace(sequence=recorded.sequence + 1)
-    log.write_state(after, flush=True)
+    write_state(segments.files, segments.directory, after, flush=True)
     return after
 
 
@@ -208,59 +208,59 @@ def readable_epochs(files: Files, directory: Path) -> list[tuple[int, int]]:
 
 
 def _bases_without_indexes(
-    log: PartitionLog, state: LogState, names: Set[str], bases: Sequence[int]
+    segments: LogSegments, state: LogState, names: Set[str], bases: Sequence[int]
 ) -> set[int]:
     """Segments with an index missing, and the active one with an index that is too short."""
     found = {
         base for base in bases[:-1]
         if f"{base:020d}.index" not in names or f"{base:020d}.timeindex" not in names
     }  # fmt: skip
-    if log_name(state.segment_base_offset) not in names or lacks_index_entries(log, state):
+    if log_name(state.segment_base_offset) not in names or lacks_index_entries(segments, state):
         found.add(state.segment_base_offset)
     return found
 
 
-def lacks_index_entries(log: PartitionLog, state: LogState) -> bool:
+def lacks_index_entries(segments: LogSegments, state: LogState) -> bool:
     """Return True if an index of the active segment is missing, or shorter than recorded."""
     recorded = (state.index_size, state.time_index_size)
     stem = f"{state.segment_base_offset:020d}"
-    found = log.files.sizes(log.directory, (f"{stem}.index", f"{stem}.timeindex"))
+    found = segments.files.sizes(segments.directory, (f"{stem}.index", f"{stem}.timeindex"))
     return any(map(operator.lt, found, recorded))
 
 
-def with_indexes_of_active(log: PartitionLog, state: LogState) -> LogState:
+def rebuild_active_indexes(segments: LogSegments, state: LogState) -> LogState:
     """Make the indexes of the active segment again; the state with their sizes."""
     base, end = state.segment_base_offset, state.log_end_offset
-    segment = segment_at(log.directory, base)
+    segment = segment_at(segments.directory, base)
     logger.warning("the indexes of %s are made again from the batches", segment.log)
-    return _with_indexes(log, state, SegmentView(segment, end, state.segment_size))
+    return _rebuild_indexes(segments, state, SegmentView(segment, end, state.segment_size))
 
 
-def _may_have_lost(log: PartitionLog, state: LogState, first_unflushed: int) -> bool:
+def _may_have_lost(segments: LogSegments, state: LogState, first_unflushed: int) -> bool:
     """Whether batches may be gone that were not flushed.
 
     Raises:
         KafkaStorageError: flushed ones are.
     """
-    path = segment_at(log.directory, state.segment_base_offset).log
-    size = log.files.size(path) if log.files.exists(path) else 0
+    path = segment_at(segments.directory, state.segment_base_offset).log
+    size = segments.files.size(path) if segments.files.exists(path) else 0
     all_flushed = first_unflushed >= state.log_end_offset
     if size < state.segment_size and all_flushed:
-        raise too_short(log.files, path, state.segment_size)
+        raise too_short(segments.files, path, state.segment_size)
     return not all_flushed and (size < state.segment_size or state.boot_id != boot_id())
 
 
-def _with_indexes(log: PartitionLog, state: LogState, view: SegmentView) -> LogState:
+def _rebuild_indexes(segments: LogSegments, state: LogState, view: SegmentView) -> LogState:
     """Write the indexes of a segment anew where they differ; the state with their sizes.
 
     A batch that does not hold ends them: what lies behind it is found by walking, and it does not
     keep anyone from writing.
     """
     active = view.base_offset == state.segment_base_offset
-    made = SegmentIndexer(view.base_offset, interval_bytes=log.config.index_interval_bytes)
+    made = SegmentIndexer(view.base_offset, interval_bytes=segments.config.index_interval_bytes)
     is_whole = True
     try:
-        index(log.files, view, made, rolled=not active)
+        index(segments.files, view, made, rolled=not active)
     except CorruptRecordError as error:
         logger.warning("the indexes of %s end before a damaged batch: %s", view.log, error)
         is_whole = False
@@ -268,8 +268,8 @@ def _with_indexes(log: PartitionLog, state: LogState, view: SegmentView) -> LogS
         (view.segment.offset_index, bytes(made.index)),
         (view.segment.time_index, bytes(made.time_index)),
     ):
-        if not log.files.exists(path) or log.files.read(path) != content:
-            log.files.replace(path, content)
+        if not segments.files.exists(path) or segments.files.read(path) != content:
+            segments.files.replace(path, content)
     if not active:
         return state
     if not is_whole:
@@ -474,12 +474,16 @@ def _ascending(epochs: Sequence[int], counts: Sequence[int], highest: int | None
     return kept
 
 
-def lowered(log: PartitionLog, state: LogState, base: int, position: int, offset: int) -> LogState:
+def state_ending_at(
+    segments: LogSegments, state: LogState, base: int, position: int, offset: int
+) -> LogState:
     """The state of a log that ends at `offset`, at that position of the segment with that base."""
     if offset < state.log_start_offset:  # As in Kafka the log goes on, empty, where it begins.
         base, position, offset = state.log_start_offset, 0, state.log_start_offset
-    view = SegmentView(segment_at(log.directory, base), offset, position)
-    made = indexed(log.files, view, interval_bytes=log.config.index_interval_bytes, rolled=False)
+    view = SegmentView(segment_at(segments.directory, base), offset, position)
+    made = indexed(
+        segments.files, view, interval_bytes=segments.config.index_interval_bytes, rolled=False
+    )
     return _indexed_state(state, made)._replace(
         log_end_offset=offset,
         high_watermark=min(state.high_watermark, offset),
@@ -500,31 +504,13 @@ def _indexed_state(state: LogState, made: SegmentIndexer) -> LogState:
     )
 
 
-def _say_what_is_cut(directory: Path, state: LogState, damage: Damage) -> None:
+def _warn_of_loss(directory: Path, state: LogState, damage: Damage) -> None:
     logger.warning(
         "%s: the log ends at offset %d instead of %d: of what was not flushed, offset %d on, only "
         "that much survived (%s)",
         directory, max(damage.offset, state.log_start_offset), state.log_end_offset,
         state.recovery_point, damage.error,
     )  # fmt: skip
-
-
-# Segments.
-
-
-def views_from(
-    log: PartitionLog, state: LogState, bases: Sequence[int], from_offset: int
-) -> list[SegmentView]:
-    """The segments from the one that holds `from_offset` on, as the state has them."""
-    bases = [base for base in bases if base <= state.segment_base_offset]
-    views = []
-    for at in range(max(bisect.bisect_right(bases, from_offset) - 1, 0), len(bases)):
-        base, segment = bases[at], segment_at(log.directory, bases[at])
-        following = bases[at + 1] if at + 1 < len(bases) else state.log_end_offset
-        active = base == state.segment_base_offset
-        size = state.segment_size if active else log.files.size(segment.log)
-        views.append(SegmentView(segment, following, size))
-    return views
 
 
 def _recorded_sizes(directory: Path, state: LogState) -> list[tuple[Path, int]]:

@@ -41,8 +41,7 @@ from spark_kbatch.log.recovery import (
     epochs_of,
     first_damage,
     indexed,
-    lowered,
-    views_from,
+    state_ending_at,
 )
 from spark_kbatch.log.segment import base_offset_of, segment_at
 from spark_kbatch.log.state import (
@@ -143,7 +142,7 @@ class LogRepair:
                 partial(write_state, files, directory, state, flush=True),
             )
         start = state.log_start_offset
-        views = views_from(log, state, log.segments(state), start)
+        views = log.segments.views_from(state, log.segments.bases(state), start)
         while views and start < state.log_end_offset:
             found = first_damage(files, directory, views, state, start)
             if found is None:
@@ -156,7 +155,7 @@ class LogRepair:
 
     def _as_read(self, state: LogState) -> LogState:
         try:
-            found = self._log.checked(state)
+            found = self._log.verified(state)
             if found.log_end_offset < state.log_end_offset:
                 self._found.append(
                     f"{self._directory}: of what was not flushed offsets {found.log_end_offset} to "
@@ -169,12 +168,12 @@ class LogRepair:
 
     def _cut_short(self, state: LogState, first: int) -> LogState:
         log, files, directory = self._log, self._files, self._directory
-        views = views_from(log, state, log.segments(state), first)
+        views = log.segments.views_from(state, log.segments.bases(state), first)
         trusting = state._replace(recovery_point=0, log_start_offset=first)
         damage = first_damage(files, directory, views, trusting, first)
         if damage is None:
             return state
-        after = lowered(log, state, *damage[:3])
+        after = state_ending_at(log.segments, state, *damage[:3])
         after = after._replace(
             sequence=state.sequence + 1,
             recovery_point=min(state.recovery_point, after.log_end_offset),
@@ -243,21 +242,21 @@ class LogRepair:
             segment_base_offset=bases[-1],
             segment_size=self._files.size(segment_at(directory, bases[-1]).log),
         )
-        views = views_from(log, everything, bases, bases[0])
+        views = log.segments.views_from(everything, bases, bases[0])
         damage = first_damage(self._files, directory, views, everything, bases[0])
         assert damage is not None, "nothing ends at an offset below all others"
         path = segment_at(directory, damage.base_offset).log
         if (damage.base_offset, damage.position) != (bases[-1], self._files.size(path)):
             self._damaged.append(f"{damage.error}; the log ends there")
         end = damage.offset
-        return lowered(log, everything, *damage[:3])._replace(
+        return state_ending_at(log.segments, everything, *damage[:3])._replace(
             high_watermark=end, last_stable_offset=end, recovery_point=end
         )
 
     def _epochs_in(self, state: LogState, bases: list[int]) -> list[int]:
         with contextlib.suppress(FileNotFoundError, KafkaStorageError):
             return [epoch for epoch, _ in read_leader_epochs(self._files, self._directory)]
-        views = views_from(self._log, state, bases, 0)
+        views = self._log.segments.views_from(state, bases, 0)
         return [epoch for epoch, _ in epochs_of(self._files, views).entries]
 
     def _copy(self, source: Path, position: int, end: int, target: Path) -> None:
@@ -271,7 +270,7 @@ class LogRepair:
     def _check_indexes(self, state: LogState) -> LogState:
         """Returns the state with the sizes that they have then."""
         log, files, after = self._log, self._files, state
-        for view in views_from(log, state, self._bases(state), 0):
+        for view in log.segments.views_from(state, self._bases(state), 0):
             active = view.base_offset == state.segment_base_offset
             try:
                 made = indexed(
@@ -318,7 +317,7 @@ class LogRepair:
             pass
         except KafkaStorageError:
             what = "is damaged"
-        views = views_from(self._log, state, self._bases(state), 0)
+        views = self._log.segments.views_from(state, self._bases(state), 0)
         found = epochs_of(files, views, highest=state.leader_epoch)
         self._damaged += [
             f"{path}: the batch at offset {offset} has leader epoch {epoch}, which its neighbours do "

@@ -155,14 +155,14 @@ def _deletion(
     return Deletion(
         log_start_offset=log_start_offset,
         segments=tuple(segment.start for segment in segments),
-        size_in_bytes=sum(log.sizes(state, [segment.start for segment in segments])),
+        size_in_bytes=sum(log.segments.sizes(state, [segment.start for segment in segments])),
         files=tuple(_old_deleted_files(log, now_ms)),
     )
 
 
 def _segments(log: PartitionLog, state: LogState) -> list[range]:
     """Return the offsets of each segment."""
-    bases = log.segments(state)
+    bases = log.segments.bases(state)
     return list(map(range, bases, [*bases[1:], state.log_end_offset]))
 
 
@@ -191,7 +191,7 @@ def _by_size(segments: list[range], log: PartitionLog, state: LogState) -> int:
     limit = log.config.retention_bytes
     if limit == NO_LIMIT:
         return 0
-    sizes = log.sizes(state, [segment.start for segment in segments])
+    sizes = log.segments.sizes(state, [segment.start for segment in segments])
     excess = sum(sizes) - limit
     for number, segment in enumerate(segments):
         excess -= sizes[number]
@@ -219,7 +219,7 @@ def _is_older(segment: range, log: PartitionLog, state: LogState, oldest_ms: int
         if newest >= oldest_ms:
             return False
         # The index has no checksum, and what is deleted does not come back: the batches must agree.
-        (size,) = log.sizes(state, [segment.start])
+        (size,) = log.segments.sizes(state, [segment.start])
         for _, header in log.batch_headers(segment.start, 0, size, messages_together=True):
             newest = max(newest, header.max_timestamp)
     except CorruptRecordError as error:

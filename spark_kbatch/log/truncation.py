@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from spark_kbatch.log.batch_headers import indexed_batch, walk_batch_headers
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.recovery import lowered, readable_epochs, views_from
+from spark_kbatch.log.recovery import readable_epochs, state_ending_at
 from spark_kbatch.log.retention import delete_segments
 from spark_kbatch.log.segment import segment_at
 from spark_kbatch.log.state import LogState
@@ -31,7 +31,7 @@ def truncate_to(log: PartitionLog, state: LogState, offset: int, *, now_ms: int)
     """
     if offset >= state.log_end_offset:
         return state
-    bases = log.segments(state)
+    bases = log.segments.bases(state)
     if not bases or offset < bases[0]:
         return truncate_fully_and_start_at(log, state, offset, now_ms=now_ms)
     after = _with_epoch(log, _state_before(log, state, bases, offset))
@@ -68,13 +68,15 @@ def truncate_fully_and_start_at(
     log.discard_unrecorded(after)
     for path in segment_at(log.directory, offset).paths:
         log.files.write(path, 0, b"")
-    delete_segments(log, [base for base in log.segments(after) if base < offset], now_ms=now_ms)
+    delete_segments(
+        log, [base for base in log.segments.bases(after) if base < offset], now_ms=now_ms
+    )
     return after
 
 
 def _state_before(log: PartitionLog, state: LogState, bases: list[int], offset: int) -> LogState:
     """The state with the segment of `offset` as the active one, cut before the batch that holds it."""
-    segment = views_from(log, state, bases, offset)[0]
+    segment = log.segments.views_from(state, bases, offset)[0]
     path, end_offset, size = segment.log, segment.base_offset, 0
     with log.files.opened(path) as descriptor:
         # From a batch before the one that is looked for, which may not say itself where it begins.
@@ -87,7 +89,7 @@ def _state_before(log: PartitionLog, state: LogState, bases: list[int], offset: 
             end_offset, size = header.next_offset, position + header.size_in_bytes
     # The log begins no later than it ends.
     state = state._replace(log_start_offset=min(state.log_start_offset, end_offset))
-    after = lowered(log, state, segment.base_offset, size, end_offset)
+    after = state_ending_at(log.segments, state, segment.base_offset, size, end_offset)
     return after._replace(
         sequence=state.sequence + 1, recovery_point=min(state.recovery_point, end_offset)
     )

@@ -299,7 +299,7 @@ class Partition(PartitionView):
             if log_state is not None and state.leader not in state.unwritten:
                 try:
                     log = self._log_of(state.leader)
-                    if not log.is_as_recorded(log_state):
+                    if not log.segments.is_as_recorded(log_state):
                         recorded = read_state(log.files, log.directory).log_end_offset
                         log_state = log.discard_unrecorded(log_state)
                         if log_state.log_end_offset < recorded and any(self._alive(state)):

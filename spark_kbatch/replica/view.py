@@ -150,7 +150,7 @@ class PartitionView:
         found = dict(look.found)
         for node_id, decided in (*state.unwritten.items(), *newer.items()):
             if node_id in found and found[node_id].sequence < decided.sequence:
-                found[node_id] = self._log_of(node_id).checked(decided)
+                found[node_id] = self._log_of(node_id).verified(decided)
         if newer:
             # Others have left the ISR since.
             found = {node_id: found[node_id] for node_id in found if node_id in newer}

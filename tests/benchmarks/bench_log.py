@@ -38,7 +38,7 @@ CONFIG = TopicConfig(segment_bytes=200)
 
 def opened(directory: Path) -> PartitionLog:
     log = PartitionLog(Files(), directory, TopicPartition("events", 0), CONFIG)
-    assert len(log.segments(log.state())) == SEGMENTS
+    assert len(log.segments.bases(log.state())) == SEGMENTS
     return log
 
 

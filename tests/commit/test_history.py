@@ -247,7 +247,7 @@ def test_commits_go_with_their_segment_only_where_a_limit_is_given(cluster: Clus
         write(cluster, ("clicks", 0), transaction=f"job {number}", retention=-1)
     assert len([*cluster.history()]) == 20
     log = cluster.manager.log(COMMITS)
-    assert log.segments(log.state()) == [0]
+    assert log.segments.bases(log.state()) == [0]
 
 
 def test_a_history_that_loses_its_oldest_commits_meanwhile_is_read_to_what_is_left(

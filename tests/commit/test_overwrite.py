@@ -71,7 +71,7 @@ def read(cluster: Cluster, tp: TopicPartition, start: int, end: int, **named: On
 
 def bases(cluster: Cluster, tp: TopicPartition) -> list[int]:
     log = Cluster(str(cluster.path)).manager.log(tp)  # which remembers no list
-    return log.segments(log.state())
+    return log.segments.bases(log.state())
 
 
 @pytest.fixture

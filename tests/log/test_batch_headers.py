@@ -30,7 +30,7 @@ def log(tmp_path: Path) -> PartitionLog:
     config = TopicConfig(segment_bytes=20 * len(batches[0]), index_interval_bytes=1)
     log = a_log(tmp_path, batches=0, config=config)
     append(log, *batches)
-    assert log.segments(log.state()) == list(SEGMENTS)
+    assert log.segments.bases(log.state()) == list(SEGMENTS)
     return log
 
 
@@ -169,13 +169,13 @@ def test_a_segment_list_is_read_again_only_when_the_directory_or_the_state_chang
     log: PartitionLog,
 ) -> None:
     state = log.state()
-    first = log.segments(state)
-    assert log.segments(log.state()) is first
+    first = log.segments.bases(state)
+    assert log.segments.bases(log.state()) is first
     append(log, *[builders.batch(n=2, value_bytes=10)] * 30)  # rolls
-    assert log.segments(log.state()) == [0, 40, 80, 120]
-    assert log.segments(state) == first
+    assert log.segments.bases(log.state()) == [0, 40, 80, 120]
+    assert log.segments.bases(state) == first
     segment_at(log.directory, 0).log.rename(log.directory / "00000000000000000000.log.deleted")
-    assert log.segments(log.state()) == [40, 80, 120]
+    assert log.segments.bases(log.state()) == [40, 80, 120]
 
 
 def test_a_log_whose_directory_is_gone_is_a_storage_error_that_names_it(log: PartitionLog) -> None:
@@ -183,7 +183,7 @@ def test_a_log_whose_directory_is_gone_is_a_storage_error_that_names_it(log: Par
     log.directory.rename(log.directory.with_name("elsewhere"))
     for use in (
         log.state,
-        lambda: log.segments(state),
+        lambda: log.segments.bases(state),
         lambda: log.read(state, ReadRange(0, max_bytes=1)),
     ):
         with pytest.raises(KafkaStorageError, match=f"{log.directory}.* is gone"):

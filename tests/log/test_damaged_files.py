@@ -163,7 +163,7 @@ def test_damaged_times_do_not_keep_a_segment_from_retention(
     written: PartitionLog, tmp_path: Path
 ) -> None:
     log = copied(written, tmp_path / "copy")
-    base = log.segments(log.state())[0]
+    base = log.segments.bases(log.state())[0]
     path = segment_at(log.directory, base).time_index
     path.write_bytes(b"\x7f" * len(path.read_bytes()))
     done = retention.delete_old_segments(log, log.state(), FIRST_MS + 10**12 + 10_000)

@@ -132,7 +132,7 @@ def test_a_segment_is_rolled_before_the_batch_that_would_pass_segment_bytes(tmp_
     log = a_log(tmp_path, batches=0, config=config)
     append(log, *[batch] * 5)
 
-    assert log.segments(log.state()) == [0, 4, 8]
+    assert log.segments.bases(log.state()) == [0, 4, 8]
     sizes = [segment_at(log.directory, base).log.stat().st_size for base in (0, 4, 8)]
     assert sizes == [2 * len(batch), 2 * len(batch), len(batch)]
     ensure_sound(log)
@@ -141,7 +141,7 @@ def test_a_segment_is_rolled_before_the_batch_that_would_pass_segment_bytes(tmp_
 def test_a_batch_larger_than_segment_bytes_has_a_segment_of_its_own(tmp_path: Path) -> None:
     log = a_log(tmp_path, batches=0, config=TopicConfig(segment_bytes=100))
     append(log, builders.batch(n=2), builders.batch(n=3))
-    assert log.segments(log.state()) == [0, 2]
+    assert log.segments.bases(log.state()) == [0, 2]
     ensure_sound(log)
 
 
@@ -157,7 +157,7 @@ def test_a_staged_file_becomes_the_active_segment_by_renaming(tmp_path: Path) ->
     assert segment_at(log.directory, 3).log.stat().st_ino == inode
     assert [record.offset for record in read_all(log)] == list(range(9))
     append(log, builders.batch(n=1))  # goes behind what was adopted
-    assert log.segments(log.state()) == [0, 3]
+    assert log.segments.bases(log.state()) == [0, 3]
     ensure_sound(log)
 
 
@@ -168,7 +168,7 @@ def test_an_empty_log_is_replaced_by_the_file_that_it_adopts(tmp_path: Path) -> 
     appender = LogAppender(log, log.state(), now_ms=0)
     appender.adopt(source, source.stat().st_size)
     log.write_state(appender.finish(flush=False), flush=False)
-    assert log.segments(log.state()) == [0]
+    assert log.segments.bases(log.state()) == [0]
     ensure_sound(log)
 
 
@@ -246,7 +246,7 @@ def test_records_without_a_time_have_no_time_entries(tmp_path: Path) -> None:
     config = TopicConfig(segment_bytes=200, index_interval_bytes=1)
     log = a_log(tmp_path, batches=0, config=config)
     append(log, *[a_batch([-1, -1])] * 5)
-    assert len(log.segments(log.state())) > 1
+    assert len(log.segments.bases(log.state())) > 1
     assert {path.stat().st_size for path in log.directory.glob("*.timeindex")} == {0}
     ensure_sound(log)
 
@@ -335,7 +335,7 @@ def test_an_old_state_reads_what_it_says_whatever_was_written_since(tmp_path: Pa
     for seed in range(6):
         append(log, builders.batch(n=2, seed=seed))
         states.append((log.state(), 2 * (seed + 1)))
-    assert len(log.segments(log.state())) > 2
+    assert len(log.segments.bases(log.state())) > 2
     for state, end in states:
         offset, found = 0, 0
         while offset < state.high_watermark:
@@ -371,7 +371,7 @@ def test_what_lies_past_the_recorded_ends_is_never_read(tmp_path: Path) -> None:
     garbage(log.directory)
 
     assert read_all(log) == read_all(log, max_bytes=1) == before
-    assert log.segments(log.state()) == [0]
+    assert log.segments.bases(log.state()) == [0]
     assert log.size_in_bytes(log.state()) == size
     for offset in range(9):
         assert (
@@ -577,5 +577,5 @@ def test_what_an_unfinished_creation_left_is_gone(tmp_path: Path) -> None:
     directory.mkdir()
     (directory / "00000000000000000007.log").write_bytes(b"left")
     log = a_log(tmp_path, batches=1)
-    assert log.segments(log.state()) == [0]
+    assert log.segments.bases(log.state()) == [0]
     ensure_sound(log)

@@ -128,7 +128,7 @@ def test_a_roll_writes_a_snapshot_for_the_segment_that_begins(tmp_path: Path) ->
     log = builders.a_log(tmp_path, batches=0, config=SMALL)
     for sequence in range(12):
         append_to(log, Sent(3, 0, sequence, 1))
-    bases = log.segments(log.state())
+    bases = log.segments.bases(log.state())
     assert len(bases) > 2
     assert snapshot_offsets(Files(), log.directory) == bases[1:]
 
@@ -197,7 +197,7 @@ def test_snapshots_of_segments_that_are_gone_go_with_the_next_load(tmp_path: Pat
     log = builders.a_log(tmp_path, batches=0, config=SMALL)
     for sequence in range(12):
         append_to(log, Sent(3, 0, sequence, 1))
-    bases = log.segments(log.state())
+    bases = log.segments.bases(log.state())
     for path in segment_at(log.directory, bases[1]).paths:
         path.unlink()
     assert append_to(as_another_process_has_it(log), Sent(3, 0, 12, 1)) == ("appended", 12)
@@ -306,7 +306,7 @@ def test_a_follower_has_the_last_stable_offset_and_the_index_of_a_replay(
         marked = {(one.producer_id, one.base_offset) for one in history.written if one.ends}
         assert {(one.producer_id, one.last_offset) for one in aborted_of(log)} <= marked
         for path in log.directory.glob("*.txnindex"):
-            bases = [base for base in log.segments(log.state()) if base > int(path.stem)]
+            bases = [base for base in log.segments.bases(log.state()) if base > int(path.stem)]
             entries = transaction_index.read(Files(), log.directory, int(path.stem))
             assert entries
             assert int(path.stem) <= entries[0].last_offset

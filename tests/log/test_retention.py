@@ -50,7 +50,7 @@ def timed_log(
 
 
 def bases(log: PartitionLog) -> list[int]:
-    return log.segments(log.state())
+    return log.segments.bases(log.state())
 
 
 def offsets(log: PartitionLog) -> list[int]:

@@ -31,7 +31,7 @@ def a_batch(*times: int) -> bytes:
 
 
 def bases(log: PartitionLog) -> list[int]:
-    return log.segments(log.state())
+    return log.segments.bases(log.state())
 
 
 def batches(log: PartitionLog) -> list[bytes]:

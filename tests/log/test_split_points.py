@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.files import Files
-from spark_kbatch.log.lookup import Segments, split_points
+from spark_kbatch.log.lookup import SegmentViews, split_points
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import SegmentView, segment_at
 from spark_kbatch.log.state import LogState
@@ -86,7 +86,7 @@ def test_a_damaged_index_makes_worse_cuts_and_no_wrong_ones(tmp_path: Path, inde
         made, *[builders.batch(n=RECORDS, value_bytes=2000) for _ in range(BATCHES * 3)]
     )
     state = made.state()
-    bases = made.segments(state)
+    bases = made.segments.bases(state)
     assert len(bases) > 1
     for base in bases:
         path = segment_at(made.directory, base).offset_index
@@ -104,4 +104,4 @@ def test_a_segment_that_is_deleted_meanwhile_makes_no_cuts() -> None:
     def deleted(at: int) -> SegmentView:
         raise FileNotFoundError(at)
 
-    assert split_points(Files(), Segments([0, 10], deleted), 0, 20, 1) == []
+    assert split_points(Files(), SegmentViews([0, 10], deleted), 0, 20, 1) == []

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from spark_kbatch.errors import CorruptRecordError, KBatchError
 from spark_kbatch.files import Files
 from spark_kbatch.log import lookup
-from spark_kbatch.log.lookup import Segments, TimeLookup
+from spark_kbatch.log.lookup import SegmentViews, TimeLookup
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import SegmentView, segment_at
 from spark_kbatch.log.state import LogState
@@ -91,7 +91,7 @@ def test_a_time_is_found_as_by_looking_at_every_record(
 def test_growing_times_are_found_in_many_segments(tmp_path: Path) -> None:
     log = a_log_of(tmp_path, [[10 * n, 10 * n + 5] for n in range(200)])
     state, records = log.state(), read_all(log)
-    assert len(log.segments(state)) > 30
+    assert len(log.segments.bases(state)) > 30
     for time in [*range(0, 2000, 7), 1994, 1995, 1996, 10**12]:
         assert find(log, state, time) == naive(records, time)
 
@@ -138,7 +138,7 @@ def test_an_index_with_any_byte_damaged_changes_no_answer(tmp_path: Path, kind: 
     log = a_log_of(tmp_path, JUMPING, segment_bytes=2500)
     right = [naive(read_all(log), time) for time in [*range(54), MAX_TIMESTAMP]]
     assert all_answers(log) == right
-    bases = log.segments(log.state())
+    bases = log.segments.bases(log.state())
     for base in (bases[0], bases[-1]):
         path = getattr(segment_at(log.directory, base), kind)
         whole = path.read_bytes()
@@ -152,7 +152,7 @@ def test_an_index_with_any_byte_damaged_changes_no_answer(tmp_path: Path, kind: 
 def test_an_entry_that_is_true_of_another_batch_changes_no_answer(tmp_path: Path) -> None:
     log = a_log_of(tmp_path, JUMPING, segment_bytes=2500)
     right = all_answers(log)
-    for base in log.segments(log.state())[:2]:
+    for base in log.segments.bases(log.state())[:2]:
         segment = segment_at(log.directory, base)
         whole = segment.time_index.read_bytes()
         headers = map(reference.read_header, reference.split_batches(segment.log.read_bytes()))
@@ -216,7 +216,7 @@ def test_a_damaged_batch_is_an_error_that_names_file_and_position(tmp_path: Path
 
 def test_a_log_that_is_another_programs_is_looked_up_by_its_files(tmp_path: Path) -> None:
     log = a_log_of(tmp_path, JUMPING, segment_bytes=2500)
-    bases = log.segments(log.state())
+    bases = log.segments.bases(log.state())
     ends = [*bases[1:], log.state().log_end_offset]
 
     def view(at: int) -> SegmentView:
@@ -228,8 +228,8 @@ def test_a_log_that_is_another_programs_is_looked_up_by_its_files(tmp_path: Path
         path.write_bytes(path.read_bytes() + bytes(4096 * 12))
     lookup, found = TimeLookup(Files()), []
     for time in range(54):
-        found.append(lookup.offset_for(Segments(bases, view), time, 0, ends[-1]))
-    found.append(lookup.max_timestamp(Segments(bases, view), 0, ends[-1]))
+        found.append(lookup.offset_for(SegmentViews(bases, view), time, 0, ends[-1]))
+    found.append(lookup.max_timestamp(SegmentViews(bases, view), 0, ends[-1]))
     assert found == all_answers(log)
 
 

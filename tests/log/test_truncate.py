@@ -142,7 +142,7 @@ def test_batches_that_hold_the_offset_go_entirely(
 
     assert (after == before) == (end == 12)
     assert after.log_end_offset == end
-    assert log.segments(after) == segments
+    assert log.segments.bases(after) == segments
     names = {path.name for path in log.directory.glob("0*")}
     assert names == {
         path.name for base in segments for path in segment_at(log.directory, base).paths
@@ -168,7 +168,7 @@ def test_an_offset_before_all_segments_empties_the_log(tmp_path: Path) -> None:
         path.unlink()
     after = cut_to(log, 2)
     assert after[1:5] == (2, 2, 2, 2)
-    assert log.segments(after) == [2]
+    assert log.segments.bases(after) == [2]
 
 
 def test_leader_epochs_go_with_their_batches(tmp_path: Path) -> None:
@@ -212,12 +212,12 @@ def test_an_index_that_leads_elsewhere_changes_nothing(tmp_path: Path, position:
 def test_a_log_can_be_emptied_to_begin_anew_anywhere(tmp_path: Path, offset: int) -> None:
     config = TopicConfig(segment_bytes=500, index_interval_bytes=1, file_delete_delay_ms=0)
     log = a_log(tmp_path, batches=4, config=config)
-    assert len(log.segments(log.state())) > 1
+    assert len(log.segments.bases(log.state())) > 1
     after = truncate_fully_and_start_at(log, log.state(), offset, now_ms=NOW)
 
     assert after == log.state()
     assert after[1:5] == (offset,) * 4
-    assert log.segments(after) == [offset]
+    assert log.segments.bases(after) == [offset]
     assert log.size_in_bytes(after) == 0
     append(log, a_batch([5, 6]))
     assert [record.offset for record in held(log)] == [offset, offset + 1]
@@ -340,7 +340,7 @@ def test_a_follower_has_the_bytes_of_its_leader(tmp_path: Path) -> None:
         read = leader.read(leader.state(), ReadRange(offset, max_bytes=1))
         offset = follow(log, bytes(read.data), offset).log_end_offset
     assert content(log) == content(leader)
-    assert len(log.segments(log.state())) > 1
+    assert len(log.segments.bases(log.state())) > 1
 
 
 def test_the_high_watermark_follows_the_leaders_as_far_as_the_log_goes(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.files import Files
 from spark_kbatch.log import retention
-from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_at
+from spark_kbatch.log.segments import LogSegments
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import Deletion, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
@@ -49,7 +49,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 def bases(cluster: Cluster, topic_partition: TopicPartition = EVENTS) -> list[int]:
     log = cluster.manager.log(topic_partition)
-    return log.segments(log.state())
+    return log.segments.bases(log.state())
 
 
 def offsets(cluster: Cluster, topic_partition: TopicPartition = EVENTS) -> list[int]:
@@ -191,18 +191,18 @@ def test_a_reader_whose_segment_goes_meanwhile_is_told_that_the_log_begins_later
 ) -> None:
     builders.write(cluster, {EVENTS: [batch()] * 2})
     log = cluster.manager.log(EVENTS)
-    list_segments = PartitionLog.segments
+    list_segments = LogSegments.bases
 
-    def segments(self: PartitionLog, state: LogState) -> list[int]:
+    def segments(self: LogSegments, state: LogState) -> list[int]:
         monkeypatch.undo()
         before = list_segments(self, state)
         cluster.delete_records({EVENTS: 4})
         return before if "opened" in gone else list_segments(self, state)
 
-    monkeypatch.setattr(PartitionLog, "segments", segments)
+    monkeypatch.setattr(LogSegments, "bases", segments)
     with pytest.raises(OffsetOutOfRangeError, match=r"offset 1 of events-0 .* offsets 4 to 6"):
         list(cluster.read("events", start=1))
-    assert list_segments(log, log.state()) == [3]
+    assert list_segments(log.segments, log.state()) == [3]
 
 
 def test_a_segment_that_is_gone_for_no_reason_is_a_storage_error(cluster: Cluster) -> None:

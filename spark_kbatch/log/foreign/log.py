@@ -41,7 +41,7 @@ from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, OffsetOut
 from spark_kbatch.files import Files
 from spark_kbatch.log.foreign.positions import Positions
 from spark_kbatch.log.foreign.swap_files import names_after_start
-from spark_kbatch.log.lookup import Segments, TimeLookup, split_points
+from spark_kbatch.log.lookup import SegmentViews, TimeLookup, split_points
 from spark_kbatch.log.producers.replay import (
     AbortedSearch,
     BatchPosition,
@@ -175,7 +175,7 @@ class BrokerLog:
         whole = self._as_segments(view)
         return split_points(self.files, whole, start_offset, end_offset, piece_bytes)
 
-    def _as_segments(self, view: View) -> Segments:
+    def _as_segments(self, view: View) -> SegmentViews:
         segments = view.segments
         ends = [*(segment.base_offset for segment in segments[1:]), view.offsets.log_end_offset]
 
@@ -183,7 +183,7 @@ class BrokerLog:
             segment = segments[at]
             return SegmentView(segment, ends[at], segment.end_position(self.files))
 
-        return Segments([segment.base_offset for segment in segments], seen)
+        return SegmentViews([segment.base_offset for segment in segments], seen)
 
     # Looking: what there is.
 

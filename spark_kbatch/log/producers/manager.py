@@ -21,7 +21,6 @@ from __future__ import annotations
 import collections
 import functools
 import logging
-from typing import TYPE_CHECKING
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.log.batch_headers import indexed_batch, walk_batch_headers
@@ -36,12 +35,9 @@ from spark_kbatch.log.producers.snapshot import (
 )
 from spark_kbatch.log.producers.state import ProducerStates
 from spark_kbatch.log.segment import segment_at
+from spark_kbatch.log.segments import LogSegments
 from spark_kbatch.log.state import LogState
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, BatchHeader
-
-if TYPE_CHECKING:
-    from spark_kbatch.log.partition_log import PartitionLog
-
 
 logger = logging.getLogger(__name__)
 
@@ -51,10 +47,10 @@ SAVED_AFTER_BATCHES = 1000
 class LogProducers:
     """Of one log; guarded by the partition's lock."""
 
-    def __init__(self, log: PartitionLog) -> None:
-        self._log = log
+    def __init__(self, segments: LogSegments) -> None:
+        self._segments = segments
         # Of the batches below the end of this state; None until somebody needs them.
-        self.states = ProducerStates(log.topic_partition)
+        self.states = ProducerStates(segments.topic_partition)
         self._as_of: LogState | None = None
         self._unsaved = 0  # batches, or records where those were not counted, since they were saved
 
@@ -71,8 +67,8 @@ class LogProducers:
         elif known.log_end_offset < state.log_end_offset:
             first = known.segment_base_offset
             for _, header, marker in producer_batches(
-                self._log.files,
-                self._log.extents(state, first),
+                self._segments.files,
+                self._segments.segments_from(state, first),
                 known.log_end_offset,
                 BatchPosition(first, known.segment_size),
             ):
@@ -105,7 +101,7 @@ class LogProducers:
 
     def forget(self) -> None:
         """Know of no batch: for who has taken some out of the log, or does not know whether."""
-        self.states = ProducerStates(self._log.topic_partition)
+        self.states = ProducerStates(self._segments.topic_partition)
         self._as_of = None
 
     def last_stable_offset(self, state: LogState, now_ms: int) -> int:
@@ -121,7 +117,11 @@ class LogProducers:
 
         Those of segments that are gone are removed.
         """
-        files, directory, active = self._log.files, self._log.directory, state.segment_base_offset
+        files, directory, active = (
+            self._segments.files,
+            self._segments.directory,
+            state.segment_base_offset,
+        )
         saved = self._saved(state)
         if saved is not None and saved.segment_base_offset == active:
             self._unsaved = state.log_end_offset - saved.offset
@@ -131,7 +131,7 @@ class LogProducers:
             producers = self._rebuilt(state, active, now_ms, saved)
             write_snapshot(files, directory, active, producers.entries)
         found = snapshot_offsets(files, directory)
-        for offset in stray_snapshots(found, self._log.segments(state)):
+        for offset in stray_snapshots(found, self._segments.bases(state)):
             files.remove(snapshot_path(directory, offset))
         return self._rebuilt(state, state.log_end_offset, now_ms, saved)
 
@@ -147,15 +147,15 @@ class LogProducers:
         if saved is not None and saved.offset <= log_end_offset:
             # No snapshot is newer than one that lies in the active segment.
             first = saved.segment_base_offset
-            later = [] if first == state.segment_base_offset else self._log.segments(state)
+            later = [] if first == state.segment_base_offset else self._segments.bases(state)
             start = BatchPosition(first, saved.segment_size)
         else:
-            saved, first, later, start = None, 0, self._log.segments(state), None
+            saved, first, later, start = None, 0, self._segments.bases(state), None
         return rebuild(
-            self._log.files,
-            self._log.directory,
-            self._log.topic_partition,
-            functools.partial(self._log.extents, state),
+            self._segments.files,
+            self._segments.directory,
+            self._segments.topic_partition,
+            functools.partial(self._segments.segments_from, state),
             log_start_offset=state.log_start_offset,
             log_end_offset=log_end_offset,
             now_ms=now_ms,
@@ -166,7 +166,7 @@ class LogProducers:
     def _save(self, state: LogState) -> None:
         """Write the producers as of `state`, which is recorded. What goes wrong costs a replay."""
         self._unsaved = 0
-        files, directory = self._log.files, self._log.directory
+        files, directory = self._segments.files, self._segments.directory
         try:
             last = self._last_batch(state)
             if last is not None:
@@ -183,14 +183,16 @@ class LogProducers:
                 if header.next_offset == state.log_end_offset:
                     saved_producers.write(files, directory, saved)
         except (OSError, CorruptRecordError, KafkaStorageError) as error:
-            logger.info("the producers of %s are not saved: %s", self._log.topic_partition, error)
+            logger.info(
+                "the producers of %s are not saved: %s", self._segments.topic_partition, error
+            )
 
     def _last_batch(self, state: LogState) -> tuple[int, BatchHeader] | None:
         """Return position and header of the active segment's last batch, if it has one."""
-        view = self._log.active_view(state)
+        view = self._segments.active(state)
         if not view.size_in_bytes:
             return None
-        files, path = self._log.files, view.log
+        files, path = self._segments.files, view.log
         with files.opened(path) as descriptor:
             last = indexed_batch(files, descriptor, view, view.next_offset - 1)
             walked = walk_batch_headers(files, descriptor, path, last[0], view.size_in_bytes)
@@ -198,7 +200,7 @@ class LogProducers:
 
     def _saved(self, state: LogState) -> SavedProducers | None:
         """Return what was saved, if it is of batches that `state` shows, and of these."""
-        files, directory = self._log.files, self._log.directory
+        files, directory = self._segments.files, self._segments.directory
         saved = saved_producers.read(files, directory)
         if saved is None or not (
             state.log_start_offset < saved.offset <= min(state.high_watermark, state.log_end_offset)
@@ -206,8 +208,7 @@ class LogProducers:
         ):
             return None
         path = segment_at(directory, saved.segment_base_offset).log
-        active = saved.segment_base_offset == state.segment_base_offset
-        size = state.segment_size if active else self._log.log_size(saved.segment_base_offset)
+        (size,) = self._segments.sizes(state, [saved.segment_base_offset])
         if not 0 <= saved.batch_position < saved.segment_size <= size:
             return None
         found = files.read(path, saved.batch_position, RECORD_BATCH_OVERHEAD)
