@@ -97,28 +97,42 @@ def indexed_batch(
     for known, position in candidates(files, view.segment, offset, view.index_size):
         if position == 0:
             break
-        found = _batch_if_any(files, descriptor, path, position, end_position)
-        if found is not None and found.last_offset == known:
+        found = follow(files, descriptor, path, known, position, end_position, trusting=True)
+        if found is not None:
             return position, found
-        # A broker's entry names the last offset of all that was appended at once.
-        if found is not None and found.base_offset <= known:
-            if valid_batch_at(files, descriptor, position, end_position) is not None:
-                return position, found
         _warn(view.segment.offset_index, known, position)
     return 0, header_at(files, descriptor, path, 0, end_position)
 
 
-def _batch_if_any(
-    files: Files, descriptor: int, path: Path, position: int, end_position: int
+def follow(
+    files: Files,
+    descriptor: int,
+    path: Path,
+    last_offset: int,
+    position: int,
+    end_position: int,
+    *,
+    trusting: bool,
 ) -> BatchHeader | None:
-    try:
-        return (
-            header_at(files, descriptor, path, position, end_position)
-            if position < end_position
-            else None
-        )
-    except CorruptRecordError:
-        return None
+    """Return the header of the batch to which an index entry leads; None if it leads to none.
+
+    When several batches were appended at once, a broker's entry has the first one's position, but the
+    last one's last offset. So a whole valid batch that does not begin above that offset will do.
+
+    Args:
+        trusting: whether a batch with exactly that last offset will do without a look at its CRC.
+    """
+    if trusting and position < end_position:
+        try:
+            found = header_at(files, descriptor, path, position, end_position)
+        except CorruptRecordError:
+            return None
+        if found.last_offset == last_offset:
+            return found
+        if found.base_offset > last_offset:
+            return None
+    valid = valid_batch_at(files, descriptor, position, end_position)
+    return valid if valid is not None and valid.base_offset <= last_offset else None
 
 
 @lru_cache(maxsize=1024)  # Once for each, not at every read.

@@ -19,8 +19,8 @@ from collections.abc import Iterable
 
 from spark_kbatch import mutexes
 from spark_kbatch.files import Files
+from spark_kbatch.log.batch_headers import follow
 from spark_kbatch.log.segment import RELATIVE_OFFSET_MAX, Segment, candidates
-from spark_kbatch.log.segment_scan import valid_batch_at
 
 
 class Positions:
@@ -77,7 +77,9 @@ class Positions:
         for offset, position in entries:
             if position == 0:
                 break
-            header = valid_batch_at(self._files, descriptor, position, end_position)
-            if header is not None and segment.base_offset <= header.base_offset <= offset:
+            header = follow(
+                self._files, descriptor, segment.log, offset, position, end_position, trusting=False
+            )
+            if header is not None and segment.base_offset <= header.base_offset:
                 return position
         return 0
