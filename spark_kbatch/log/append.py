@@ -8,8 +8,8 @@
     appender.append(batches)                                        # invisible
     log.write_state(appender.finish(flush=True), flush=True)        # visible
 
-Callers hold the partition's lock. Either append can be done in two steps, so that the disks of several
-replicas are waited for together: `append_ahead` and `copy` flush nothing, and what they return does.
+Callers hold the partition's lock. An append takes two steps where the disks of several
+replicas are to be waited for together: `append_ahead` and `append_as_follower` flush nothing; what they return does.
 
 Source: Kafka storage/.../log/UnifiedLog.java, LocalLog.java, LogSegment.append.
 """
@@ -604,43 +604,25 @@ def append_as_follower(
     flush: bool,
     now_ms: int,
     prepare_offset: int | None = None,
-) -> LogState:
-    """Append batches as their leader has them, byte for byte, and make them visible.
+) -> Copied:
+    """Append batches as their leader has them, byte for byte; `show` makes them visible.
 
-    The caller holds the partition's lock. `data` is only read.
+    Nothing is flushed before `show`. The caller holds the partition's lock. `data` is only read.
 
     Args:
-        data: whole batches, the first of which begins where this log ends; there may be none.
-        high_watermark: the leader's. Ours follows it, as far as our log goes, and never back.
-        prepare_offset: the leader's, where its state has one.
+        data: one or more whole batches, the first of which starts where this log ends.
+        high_watermark: the leader's. Ours follows it, as far as our log goes, and never goes back.
+        flush: whether `show` flushes.
+        prepare_offset: the leader's, if its state has one.
 
     Raises:
-        UnexpectedAppendOffsetError: they begin elsewhere.
-        OffsetsOutOfOrderError: they do not follow each other; logs written here have no gaps.
-        CorruptRecordError: a CRC does not hold, or a leader epoch goes back; the position is
-            that in `data`.
+        UnexpectedAppendOffsetError: the batches start elsewhere.
+        OffsetsOutOfOrderError: they have gaps; logs written here have none.
+        CorruptRecordError: a CRC does not match, or a leader epoch decreases; the position is the
+            one in `data`.
         In all of these cases nothing is written.
     Source: UnifiedLog.appendAsFollower, LeaderEpochFileCache.assign.
     """
-    if not len(data):
-        return log.move_high_watermark(state, high_watermark, flush=flush, now_ms=now_ms)
-    return copy_batches(
-        log, state, data,
-        high_watermark=high_watermark, flush=flush, now_ms=now_ms, prepare_offset=prepare_offset,
-    ).show()  # fmt: skip
-
-
-def copy_batches(
-    log: PartitionLog,
-    state: LogState,
-    data: Buffer,
-    *,
-    high_watermark: int,
-    flush: bool,
-    now_ms: int,
-    prepare_offset: int | None,
-) -> Copied:
-    """The first half of `append_as_follower`; nothing is flushed before the second."""
     first = next(header for _, header in walk(data))
     appender = LogAppender(log, state, now_ms=now_ms, as_follower=True)
     is_one_batch = first.size_in_bytes == len(data) and first.magic == MAGIC

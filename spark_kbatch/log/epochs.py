@@ -96,13 +96,6 @@ class LeaderEpochCache:
         """Forget epochs that begin at or behind `end_offset`."""
         self._replace([entry for entry in self.entries if entry.start_offset < end_offset])
 
-    def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that end at or before `start_offset`; the one it lies in begins there."""
-        before = [entry for entry in self.entries if entry.start_offset <= start_offset]
-        if before:
-            first = before[-1]._replace(start_offset=start_offset)
-            self._replace([first, *self.entries[len(before) :]])
-
     def _replace(self, entries: list[EpochEntry]) -> None:
         if tuple(entries) != self.entries:
             write_leader_epochs(self._files, self._directory, entries)

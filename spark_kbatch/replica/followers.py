@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, KBatchError
 from spark_kbatch.log import retention, truncation
-from spark_kbatch.log.append import copy_batches
+from spark_kbatch.log.append import append_as_follower
 from spark_kbatch.log.epochs import LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
@@ -117,7 +117,7 @@ class ReplicaFetcher:
             data = self._read(end_offset)
             copied_bytes += len(data)
             try:
-                end_offset, show = copy_batches(
+                end_offset, show = append_as_follower(
                     follower, state, data,
                     high_watermark=leader.high_watermark, flush=flush, now_ms=self._now_ms(),
                     prepare_offset=leader.prepare_offset,

@@ -360,7 +360,7 @@ def test_follower_has_the_bytes_of_its_leader(tmp_path: Path, magic: int) -> Non
 
     state = append_as_follower(
         follower, follower.state(), data, high_watermark=900, flush=False, now_ms=0
-    )
+    ).show()
 
     assert (state.log_end_offset, state.high_watermark) == (900, 900)
     held = b"".join(path.read_bytes() for path in sorted((tmp_path / "f").glob("*.log")))

@@ -249,7 +249,7 @@ def follow(log: PartitionLog) -> None:
     append_as_follower(
         log, state, data_batch(base_offset=state.log_end_offset),
         high_watermark=10**6, flush=False, now_ms=FIRST_MS,
-    )  # fmt: skip
+    ).show()  # fmt: skip
 
 
 WAYS = (

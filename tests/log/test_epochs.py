@@ -81,30 +81,11 @@ def test_truncating_from_the_end(tmp_path: Path, end: int, expected: list[tuple[
     assert list(cache.entries) == expected == read_leader_epochs(Files(), tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("start", "expected"),
-    [
-        (0, [(2, 6), (3, 8), (4, 10)]),
-        (7, [(2, 7), (3, 8), (4, 10)]),
-        (8, [(3, 8), (4, 10)]),
-        (9, [(3, 9), (4, 10)]),
-        (99, [(4, 99)]),
-    ],
-)
-def test_truncating_from_the_start(
-    tmp_path: Path, start: int, expected: list[tuple[int, int]]
-) -> None:
-    cache = a_cache(tmp_path, (2, 6), (3, 8), (4, 10))
-    cache.truncate_from_start(start)
-    assert list(cache.entries) == expected == read_leader_epochs(Files(), tmp_path)
-
-
 def test_what_changes_nothing_writes_nothing(tmp_path: Path) -> None:
     files = FaultyFiles()
     cache = LeaderEpochCache(files, tmp_path, [(2, 6)])
     cache.assign(2, 7)
     cache.truncate_from_end(7)
-    cache.truncate_from_start(5)
     assert files.steps == []
 
 

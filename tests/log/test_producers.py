@@ -295,13 +295,11 @@ def test_a_follower_has_the_last_stable_offset_and_the_index_of_a_replay(
             state = append_as_follower(
                 by, by.state(), b"".join(one.data for one in piece),
                 high_watermark=high_watermark, flush=False, now_ms=NOW_MS,
-            )  # fmt: skip
+            ).show()  # fmt: skip
             assert state.high_watermark == high_watermark
             assert state.last_stable_offset == so_far.last_stable_offset(high_watermark)
         end = history.end_offset  # as its leader tells it, with no more batches
-        state = append_as_follower(
-            log, log.state(), b"", high_watermark=end, flush=False, now_ms=NOW_MS
-        )
+        state = log.move_high_watermark(log.state(), end, flush=False, now_ms=NOW_MS)
         assert state.last_stable_offset == history.last_stable_offset()
         marked = {(one.producer_id, one.base_offset) for one in history.written if one.ends}
         assert {(one.producer_id, one.last_offset) for one in aborted_of(log)} <= marked

@@ -244,7 +244,7 @@ def test_segments_before_the_snapshot_are_not_opened(tmp_path: Path) -> None:
     before = rebuilt_from(tmp_path, segments, end=2)
     write_snapshot(Files(), tmp_path, 2, before.states.entries)
     for segment in segments[:2]:
-        segment.path.unlink()
+        segment.log.unlink()
     assert rebuilt_from(tmp_path, segments).states.entries[1].last_sequence == 2
 
 
@@ -310,16 +310,16 @@ def test_damage_raises_or_lies_in_what_is_not_read(tmp_path: Path, cut: bool) ->
     history.end(1, abort=True)
     history.end(2, abort=False)
     (segment,) = history.segments(tmp_path)
-    whole = segment.path.read_bytes()
+    whole = segment.log.read_bytes()
     _, second, third, fourth = itertools.accumulate(len(one.data) for one in history.written)
     markers = {*range(second + 16, third), *range(third + 16, fourth)}
     for position in range(len(whole)):
         damaged = bytearray(whole)
         damaged[position] ^= 0xFF
-        segment.path.write_bytes(damaged[:position] if cut else damaged)
+        segment.log.write_bytes(damaged[:position] if cut else damaged)
         found = aborted_or_error(segment)
         if isinstance(found, CorruptRecordError):
-            assert (found.path, found.position >= 0) == (str(segment.path), True)
+            assert (found.path, found.position >= 0) == (str(segment.log), True)
         else:
             assert not cut
             assert position not in markers, "a marker's CRC covers it"

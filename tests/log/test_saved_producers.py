@@ -151,7 +151,7 @@ def test_a_follower_knows_transactions_from_what_it_saved(
             state = append_as_follower(
                 by, by.state(), b"".join(one.data for one in piece),
                 high_watermark=high_watermark, flush=False, now_ms=NOW_MS,
-            )  # fmt: skip
+            ).show()  # fmt: skip
             assert state.last_stable_offset == so_far.last_stable_offset(high_watermark)
 
 

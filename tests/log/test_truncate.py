@@ -326,7 +326,7 @@ def as_led(*batches: bytes, base_offset: int = 0, epochs: Sequence[int] = ()) ->
 def follow(log: PartitionLog, data: bytes, high_watermark: int = 0) -> LogState:
     return append_as_follower(
         log, log.state(), data, high_watermark=high_watermark, flush=False, now_ms=NOW
-    )
+    ).show()
 
 
 def test_a_follower_has_the_bytes_of_its_leader(tmp_path: Path) -> None:

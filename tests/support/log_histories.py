@@ -188,7 +188,7 @@ class History:
             data = b"".join(batch.data for batch in self.written[first:end])
             segment = segment_at(directory, base_offset)
             segment.log.write_bytes(data)
-            segments.append(segment)
+            segments.append(segment._replace(size_in_bytes=len(data)))
         return segments
 
 
