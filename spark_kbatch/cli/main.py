@@ -630,7 +630,7 @@ def _replication(cluster: Cluster | BrokerLogs, tp: TopicPartition) -> dict[str,
     """Return a partition's leader and in-sync replicas; empty for one replica."""
     if isinstance(cluster, BrokerLogs) or cluster.topic(tp.topic).replication_factor == 1:
         return {}
-    replicas = cluster.manager.partition(tp).describe()
+    replicas = cluster.manager.partition(tp).view.describe()
     return {
         "leader": next(replica.node_id for replica in replicas if replica.is_leader),
         "replicas": [replica.node_id for replica in replicas],

@@ -74,13 +74,13 @@ from spark_kbatch.options.write import (
     parse_folders,
 )
 from spark_kbatch.record.header import LogRead
-from spark_kbatch.replica import administration, overview
-from spark_kbatch.replica.fetching import CONSUMER_REPLICA_ID, FetchInfo, OnFetched
+from spark_kbatch.replica import administration
+from spark_kbatch.replica.administration import LogDirInfo
+from spark_kbatch.replica.delayed_fetch import CONSUMER_REPLICA_ID, FetchInfo, OnFetched
+from spark_kbatch.replica.delayed_produce import OnComplete
 from spark_kbatch.replica.manager import ReplicaManager, ensure_not_internal
 from spark_kbatch.replica.metadata import Metadata
-from spark_kbatch.replica.overview import LogDirInfo
-from spark_kbatch.replica.producing import OnComplete
-from spark_kbatch.replica.view import ReplicaInfo, StateView
+from spark_kbatch.replica.view import Replica, ReplicaInfo
 
 # Each read of a data source begins with two processes of its own, which only plan: what they do not
 # need is imported by the methods that do.
@@ -303,9 +303,10 @@ class Cluster(TopicReader):
     def _make_topic(
         self, name: str, config: TopicConfig, *, partitions: int, replication_factor: int
     ) -> Topic:
-        topic = self.manager.create_topic(
-            name, partitions=partitions, config=config, replication_factor=replication_factor
-        )
+        topic = administration.create_topic(
+            self.manager, name, partitions=partitions, config=config,
+            replication_factor=replication_factor,
+        )  # fmt: skip
         in_path = [
             one for one in self.metadata.cluster_file.log_dirs() if one.path.parent == self.path
         ]
@@ -331,9 +332,7 @@ class Cluster(TopicReader):
             UnknownTopicOrPartitionError: no such topic.
         """
         ensure_not_internal(name)
-        return administration.delete_topic(
-            self.manager, self._commits(flush=True), name, now_ms=now_ms()
-        )
+        return administration.delete_topic(self.manager, self._commits(flush=True), name)
 
     def create_partitions(self, name: str, total_count: int) -> Topic:
         """Let a topic have more partitions, as many as `total_count` in all; what it is then.
@@ -348,7 +347,7 @@ class Cluster(TopicReader):
         ensure_not_internal(name)
         total_count = arguments.whole_number("total_count", total_count, 1, PARTITIONS_MAX)
         return administration.create_partitions(
-            self.manager, self._commits(flush=True), name, total_count, now_ms=now_ms()
+            self.manager, self._commits(flush=True), name, total_count
         )
 
     def alter_topic(self, name: str, config: Mapping[str, object]) -> Topic:
@@ -364,9 +363,7 @@ class Cluster(TopicReader):
             UnknownTopicOrPartitionError: no such topic.
         """
         ensure_not_internal(name)
-        return administration.alter_topic(
-            self.manager, self._commits(flush=True), name, config, now_ms=now_ms()
-        )
+        return administration.alter_topic(self.manager, self._commits(flush=True), name, config)
 
     def topic_for(self, name: str, options: WriteOptions) -> Topic:
         """The topic that a write goes to, made by its options where it does not exist.
@@ -426,11 +423,11 @@ class Cluster(TopicReader):
 
     def replicas(self, topics: str | Iterable[str]) -> dict[TopicPartition, list[ReplicaInfo]]:
         """The replicas of all partitions of these topics: who leads, who is in sync, who lags."""
-        return overview.replicas_of(self.manager, arguments.topic_names("topics", topics))
+        return administration.replicas_of(self.manager, arguments.topic_names("topics", topics))
 
     def log_dirs(self) -> list[LogDirInfo]:
         """The log dirs, which of them are offline and why, and what they hold."""
-        return overview.log_dirs_of(self.manager)
+        return administration.log_dirs_of(self.manager)
 
     def replicate(self, topics: str | Iterable[str] | None = None) -> list[TopicPartition]:
         """Fill up replicas that lack something; appends do so too, but only of what they append to.
@@ -446,7 +443,7 @@ class Cluster(TopicReader):
             if topics is None
             else arguments.topic_names("topics", topics)
         )
-        return overview.replicate_all(self.manager, names, self._commits(flush=True))
+        return administration.replicate_all(self.manager, names, self._commits(flush=True))
 
     def _elect(self, topic_partitions: Collection[TopicPartition]) -> None:
         """Have other replicas lead, where those that do cannot be read. What goes wrong comes up again."""
@@ -468,14 +465,13 @@ class Cluster(TopicReader):
             ConfigError: no such node, it is online, or the directory is not empty.
         """
         node_id = arguments.whole_number("node_id", node_id, 0)
-        overview.replace_log_dir(self.manager, node_id)
+        administration.replace_log_dir(self.manager, node_id)
 
     # Reading.
 
-    def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, StateView]:
+    def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, Replica]:
         """Of one moment."""
-        found = self.snapshots.replicas(partitions)
-        return {tp: StateView(log, state) for tp, (_, log, state) in found.items()}
+        return self.snapshots.replicas(partitions)
 
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange

@@ -70,8 +70,9 @@ from spark_kbatch.record.header import (
     rewrite,
 )
 from spark_kbatch.record.legacy import unwrap
-from spark_kbatch.replica.manager import ReplicaManager, Replicas
+from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.paths import ClusterPaths
+from spark_kbatch.replica.view import Replicas
 
 LEADER_EPOCH = 0
 _READ_BYTES = 8 * 1024 * 1024

@@ -235,10 +235,10 @@ class Coordinator:
         if only_log is not None and not only_log.state().has_pending_commit:
             return False  # as nearly always, and every append asks
         while True:
-            look = partition.look()
+            look = partition.view.look()
             if not look.has_leader:
                 return True
-            replica = partition.shown(look)
+            replica = partition.view.shown(look)
             if not replica.state.has_pending_commit:
                 return False
             try:

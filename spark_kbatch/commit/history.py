@@ -36,8 +36,9 @@ from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import PARTITIONS_MAX
 from spark_kbatch.record import scalar
 from spark_kbatch.record.scalar import PlainRecord
-from spark_kbatch.replica.manager import ReplicaManager, Replicas
-from spark_kbatch.replica.view import Replica
+from spark_kbatch.replica.administration import create_topic
+from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.replica.view import Replica, Replicas
 from spark_kbatch.stored_json import StoredObject, parse
 
 COMMITS = TopicPartition(COMMITS_TOPIC, 0)
@@ -127,7 +128,8 @@ class History:
             self._manager.partition(COMMITS)
         except UnknownTopicOrPartitionError:
             transactions = self._manager.partition(TopicPartition(TRANSACTION_STATE_TOPIC, 0))
-            self._manager.create_topic(
+            create_topic(
+                self._manager,
                 COMMITS_TOPIC,
                 partitions=1,
                 config=INTERNAL_TOPIC_CONFIG,

@@ -110,7 +110,7 @@ class Repair:
         if partition.only_log is not None:  # whose state may be what is to be repaired
             node_id, log = partition.replicas[0], partition.only_log
         else:
-            node_id, log, _ = partition.readable()
+            node_id, log, _ = partition.view.readable()
         repair = LogRepair(log, dry_run=self._dry_run)
         with self._locked(tp):
             return repair.run(topic_id, known.get(node_id))

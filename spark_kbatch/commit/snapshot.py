@@ -93,11 +93,11 @@ class Snapshots:
     def _replicas(
         self, wanted: Mapping[TopicPartition, Partition], avoid: Container[int]
     ) -> dict[TopicPartition, Replica]:
-        transaction_state = self._manager.partition(TRANSACTION_STATE)
+        transaction_state = self._manager.partition(TRANSACTION_STATE).view
         may_elect = True
         while True:
             seen = [transaction_state.look()]
-            looks = {tp: partition.look(avoid) for tp, partition in wanted.items()}
+            looks = {tp: partition.view.look(avoid) for tp, partition in wanted.items()}
             seen.append(transaction_state.look())
             lost = [tp for tp, look in looks.items() if not look.has_leader]
             if not all(look.has_leader for look in seen):
@@ -120,7 +120,7 @@ class Snapshots:
                 continue
             if not any(looks[tp].is_before(states) for tp, states in newer.items()):
                 return {
-                    tp: partition.shown(looks[tp], newer.get(tp, NOTHING_NEWER))
+                    tp: partition.view.shown(looks[tp], newer.get(tp, NOTHING_NEWER))
                     for tp, partition in wanted.items()
                 }
 

@@ -1,66 +1,133 @@
-"""What is done to a topic as a whole while others read and write: deleting, adding partitions, altering.
+"""Administration: creating, growing, altering and deleting topics; replicas and log dirs.
+
+A topic exists once its JSON file does, so its logs are made before it.
+
+Growing, altering and deleting hold these locks, while others read and write:
 
     commit lock      so no commit is under way; one that a dead committer left is finished first
-    metadata lock    so no other change is; deletions that were cut off are finished first
+    metadata lock    so no other change is; interrupted deletions are continued first
     partition locks  so no append is: who gets a partition's lock later finds the topic as it is then
 
-Each change is decided by one step, before which nothing has happened to anybody:
+Each change is decided by one step, before which nothing has happened to anyone:
 
-    deleting           topics/TOPIC.json is renamed; `deletions` tells what follows
+    creating           topics/TOPIC.json is written, once the logs are there
     adding partitions  topics/TOPIC.json is replaced, once the new logs are there. Logs that a crash before
-                       that left are empty, and made again by the next attempt
+                       that leaves are empty, and made again by the next attempt
     altering           topics/TOPIC.json is replaced
+    deleting           topics/TOPIC.json is renamed; `deletions` has what follows
 
-Source: Kafka metadata/.../controller/ReplicationControlManager.java createPartitions, deleteTopic;
-ConfigurationControlManager.java incrementalAlterConfigs.
+Source: Kafka metadata/.../controller/ReplicationControlManager.java createTopics, createPartitions,
+deleteTopic; ConfigurationControlManager.java incrementalAlterConfigs; tools/.../LogDirsCommand.java.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
 
-from spark_kbatch.errors import ConfigError
+from spark_kbatch.errors import ConfigError, KafkaStorageError
+from spark_kbatch.log.checkpoints import random_id
+from spark_kbatch.log.partition_log import PartitionLog, holds_records
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.options.topic import Topic, altered
+from spark_kbatch.options.topic import Topic, TopicConfig, altered, ensure_valid_topic
 from spark_kbatch.replica.locks import Commits
 from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.replica.paths import partition_of
+from spark_kbatch.replica.view import ReplicaInfo
+
+_FEW, _FLUSHES_AT_ONCE = 64, 16
 
 
-def delete_topic(manager: ReplicaManager, commits: Commits, name: str, *, now_ms: int) -> Topic:
-    """Delete a topic; what it was.
+class LogDirInfo(NamedTuple):
+    """One log dir, as this process sees it."""
+
+    node_id: int
+    path: str
+    why_offline: str | None  # None if it is online
+    replicas: int  # partitions of which it holds a replica
+    leaders: int  # of those it leads
+    not_in_sync: int  # of those it lacks something
+    only_copies: int  # of those it has the only replica
+
+
+# Topics.
+
+
+def create_topic(
+    manager: ReplicaManager,
+    name: str,
+    *,
+    partitions: int,
+    config: TopicConfig,
+    replication_factor: int = 1,
+) -> Topic:
+    """Create a topic, unless it exists; return it.
 
     Raises:
-        UnknownTopicOrPartitionError: no such topic.
+        ConfigError: there are not enough log dirs, or another topic's name is the same here.
+        InvalidTopicError: Kafka would refuse the name.
     """
-    with _changing(manager, commits, name, now_ms) as topic:
-        manager.deletions.delete_locked(topic, now_ms)
-    _wake(manager, topic)
+    ensure_valid_topic(name)
+    with manager.locks.metadata():
+        found = manager.metadata.topics.find(name)
+        if found is not None:
+            return found
+        manager.metadata.topics.ensure_may_be_named(name)
+        if replication_factor > 1:
+            manager.metadata.cluster_file.add_log_dirs(replication_factor)
+        with manager.writing():
+            manager.deletions.continue_locked(manager.now_ms())
+            manager.deletions.ensure_name_is_free_locked(name)
+            return create_topic_locked(
+                manager,
+                name,
+                partitions=partitions,
+                config=config,
+                replication_factor=replication_factor,
+            )
+
+
+def create_topic_locked(
+    manager: ReplicaManager,
+    name: str,
+    *,
+    partitions: int,
+    config: TopicConfig,
+    replication_factor: int = 1,
+) -> Topic:
+    """Create a topic that does not exist; the caller holds the metadata lock, and keeps brokers out."""
+    replicas = _assign(manager, partitions, replication_factor)
+    topic = Topic(name, random_id(), partitions, config, replicas)
+    _make_logs(manager, topic, range(partitions))
+    manager.metadata.topics.write(topic)
     return topic
 
 
 def create_partitions(
-    manager: ReplicaManager, commits: Commits, name: str, total_count: int, *, now_ms: int
+    manager: ReplicaManager, commits: Commits, name: str, total_count: int
 ) -> Topic:
-    """Let a topic have more partitions, with as many replicas as the others have.
+    """Add partitions to a topic, with as many replicas as the others have; return what it is then.
 
     Raises:
         UnknownTopicOrPartitionError: no such topic.
-        ConfigError: it has as many already, or there are not enough log dirs.
+        ConfigError: it already has as many, or there are not enough log dirs.
     """
-    with _changing(manager, commits, name, now_ms) as topic:
+    with _changing(manager, commits, name) as topic:
         if total_count <= topic.partitions:
             raise ConfigError(
                 f"topic {name!r} has {_partitions(topic.partitions)}; {total_count} would not be an "
                 "increase: give a larger total, partitions cannot be taken away"
             )
-        assigned = manager.assign(total_count, topic.replication_factor)
+        assigned = _assign(manager, total_count, topic.replication_factor)
         known = tuple(topic.replicas_of(partition) for partition in range(topic.partitions))
         grown = replace(
             topic, partitions=total_count, replicas=known + assigned[topic.partitions :]
         )
-        manager.make_logs(grown, range(topic.partitions, total_count))
+        _make_logs(manager, grown, range(topic.partitions, total_count))
         manager.metadata.topics.write(grown)
     return grown
 
@@ -70,16 +137,14 @@ def alter_topic(
     commits: Commits,
     name: str,
     changes: Mapping[str, object],
-    *,
-    now_ms: int,
 ) -> Topic:
-    """Change some settings of a topic; None stands for a setting's default.
+    """Change settings of a topic, None restoring a default; return what it is then.
 
     Raises:
         UnknownTopicOrPartitionError: no such topic.
         ConfigError: a setting that is unknown, not accepted, or cannot be changed.
     """
-    with _changing(manager, commits, name, now_ms) as topic:
+    with _changing(manager, commits, name) as topic:
         config = altered(topic, changes)
         if config == topic.config:
             return topic
@@ -93,23 +158,179 @@ def alter_topic(
     return after
 
 
+def delete_topic(manager: ReplicaManager, commits: Commits, name: str) -> Topic:
+    """Delete a topic; return what it was.
+
+    Raises:
+        UnknownTopicOrPartitionError: no such topic.
+    """
+    with _changing(manager, commits, name) as topic:
+        manager.deletions.delete_locked(topic, manager.now_ms())
+    for topic_partition in _partitions_of(topic):
+        # What waits for something of a topic that is gone is answered.
+        manager.delayed_produces.check_and_complete(topic_partition)
+        manager.delayed_fetches.check_and_complete(topic_partition)
+    return topic
+
+
 @contextlib.contextmanager
-def _changing(manager: ReplicaManager, commits: Commits, name: str, now_ms: int) -> Iterator[Topic]:
-    """Hold all locks that a change of a topic needs; the topic as it is now."""
+def _changing(manager: ReplicaManager, commits: Commits, name: str) -> Iterator[Topic]:
+    """Hold all locks that a change of a topic needs; yield the topic as it is now."""
     with commits.settled(), manager.locks.metadata():
-        manager.deletions.continue_locked(now_ms)
+        manager.deletions.continue_locked(manager.now_ms())
         topic = manager.metadata.topics.topic(name)
         with manager.locks.partitions(manager.partitions(name)):
             yield topic
 
 
-def _wake(manager: ReplicaManager, topic: Topic) -> None:
-    """Have those answered that wait for something of a topic that is gone."""
-    for partition in range(topic.partitions):
-        topic_partition = TopicPartition(topic.name, partition)
-        manager.delayed_produces.check_and_complete(topic_partition)
-        manager.delayed_fetches.check_and_complete(topic_partition)
+def _assign(
+    manager: ReplicaManager, partitions: int, replication_factor: int
+) -> tuple[tuple[int, ...], ...]:
+    """Return nodes for each partition, such that all nodes lead equally many.
+
+    Raises:
+        ConfigError: fewer log dirs are online.
+    Source: Kafka metadata/.../placement/StripedReplicaPlacer.java.
+    """
+    dirs = manager.dirs
+    nodes = [one.node_id for one in dirs.all]
+    if len(nodes) > 1:
+        nodes = [node for node in nodes if dirs.is_online(node)]
+    if replication_factor > len(nodes):
+        raise ConfigError(
+            f"replication.factor is {replication_factor}, but only {len(nodes)} of "
+            f"{len(dirs.all)} log dirs are online; `kbatch log-dirs PATH` shows them"
+        )
+    return tuple(
+        tuple(nodes[(partition + n) % len(nodes)] for n in range(replication_factor))
+        for partition in range(partitions)
+    )
+
+
+def _make_logs(manager: ReplicaManager, topic: Topic, partitions: range) -> None:
+    """Make the empty logs of new partitions, on disk on return.
+
+    What an interrupted attempt has left is removed: that is always empty.
+
+    Raises:
+        KafkaStorageError: a directory with the name of such a partition holds records.
+    """
+    cluster_file, dirs = manager.metadata.cluster_file, manager.dirs
+    for log_dir in dirs.all:
+        if dirs.is_readable(log_dir.node_id):
+            _ensure_no_records(manager, log_dir.path, topic.name, partitions.start)
+    nodes: set[int] = set()
+    unflushed: list[Path] = []
+    for number in partitions:
+        topic_partition = TopicPartition(topic.name, number)
+        for node_id in topic.replicas_of(number):
+            directory = cluster_file.log_directory(topic_partition, node_id)
+            log = PartitionLog(manager.files, directory, topic_partition, topic.config)
+            unflushed += log.create_unflushed(topic.topic_id)
+            nodes.add(node_id)
+    _flush(manager, unflushed)
+    manager.files.flush(dirs.all[node_id].path for node_id in sorted(nodes))
+
+
+def _ensure_no_records(manager: ReplicaManager, log_dir: Path, topic: str, first: int) -> None:
+    metadata = manager.metadata
+    for name in manager.files.list(log_dir):
+        found = partition_of(name)
+        if found is not None and found.topic == topic and found.partition >= first:
+            directory = log_dir / name
+            if metadata.deleted.owns(directory) or not holds_records(manager.files, directory):
+                continue
+            raise KafkaStorageError(
+                f"{directory} holds records, but no file in {metadata.paths.topics_dir} knows that "
+                f"partition: topic {topic!r} cannot be created over them. `kbatch repair "
+                f"{metadata.path}` recreates a topic's lost file; for an empty topic move the "
+                "directory away"
+            )
+
+
+def _flush(manager: ReplicaManager, paths: Sequence[Path]) -> None:
+    """Flush files; many at once, since those that wait together cost the disk one write."""
+    if len(paths) < _FEW or not manager.uses_threads:
+        manager.files.flush(paths)
+        return
+    with ThreadPoolExecutor(_FLUSHES_AT_ONCE) as pool:
+        shares = (paths[first::_FLUSHES_AT_ONCE] for first in range(_FLUSHES_AT_ONCE))
+        for _ in pool.map(manager.files.flush, shares):
+            pass  # and raise what went wrong
+
+
+def _partitions_of(topic: Topic) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, number) for number in range(topic.partitions)]
 
 
 def _partitions(count: int) -> str:
     return f"{count} partition{'s' * (count != 1)}"
+
+
+# Replicas and log dirs.
+
+
+def replicas_of(
+    manager: ReplicaManager, topics: Iterable[str]
+) -> dict[TopicPartition, list[ReplicaInfo]]:
+    """Return the replicas of all partitions of these topics, in order of preference."""
+    every = (tp for topic in topics for tp in manager.partitions(topic))
+    return {tp: manager.partition(tp).view.describe() for tp in every}
+
+
+def log_dirs_of(manager: ReplicaManager) -> list[LogDirInfo]:
+    """Return all log dirs, with what they hold of all topics, the cluster's own too."""
+    manager.dirs.look_again()
+    by_node: dict[int, list[tuple[ReplicaInfo, bool]]] = {}
+    for replicas in replicas_of(manager, manager.metadata.topics.names(internal=True)).values():
+        for replica in replicas:
+            by_node.setdefault(replica.node_id, []).append((replica, len(replicas) == 1))
+    return [
+        LogDirInfo(
+            one.node_id,
+            str(one.path),
+            manager.dirs.why_offline(one.node_id),
+            len(found := by_node.get(one.node_id, [])),
+            sum(replica.is_leader for replica, _ in found),
+            sum(not replica.in_sync for replica, _ in found),
+            sum(is_only for _, is_only in found),
+        )
+        for one in manager.dirs.all
+    ]
+
+
+def replicate_all(
+    manager: ReplicaManager, topics: Sequence[str], commits: Commits
+) -> list[TopicPartition]:
+    """Have all replicas catch up that can be used; return the partitions that are still not in sync.
+
+    What a log dir lacks is copied in pieces, between which others may append.
+    """
+    manager.dirs.look_again()
+    commits.roll_forward()  # which replicates the commits' own topics first
+    left = []
+    for topic_partition in (tp for topic in topics for tp in manager.partitions(topic)):
+        partition = manager.partition(topic_partition)
+        ends: list[int] | None = None
+        while len(partition.view.state().isr) < len(partition.replicas):
+            manager.replicate([topic_partition], commits, flush=True)
+            before, ends = ends, [one.log_end_offset for one in partition.view.describe()]
+            if ends == before:  # No replica has come any further.
+                left.append(topic_partition)
+                break
+    return left
+
+
+def replace_log_dir(manager: ReplicaManager, node_id: int) -> None:
+    """Have an empty directory be a node's log dir from now on; its replicas are recreated there.
+
+    Raises:
+        ConfigError: no such node, it is online, or the directory is not empty.
+    """
+    with manager.locks.metadata():
+        if 0 <= node_id < len(manager.dirs.all) and manager.dirs.is_online(node_id):
+            raise ConfigError(
+                f"the log dir of node {node_id} is online; only one that is lost can be replaced"
+            )
+        manager.metadata.cluster_file.replace_log_dir(node_id)
+    manager.dirs.look_again()

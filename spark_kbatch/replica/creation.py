@@ -21,6 +21,7 @@ from typing import Any
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files
 from spark_kbatch.options.topic import TopicConfig
+from spark_kbatch.replica.administration import create_topic_locked
 from spark_kbatch.replica.cluster_file import A_PATH
 from spark_kbatch.replica.json_files import Mirrors, as_bytes
 from spark_kbatch.replica.manager import ReplicaManager
@@ -55,7 +56,8 @@ def create_cluster(
         cluster_file.make_log_dirs(log_dirs)
         with manager.writing():
             for topic, config in topics.items():
-                manager.create_topic_locked(
+                create_topic_locked(
+                    manager,
                     topic,
                     partitions=1,
                     config=config,

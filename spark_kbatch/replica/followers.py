@@ -1,4 +1,4 @@
-"""How a follower becomes equal to its leader: cut to what both have, then given what it lacks.
+"""Catching up: a follower is truncated to what it and its leader have, then gets what it lacks.
 
 There is no fetcher thread: whoever holds the partition's lock does this, so nothing changes meanwhile.
 
@@ -22,7 +22,7 @@ _COPY_BYTES = 8 << 20
 
 
 class LeaderError(Exception):
-    """What is wanted cannot be had from the leader; carries why."""
+    """The leader failed, not the follower; carries why."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(cause)
@@ -30,18 +30,18 @@ class LeaderError(Exception):
 
 
 class ReplicaFetcher:
-    """What all followers take from one leader, as it stands now.
+    """Makes followers equal to one leader, as it is now.
 
-    Every method raises LeaderError for what is wrong with the leader; any other OSError or
-    KBatchError is the follower's.
+    Every method raises LeaderError for a failure of the leader; any other OSError or KBatchError is the
+    follower's.
     """
 
     def __init__(self, log: PartitionLog, state: LogState, now_ms: Callable[[], int]) -> None:
         self._log, self._state, self._now_ms = log, state, now_ms
         self._piece, self._piece_offset = memoryview(b""), -1  # what was read last
 
-    def agree(self, follower: PartitionLog) -> LogState:
-        """The follower's state, after it was cut to what the leader has, too."""
+    def truncate(self, follower: PartitionLog) -> LogState:
+        """Truncate a follower to what the leader has, too; return its state."""
         state, leader = follower.state(), self._state
         if state.log_end_offset < leader.log_start_offset:
             return truncation.truncate_fully_and_start_at(
@@ -58,7 +58,7 @@ class ReplicaFetcher:
             state = follower.discard_unrecorded(state)
             ours = LeaderEpochCache.read(follower.files, follower.directory)
             if ours.latest_epoch < 0:
-                # It has had no batch with one: what was committed is the same in all logs.
+                # It never had a batch with an epoch: what was committed is the same in all logs.
                 end = min(state.high_watermark, leader.log_end_offset)
                 if end < state.log_end_offset:
                     state = truncation.truncate_to(follower, state, end, now_ms=self._now_ms())
@@ -66,19 +66,19 @@ class ReplicaFetcher:
             epoch, end = theirs.end_offset_for(ours.latest_epoch, leader.log_end_offset)
             if epoch < 0:
                 raise KafkaStorageError(
-                    f"{follower.directory} knows leader epoch {ours.latest_epoch}, which its leader "
-                    "does not"
+                    f"{follower.directory} has leader epoch {ours.latest_epoch}, which its leader does "
+                    "not know"
                 )
             if epoch < ours.latest_epoch:
                 end = min(end, ours.end_offset_for(epoch, state.log_end_offset).start_offset)
             if end >= state.log_end_offset:
-                # An epoch that began at its end, and has no batch, may be one of nobody else.
+                # An epoch that started at its end, without a batch, may be in no other log.
                 ours.truncate_from_end(state.log_end_offset)
                 return state
             state = truncation.truncate_to(follower, state, end, now_ms=self._now_ms())
 
-    def make_anew(self, follower: PartitionLog, topic_id: str) -> LogState:
-        """The state of a follower that has nothing, and begins where the leader does."""
+    def recreate(self, follower: PartitionLog, topic_id: str) -> LogState:
+        """Create a follower's log, empty and starting where the leader does; return its state."""
         follower.create(topic_id)
         follower.files.flush([follower.directory.parent])
         follower.forget_batches()
@@ -90,24 +90,27 @@ class ReplicaFetcher:
         )
 
     def lacks(self, state: LogState) -> bool:
-        """Whether a follower that agrees lacks something, or has what the leader has deleted."""
+        """Return True if a truncated follower lacks something, or has what the leader has deleted."""
         leader = self._state
         return (
             state.log_end_offset < leader.log_end_offset
             or state.log_start_offset < leader.log_start_offset
         )
 
-    def fill_up(
+    def catch_up(
         self, follower: PartitionLog, state: LogState, *, bytes_max: int | None, flush: bool
     ) -> Callable[[], LogState]:
-        """Give a follower that lacks something what it lacks, and delete what the leader has deleted.
+        """Copy to a truncated follower what it lacks, and delete what the leader has deleted.
 
         Args:
-            bytes_max: about how much, where that is limited.
+            follower: its log.
+            state: of its log.
+            bytes_max: about how much to copy; None for everything.
+            flush: whether it is on disk in the end.
 
         Returns:
-            What shows the last of it, and gives the follower's state then. With `flush` it is nearly
-            all waiting for a disk, so it may have a thread of its own.
+            A function that makes the last of it visible and returns the follower's state. With `flush`
+            it mostly waits for a disk, so it may run in a thread of its own.
         """
         leader, copied_bytes = self._state, 0
         show: Callable[[], LogState] = lambda: state  # noqa: E731
@@ -123,7 +126,7 @@ class ReplicaFetcher:
                     prepare_offset=leader.prepare_offset,
                 )  # fmt: skip
             except CorruptRecordError as error:
-                # A copy is checked before it is written; then no file is to blame but the leader's.
+                # A copy is checked before it is written: without a path the leader's file is the damaged one.
                 raise error if error.path else LeaderError(error) from error
 
         def finish() -> LogState:
@@ -135,7 +138,7 @@ class ReplicaFetcher:
         return finish
 
     def delete(self, follower: PartitionLog, state: LogState) -> None:
-        """Let a follower begin where the leader does."""
+        """Have a follower start where the leader does."""
         leader, now_ms = self._state, self._now_ms()
         if state.high_watermark < leader.log_start_offset:
             state = follower.move_high_watermark(
@@ -144,7 +147,7 @@ class ReplicaFetcher:
         retention.delete_records(follower, state, leader.log_start_offset, now_ms)
 
     def _read(self, offset: int) -> memoryview:
-        """Whole batches from `offset` on; once for all that lack the same."""
+        """Return whole batches from `offset` on; read once for all followers that lack the same."""
         if self._piece_offset != offset:
             seen = self._state._replace(high_watermark=self._state.log_end_offset)
             try:

@@ -1,4 +1,4 @@
-"""Who waits for whom. Order: commit, metadata, partitions by (topic, partition).
+"""The locks of a cluster. Order: commit, metadata, partitions by (topic, partition).
 
     commit       flock on locks/commit        one committer at a time; also the lock of
                                               __transaction_state
@@ -10,14 +10,14 @@
     broker's     exclusive lock on its        keeps a broker out of its own log dir while a topic is
     log dir      .lock                        placed there; one at a time in a process
 
-Who takes a lock opens its file for that. So threads exclude each other as processes do, whatever name
-of the cluster they use, and nothing is shared in a process. A lock counts only while its file is the
-one at its path: one that was replaced is left to those who hold locks on it, and opened again by all
-others.
+Each taker of a lock opens its file for that. So threads exclude each other as processes do, whatever
+path to the cluster they use, and nothing is shared in a process. A lock counts only while its file is
+the one at its path: a file that was replaced is left to those that hold locks on it, and all others open
+the new one.
 
-Nobody is told of a deadlock; since everyone takes locks in the one order, there is none. Who waits
-without a deadline waits in the kernel, in whose queue the first is served first, and says so after a
-while: whoever may read the folder can hold a lock. Who has a deadline asks again and again.
+Deadlocks are not detected; since everyone takes locks in the same order, there are none. A taker without
+a deadline waits in the kernel, whose queue is first come, first served, and logs that after a while:
+whoever may read the folder can hold a lock. A taker with a deadline polls.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_PAUSE_S = 0.0001, 0.005  # of who asks again and again: the first, and the longest
-_SAID_AFTER_S, _SAID_AGAIN_AFTER_S = 5.0, 300.0
+_PAUSE_S = 0.0001, 0.005  # between polls: the first, and the longest
+_LOGGED_AFTER_S, _LOGGED_AGAIN_AFTER_S = 5.0, 300.0
 
 _broker_log_dirs = threading.Lock()  # held with the lock of a broker's log dir; before it
 
 
 def _forget() -> None:
-    """In a forked child: the threads of its parent are gone."""
+    """Replace the lock in a forked child, where the threads of the parent are gone."""
     global _broker_log_dirs
     _broker_log_dirs = threading.Lock()
 
@@ -56,38 +56,38 @@ os.register_at_fork(after_in_child=_forget)
 
 
 class Commits(Protocol):
-    """What a writer has to know of commits."""
+    """What a writer has to know about commits."""
 
     def is_pending(self, topic_partitions: Collection[TopicPartition], /) -> bool:
-        """Whether a commit that is not complete has written to one of these, or may have."""
+        """Return True if an incomplete commit has written to one of these, or may have."""
 
     def roll_forward(self, *, deadline: float | None = None) -> None:
-        """Finish it. Takes the commit lock, by the deadline, then partition locks."""
+        """Finish that commit. Takes the commit lock, by the deadline, then partition locks."""
 
     def settled(self) -> AbstractContextManager[None]:
-        """Hold the commit lock, with brokers kept out, once no commit is left to finish."""
+        """Hold the commit lock, with brokers kept out and no commit left to finish."""
 
 
 class Locks:
     """The locks of one cluster.
 
-    A deadline is a time of `time.monotonic`. It is kept while others hold a lock; once it has passed,
-    a lock that is free is taken all the same.
+    A deadline is a time of `time.monotonic`. It limits the wait for others; a free lock is taken even
+    after it has passed.
     """
 
     def __init__(self, files: Files, locks_dir: Path) -> None:
         self._files, self._dir = files, locks_dir
 
     def commit(self, *, deadline: float | None = None) -> AbstractContextManager[object]:
-        """Of whoever publishes; held from placing to the last flip.
+        """Hold the lock of whoever commits, from placing to the last flip.
 
         Raises:
-            LockTimeoutError: by the deadline it was not free.
+            LockTimeoutError: it was not free by the deadline.
         """
         return self._flocked("commit", deadline)
 
     def metadata(self) -> AbstractContextManager[object]:
-        """Of whoever changes cluster.json or a topic's file."""
+        """Hold the lock of whoever changes cluster.json or a topic's file."""
         return self._flocked("metadata", None)
 
     @contextlib.contextmanager
@@ -107,22 +107,23 @@ class Locks:
         *,
         deadline: float | None = None,
     ) -> AbstractContextManager[None]:
-        """Of whoever writes to these logs; taken in the one order.
+        """Hold the locks of whoever writes to these logs, taken in order.
 
         Args:
-            commits: with these, a commit that was decided and not flipped in one of the partitions
-                is finished before. All writers but committers have to.
-            deadline: until when to wait; for ever by default.
+            topic_partitions: whose locks.
+            commits: if given, a commit that was decided but not flipped in one of the partitions is
+                finished first. All writers but committers need that.
+            deadline: until when to wait; forever by default.
 
         Entering it raises:
-            LockTimeoutError: by the deadline one of them was not free; none is held then.
+            LockTimeoutError: one of them was not free by the deadline; none is held then.
         """
         return _PartitionLocks(
             self._files, self._dir, sorted({*topic_partitions}), commits, deadline
         )
 
     def log_dir(self, path: Path) -> AbstractContextManager[None]:
-        """Of whoever writes into a log dir.
+        """Hold the lock of whoever writes into a log dir, shared.
 
         Entering it raises:
             LogDirLockedError: a broker is in.
@@ -131,10 +132,10 @@ class Locks:
 
     @contextlib.contextmanager
     def exclusive_log_dir(self, path: Path) -> Iterator[None]:
-        """Of whoever writes into a broker's log dir: the lock that the broker itself takes.
+        """Hold the lock of whoever writes into a broker's log dir: the one that the broker itself takes.
 
         Raises:
-            LogDirLockedError: the broker is in, or another process that writes there.
+            LogDirLockedError: the broker is in, or another process writes there.
         """
         with _broker_log_dirs, self._files.open_for_locks(path / ".lock") as file:
             if not self._files.take_lock(file):
@@ -145,11 +146,11 @@ class Locks:
             yield
 
 
-# Every append takes some of the next two: so they are no generators.
+# Every append takes these locks, so the next two classes are faster than generators.
 
 
 class _SharedLogDir:
-    """A log dir's lock, shared with all that write into it, but a broker."""
+    """A log dir's lock, shared by all that write into it, except a broker."""
 
     __slots__ = ("_file", "_files", "_log_dir")
 
@@ -157,7 +158,7 @@ class _SharedLogDir:
         self._files, self._log_dir = files, log_dir
 
     def __enter__(self) -> None:
-        # It is opened now and waits for nobody: so it is the file at its path.
+        # It is opened now and nothing is waited for: so it is the file at its path.
         self._file = file = self._files.open_for_locks(self._log_dir / ".lock")
         try:
             is_shared = self._files.share_lock(file)
@@ -211,7 +212,7 @@ class _PartitionLocks:
             while self._held:
                 self._held.pop().release()
         finally:
-            if self._held:  # The others, too, where one could not be let go.
+            if self._held:  # Release the others, too, if one could not be released.
                 self.__exit__()
 
     def _take_all(self) -> None:
@@ -224,7 +225,7 @@ class _PartitionLocks:
             self._take(self._dir / name, of_bytes)
 
     def _take(self, path: Path, of_bytes: dict[int, TopicPartition]) -> None:
-        """Hold these bytes of the file that is at the path."""
+        """Lock these bytes of the file that is at the path."""
         files = self._files
         while True:
             file = files.open_for_locks(path)
@@ -246,17 +247,17 @@ class _PartitionLocks:
 def _waited_for(
     take: Callable[[bool], T | None], lock: str, path: Path, deadline: float | None
 ) -> T:
-    """What `take`, told whether to wait, answers once it is not None.
+    """Return what `take`, told whether to wait, returns once that is not None.
 
     Raises:
-        LockTimeoutError: by the deadline it was None.
+        LockTimeoutError: it was None until the deadline.
     """
     found = take(False)
     if found is not None:
         return found
     begun = time.monotonic()
     if deadline is None:
-        with _said_while_waiting(lock, path):
+        with _logged_while_waiting(lock, path):
             found = take(True)
         assert found is not None
         return found
@@ -273,20 +274,20 @@ def _waited_for(
 
 
 @contextlib.contextmanager
-def _said_while_waiting(lock: str, path: Path) -> Iterator[None]:
-    """Log after a while what is waited for, and then from time to time."""
+def _logged_while_waiting(lock: str, path: Path) -> Iterator[None]:
+    """Log after a while which lock is waited for, and again from time to time."""
     is_over = threading.Event()
     begun = time.monotonic()
 
     def say() -> None:
-        pause_s = _SAID_AFTER_S
+        pause_s = _LOGGED_AFTER_S
         while not is_over.wait(pause_s):
             logger.warning(
-                "the lock of %s has not been free for %.0f s: another process, or thread, holds it; "
+                "the lock of %s has not been free for %.0f s: another process or thread holds it; "
                 "`lsof %s` shows who has its file open on this machine",
                 lock, time.monotonic() - begun, path,
             )  # fmt: skip
-            pause_s = _SAID_AGAIN_AFTER_S
+            pause_s = _LOGGED_AGAIN_AFTER_S
 
     threading.Thread(target=say, name="kbatch-lock-wait", daemon=True).start()
     try:

@@ -1,16 +1,16 @@
-"""Which log dirs can be used. Node N's is broker-N; each may be on a disk of its own.
+"""The log dirs that can be used. Node N's is broker-N; each may be on a disk of its own.
 
     online     a directory whose meta.properties has the directory id that cluster.json gives its node
     offline    any other, and any in which an operation has failed, for RETRY_MS: then it is looked
-               at again, and used until the next failure. One that is full, or of which nobody may
-               write, is so for writers alone
+               at again, and used until the next failure. One that is full or read-only is offline for
+               writers alone
 
 So a disk that is not mounted, whose mount point is an empty directory, is offline, and so is one that
-was replaced, until the operator says that it belongs to the cluster. That an open directory is still
+was replaced, until the operator says that it belongs to the cluster. Whether an open directory is still
 the one at its path is seen by device and inode, with one look before each use.
 
-What one process finds out it does not tell others: who leads and who is in sync stands in files, and
-each finds by itself what it cannot use.
+A process does not tell others what it finds out: files say who leads and who is in sync, and each process
+finds by itself what it cannot use.
 
 Source: Kafka storage/.../log/LogDirFailureChannel.java, LogManager.handleLogDirFailure.
 """
@@ -35,13 +35,11 @@ logger = logging.getLogger(__name__)
 RETRY_MS = 1000
 
 _AT_ONCE = -(2**63)  # before any time of a monotonic clock
-
-
 _WRITES_FAIL = {errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES, errno.EPERM}
 
 
 class _Offline(NamedTuple):
-    until_ms: int  # not looked at before, by the monotonic clock
+    until_ms: int  # when it is looked at again, by the monotonic clock
     why: str
     only_for_writers: bool
 
@@ -60,11 +58,11 @@ class LogDirs:
 
     @property
     def all(self) -> tuple[LogDir, ...]:
-        """By node id."""
+        """All log dirs, by node id."""
         return self._cluster_file.log_dirs()
 
     def is_online(self, node_id: int) -> bool:
-        """Whether a node's log dir can be used, as far as is known."""
+        """Return True if a node's log dir can be used, as far as is known."""
         with self._mutex:
             offline = self._offline.get(node_id)
             identity = self._identities.get(node_id)
@@ -83,11 +81,11 @@ class LogDirs:
             self._identities[node_id] = found
             self._offline.pop(node_id, None)
         if offline is not None:
-            logger.info("log dir %s is tried again", log_dir.path)
+            logger.info("trying log dir %s again", log_dir.path)
         return True
 
     def is_readable(self, node_id: int) -> bool:
-        """Whether readers may use it: also one that is full or read-only."""
+        """Return True if readers can use a log dir; it may be full or read-only."""
         if self.is_online(node_id):
             return True
         with self._mutex:
@@ -95,7 +93,7 @@ class LogDirs:
         return offline is not None and offline.only_for_writers
 
     def failed(self, node_id: int, error: Exception) -> None:
-        """Let a log dir be offline: an operation on it failed."""
+        """Take a log dir offline: an operation on it failed."""
         with self._mutex:
             is_new = node_id not in self._offline
             self._offline[node_id] = _Offline(
@@ -107,19 +105,19 @@ class LogDirs:
             logger.error("the log dir of node %d is offline: %s", node_id, error)
 
     def why_offline(self, node_id: int) -> str | None:
-        """What is wrong with a log dir; None where it is online."""
+        """Return what is wrong with a log dir; None if it is online."""
         if self.is_online(node_id):
             return None
         with self._mutex:
             return self._offline[node_id].why if node_id in self._offline else "it is gone"
 
     def staging(self) -> dict[int, Path]:
-        """Where tasks stage, by node, on disks that can be used."""
+        """Return where tasks stage, by node, on disks that can be used."""
         dirs = self.all
         return {one.node_id: one.staging for one in dirs if self.is_used(one.node_id)}
 
     def staging_of(self, node_id: int) -> Path:
-        """Where tasks stage for a node.
+        """Return where tasks stage for a node.
 
         Raises:
             KafkaStorageError: its log dir is offline.
@@ -133,11 +131,11 @@ class LogDirs:
 
     def is_used(self, node_id: int) -> bool:
         """Return True if a log dir is online, or the only one there is."""
-        # Nobody can stand in for the only one, so whoever uses it finds out what is wrong.
+        # Nothing can stand in for the only one, so whoever uses it finds out what is wrong.
         return len(self.all) == 1 or self.is_online(node_id)
 
     def look_again(self) -> None:
-        """Look at every log dir when it is asked for next, whatever was found before."""
+        """Have every log dir looked at on its next use, whatever was found before."""
         with self._mutex:
             self._offline = {
                 node: offline._replace(until_ms=_AT_ONCE) for node, offline in self._offline.items()
@@ -149,7 +147,7 @@ class LogDirs:
             log_dir = self._cluster_file.log_dirs(again=True)[log_dir.node_id]
         if found.directory_id != log_dir.directory_id:
             raise KafkaStorageError(
-                f"{log_dir.path} has the directory id {found.directory_id}, expected "
-                f"{log_dir.directory_id}: another disk is mounted there, or it was replaced; empty it "
+                f"{log_dir.path} has the directory id {found.directory_id}; expected "
+                f"{log_dir.directory_id}: another disk is mounted there, or it was replaced. Empty it "
                 f"and run `kbatch log-dirs PATH --replace {log_dir.node_id}`"
             )

@@ -1,12 +1,12 @@
-"""Topics whose file in `topics` is lost, while their logs are there; and how the file is made again.
+"""The recreation of lost topic files: topics whose logs are there, but whose file in `topics` is not.
 
     name, partitions    the names of the directories, in all log dirs
     topic id            their partition.metadata
-    replicas            who holds a directory; the one whose states are the highest leads
-    settings            cannot be known: the defaults, but for the format that the records have
+    replicas            the nodes that hold a directory; the one with the highest state leads
+    settings            unknown: the defaults, except for the format that the records have
 
 A copy in a mirror has all of that, and is put back as it is. An empty log is no sign of a topic: an
-unfinished creation leaves some.
+interrupted creation leaves such logs.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _VERSION_OF_MAGIC = {0: "0.9.0", 1: "0.10.2"}
 
 
 class LostTopic(NamedTuple):
-    """A topic that was made again, or would be."""
+    """A topic whose file was recreated, or would be."""
 
-    topic: Topic | None  # None where it cannot be made again
-    what: (
-        str  # a sentence: what was lost, what it was made from, what is not known; or why it cannot
-    )
+    topic: Topic | None  # None if the file cannot be recreated
+    # A sentence: what was lost, what it was recreated from, what is not known; or why it cannot be.
+    what: str
 
 
 def restore(manager: ReplicaManager, *, dry_run: bool) -> dict[str, LostTopic]:
-    """Make the lost files of topics again.
+    """Recreate the lost files of topics.
 
     Args:
-        dry_run: only look; takes no lock.
+        manager: of the cluster.
+        dry_run: only look, and take no lock.
 
     Returns:
-        Those that were lost, by name.
+        The topics whose files were lost, by name.
     """
     if dry_run:
         return dict(_lost(manager))
@@ -67,14 +67,14 @@ def _lost(manager: ReplicaManager) -> Iterator[tuple[str, LostTopic]]:
     own = {name.removesuffix(".json") for name in manager.files.list(metadata.paths.topics_dir)}
     for name in sorted({*metadata.topics.names(internal=True)} - own):
         if not name.startswith("."):
-            what = f"{metadata.paths.topics_dir / name}.json is lost: made again from its copy in a mirror"
+            what = f"{metadata.paths.topics_dir / name}.json is lost: recreated from its copy in a mirror"
             yield name, LostTopic(metadata.topics.topic(name), what)
             own.add(name)
     for name, directories in sorted(_directories(manager).items()):
         is_new = name not in own and not name.startswith(INTERNAL_PREFIX)
         if is_new and _hold_records(manager.files, directories):
             try:
-                yield name, _made_again(manager, name, directories)
+                yield name, _recreated(manager, name, directories)
             except KafkaStorageError as error:
                 yield name, LostTopic(None, str(error))
 
@@ -83,7 +83,7 @@ _Directories = Mapping[int, Mapping[int, Path]]  # of one topic: by partition an
 
 
 def _directories(manager: ReplicaManager) -> dict[str, dict[int, dict[int, Path]]]:
-    """All partitions' directories, by topic."""
+    """Return all partitions' directories, by topic."""
     found: dict[str, dict[int, dict[int, Path]]] = {}
     for log_dir in manager.dirs.all:
         if manager.dirs.is_readable(log_dir.node_id):
@@ -107,12 +107,12 @@ def _hold_records(files: Files, directories: _Directories) -> bool:
     )
 
 
-def _made_again(manager: ReplicaManager, name: str, directories: _Directories) -> LostTopic:
+def _recreated(manager: ReplicaManager, name: str, directories: _Directories) -> LostTopic:
     path = manager.metadata.paths.topics_dir / f"{name}.json"
     for log_dir in manager.dirs.all:
         if not manager.dirs.is_readable(log_dir.node_id):
             raise KafkaStorageError(
-                f"{path} is lost, and cannot be made again while the log dir {log_dir.path} is offline: "
+                f"{path} is lost, and cannot be recreated while the log dir {log_dir.path} is offline: "
                 "it may hold more of the topic"
             )
     partitions = max(directories) + 1
@@ -120,7 +120,7 @@ def _made_again(manager: ReplicaManager, name: str, directories: _Directories) -
         missing = next(number for number in range(partitions) if number not in directories)
         raise KafkaStorageError(
             f"{path} is lost, and so is the directory of partition {missing}, while there are "
-            f"{len(directories)} others up to {partitions - 1}: put that back from a copy first"
+            f"{len(directories)} others up to {partitions - 1}: restore that from a backup first"
         )
     files = manager.files
     topic_id = _topic_id(files, path, directories)
@@ -128,10 +128,10 @@ def _made_again(manager: ReplicaManager, name: str, directories: _Directories) -
     magic = _magic(files, directories)
     version = _VERSION_OF_MAGIC.get(magic, TopicConfig().message_format_version)
     topic = Topic(name, topic_id, partitions, TopicConfig(message_format_version=version), replicas)
-    format_said = f", but for message.format.version={version}" if magic != MAGIC else ""
+    format_said = f", except for message.format.version={version}" if magic != MAGIC else ""
     return LostTopic(
         topic,
-        f"{path} is lost: made again from the directories of {partitions} partitions; its settings "
+        f"{path} is lost: recreated from the directories of {partitions} partitions; its settings "
         f"are not known, so they are the defaults{format_said}",
     )
 
@@ -143,20 +143,20 @@ def _topic_id(files: Files, path: Path, directories: _Directories) -> str:
             try:
                 found[read_partition_metadata(files, directory)] = directory
             except (FileNotFoundError, KafkaStorageError):
-                continue  # Its repair writes it again.
+                continue  # The partition's repair recreates it.
     if len(found) != 1:
         where = " and ".join(f"{topic_id} in {one}" for topic_id, one in sorted(found.items())[:2])
         raise KafkaStorageError(
             f"{path} is lost, and its directories do not agree on the topic's id: "
-            f"{where or 'none of them has one'}; move those away that are of another topic"
+            f"{where or 'none of them has one'}; move those of another topic away"
         )
     return next(iter(found))
 
 
 def _leader_first(files: Files, by_node: Mapping[int, Path]) -> tuple[int, ...]:
-    """The nodes that hold a partition; first the one that leads, unless partitions/ says otherwise.
+    """Return the nodes that hold a partition; first the one that leads, unless partitions/ says otherwise.
 
-    No follower's log ends behind its leader's, and a follower learns the high watermark later.
+    No follower's log ends after its leader's, and a follower learns the high watermark later.
     """
 
     def ends(node_id: int) -> tuple[int, int]:
@@ -167,12 +167,12 @@ def _leader_first(files: Files, by_node: Mapping[int, Path]) -> tuple[int, ...]:
         state = max(slots, default=None)
         return (-1, -1) if state is None else (state.log_end_offset, state.high_watermark)
 
-    # Sorting keeps those that are equal in order.
+    # Sorting is stable: equal nodes stay in order.
     return tuple(sorted(sorted(by_node), key=ends, reverse=True))
 
 
 def _magic(files: Files, directories: _Directories) -> int:
-    """The format of the first batch that is found."""
+    """Return the format of the first batch that is found."""
     for by_node in directories.values():
         for directory in by_node.values():
             for name in files.list(directory):

@@ -1,19 +1,21 @@
-"""What is done to the partitions of a cluster: appends, fetches, deletions.
+"""The partitions of a cluster: appends, fetches and deletions of records.
 
-Lock order (see `locks.py`): commit, metadata, partitions by (topic, partition).
+Lock order (see `locks`): commit, metadata, partitions by (topic, partition).
 
 Easily broken:
-- A state that is read may be behind a commit that is decided and not yet flipped. Every reader
-  goes through the function given as `replicas`, which looks for one; only writers, who hold the
+- A state that is read may be older than a commit that is decided but not yet flipped. Every reader goes
+  through the function given as `replicas`, which looks for such commits; only writers, who hold the
   partition's lock and have rolled forward, read a log's own state.
-- Who has taken a partition's lock to write first looks for a commit that was decided there and is
-  not complete: its committer is dead, or has flipped this partition. Its data lies where new data
-  would go, or where a replica that is out of step is cut, and its state has the sequence number that
-  the next state would take. Rolling forward takes the commit lock, so the partition's is let go
-  before. `Locks.partitions` does that, for all writers but committers.
-- Another process may delete a topic, create it again or alter it at any time, but only with the locks of
-  all its partitions. So every writer asks for `partition` again once it holds the lock.
+- Who has taken a partition's lock to write first looks for a commit that was decided there and is not
+  complete: its committer is dead, or has flipped this partition already. Its data lies where new data
+  would go, or where an out-of-sync replica is truncated, and its state has the sequence number that the
+  next state would take. Rolling forward takes the commit lock, so the partition's is released first.
+  `Locks.partitions` does all that, for all writers but committers.
+- Another process may delete, recreate or alter a topic at any time, but only with the locks of all its
+  partitions. So every writer asks for `partition` again once it holds the lock.
 - `__transaction_state` is written under the commit lock, never by `append_records`.
+- A process that writes into a log dir holds its `.lock` shared (see `writing`), so that no broker starts
+  on it meanwhile.
 
 Source: Kafka core/.../server/ReplicaManager.scala.
 """
@@ -22,30 +24,30 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from typing import Protocol
+from contextlib import AbstractContextManager
 
+from spark_kbatch import mutexes
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
-    FencedLeaderEpochError,
     InvalidRequiredAcksError,
     KafkaStorageError,
     KBatchError,
     LockTimeoutError,
     OffsetOutOfRangeError,
-    UnknownLeaderEpochError,
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.log import overwritten, retention
-from spark_kbatch.log.epochs import EpochEntry, LeaderEpochCache
 from spark_kbatch.log.partition_log import PartitionLog
-from spark_kbatch.log.state import LogState
+from spark_kbatch.log.state import LogState, read_high_watermarks
 from spark_kbatch.log.validator import validate
 from spark_kbatch.model import (
     LATEST,
@@ -59,58 +61,36 @@ from spark_kbatch.model import (
     TopicPartition,
 )
 from spark_kbatch.options import arguments
-from spark_kbatch.options.topic import INTERNAL_PREFIX
+from spark_kbatch.options.topic import INTERNAL_PREFIX, Topic
 from spark_kbatch.record.header import BatchHeader, LogRead
-from spark_kbatch.replica.fetching import (
-    NO_EPOCH,
+from spark_kbatch.replica.delayed_fetch import (
     DelayedFetch,
+    Fetch,
     FetchInfo,
     FetchParams,
-    FetchResult,
-    Moment,
     OnFetched,
-    ensure_in_range,
-    may_answer,
-    read_partitions,
 )
-from spark_kbatch.replica.locks import Commits
+from spark_kbatch.replica.delayed_produce import DelayedProduce, OnComplete
+from spark_kbatch.replica.deletions import Deletions
+from spark_kbatch.replica.locks import Commits, Locks
+from spark_kbatch.replica.log_dirs import LogDirs
 from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.partition import Appended, Partition
-from spark_kbatch.replica.partitions import Partitions
-from spark_kbatch.replica.producing import DelayedProduce, OnComplete
+from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.replica.purgatory import Purgatory
-from spark_kbatch.replica.view import Replica
-
-
-class Replicas(Protocol):
-    """How readers see partitions: with commits that are decided and not yet flipped."""
-
-    def __call__(
-        self, topic_partitions: Iterable[TopicPartition], avoid: Container[int] = (), /
-    ) -> Mapping[TopicPartition, Replica]:
-        """The replicas to read, of one moment, with the states that count.
-
-        Args:
-            avoid: nodes that could not be read.
-
-        Raises:
-            KafkaStorageError: of one of them none can be read.
-        """
-
+from spark_kbatch.replica.view import Replica, Replicas
 
 logger = logging.getLogger(__name__)
 
 RETENTION_CHECK_INTERVAL_MS = 300_000  # Kafka's log.retention.check.interval.ms
 
-# For one of several partitions whose locks others hold: then the next one is tried.
+# How long to wait for the lock of one of several partitions before the next one is tried.
 _LOCK_PATIENCE_S = 0.05
 
 ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
 
-_LOOKS_MAX = 5  # of a fetch at partitions of which one cannot be seen
 
-
-class ReplicaManager(Partitions):
+class ReplicaManager:
     """Appends to the partitions of one cluster, fetches and deletions. Thread-safe."""
 
     def __init__(
@@ -122,19 +102,175 @@ class ReplicaManager(Partitions):
         monotonic_ms: Callable[[], int] = monotonic_ms,
         uses_threads: bool = True,
     ) -> None:
-        """Without `uses_threads` all is done by callers; who waits is looked at when `look` is called."""
-        super().__init__(
-            files, metadata, now_ms, monotonic_ms=monotonic_ms, uses_threads=uses_threads
-        )
-        self.monotonic_ms = monotonic_ms
-        # When retention was last looked at behind an append; of each partition under its lock.
+        """Without `uses_threads` callers do all the work, and call `look` of the purgatories."""
+        self.files, self.metadata = files, metadata
+        self.now_ms, self.monotonic_ms, self.uses_threads = now_ms, monotonic_ms, uses_threads
+        self.locks = Locks(files, metadata.paths.locks_dir)
+        self.producer_ids = ProducerIds(metadata.cluster_file, self.locks)
+        self.dirs = LogDirs(files, metadata.cluster_file, monotonic_ms)
+        self.deletions = Deletions(files, metadata.deleted, metadata.cluster_file, self.dirs)
+        self._mutex: threading.Lock  # guards changes of _partitions; innermost
+        mutexes.make(self, "_mutex")
+        self._partitions: dict[TopicPartition, Partition] = {}
+        # When an append last looked at retention; of each partition under its lock.
         self._retention_checked_ms: dict[TopicPartition, int] = {}
         self.delayed_fetches: Purgatory[TopicPartition] = Purgatory(
-            monotonic_ms, looks_by_itself=uses_threads
+            monotonic_ms, has_thread=uses_threads
         )
         self.delayed_produces: Purgatory[TopicPartition] = Purgatory(
-            monotonic_ms, looks_by_itself=uses_threads
+            monotonic_ms, has_thread=uses_threads
         )
+
+    # Partitions.
+
+    def partition(self, topic_partition: TopicPartition) -> Partition:
+        """Return a partition, of the topic that the disk has now.
+
+        It stays the same for the holder of the partition's lock: a topic is deleted, recreated or altered
+        by one that holds the locks of all its partitions.
+
+        Raises:
+            UnknownTopicOrPartitionError: no such topic, or fewer partitions.
+        """
+        found = self._partitions.get(topic_partition)
+        if found is not None and found.topic is self.metadata.topics.find(topic_partition.topic):
+            return found
+        return self.all_of([topic_partition])[topic_partition]
+
+    def all_of(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Partition]:
+        """Return these partitions, with one look at each topic; raises as `partition`."""
+        wanted = list(topic_partitions)
+        topics = {name: self.metadata.topics.topic(name) for name in {tp.topic for tp in wanted}}
+        found = {tp: self._partitions.get(tp) for tp in wanted}
+        known = {
+            tp: one
+            for tp, one in found.items()
+            if one is not None and one.topic is topics[tp.topic]
+        }
+        return known if len(known) == len(found) else self._renewed(wanted)
+
+    def _renewed(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, Partition]:
+        with self._mutex:
+            # Topics are looked up again, so that of two threads the later one has the newer topic: the
+            # partition that the holder of its lock has is not replaced.
+            topics = {
+                name: self.metadata.topics.topic(name) for name in {tp.topic for tp in wanted}
+            }
+            found = {}
+            for tp in wanted:
+                topic, one = topics[tp.topic], self._partitions.get(tp)
+                if not 0 <= tp.partition < topic.partitions:
+                    raise UnknownTopicOrPartitionError(
+                        f"partition {tp} does not exist: topic {topic.name!r} has partitions 0 to "
+                        f"{topic.partitions - 1}"
+                    )
+                if one is None or not one.is_of(topic):
+                    # What is remembered of a topic that was recreated or altered no longer holds.
+                    one = self._partitions[tp] = self._new(tp, topic)
+                one.topic = topic
+                found[tp] = one
+            return found
+
+    def _new(self, topic_partition: TopicPartition, topic: Topic) -> Partition:
+        logs: dict[int, PartitionLog] = {}
+
+        def log_of(node_id: int) -> PartitionLog:
+            log = logs.get(node_id)
+            if log is None:
+                directory = self.metadata.cluster_file.log_directory(topic_partition, node_id)
+                # One for all threads: it knows the partition's producers.
+                log = logs.setdefault(
+                    node_id, PartitionLog(self.files, directory, topic_partition, topic.config)
+                )
+            return log
+
+        return Partition(
+            topic_partition, topic, self.metadata.partition_states, self.dirs, log_of, self.now_ms,
+            uses_threads=self.uses_threads,
+        )  # fmt: skip
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """Return all partitions of a topic, in order."""
+        numbers = range(self.metadata.topics.topic(topic).partitions)
+        return list(map(TopicPartition, itertools.repeat(topic), numbers))
+
+    def replica(self, topic_partition: TopicPartition) -> Replica:
+        """Return a partition's leader, or the replica that stands in; its state may miss a decided commit.
+
+        Raises:
+            UnknownTopicOrPartitionError: no such topic, or fewer partitions.
+            KafkaStorageError: no replica can be read.
+        """
+        return self.partition(topic_partition).view.readable()
+
+    def log(self, topic_partition: TopicPartition) -> PartitionLog:
+        """Return the log of that replica; raises as `replica`."""
+        only_log = self.partition(topic_partition).only_log
+        return only_log or self.replica(topic_partition).log
+
+    def quick_high_watermarks(
+        self, topic: str, besides: Container[int]
+    ) -> list[tuple[int, int | None]]:
+        """Return those of a topic's other partitions, by number; None if only `replica` can tell."""
+        found = self.metadata.topics.topic(topic)
+        others = [number for number in range(found.partitions) if number not in besides]
+        if found.replication_factor > 1:
+            return [(number, None) for number in others]
+        starts = [f"{one.path}/{topic}-" for one in self.dirs.all]
+        replicas = found.replicas or ((0,),) * found.partitions
+        directories = [f"{starts[replicas[number][0]]}{number}" for number in others]
+        return list(zip(others, read_high_watermarks(self.files, directories), strict=True))
+
+    # Locks.
+
+    def writing(self, nodes: Collection[int] | None = None) -> AbstractContextManager[None]:
+        """Keep brokers out of the log dirs while this process writes into them.
+
+        Args:
+            nodes: whose log dirs it writes to; by default all.
+
+        Entering it raises:
+            LogDirLockedError: a broker is in.
+        """
+        if nodes is None:
+            nodes = range(len(self.dirs.all))
+        if len(nodes) == 1:
+            (node,) = nodes
+            return self.locks.log_dir(self.metadata.cluster_file.log_dir(node).path)
+        return self._writing_to(sorted(nodes))
+
+    @contextlib.contextmanager
+    def _writing_to(self, nodes: Iterable[int]) -> Iterator[None]:
+        with contextlib.ExitStack() as held:
+            for node_id in nodes:
+                if self.dirs.is_online(node_id):
+                    log_dir = self.metadata.cluster_file.log_dir(node_id).path
+                    try:
+                        held.enter_context(self.locks.log_dir(log_dir))
+                    except OSError as error:
+                        self.dirs.failed(node_id, error)
+            yield
+
+    @contextlib.contextmanager
+    def locked(
+        self,
+        topic_partitions: Collection[TopicPartition],
+        commits: Commits,
+        *,
+        flush: bool = True,
+        deadline: float | None = None,
+    ) -> Iterator[dict[TopicPartition, Replica]]:
+        """Hold the locks of partitions to write to them; yield their leaders.
+
+        A commit that was decided but not flipped in one of them is finished first. Of several replicas
+        one leads then, and the others are equal to it or not in sync. The caller keeps brokers out, see
+        `writing`.
+        """
+        with self.locks.partitions(topic_partitions, commits, deadline=deadline):
+            partitions = self.all_of(topic_partitions)
+            yield {tp: one.ready_locked(flush=flush) for tp, one in partitions.items()}
+
+    # Appends.
 
     def append_records(
         self,
@@ -154,28 +290,28 @@ class ReplicaManager(Partitions):
 
         Args:
             timeout_ms: how long an answer may wait: for partitions' locks, and then for replicas.
-                A partition whose lock others hold does not stop those whose lock is free.
+                A partition whose lock is held by others does not stop those whose lock is free.
             required_acks: -1 to wait until all in-sync replicas have the batch; 0 or 1 for the
-                leader alone: the others get it behind the answer, before this returns. With one
+                leader alone: the others get it after the answer, before this returns. With one
                 replica they are the same.
-            internal_topics_allowed: whether topics of the cluster's own are accepted.
-            origin: who appends. Replicas copy their leader's bytes and do not come here.
-            entries_per_partition: one whole batch each. Only read, and not kept on return.
+            internal_topics_allowed: whether the cluster's own topics are accepted.
+            origin: who appends. Replicas copy their leader's bytes and do not call this.
+            entries_per_partition: one whole batch each. Only read; not referenced after the return.
             on_complete: called once, with no lock held, with an answer for each partition: before
-                this returns, or later by another thread where it has to wait for replicas. An
+                this returns, or later by another thread if it has to wait for replicas. An
                 answer's `error` is what was wrong with that batch, or a RetriableError: then
-                repeating it is safe for an idempotent producer.
+                a retry is safe for an idempotent producer.
             flush: whether batches are on disk before they are answered.
             commits: the commits of this cluster.
-            lock_timeout_ms: how long to wait for locks, where that is less than `timeout_ms`. What
-                is not written by then is answered with a LockTimeoutError.
-            topic_ids: of the topics that are meant, by partition: what is for a topic that was created
-                again is answered with an UnknownTopicOrPartitionError. By default the topics that
-                have these names are meant.
+            lock_timeout_ms: how long to wait for locks, if less than `timeout_ms`. What is not
+                written by then is answered with a LockTimeoutError.
+            topic_ids: of the topics that are meant, by partition: a batch for a topic that was
+                recreated is answered with an UnknownTopicOrPartitionError. By default the topics
+                that have these names now are meant.
         Source: ReplicaManager.appendRecords.
         """
         if origin is AppendOrigin.REPLICATION:
-            raise ValueError("a follower copies the bytes of its leader, it does not append")
+            raise ValueError("a follower copies the bytes of its leader and does not append")
         if required_acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
             refused = _answer(InvalidRequiredAcksError(required_acks))
             on_complete(dict.fromkeys(sorted(entries_per_partition), refused))
@@ -184,14 +320,14 @@ class ReplicaManager(Partitions):
         deadline = time.monotonic() + wait_ms / 1000
         appended: dict[TopicPartition, Appended] = {}
         accepted: dict[TopicPartition, tuple[Partition, BatchHeader]] = {}
-        # All are looked at before the first lock is taken.
+        # All batches are checked before the first lock is taken.
         for tp in sorted(entries_per_partition):
             try:
                 if not internal_topics_allowed:
                     ensure_not_internal(tp.topic)
                 partition = self.partition(tp)
                 header = validate(
-                    entries_per_partition[tp], tp, partition.config, origin, now_ms=self._now_ms()
+                    entries_per_partition[tp], tp, partition.config, origin, now_ms=self.now_ms()
                 )
                 accepted[tp] = partition, header
             except (OSError, KBatchError) as error:
@@ -235,7 +371,7 @@ class ReplicaManager(Partitions):
         on_complete: OnComplete,
         commits: Commits,
     ) -> None:
-        """Answer, unless acks are those of all replicas and some of what was written is not decided."""
+        """Answer, unless all replicas are to acknowledge and some of what was written is not decided."""
         waiting = required_acks == ACKS_ALL and any(
             one.result.error is None and not one.is_decided for one in appended.values()
         )
@@ -249,8 +385,8 @@ class ReplicaManager(Partitions):
                 ensure_same_topic(tp, one.topic_id, partition.topic.topic_id)
             except UnknownTopicOrPartitionError as deleted:
                 return True, deleted
-            decided, error = partition.reaches(one.required_offset, one.leader_epoch)
-            if not decided and partition.may_join():
+            decided, error = partition.view.reaches(one.required_offset, one.leader_epoch)
+            if not decided and partition.view.may_join():
                 soon = time.monotonic() + _LOCK_PATIENCE_S
                 self.replicate([tp], commits, flush=True, deadline=soon)
             return decided, error
@@ -266,17 +402,17 @@ class ReplicaManager(Partitions):
         flush: bool,
         deadline: float | None = None,
     ) -> None:
-        """Bring the followers of these partitions up to their leaders, as far as they can be used.
+        """Have the followers of these partitions catch up with their leaders, as far as they can be used.
 
-        What goes wrong is not the caller's, and comes up again.
+        An error is only logged: it is not the caller's, and the next append meets it again.
         """
         for topic_partition in topic_partitions:
             try:
                 locked = self.locked([topic_partition], commits, flush=flush, deadline=deadline)
                 with self.writing(), locked:
-                    pass  # That is what who takes the lock does first.
+                    pass  # Whoever takes the locks replicates first.
             except (OSError, KBatchError) as error:
-                logger.warning("%s is not replicated for now: %s", topic_partition, error)
+                logger.warning("cannot replicate %s for now: %s", topic_partition, error)
 
     def _append_one(
         self,
@@ -295,10 +431,10 @@ class ReplicaManager(Partitions):
         try:
             with self.locks.partitions([topic_partition], commits, deadline=deadline):
                 current = self.partition(topic_partition)
-                if current is not partition:  # The topic was created again, or altered.
+                if current is not partition:  # The topic was recreated, or altered.
                     partition = current
                     header = validate(
-                        data, topic_partition, current.config, origin, now_ms=self._now_ms()
+                        data, topic_partition, current.config, origin, now_ms=self.now_ms()
                     )
                 wanted_id = topic_ids.get(topic_partition, partition.topic.topic_id)
                 ensure_same_topic(topic_partition, wanted_id, partition.topic.topic_id)
@@ -311,7 +447,7 @@ class ReplicaManager(Partitions):
                         _damaged(error)
                     raise
                 if log.config.has_retention:
-                    self._maybe_delete_old_segments(log, self._now_ms())
+                    self._maybe_delete_old_segments(log, self.now_ms())
                 return appended
         except CorruptRecordError as error:  # in the log; the batch given is sound
             damaged = KafkaStorageError(f"{topic_partition} cannot be appended to: {error}")
@@ -320,29 +456,12 @@ class ReplicaManager(Partitions):
         except (OSError, KBatchError) as error:
             return Appended(_answer(error))
 
-    @contextlib.contextmanager
-    def locked(
-        self,
-        topic_partitions: Collection[TopicPartition],
-        commits: Commits,
-        *,
-        flush: bool = True,
-        deadline: float | None = None,
-    ) -> Iterator[dict[TopicPartition, Replica]]:
-        """Hold the locks of partitions to write to them; yields their leaders.
-
-        A commit that was decided and not flipped in one of them is finished before. Of several
-        replicas one leads then, and the others are equal to it or not in sync. The caller keeps
-        brokers out, see `writing`.
-        """
-        with self.locks.partitions(topic_partitions, commits, deadline=deadline):
-            partitions = self.all_of(topic_partitions)
-            yield {tp: one.ready_locked(flush=flush) for tp, one in partitions.items()}
+    # Deletions.
 
     def delete_old_segments(
         self, topic_partitions: Iterable[TopicPartition], commits: Commits
     ) -> dict[TopicPartition, Deletion]:
-        """What the topics' retention says, and what earlier deletions have left; one by one.
+        """Delete expired segments, and files whose deletion is due; partition by partition.
 
         Source: LogManager.cleanupLogs.
         """
@@ -351,30 +470,28 @@ class ReplicaManager(Partitions):
             for topic_partition in sorted(topic_partitions):
                 with self.locked([topic_partition], commits) as leaders:
                     _, log, state = leaders[topic_partition]
-                    done[topic_partition] = retention.delete_old_segments(
-                        log, state, self._now_ms()
-                    )
+                    done[topic_partition] = retention.delete_old_segments(log, state, self.now_ms())
                     self.partition(topic_partition).delete_on_followers_locked()
         return done
 
     def planned_removals(self) -> list[DeletedTopic]:
         """Return the deleted topics whose directories `remove_deleted_topics` would remove."""
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         return [one for one in self.deletions.due(now_ms) if now_ms >= one.delete_ms]
 
     def remove_deleted_topics(self) -> list[DeletedTopic]:
-        """Remove what deleted topics have left, once their time has come; those of which nothing is left.
+        """Remove files of deleted topics whose delay is over; return the topics of which nothing is left.
 
-        Takes the metadata lock where there is something to do, and only then.
+        Takes the metadata lock only if there is something to do.
         """
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         if not self.deletions.due(now_ms):
             return []
         with self.locks.metadata(), self.writing():
             return self.deletions.continue_locked(now_ms)
 
     def _maybe_delete_old_segments(self, log: PartitionLog, now_ms: int) -> None:
-        """As above, once in a while. What goes wrong is not the append's, and comes up again."""
+        """Do the same from time to time. An error is only logged: it is not the append's."""
         topic_partition = log.topic_partition
         checked_ms = self._retention_checked_ms.get(topic_partition)
         elapsed_ms = self.monotonic_ms()
@@ -384,23 +501,23 @@ class ReplicaManager(Partitions):
         try:
             retention.delete_old_segments(log, log.state(), now_ms)
         except (OSError, KBatchError) as error:
-            logger.warning("old segments of %s stay for now: %s", topic_partition, error)
+            logger.warning("cannot delete old segments of %s for now: %s", topic_partition, error)
 
     def planned_deletions(
         self, topic_partitions: Iterable[TopicPartition], replicas: Replicas
     ) -> dict[TopicPartition, Deletion]:
-        """What `delete_old_segments` would do; changes nothing."""
-        now_ms = self._now_ms()
+        """Return what `delete_old_segments` would do; change nothing."""
+        now_ms = self.now_ms()
         found = replicas(topic_partitions)
         return {tp: retention.plan(log, state, now_ms) for tp, (_, log, state) in found.items()}
 
     def delete_records(
         self, offsets: Mapping[TopicPartition, int], commits: Commits
     ) -> dict[TopicPartition, Deletion]:
-        """Delete all records below these offsets, LATEST being the high watermark; or none.
+        """Delete all records below these offsets, or none; LATEST is the high watermark.
 
         Raises:
-            OffsetOutOfRangeError: above a high watermark.
+            OffsetOutOfRangeError: an offset is above a high watermark.
         Source: ReplicaManager.deleteRecords.
         """
         with self.writing(), self.locked(sorted(offsets), commits) as leaders:
@@ -410,11 +527,13 @@ class ReplicaManager(Partitions):
             }
             for tp, (_, log, state) in leaders.items():
                 retention.ensure_deletable(log, state, wanted[tp])
-            now_ms = self._now_ms()
+            now_ms = self.now_ms()
             return {
                 tp: retention.delete_records(log, state, wanted[tp], now_ms)
                 for tp, (_, log, state) in leaders.items()
             }
+
+    # Fetches.
 
     def fetch(
         self,
@@ -425,13 +544,15 @@ class ReplicaManager(Partitions):
         to_log_end: bool = False,
         seen: Replica | None = None,
     ) -> tuple[LogRead, LogOffsets]:
-        """Whole batches from the one that holds an offset on, and the log's edges.
+        """Return whole batches from the one that holds an offset on, and the log's offsets.
 
         Args:
+            topic_partition: where to read.
+            asked: what to read.
             replicas: how the caller sees partitions.
-            to_log_end: whether what is above the high watermark is wanted, too.
-            seen: what `replicas` has said: nothing is given that was not there then. Asked now by
-                default.
+            to_log_end: whether to read above the high watermark, too.
+            seen: what `replicas` returned before: nothing is returned that was not there then. By
+                default `replicas` is called now.
 
         Raises:
             As `PartitionLog.read`.
@@ -460,8 +581,8 @@ class ReplicaManager(Partitions):
             try:
                 return log.read(shown, wanted), state.offsets
             except (OSError, KafkaStorageError, CorruptRecordError) as error:
-                # 1. We read the state. 2. The log start was moved, and segments below it renamed. 3. We
-                # look for the one that held the offset.
+                # 1. We read the state. 2. The log start is moved, and segments below it are renamed.
+                # 3. We look for the one that held the offset.
                 start, end = replicas([topic_partition])[topic_partition].state[1:3]
                 if start > asked.offset:
                     raise OffsetOutOfRangeError(
@@ -469,16 +590,16 @@ class ReplicaManager(Partitions):
                     ) from None
                 if partition.only_log is not None:
                     raise
-                partition.reading_failed(node_id, error)
+                partition.view.failed(node_id, error)
                 failed[node_id] = error
 
     def fetch_overwritten(
         self, topic_partition: TopicPartition, asked: ReadRange, *, replicas: Replicas
     ) -> tuple[LogRead, LogOffsets]:
-        """As `fetch`, of an offset below the log start, for a range that was resolved before.
+        """Fetch from an offset below the log start, for a range that was resolved before an overwrite.
 
         Raises:
-            OffsetOutOfRangeError: nobody has overwritten it, or its files are gone; names the commit.
+            OffsetOutOfRangeError: it was not overwritten, or its files are gone; names the commit.
         """
         _, log, state = replicas([topic_partition])[topic_partition]
         found = overwritten.find(log.files, log.directory, state, asked.offset)
@@ -506,16 +627,16 @@ class ReplicaManager(Partitions):
         on_complete: OnFetched,
         replicas: Replicas,
     ) -> None:
-        """Whole batches of several partitions, at once or when there are enough.
+        """Fetch whole batches of several partitions, at once or when there are enough.
 
         Args:
-            max_wait_ms: after how long the answer is what there is; 0 or less waits for nothing.
-            replica_id: who asks; `fetching.py` tells what each may see.
+            max_wait_ms: when to answer with what there is; 0 or less to wait for nothing.
+            replica_id: who asks; `delayed_fetch` has what each may see.
             min_bytes: of all partitions together, to wait for.
             max_bytes: of all partitions together. Each has a limit of its own in `fetch_infos`.
-            hard_max_bytes_limit: whether also the first batch must fit into the limits.
+            hard_max_bytes_limit: whether even the first batch must fit into the limits.
             fetch_infos: by partition, in the order in which they are read.
-            isolation: what of transactions a consumer is given.
+            isolation: whether a consumer sees records of open transactions.
             on_complete: called once, with no lock held, with a result for each partition; before
                 this returns, or later by another thread.
             replicas: how the caller sees partitions.
@@ -524,93 +645,26 @@ class ReplicaManager(Partitions):
         params = FetchParams(
             max_wait_ms, replica_id, min_bytes, max_bytes, hard_max_bytes_limit, isolation
         )
-        reading = _Reading(self, replicas)
-        results = read_partitions(reading, params, fetch_infos)
-        if may_answer(params, results):
+
+        def read_replica(
+            topic_partition: TopicPartition, asked: ReadRange, seen: Replica
+        ) -> tuple[LogRead, LogOffsets]:
+            to_log_end = params.to_log_end
+            return self.fetch(
+                topic_partition, asked, replicas=replicas, to_log_end=to_log_end, seen=seen
+            )
+
+        fetch = Fetch(params, fetch_infos, replicas, read_replica)
+        results = fetch.read()
+        if fetch.may_answer(results):
             on_complete(results)
         else:
-            delayed = DelayedFetch(reading, params, fetch_infos, on_complete)
+            delayed = DelayedFetch(fetch, on_complete)
             self.delayed_fetches.try_complete_else_watch(delayed, fetch_infos)
 
 
-class _Reading:
-    """How a fetch sees partitions, with commits that are decided and not flipped."""
-
-    def __init__(self, manager: ReplicaManager, replicas: Replicas) -> None:
-        self._manager, self._replicas = manager, replicas
-
-    def look(self, topic_partitions: Iterable[TopicPartition]) -> Moment:
-        """As `fetching.Reading`."""
-        wanted, failed = list(topic_partitions), dict[TopicPartition, Exception]()
-        for left in reversed(range(_LOOKS_MAX)):
-            try:
-                return {**self._replicas(wanted), **failed}
-            except (OSError, KBatchError) as error:
-                # Where each can be seen alone by now, all are looked at together again.
-                for topic_partition in wanted:
-                    wrong = self._what_is_wrong(topic_partition) if left else error
-                    if wrong is not None:
-                        failed[topic_partition] = wrong
-            wanted = [tp for tp in wanted if tp not in failed]
-        return failed
-
-    def _what_is_wrong(self, topic_partition: TopicPartition) -> Exception | None:
-        try:
-            self._replicas([topic_partition])
-        except (OSError, KBatchError) as error:
-            return error
-        return None
-
-    def state_for_fetch(self, seen: Replica, info: FetchInfo) -> LogState:
-        """As `fetching.Reading`."""
-        state, topic_partition = seen.state, seen.log.topic_partition
-        known, current = info.current_leader_epoch, state.leader_epoch
-        if known != NO_EPOCH and known < current:
-            raise FencedLeaderEpochError(str(topic_partition), current, known)
-        if known > current:
-            raise UnknownLeaderEpochError(str(topic_partition), current, known)
-        return state
-
-    def read_for_fetch(
-        self, seen: Replica, info: FetchInfo, params: FetchParams, asked: ReadRange
-    ) -> FetchResult:
-        """As `fetching.Reading`."""
-        state = self.state_for_fetch(seen, info)
-        diverging = _diverging(seen, info)
-        if diverging is not None:
-            return FetchResult(offsets=state.offsets, diverging=diverging)
-        topic_partition = seen.log.topic_partition
-        ensure_in_range(topic_partition, state, info.fetch_offset)
-        read, offsets = self._manager.fetch(
-            topic_partition,
-            asked,
-            replicas=self._replicas,
-            to_log_end=params.to_log_end,
-            seen=seen,
-        )
-        return FetchResult(read, offsets)
-
-
-def _diverging(seen: Replica, info: FetchInfo) -> EpochEntry | None:
-    """Where the caller's last epoch ends here, if its log and ours have come to differ."""
-    if info.last_fetched_epoch == NO_EPOCH:
-        return None
-    _, log, state = seen
-    epochs = LeaderEpochCache.read(log.files, log.directory)
-    end = epochs.end_offset_for(info.last_fetched_epoch, state.log_end_offset)
-    if end.epoch < 0:
-        raise OffsetOutOfRangeError(
-            str(log.topic_partition),
-            info.fetch_offset,
-            state.log_start_offset,
-            state.log_end_offset,
-        )
-    differs = end.epoch < info.last_fetched_epoch or end.start_offset < info.fetch_offset
-    return end if differs else None
-
-
 def _as_of(before: LogState, state: LogState) -> LogState:
-    """A replica's state without what another one did not show before."""
+    """Return a replica's state without what another one did not show before."""
     high_watermark = min(state.high_watermark, before.high_watermark)
     stable = min(state.last_stable_offset, before.last_stable_offset)
     return state._replace(high_watermark=high_watermark, last_stable_offset=stable)
@@ -620,7 +674,7 @@ def ensure_same_topic(topic_partition: TopicPartition, wanted_id: str, found_id:
     """Check that a partition is of the topic that is meant.
 
     Raises:
-        UnknownTopicOrPartitionError: it is of another one, which has the same name.
+        UnknownTopicOrPartitionError: it is of another topic of the same name.
     """
     if found_id != wanted_id:
         raise UnknownTopicOrPartitionError(
@@ -655,6 +709,6 @@ def _answer(error: OSError | KBatchError) -> AppendResult:
 
 
 def _damaged(error: KafkaStorageError) -> KafkaStorageError:
-    """The same, which does not pass by waiting: no other replica can stand in."""
+    """Mark the error as lasting: no other replica can stand in."""
     error.is_transient = False
     return error

@@ -1,4 +1,4 @@
-"""One partition with several replicas: who leads, who is in sync, what is committed.
+"""The replicas of one partition: which one leads, which are in sync, what is committed.
 
     PATH/partitions/TOPIC/P.json     leader, in-sync replicas (ISR), leader epoch; absent until one of
                                      them changes: the first replica leads and all are in sync
@@ -6,33 +6,32 @@
 
 There is no server. Whoever holds the partition's lock does all the work, in this order:
 
-    lead       the leader's state is read; where that fails another one is elected
-    replicate  every follower is cut to what the leader has, given what it lacks, and is in sync
-               then; one for which that fails leaves the ISR; then the high watermark moves
-    append     to the leader alone, whose recorded end is never behind a follower's; then replicate
+    lead       read the leader's state; if that fails, elect another leader
+    replicate  truncate every follower to what the leader has and copy what it lacks: then it is in
+               sync. One for which that fails leaves the ISR. Then the high watermark advances
+    append     to the leader alone, whose recorded end is never below a follower's; then replicate
                again, while the leader flushes what it has
 
-A process that dies anywhere leaves a state that the next one goes on from: it begins with the first.
+A process that dies at any point leaves a state from which the next one continues: it starts with `lead`.
 
 The rules:
-- The high watermark is the smallest log end in the ISR. It stands still while the ISR has fewer than
-  min.insync.replicas members, and it moves only after the ISR on disk is the one it was taken from.
-  So every member of the ISR on disk has everything below the leader's high watermark.
-- A follower learns the high watermark with what is copied next. So what it recorded may be too low:
-  one that takes over shows the smallest log end of all members that are alive. Those have what was
-  shown before, and as they are made equal none of it goes away. Where the ISR was too small the high
-  watermark stood still; then it is told to all members when that begins.
+- The high watermark is the smallest log end offset in the ISR. It stands still while the ISR has fewer
+  than min.insync.replicas members, and it advances only after the ISR on disk is the one that it was
+  computed from. So every member of the ISR on disk has everything below the leader's high watermark.
+- A follower learns the high watermark with the next copy, so what it recorded may be too low: a replica
+  that takes over shows the smallest log end offset of all members that are alive. Those have what was
+  shown before, and as they are made equal none of it disappears. While the ISR is too small the high
+  watermark stands still; all members are told its value when that starts.
 - A leader is elected from the ISR alone: the first, in order of preference, that can be used. It gets
-  a new leader epoch, which begins where its log ends, and the other members are cut to that end.
-- The last member never leaves the ISR: without it nobody leads until it is back.
-- A replica outside of the ISR is cut by leader epochs and filled up, so much at a time that appends
-  need not wait long, and joins when it has everything. One that is lost or damaged is made anew,
-  though only in a log dir that is ours.
+  a new leader epoch, which starts where its log ends, and the other members are truncated to that end.
+- The last member never leaves the ISR: without it no one leads until it is back.
+- A replica outside of the ISR is truncated by leader epochs and catches up in pieces, so that appends
+  need not wait long; it joins once it has everything. One that is lost or damaged is recreated, but only
+  in a log dir that is ours.
 
-A Spark job's data is placed behind the recorded ends of all members of the ISR, unseen; the commit then
-flips their states. `partition_view` tells what readers see, who take no lock but to have a leader elected.
-
-`replica_fetcher` makes a follower equal to its leader.
+A Spark job's data is placed after the recorded ends of all members of the ISR, unseen; the commit then
+flips their states. `view` has what readers see, who take no lock except to have a leader elected;
+`followers` makes a follower equal to its leader.
 
 Source: Kafka core/.../cluster/Partition.scala, metadata/.../PartitionChangeBuilder.java.
 """
@@ -68,34 +67,33 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Step: TypeAlias = Callable[[], LogState | None]
-Begin: TypeAlias = Callable[[Step], Step]
+Start: TypeAlias = Callable[[Step], Step]
 
 _CATCH_UP_BYTES = 64 << 20  # for a replica outside of the ISR, in one hold of the lock
 
 
 class Appended(NamedTuple):
-    """What became of one batch; where replicas are awaited, which offset they have to reach."""
+    """The outcome of one batch; while replicas are awaited, the offset that they have to reach."""
 
     result: AppendResult
     is_decided: bool = True
-    required_offset: int = -1  # behind its last record
+    required_offset: int = -1  # after its last record
     leader_epoch: int = -1  # under which it was appended
     topic_id: str = ""  # of the topic that it was appended to
 
 
 class Leadership(NamedTuple):
-    """What the holder of the partition's lock goes on from."""
+    """What the holder of the partition's lock continues from."""
 
     state: PartitionState
     log: PartitionLog  # the leader's
     log_state: LogState
 
 
-class Partition(PartitionView):
-    """One partition of a topic with several replicas.
+class Partition:
+    """One partition of a topic, for those that write to it; readers use its `view`.
 
-    Methods whose name ends in `_locked` are for the holder of the partition's lock; the others take
-    no lock and write nothing.
+    The caller of a method whose name ends in `_locked` holds the partition's lock.
     """
 
     def __init__(
@@ -109,37 +107,52 @@ class Partition(PartitionView):
         *,
         uses_threads: bool = True,
     ) -> None:
-        super().__init__(topic_partition, topic, states, dirs, log_of)
+        """`log_of` returns the log of a node's replica."""
+        self.topic_partition, self.config = topic_partition, topic.config
+        self.topic = topic  # as it was read last; this partition is the same in both
+        self.view = PartitionView(topic_partition, topic, states, dirs, log_of)
+        self.replicas, self.min_isr = self.view.replicas, self.view.min_isr
+        self.only_log = self.view.only_log
+        self._states, self._dirs, self._log_of = states, dirs, log_of
         self._now_ms, self._uses_threads = now_ms, uses_threads
-        self._led: Leadership | None = None  # of who holds the partition's lock; guarded by it
+        self._led: Leadership | None = None  # guarded by the partition's lock
+
+    def is_of(self, topic: Topic) -> bool:
+        """Return True if a topic, as it was read since, has this partition with the same settings."""
+        return (
+            topic.topic_id == self.topic.topic_id
+            and topic.config == self.config
+            and topic.replicas_of(self.topic_partition.partition) == self.replicas
+        )
 
     @property
     def leader(self) -> int:
-        """Who leads, to the holder of the partition's lock; the partition is ready."""
+        """The node that leads, for the holder of the partition's lock; the partition is ready."""
         return self.replicas[0] if self.only_log is not None else self._ready().state.leader
 
     def ready_locked(self, *, flush: bool) -> Replica:
-        """Have a leader, and all that can be in sync; the leader."""
+        """Have a leader, and in sync all replicas that can be; return the leader."""
         if self.only_log is not None:
             return Replica(self.replicas[0], self.only_log, self.only_log.state())
-        led = self._led_anew_locked(flush=flush)
+        led = self._lead_and_replicate_locked(flush=flush)
         return Replica(led.state.leader, led.log, led.log_state)
 
     def place_locked(self, place: Callable[[Replica], LogState]) -> dict[int, LogState]:
-        """Have the same batches put behind the recorded end of every in-sync replica, unseen.
+        """Place the same batches after the recorded end of every in-sync replica, unseen.
 
-        One for which that fails leaves the ISR, on disk on return. Where it is the leader, another
-        one is elected, and it is done again from the beginning.
+        A replica for which that fails leaves the ISR, on disk on return. If it is the leader, another
+        one is elected, and all is done again.
 
         Args:
-            place: puts them there, and answers with the state that would show them. Of a state it
-                takes leader epoch and ends. An OSError that it raises is taken for the replica's.
+            place: writes them there, and returns the state that would show them. Of the given state it
+                uses the leader epoch and the end offsets. An OSError that it raises is the replica's.
 
         Returns:
             Those states, by node; `flip_locked` writes them.
 
         Raises:
-            As `place`, but for OSError while another replica has all; KafkaStorageError: nobody leads.
+            KafkaStorageError: no replica can lead.
+            As `place`; an OSError only if no replica has the batches.
         """
         if self.only_log is not None:
             log = self.only_log
@@ -157,8 +170,8 @@ class Partition(PartitionView):
                     led = led._replace(state=self._change_isr_locked(led.state, [*placed], hw))
                     self._led = led
                 return placed
-            led = self._led_anew_locked(flush=True)
-        raise self._nobody(led.state)
+            led = self._lead_and_replicate_locked(flush=True)
+        raise self.view.no_usable_replica(led.state)
 
     def _placed_locked(
         self, led: Leadership, place: Callable[[Replica], LogState]
@@ -167,18 +180,18 @@ class Partition(PartitionView):
         failed: OSError | None = None
         for node_id in led.state.isr:
             try:
-                placed[node_id] = place(self._in_step_locked(node_id, led))
+                placed[node_id] = place(self._in_epoch_locked(node_id, led))
             except OSError as error:
                 if isinstance(error, KBatchError):
                     raise
-                self._note(node_id, error)
+                self.view.failed(node_id, error)
                 failed = error
         if failed is not None and not placed:
             raise failed
         return placed
 
-    def _in_step_locked(self, node_id: int, led: Leadership) -> Replica:
-        """A member of the ISR, cut to its end, in the leader's epoch."""
+    def _in_epoch_locked(self, node_id: int, led: Leadership) -> Replica:
+        """Return a member of the ISR, without unrecorded data, in the leader's epoch."""
         log = self._log_of(node_id)
         state = log.discard_unrecorded(log.state())
         if state.leader_epoch < led.state.leader_epoch:
@@ -188,7 +201,7 @@ class Partition(PartitionView):
         return Replica(node_id, log, state)
 
     def ensure_enough_in_sync_locked(self) -> None:
-        """Check that so many replicas are in sync as acks=all asks for; the partition is ready.
+        """Check that as many replicas are in sync as acks=all requires; the partition is ready.
 
         Raises:
             NotEnoughReplicasError: fewer are.
@@ -199,24 +212,24 @@ class Partition(PartitionView):
                 raise NotEnoughReplicasError(str(self.topic_partition), isr, self.min_isr)
 
     def flip_locked(self, states: Mapping[int, LogState], *, flush: bool) -> None:
-        """Write what a commit has decided, over lower sequence numbers only: to do it again is safe.
+        """Write the states that a commit has decided, over lower sequence numbers only: it may be repeated.
 
-        A replica for which that fails leaves the ISR. The last one cannot: its state is kept, and
-        written before it is used again.
+        A replica for which that fails leaves the ISR. The last one cannot: its state is recorded as
+        unwritten, and written before the replica is used again.
 
         Raises:
-            OSError, KBatchError: of the only replica.
+            OSError, KBatchError: the state of the only replica cannot be written.
         """
         if self.only_log is not None:
             (state,) = states.values()
             _write_if_newer(self.only_log, state, flush=flush)
             return
-        known = self.state()
+        known = self.view.state()
         flipped = [node for node in states if self._flipped_locked(node, states[node], flush=flush)]
         isr = [node for node in known.isr if node in flipped]
         if not isr:
-            kept = {node: state for node, state in states.items() if node in known.isr}
-            self._write_state(known._replace(unwritten=kept))
+            unwritten = {node: state for node, state in states.items() if node in known.isr}
+            self._write_state(known._replace(unwritten=unwritten))
         elif known.leader not in isr:
             self._elect_locked(known._replace(isr=(known.leader, *isr)))
         elif tuple(isr) != known.isr:
@@ -228,13 +241,13 @@ class Partition(PartitionView):
         try:
             _write_if_newer(self._log_of(node_id), state, flush=flush)
         except (OSError, KBatchError) as error:
-            self._note(node_id, error)
+            self.view.failed(node_id, error)
             return False
         return True
 
     @contextlib.contextmanager
     def leading_locked(self) -> Iterator[PartitionLog]:
-        """The leader's log, to write to; the partition is ready. A disk that fails is the leader's."""
+        """Yield the leader's log, to write to; the partition is ready. An OSError is the leader's disk's."""
         if self.only_log is not None:
             yield self.only_log
             return
@@ -242,17 +255,18 @@ class Partition(PartitionView):
         try:
             yield led.log
         except OSError as error:
-            self._note(led.state.leader, error)
+            self.view.failed(led.state.leader, error)
             raise
 
     def publish_locked(self, state: LogState, *, flush: bool) -> LogState:
-        """Make what was put behind the leader's end visible, once all in-sync replicas have it.
+        """Make what was written after the leader's end visible, once all in-sync replicas have it.
 
         Args:
-            state: as an appender built it; its high watermark is the log's end.
+            state: the new state; its high watermark is the log end offset.
+            flush: whether it is on disk on return.
 
         Returns:
-            The state that was written, with a sequence number that may be higher.
+            The state that was written; its sequence number may be higher.
 
         Raises:
             KafkaStorageError, OSError: whether it is visible is not known.
@@ -273,54 +287,54 @@ class Partition(PartitionView):
         )
         if led.log_state.high_watermark < state.high_watermark:
             raise KafkaStorageError(
-                f"{self.topic_partition} has the in-sync replicas {led.state.isr} of leader epoch "
-                f"{led.state.leader_epoch}, {epoch} before: what was written is not on all of them"
+                f"{self.topic_partition}: not all in-sync replicas {led.state.isr} have what was written "
+                f"in leader epoch {epoch}; the leader epoch is now {led.state.leader_epoch}"
             )
         return led.log_state
 
     def _ready(self) -> Leadership:
         if self._led is None:
-            raise ValueError("`ready_locked` comes first")
+            raise ValueError("call `ready_locked` first")
         return self._led
 
-    def _led_anew_locked(self, *, flush: bool) -> Leadership:
+    def _lead_and_replicate_locked(self, *, flush: bool) -> Leadership:
         self._led = self._replicate_locked(self._lead_locked(), flush=flush)
         return self._led
 
     def _lead_locked(self) -> Leadership:
-        """Who leads, after an election where that is needed.
+        """Return who leads, after an election if one is needed.
 
         Raises:
             KafkaStorageError: no in-sync replica can be used; says why.
         """
-        state = self._settled_locked(self.state())
+        state = self._without_unwritten_locked(self.view.state())
         for _ in self.replicas:
-            log_state = self._log_state(state.leader)
+            log_state = self.view.log_state(state.leader)
             if log_state is not None and state.leader not in state.unwritten:
                 try:
                     log = self._log_of(state.leader)
                     if not log.segments.is_as_recorded(log_state):
                         recorded = read_state(log.files, log.directory).log_end_offset
                         log_state = log.discard_unrecorded(log_state)
-                        if log_state.log_end_offset < recorded and any(self._alive(state)):
+                        if log_state.log_end_offset < recorded and any(self.view.alive(state)):
                             # What was not flushed is gone here, and others may have it.
                             state = self._elect_locked(state)
                             continue
                     return self._become_leader_locked(state, log_state)
                 except (OSError, KBatchError) as error:
-                    self._note(state.leader, error)
+                    self.view.failed(state.leader, error)
             state = self._elect_locked(state)
-        raise self._nobody(state)
+        raise self.view.no_usable_replica(state)
 
-    def _settled_locked(self, state: PartitionState) -> PartitionState:
-        """Write the states that were kept for replicas whose disks are back."""
-        kept = {
+    def _without_unwritten_locked(self, state: PartitionState) -> PartitionState:
+        """Write the unwritten states of replicas whose disks are back."""
+        unwritten = {
             node_id: decided
             for node_id, decided in state.unwritten.items()
             if not self._flipped_locked(node_id, decided, flush=True)
         }
-        if kept.keys() != state.unwritten.keys():
-            state = state._replace(unwritten=kept)
+        if unwritten.keys() != state.unwritten.keys():
+            state = state._replace(unwritten=unwritten)
             self._write_state(state)
         return state
 
@@ -332,16 +346,18 @@ class Partition(PartitionView):
         are_plain: bool = False,
         ahead: Ahead | None = None,
     ) -> Leadership:
-        """Make the followers equal to the leader; ISR and high watermark then.
+        """Make the followers equal to the leader, then update the ISR and the high watermark.
 
         Args:
-            are_plain: whether what lies above the high watermark has no producer ids.
+            led: the leader.
+            flush: whether all of it is on disk on return.
+            are_plain: whether the batches above the high watermark have no producer ids.
             ahead: what the leader has to flush, which it does meanwhile.
         """
         try:
             led, isr = self._catch_all_up_locked(led, flush=flush, ahead=ahead)
         except LeaderError as error:
-            self._note(led.state.leader, error.cause)
+            self.view.failed(led.state.leader, error.cause)
             self._elect_locked(led.state)
             return self._replicate_locked(self._lead_locked(), flush=flush)
         state, log, log_state = led
@@ -363,10 +379,13 @@ class Partition(PartitionView):
         required_acks: int,
         flush: bool,
     ) -> tuple[Appended, PartitionLog]:
-        """Append one batch to the leader, and with acks=all to its followers; the leader's log.
+        """Append one batch to the leader, and with acks=all to its followers.
+
+        Returns:
+            The outcome, and the leader's log.
 
         Raises:
-            NotEnoughReplicasError: with acks=all fewer are in sync than have to be.
+            NotEnoughReplicasError: with acks=all too few replicas are in sync.
             As `append_as_leader`.
         """
         log = self.only_log
@@ -375,7 +394,7 @@ class Partition(PartitionView):
                 log, log.state(), data, header, origin=origin, flush=flush, now_ms=self._now_ms()
             )
             return Appended(result), log
-        led = self._led_anew_locked(flush=flush)
+        led = self._lead_and_replicate_locked(flush=flush)
         for _ in self.replicas:
             if required_acks == -1:
                 self.ensure_enough_in_sync_locked()
@@ -389,9 +408,9 @@ class Partition(PartitionView):
             except OSError as error:
                 if isinstance(error, KBatchError):
                     raise
-                # What it has of the batch no follower has: it is cut off when the dir is back.
-                self._note(led.state.leader, error)
-                led = self._led_anew_locked(flush=flush)
+                # No follower has what it has of the batch: it is truncated when the dir is back.
+                self.view.failed(led.state.leader, error)
+                led = self._lead_and_replicate_locked(flush=flush)
                 continue
             result, epoch = ahead.result, led.state.leader_epoch
             required = result.base_offset + header.last_offset_delta + 1
@@ -403,18 +422,19 @@ class Partition(PartitionView):
                 are_plain=header.producer_id <= NO_PRODUCER_ID,
                 ahead=ahead if flush else None,
             )
-            # Where another leads by now its log is a part of the one before: it has the batch, or not.
-            is_kept = led.log_state.log_end_offset >= required
-            if led.state.leader_epoch == epoch or is_kept:
+            # If another replica leads by now, its log is a prefix of the former leader's: it has the batch
+            # or not.
+            survives = led.log_state.log_end_offset >= required
+            if led.state.leader_epoch == epoch or survives:
                 is_decided = led.log_state.high_watermark >= required
                 epoch, topic_id = led.state.leader_epoch, self.topic.topic_id
                 return Appended(result, is_decided, required, epoch, topic_id), led.log
-        raise self._nobody(led.state)
+        raise self.view.no_usable_replica(led.state)
 
     # Elections.
 
     def _become_leader_locked(self, state: PartitionState, log_state: LogState) -> Leadership:
-        """Begin the leader epoch in the leader's log, where that has not been done."""
+        """Start the leader epoch in the leader's log, if that has not been done."""
         log = self._log_of(state.leader)
         if log_state.leader_epoch < state.leader_epoch:
             log_state = log.discard_unrecorded(log_state)
@@ -427,29 +447,29 @@ class Partition(PartitionView):
         return Leadership(state, log, log_state)
 
     def _elect_locked(self, state: PartitionState) -> PartitionState:
-        """Let another in-sync replica lead; on disk on return."""
-        alive = dict(self._alive(state))
+        """Have another in-sync replica lead; on disk on return."""
+        alive = dict(self.view.alive(state))
         if not alive:
-            raise self._nobody(state)
-        end = self._common_end(state, list(alive.values()))
+            raise self.view.no_usable_replica(state)
+        end = self.view.common_end(state, list(alive.values()))
         for node_id, log_state in alive.items():
             log = self._log_of(node_id)
             try:
                 log.move_high_watermark(log_state, end, flush=True, now_ms=self._now_ms())
             except (OSError, KBatchError) as error:
-                self._note(node_id, error)
+                self.view.failed(node_id, error)
                 continue
             isr = [other for other in alive if self._dirs.is_online(other)]
             after = state._replace(leader=node_id, leader_epoch=state.leader_epoch + 1)
             return self._change_isr_locked(after, isr, max(end, log_state.high_watermark))
-        raise self._nobody(state)
+        raise self.view.no_usable_replica(state)
 
     def _change_isr_locked(
         self, state: PartitionState, isr: Sequence[int], high_watermark: int
     ) -> PartitionState:
-        """Write who is in sync from now on."""
+        """Write which replicas are in sync from now on."""
         if len(isr) < self.min_isr:
-            # It stands still from now on, so nobody can tell it from the log ends any more.
+            # The high watermark stands still from now on, and no longer follows from the log ends.
             isr = [
                 node
                 for node in isr
@@ -461,9 +481,9 @@ class Partition(PartitionView):
             unwritten={node: decided for node, decided in state.unwritten.items() if node in isr},
         )
         self._write_state(after)
-        self._noted -= {*after.isr}
+        self.view.recovered(after.isr)
         logger.warning(
-            "%s: leader %d of epoch %d, in sync: %s",
+            "%s: leader %d in epoch %d, in sync: %s",
             self.topic_partition, after.leader, after.leader_epoch, ", ".join(map(str, after.isr)),
         )  # fmt: skip
         return after
@@ -472,9 +492,9 @@ class Partition(PartitionView):
         self._states.write(self.topic_partition, state, self.topic.topic_id)
 
     def settle_high_watermark_locked(self, min_isr: int) -> None:
-        """Have the high watermark known to all that are in sync, should it stand still from now on.
+        """Tell all in-sync replicas the high watermark, if it stands still from now on.
 
-        That is for a topic whose min.insync.replicas is about to change. The partition is ready.
+        For a topic whose min.insync.replicas is about to change. The partition is ready.
         """
         if self.only_log is None:
             state, _, log_state = self._ready()
@@ -492,7 +512,7 @@ class Partition(PartitionView):
         try:
             log.move_high_watermark(log.state(), high_watermark, flush=True, now_ms=self._now_ms())
         except (OSError, KBatchError) as error:
-            self._note(node_id, error)
+            self.view.failed(node_id, error)
             return False
         return True
 
@@ -501,31 +521,34 @@ class Partition(PartitionView):
     def _catch_all_up_locked(
         self, led: Leadership, *, flush: bool, ahead: Ahead | None
     ) -> tuple[Leadership, list[int]]:
-        """Give all followers what they lack, the leader flushing meanwhile; who is equal to it then.
+        """Copy to all followers what they lack, while the leader flushes.
+
+        Returns:
+            The leader, and the nodes whose logs are equal to its then, itself included.
 
         Raises:
-            LeaderError: it could not be read, or not flushed.
+            LeaderError: the leader could not be read, or not flushed.
         """
         leader, isr = led.state.leader, led.state.isr
         fetcher = ReplicaFetcher(led.log, led.log_state, self._now_ms)
         states: dict[int, LogState | None] = {leader: led.log_state}
         for node_id in self.replicas:
             if node_id != leader and self._dirs.is_online(node_id):
-                agree = functools.partial(self._agreed_locked, node_id, fetcher, isr)
-                states[node_id] = self._unless_it_fails(node_id, agree)
-        with self._beside_each_other(flush) as begin:
+                truncate = functools.partial(self._truncated_locked, node_id, fetcher, isr)
+                states[node_id] = self._unless_it_fails(node_id, truncate)
+        with self._side_by_side(flush) as start:
             waits = {}
             if ahead is not None:
-                waits[leader] = begin(functools.partial(_flushed, ahead))
+                waits[leader] = start(functools.partial(_flushed, ahead))
             for node_id, state in states.items():
                 if state is not None and fetcher.lacks(state):
-                    fill_up = functools.partial(
-                        fetcher.fill_up, self._log_of(node_id), state, flush=flush,
+                    catch_up = functools.partial(
+                        fetcher.catch_up, self._log_of(node_id), state, flush=flush,
                         bytes_max=None if node_id in isr else _CATCH_UP_BYTES,
                     )  # fmt: skip
-                    show = self._unless_it_fails(node_id, fill_up)
+                    show = self._unless_it_fails(node_id, catch_up)
                     if show is not None:
-                        waits[node_id] = begin(
+                        waits[node_id] = start(
                             functools.partial(self._unless_it_fails, node_id, show)
                         )
             for node_id, wait in waits.items():
@@ -538,29 +561,32 @@ class Partition(PartitionView):
         }
         return led, [node_id for node_id in self.replicas if node_id in equal]
 
-    def _agreed_locked(
+    def _truncated_locked(
         self, node_id: int, fetcher: ReplicaFetcher, isr: Container[int]
     ) -> LogState:
         follower = self._log_of(node_id)
         try:
-            return fetcher.agree(follower)
+            return fetcher.truncate(follower)
         except KBatchError as error:
             if node_id in isr or not self._dirs.is_online(node_id):
                 raise
-            logger.warning("%s is made anew: %s", follower.directory, error)
-            return fetcher.make_anew(follower, self.topic.topic_id)
+            logger.warning("recreating %s: %s", follower.directory, error)
+            return fetcher.recreate(follower, self.topic.topic_id)
 
     def _unless_it_fails(self, node_id: int, step: Callable[[], T]) -> T | None:
-        """What a step on a follower leads to; None where it fails, which is noted."""
+        """Return the result of a step on a follower; None if it fails, which is recorded."""
         try:
             return step()
         except (OSError, KBatchError) as error:
-            self._note(node_id, error)
+            self.view.failed(node_id, error)
             return None
 
     @contextlib.contextmanager
-    def _beside_each_other(self, flush: bool) -> Iterator[Begin]:
-        """What begins a step, and gives what waits for its end; each step is on a disk of its own."""
+    def _side_by_side(self, flush: bool) -> Iterator[Start]:
+        """Yield a function that starts a step and returns one that waits for its result.
+
+        Each step is on a disk of its own.
+        """
         if flush and self._uses_threads:
             with ThreadPoolExecutor(len(self.replicas)) as pool:
                 yield lambda step: pool.submit(step).result
@@ -568,7 +594,7 @@ class Partition(PartitionView):
             yield _done
 
     def delete_on_followers_locked(self) -> None:
-        """Have the members of the ISR begin where their leader does; the partition is ready."""
+        """Have the followers in the ISR start where their leader does; the partition is ready."""
         if self.only_log is not None:
             return
         led = self._ready()
@@ -579,7 +605,7 @@ class Partition(PartitionView):
                     follower = self._log_of(node_id)
                     fetcher.delete(follower, follower.state())
                 except (OSError, KBatchError) as error:
-                    self._note(node_id, error)
+                    self.view.failed(node_id, error)
 
 
 def _done(step: Step) -> Step:

@@ -1,4 +1,4 @@
-"""Producer ids: each process takes a block of the cluster's, and gives them out one by one.
+"""Producer ids: each process takes a block of them, and gives them out one by one.
 
 Source: Kafka transaction-coordinator/.../RPCProducerIdManager.java, ProducerIdsBlock.java.
 """
@@ -15,7 +15,7 @@ BLOCK_SIZE = 1000
 
 
 class ProducerIds:
-    """Ids that no producer of this cluster has had. Thread-safe; a forked child has its own block."""
+    """Source of ids that no producer of this cluster has had. Thread-safe; a forked child has its own block."""
 
     def __init__(self, cluster_file: ClusterFile, locks: Locks) -> None:
         self._cluster_file, self._locks = cluster_file, locks
@@ -24,7 +24,7 @@ class ProducerIds:
         self._process_id = os.getpid()
 
     def next(self) -> int:
-        """A new id. What is left of a block when a process ends is never given out."""
+        """Return a new id. The rest of a process's block is never given out once it ends."""
         with self._locks.metadata():
             if self._process_id != os.getpid():
                 self._block, self._process_id = iter(()), os.getpid()

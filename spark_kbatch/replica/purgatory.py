@@ -1,13 +1,13 @@
 """Operations that cannot be answered yet: tried, watched, tried again; each is completed once.
 
-    try    is it satisfied?             no: nobody knows of it yet
+    try    is it satisfied?             no: no one knows of it yet
     watch  under each of its keys       from here on whoever changes one of them tries it
-    try    is it satisfied by now?      or what came between the first try and the watching is missed
+    try    is it satisfied by now?      or a change between the first try and the watching is missed
 
-An operation ends when it is satisfied or when its time is over, whichever comes first, and its
+An operation ends when it is satisfied or when its time is up, whichever comes first, and its
 `on_complete` runs once, in the thread that ended it, with no lock held: so it may append, fetch and
-wait for others. What is awaited may also come from another process, which tells nobody: while
-something is watched a thread looks at everything every 50 ms. It ends when nothing is left.
+wait for others. The awaited change may also come from another process, which notifies no one: while
+anything is watched a thread looks at everything every 50 ms. It ends when nothing is left.
 
 Source: Kafka server-common/.../purgatory/DelayedOperation.java, DelayedOperationPurgatory.java.
 """
@@ -29,7 +29,7 @@ Key = TypeVar("Key")
 
 
 class DelayedOperation(abc.ABC):
-    """Something that is completed once: when it is satisfied, or when its time is over."""
+    """An operation that is completed once: when it is satisfied, or when its time is up."""
 
     def __init__(self, timeout_ms: int) -> None:
         self.timeout_ms = timeout_ms
@@ -39,20 +39,20 @@ class DelayedOperation(abc.ABC):
 
     @abc.abstractmethod
     def is_satisfied(self) -> bool:
-        """Whether it can be completed. One thread at a time; must not raise."""
+        """Return True if it can be completed. Called by one thread at a time; must not raise."""
 
     @abc.abstractmethod
     def on_complete(self) -> None:
         """Answer. Called once, with no lock held."""
 
     def try_complete(self) -> bool:
-        """Complete it if it is satisfied; whether this call did."""
+        """Complete it if it is satisfied; return True if this call did."""
         with self._trying:
             satisfied = not self.is_completed and self.is_satisfied()
         return satisfied and self.force_complete()
 
     def force_complete(self) -> bool:
-        """Complete it in any case, unless that was done; whether this call did."""
+        """Complete it, unless that was done; return True if this call did."""
         with self._ending:
             if self.is_completed:
                 return False
@@ -64,12 +64,12 @@ class DelayedOperation(abc.ABC):
 class Purgatory(Generic[Key]):
     """The operations of one kind that wait in this process. Thread-safe.
 
-    A forked child begins with none: those of its parent are its parent's to answer.
+    A forked child starts with none: those of its parent are the parent's to answer.
     """
 
-    def __init__(self, monotonic_ms: Callable[[], int], *, looks_by_itself: bool = True) -> None:
-        """Without `looks_by_itself` there is no thread, and somebody has to call `look`."""
-        self._monotonic_ms, self._looks_by_itself = monotonic_ms, looks_by_itself
+    def __init__(self, monotonic_ms: Callable[[], int], *, has_thread: bool = True) -> None:
+        """Without `has_thread` no thread looks at the operations: a caller has to call `look`."""
+        self._monotonic_ms, self._has_thread = monotonic_ms, has_thread
         self._forget()
 
     def _forget(self) -> None:
@@ -80,11 +80,11 @@ class Purgatory(Generic[Key]):
         self._thread: threading.Thread | None = None
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return how many operations wait."""
         return len(self._waiting)
 
     def try_complete_else_watch(self, operation: DelayedOperation, keys: Iterable[Key]) -> bool:
-        """Complete the operation, or let it wait for one of these to change; whether it is done."""
+        """Complete the operation, or have it wait until one of the keys changes; return True if it is done."""
         if self._process_id != os.getpid():
             self._forget()
         if operation.try_complete():
@@ -94,7 +94,7 @@ class Purgatory(Generic[Key]):
             self._waiting[operation] = self._monotonic_ms() + operation.timeout_ms, watched
             for key in watched:
                 self._watchers.setdefault(key, {})[operation] = None
-        # 1. The first try finds nothing. 2. What is awaited happens, and nobody watches. 3. We watch.
+        # 1. The first try finds nothing. 2. The awaited change happens, and no one watches. 3. We watch.
         operation.try_complete()
         if operation.is_completed:
             self._remove([operation])
@@ -103,7 +103,7 @@ class Purgatory(Generic[Key]):
         return False
 
     def check_and_complete(self, key: Key) -> int:
-        """Try those that wait for `key`, which has changed; how many this call completed.
+        """Try the operations that wait for `key`, which has changed; return how many this call completed.
 
         The caller holds no lock that an answer might need.
         """
@@ -114,7 +114,7 @@ class Purgatory(Generic[Key]):
         return self._try(watching)
 
     def look(self) -> None:
-        """Try all, and complete those whose time is over."""
+        """Try all operations, and complete those whose time is up."""
         with self._mutex:
             waiting = dict(self._waiting)
         self._try(waiting)
@@ -142,7 +142,7 @@ class Purgatory(Generic[Key]):
 
     def _ensure_looked_at(self) -> None:
         with self._mutex:
-            if self._thread is None and self._looks_by_itself and self._waiting:
+            if self._thread is None and self._has_thread and self._waiting:
                 self._thread = threading.Thread(
                     target=self._look_until_empty, name="kbatch-purgatory", daemon=True
                 )
@@ -160,7 +160,7 @@ class Purgatory(Generic[Key]):
 
 
 def _guarded(complete: Callable[[], bool]) -> bool:
-    """As `complete`; what an answer raises is not the problem of who happened to cause it."""
+    """Call `complete`, but log what an answer raises: it is not the problem of whoever triggered it."""
     try:
         return complete()
     except Exception:

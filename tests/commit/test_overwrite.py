@@ -46,7 +46,7 @@ def overwrite(
     adopt_min_bytes: int = 1 << 20,
 ) -> None:
     """Replace `events` by these batches."""
-    cluster.manager._now_ms = lambda: now_ms
+    cluster.manager.now_ms = lambda: now_ms
     topic = cluster.topic("events")
     extents = builders.staged(
         cluster, batches, transaction=transaction, adopt_min_bytes=adopt_min_bytes
@@ -59,7 +59,7 @@ def overwrite(
 
 def collect_garbage(cluster: Cluster, now_ms: int) -> None:
     """What `kbatch gc` does with the logs, at a time."""
-    cluster.manager._now_ms = lambda: now_ms
+    cluster.manager.now_ms = lambda: now_ms
     cluster.manager.delete_old_segments(PARTITIONS, cluster._commits(flush=False))
 
 
@@ -160,7 +160,7 @@ def test_each_overwrite_has_its_own_time(cluster: Cluster) -> None:
 
 def test_records_that_were_deleted_are_not_read_though_their_files_stay(cluster: Cluster) -> None:
     overwrite(cluster, {("events", 0): [batch(2)]})
-    cluster.manager._now_ms = lambda: NOW
+    cluster.manager.now_ms = lambda: NOW
     cluster.delete_records({FIRST: 6})
     builders.write(cluster, {("events", 0): [batch(3)]})
     assert contents(cluster)[FIRST] == after(6, batch(3))

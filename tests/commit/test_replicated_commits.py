@@ -88,7 +88,7 @@ def of(*batches: bytes) -> list[list[bytes | None]]:
 
 
 def isr(cluster: Cluster, topic_partition: TopicPartition) -> list[int]:
-    return sorted(cluster.manager.partition(topic_partition).state().isr)
+    return sorted(cluster.manager.partition(topic_partition).view.state().isr)
 
 
 def ensure_equal_replicas(cluster: Cluster) -> None:

@@ -28,7 +28,7 @@ from spark_kbatch.model import LATEST, AppendResult, TopicPartition
 from spark_kbatch.opening import open_for_reading
 from spark_kbatch.options.topic import LOG_APPEND_TIME, TopicConfig
 from spark_kbatch.producer.known_topics import REFRESH_MS
-from spark_kbatch.replica.fetching import FetchInfo, FetchResult
+from spark_kbatch.replica.delayed_fetch import FetchInfo, FetchResult
 from spark_kbatch.replica.log_dirs import RETRY_MS
 from tests.support import builders
 from tests.support.builders import append_records, batch, records_of
@@ -69,9 +69,9 @@ def another(cluster: Cluster) -> Cluster:
 
 def later(cluster: Cluster, ms: int = DAY_MS) -> Cluster:
     """The same cluster, by a clock that is so much ahead."""
-    now_ms: Callable[[], int] = cluster.manager._now_ms
+    now_ms: Callable[[], int] = cluster.manager.now_ms
     ahead = another(cluster)
-    ahead.manager._now_ms = lambda: now_ms() + ms
+    ahead.manager.now_ms = lambda: now_ms() + ms
     return ahead
 
 
@@ -517,7 +517,7 @@ def test_who_led_a_deleted_topic_says_nothing_of_a_new_one(
 ) -> None:
     disks.fail(disk(replicated, 0), BROKEN)
     assert append(replicated, EVENTS).error is None
-    assert partition(replicated).state().leader == 1
+    assert partition(replicated).view.state().leader == 1
     disks.mend(disk(replicated, 0))
     disks.fail(disk(replicated, 2), BROKEN)  # It keeps what it was told of the leader.
     away = Cluster(str(replicated.path), files=disks)
@@ -527,7 +527,7 @@ def test_who_led_a_deleted_topic_says_nothing_of_a_new_one(
     clock.now_ms += RETRY_MS
     back = with_clock(away, clock)
     assert (disk(replicated, 2) / "mirror-2" / "partitions" / "events" / "0.json").exists()
-    assert partition(back).state().leader == 0
+    assert partition(back).view.state().leader == 0
     assert isr(back) == (0, 1)
     assert append(back, EVENTS).base_offset == 0
 
@@ -625,7 +625,7 @@ def test_only_what_is_named_is_altered(cluster: Cluster) -> None:
         ({"cleanup.policy": "compact"}, "compaction leaves gaps"),
         (
             {"message.format.version": "0.9.0"},
-            "'message.format.version' of topic 'events'.*stays so",
+            "'message.format.version' of topic 'events'.*cannot be changed",
         ),
     ],
     ids=["unknown", "unknown, to its default", "a bad value", "compaction", "another format"],
@@ -687,5 +687,5 @@ def test_topics_of_a_cluster_of_an_earlier_release_can_be_changed(
 
 def test_log_append_time_needs_a_format_with_times(cluster: Cluster) -> None:
     cluster.create_topic("old", config={"message.format.version": "0.9.0"})
-    with pytest.raises(ConfigError, match="its format has no timestamps"):
+    with pytest.raises(ConfigError, match="whose format has no timestamps"):
         cluster.alter_topic("old", {"message.timestamp.type": LOG_APPEND_TIME})

@@ -23,6 +23,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
+from spark_kbatch.replica import administration
 from tests.support import builders
 from tests.support.crashes import Crash, Recording
 from tests.support.disk import Disk, DiskFiles
@@ -150,7 +151,9 @@ class Start:
     def created(self, files: DiskFiles, *, is_there: bool) -> None:
         """One who wants a topic of this name, which may be there."""
         cluster = Cluster(PATH, files=files)
-        topic = cluster.manager.create_topic("topic", partitions=3, config=TopicConfig())
+        topic = administration.create_topic(
+            cluster.manager, "topic", partitions=3, config=TopicConfig()
+        )
         assert (topic.topic_id == self.topic[0]) == is_there
         self.append(cluster, ("topic", 1))
         records = self.look(files)[TopicPartition("topic", 1)]
@@ -188,8 +191,8 @@ class Start:
     # What they find.
 
     def ensure_collected(self, cluster: Cluster) -> None:
-        now_ms = cluster.manager._now_ms
-        cluster.manager._now_ms = lambda: now_ms() + DAY_MS
+        now_ms = cluster.manager.now_ms
+        cluster.manager.now_ms = lambda: now_ms() + DAY_MS
         cluster.collect_garbage()
         names = "\n".join(cluster.files.disk.contents())  # type: ignore[attr-defined]
         assert "-delete" not in names

@@ -148,7 +148,7 @@ class Schedule:
     def change(self, number: int) -> None:
         """Delete, create, grow or alter."""
         cluster, before = self.processes[number], self.found()
-        commits, now_ms = cluster._commits(flush=False), self.clock.time_of_day()
+        commits = cluster._commits(flush=False)
         manager, steps = cluster.manager, [self.rng.choice(["delete", "grow", "alter"])]
         if before is None:
             steps = ["create"]
@@ -159,8 +159,8 @@ class Schedule:
             factor, config = self.rng.randint(1, self.nodes), TopicConfig()
 
             def do() -> object:
-                return manager.create_topic(
-                    "events", partitions=2, config=config, replication_factor=factor
+                return administration.create_topic(
+                    manager, "events", partitions=2, config=config, replication_factor=factor
                 )
 
         elif steps == ["delete"]:
@@ -169,7 +169,7 @@ class Schedule:
                 return now is None
 
             def do() -> object:
-                return administration.delete_topic(manager, commits, "events", now_ms=now_ms)
+                return administration.delete_topic(manager, commits, "events")
 
         elif steps == ["grow"]:
             total = before.partitions + self.rng.randint(1, 2)
@@ -178,9 +178,7 @@ class Schedule:
                 return now is not None and now.partitions == total
 
             def do() -> object:
-                return administration.create_partitions(
-                    manager, commits, "events", total, now_ms=now_ms
-                )
+                return administration.create_partitions(manager, commits, "events", total)
 
         else:
             changes = {
@@ -192,9 +190,7 @@ class Schedule:
                 return now is not None and now.config.retention_bytes == changes["retention.bytes"]
 
             def do() -> object:
-                return administration.alter_topic(
-                    manager, commits, "events", changes, now_ms=now_ms
-                )
+                return administration.alter_topic(manager, commits, "events", changes)
 
         self.log[-1] += f" {steps[0]} by {number}"
         error: BaseException | None = None
@@ -313,7 +309,7 @@ class Schedule:
         for name in self.ids:
             for tp in cluster.manager.partitions(name):
                 nodes = cluster.topic(name).replicas_of(tp.partition)
-                assert partition(cluster, tp).state().isr == nodes
+                assert partition(cluster, tp).view.state().isr == nodes
                 assert len({bytes_of(cluster, node, tp) for node in nodes}) == 1
         self.look()
 
@@ -336,7 +332,7 @@ class Schedule:
         return self.folder / f"disk-{node}"
 
     def has_readable(self, topic_partition: TopicPartition) -> bool:
-        isr = partition(self.processes[0], topic_partition).state().isr
+        isr = partition(self.processes[0], topic_partition).view.state().isr
         return any(self.disks.failing.get(self.disk(node)) != BROKEN for node in isr)
 
 

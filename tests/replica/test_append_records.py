@@ -36,6 +36,7 @@ from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.record import scalar
+from spark_kbatch.replica import administration
 from tests.support import builders
 from tests.support.builders import append_records, batch, contents, idempotent_batch, records_of
 from tests.support.faults import (
@@ -154,7 +155,7 @@ def test_a_batch_that_a_log_does_not_take_leaves_no_trace(tmp_path: Path) -> Non
 
 
 def test_internal_topics_are_written_where_allowed(cluster: Cluster) -> None:
-    cluster.manager.create_topic("__commits", partitions=1, config=TopicConfig())
+    administration.create_topic(cluster.manager, "__commits", partitions=1, config=TopicConfig())
     place = ("__commits", 0)
     (refused,) = append_records(cluster, {place: batch()}).values()
     assert str(refused.error) == "topic '__commits' is the cluster's own; write to another"

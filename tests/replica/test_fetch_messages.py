@@ -18,7 +18,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import AbortedTransaction, AppendOrigin, IsolationLevel, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.replica.fetching import FUTURE_REPLICA_ID, FetchInfo, FetchResult
+from spark_kbatch.replica.delayed_fetch import FUTURE_REPLICA_ID, FetchInfo, FetchResult
 from tests.support import builders
 from tests.support.builders import append_records, batch
 from tests.support.faults import FaultyFiles

@@ -25,6 +25,7 @@ from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import UnknownTopicOrPartitionError
 from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.replica import administration
 from spark_kbatch.replica.paths import partition_of
 from tests.support import builders
 from tests.support.builders import append_records
@@ -119,8 +120,8 @@ def ensure_killing_loses_nothing(folder: Path, kills: int) -> None:
         os.waitpid(child, 0)
 
     look(cluster)
-    topic = cluster.manager.create_topic(
-        "events", partitions=2, config=cluster.topic("others").config
+    topic = administration.create_topic(
+        cluster.manager, "events", partitions=2, config=cluster.topic("others").config
     )
     for tp in [OTHERS, *cluster.partitions("events")]:
         assert append_records(cluster, {tp: builders.batch(n=1)})[tp].error is None
@@ -131,8 +132,8 @@ def ensure_killing_loses_nothing(folder: Path, kills: int) -> None:
         for offset, key in map(str.split, lines(notes)):
             assert found[OTHERS][int(offset)].key == key.encode(), notes.name
 
-    now_ms = cluster.manager._now_ms
-    cluster.manager._now_ms = lambda: now_ms() + DAY_MS
+    now_ms = cluster.manager.now_ms
+    cluster.manager.now_ms = lambda: now_ms() + DAY_MS
     cluster.collect_garbage()
     assert list((cluster.path / "deleted").iterdir()) == []
     for path in (cluster.path / "broker-0").iterdir():

@@ -236,8 +236,8 @@ def test_a_lock_timeout_keeps_its_fields_out_of_a_worker() -> None:
 def test_who_waits_says_so_after_a_while_and_again_later(
     folder: Path, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(locks_module, "_SAID_AFTER_S", 0.02)
-    monkeypatch.setattr(locks_module, "_SAID_AGAIN_AFTER_S", 0.05)
+    monkeypatch.setattr(locks_module, "_LOGGED_AFTER_S", 0.02)
+    monkeypatch.setattr(locks_module, "_LOGGED_AGAIN_AFTER_S", 0.05)
     held = LOCKS[name](some_locks(folder))
     held.__enter__()
 
@@ -257,7 +257,7 @@ def test_who_waits_says_so_after_a_while_and_again_later(
 def test_a_reader_who_may_not_write_can_hold_the_commit_lock_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(locks_module, "_SAID_AFTER_S", 0.02)
+    monkeypatch.setattr(locks_module, "_LOGGED_AFTER_S", 0.02)
     cluster = builders.a_cluster(tmp_path)
     with cluster.manager.locks.commit():
         pass

@@ -107,7 +107,7 @@ def test_repair_makes_a_lost_file_again(tmp_path: Path) -> None:
     assert contents(cluster) == contents(another(cluster)) == before
     for partition in range(3):
         assert reports["events", partition].found == (
-            f"{file} is lost: made again from the directories of 3 partitions; its settings are not "
+            f"{file} is lost: recreated from the directories of 3 partitions; its settings are not "
             "known, so they are the defaults",
         )
     assert not reports["others", 0].found
@@ -148,7 +148,7 @@ def test_a_copy_in_a_mirror_has_the_settings(tmp_path: Path) -> None:
     file = lose(cluster)
     (report, *_) = [one for one in another(cluster).repair() if one.found]
 
-    assert report.found == (f"{file} is lost: made again from its copy in a mirror",)
+    assert report.found == (f"{file} is lost: recreated from its copy in a mirror",)
     assert file.exists()
     assert another(cluster).topic("events") == topic
 

@@ -63,13 +63,13 @@ def test_path_is_made_again_from_the_newest_copies(cluster: Cluster, disks: Disk
     disks.fail(folders(cluster)[0], FULL)
     write(cluster, 1)  # another leads; the disk that fails is not told
     producer_id = cluster.new_producer_id()
-    state, topic = partition(cluster).state(), cluster.topic("events")
+    state, topic = partition(cluster).view.state(), cluster.topic("events")
     assert state.leader == 1
     disks.mend(folders(cluster)[0])
     shutil.rmtree(cluster.path)
     restored = again(cluster)
 
-    assert partition(restored).state() == state
+    assert partition(restored).view.state() == state
     assert restored.topic("events") == topic
     assert restored.topic_names() == ["events"]
     assert restored.new_producer_id() > producer_id
@@ -81,12 +81,12 @@ def test_path_is_made_again_from_the_newest_copies(cluster: Cluster, disks: Disk
 def test_a_file_that_path_has_lost_is_read_from_a_disk(cluster: Cluster, disks: Disks) -> None:
     disks.fail(folders(cluster)[0], FULL)
     write(cluster, 0)
-    state = partition(cluster).state()
+    state = partition(cluster).view.state()
     shutil.rmtree(cluster.path / "partitions")
     (cluster.path / "topics/events.json").unlink()
     found = Cluster(str(cluster.path), files=disks)
 
-    assert partition(found).state() == state
+    assert partition(found).view.state() == state
     assert builders.contents(cluster)[EVENTS] == records_of(BATCHES[:1])
 
 

@@ -16,7 +16,7 @@ from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.replica.overview import LogDirInfo
+from spark_kbatch.replica.administration import LogDirInfo
 from tests.support import builders
 from tests.support.builders import append_records, batch
 from tests.support.failing_disks import EVENTS, Disks, a_replicated_cluster
@@ -68,7 +68,7 @@ def test_one_that_is_lost_is_shown_and_replaced(cluster: Cluster) -> None:
     code, rows = run("log-dirs", str(cluster.path), "--replace", "0")
     assert code == 0
     assert [row["not_in_sync"] for row in rows] == [0, 0, 0]
-    assert Cluster(str(cluster.path)).manager.partition(COPIED).state().isr == (0, 1, 2)
+    assert Cluster(str(cluster.path)).manager.partition(COPIED).view.state().isr == (0, 1, 2)
     assert len(builders.contents(cluster)[EVENTS]) == 6
 
 

@@ -164,7 +164,7 @@ def test_a_log_dir_that_fails_stops_nobody_and_is_in_sync_again_when_it_is_back(
     write(cluster, 0)
     disks.fail(disk(cluster, node_id), error)
     write(cluster, 1, 2)
-    state = partition(cluster).state()
+    state = partition(cluster).view.state()
 
     assert node_id not in state.isr
     assert (state.leader, state.leader_epoch) == ((1, 1) if node_id == 0 else (0, 0))
@@ -173,7 +173,7 @@ def test_a_log_dir_that_fails_stops_nobody_and_is_in_sync_again_when_it_is_back(
     clock.now_ms += RETRY_MS
     write(cluster, 3)
     assert isr(cluster) == (0, 1, 2)
-    assert partition(cluster).state().leader == state.leader
+    assert partition(cluster).view.state().leader == state.leader
     ensure_holds(cluster, 0, 1, 2, 3)
 
 
@@ -291,7 +291,7 @@ def test_a_reader_goes_on_with_another_replica(cluster: Cluster, disks: Disks) -
     disks.fail(disk(cluster, 0), BROKEN)
 
     assert builders.contents(cluster)[EVENTS] == records_of(BATCHES[:2])
-    assert partition(cluster).state().leader == 1
+    assert partition(cluster).view.state().leader == 1
 
 
 def test_what_a_reader_was_shown_by_a_follower_stays(tmp_path: Path) -> None:
@@ -496,7 +496,7 @@ def test_an_append_that_waits_is_told_when_another_leads(
     write(strict, 0)
     disks.folder = disk(strict, 1)
     answer = send(strict, BATCHES[1])
-    state = partition(strict).state()
+    state = partition(strict).view.state()
     after = state._replace(leader_epoch=1, partition_epoch=state.partition_epoch + 1)
     strict.metadata.partition_states.write(EVENTS, after, strict.topic("events").topic_id)
     strict.manager.delayed_produces.look()

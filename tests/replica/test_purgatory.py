@@ -45,7 +45,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def purgatory(clock: Clock) -> Purgatory[str]:
-    return Purgatory(clock, looks_by_itself=False)
+    return Purgatory(clock, has_thread=False)
 
 
 def test_what_is_satisfied_is_answered_at_once_and_not_watched(purgatory: Purgatory[str]) -> None:
@@ -149,7 +149,7 @@ def test_however_threads_race_each_is_answered_once(seed: int) -> None:
     rng = random.Random(seed)
     due: set[int] = set()
     clock = Clock()
-    purgatory: Purgatory[str] = Purgatory(clock, looks_by_itself=False)
+    purgatory: Purgatory[str] = Purgatory(clock, has_thread=False)
     operations = [
         Waiting(lambda n=n: n in due, timeout_ms=rng.choice([0, 5, 10**6])) for n in range(60)
     ]

@@ -207,7 +207,7 @@ class Schedule:
         assert [record.offset for record in found] == list(range(len(found)))
         for offset, key in self.seen.items():
             assert found[offset].key == key, f"offset {offset} has changed"
-        leaders = [partition(process, tp).state().leader for tp in [EVENTS, TRANSACTION_STATE]]
+        leaders = [partition(process, tp).view.state().leader for tp in [EVENTS, TRANSACTION_STATE]]
         if all(self.is_readable(node) for node in leaders):
             # Else nobody could be elected, and what followers show is not binding.
             self.high_watermark = edges.high_watermark
@@ -247,7 +247,7 @@ class Schedule:
 
         cluster = self.processes[0]
         for tp in PARTITIONS:
-            assert sorted(partition(cluster, tp).state().isr) == list(range(self.nodes))
+            assert sorted(partition(cluster, tp).view.state().isr) == list(range(self.nodes))
             assert len({bytes_of(cluster, node, tp) for node in range(self.nodes)}) == 1
         found = builders.contents(cluster)[EVENTS]
         for _, acks, one in self.appends:
@@ -255,7 +255,7 @@ class Schedule:
             if acks == -1 and one.answers and one.offset is not None:
                 assert found[one.offset].key == one.key, f"{one.key!r} was acknowledged and is gone"
         keys = [record.key for record in found]
-        assert len(found) == partition(cluster).describe()[0].log_end_offset
+        assert len(found) == partition(cluster).view.describe()[0].log_end_offset
         assert all(keys.count(one.key) <= 3 for _, _, one in self.appends), "appended twice"
 
     def disk(self, node: int) -> Path:
@@ -265,7 +265,7 @@ class Schedule:
         return any(self.is_readable(node) for node in self.in_sync(topic_partition))
 
     def in_sync(self, topic_partition: TopicPartition) -> tuple[int, ...]:
-        return partition(self.processes[0], topic_partition).state().isr
+        return partition(self.processes[0], topic_partition).view.state().isr
 
     def is_readable(self, node: int) -> bool:
         folder = self.disk(node)

@@ -130,7 +130,7 @@ def with_clock(cluster: Cluster, clock: Clock) -> Cluster:
 
 
 def replicas(cluster: Cluster, topic_partition: TopicPartition = EVENTS) -> list[ReplicaInfo]:
-    return partition(cluster, topic_partition).describe()
+    return partition(cluster, topic_partition).view.describe()
 
 
 def partition(cluster: Cluster, topic_partition: TopicPartition = EVENTS) -> Partition:
@@ -138,7 +138,7 @@ def partition(cluster: Cluster, topic_partition: TopicPartition = EVENTS) -> Par
 
 
 def isr(cluster: Cluster) -> tuple[int, ...]:
-    return partition(cluster).state().isr
+    return partition(cluster).view.state().isr
 
 
 def bytes_of(cluster: Cluster, node_id: int, topic_partition: TopicPartition = EVENTS) -> bytes:

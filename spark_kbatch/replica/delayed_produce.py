@@ -1,9 +1,9 @@
 """Appends that wait for the replicas of their partitions.
 
-A partition is done when its high watermark is behind the last record, or when something is wrong with
-it: too few replicas in sync by then, another leader, no log dir that can be used. The answer goes out
-when all are done, or when the time is over: then those that are not are answered as timed out, though
-their records stay in the log.
+A partition is done once its high watermark passes the last record, or something is wrong with it: too few
+replicas are in sync by then, another replica leads, no log dir can be used. The answer is given when all
+partitions are done, or when the time is up: then the others are answered as timed out, though their
+records stay in the log.
 
 Source: Kafka core/.../server/DelayedProduce.scala.
 """
@@ -32,7 +32,7 @@ class DelayedProduce(DelayedOperation):
         is_decided: IsDecided,
         on_complete: OnComplete,
     ) -> None:
-        """`is_decided` tells whether an append is, and what is wrong with it then."""
+        """`is_decided` returns whether an append is decided, and if so what is wrong with it."""
         super().__init__(timeout_ms)
         self._is_decided, self._answer = is_decided, on_complete
         self._results = {tp: one.result for tp, one in appended.items()}
@@ -43,7 +43,7 @@ class DelayedProduce(DelayedOperation):
         }
 
     def is_satisfied(self) -> bool:
-        """Look at those that are pending."""
+        """Look at the partitions that are not done."""
         for topic_partition, one in list(self._pending.items()):
             decided, error = self._is_decided(topic_partition, one)
             if decided:
@@ -58,7 +58,7 @@ class DelayedProduce(DelayedOperation):
             self._results[topic_partition] = AppendResult(
                 error=RequestTimedOutError(
                     f"the in-sync replicas of {topic_partition} did not have the records within "
-                    f"{self.timeout_ms} ms; they are in the leader's log, and may yet count"
+                    f"{self.timeout_ms} ms; they are in the leader's log, and may still be committed"
                 )
             )
         self._answer(self._results)

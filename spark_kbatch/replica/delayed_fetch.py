@@ -1,0 +1,248 @@
+"""Fetches of several partitions: answered at once if possible, else as soon as there are enough bytes.
+
+A fetch is answered at once if it may not wait, asks for nothing, or gets `min_bytes`, an error or a log
+that has diverged. Else it waits until there are that many bytes, until a partition's log is rolled or
+truncated, or until `max_wait_ms` have passed.
+
+    who fetches                     replica_id     sees records up to
+    a follower                      0 or more      the log end offset
+    a follower of another dir       -3             the log end offset
+    a consumer, read_uncommitted    -1             the high watermark
+    a consumer, read_committed      -1             the last stable offset
+
+All partitions are looked at together, as of one moment, and read as they were then: a commit is seen in
+all of them or in none. They are read in the order of the request. The first that has a batch returns it
+whole, whatever the limits, so that a large batch blocks no one; all others return only what fits.
+
+Source: Kafka core/.../server/ReplicaManager.scala fetchMessages, readFromLog, DelayedFetch.scala.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from spark_kbatch.errors import (
+    FencedLeaderEpochError,
+    KBatchError,
+    OffsetOutOfRangeError,
+    UnknownLeaderEpochError,
+)
+from spark_kbatch.log.epochs import EpochEntry, LeaderEpochCache
+from spark_kbatch.log.state import LogState
+from spark_kbatch.model import IsolationLevel, LogOffsets, ReadRange, TopicPartition
+from spark_kbatch.record.header import LogRead
+from spark_kbatch.replica.purgatory import DelayedOperation
+from spark_kbatch.replica.view import Replica, Replicas
+
+CONSUMER_REPLICA_ID, FUTURE_REPLICA_ID = -1, -3
+NO_EPOCH = -1
+
+_LOOKS_MAX = 5  # at the partitions of a fetch, some of which cannot be read
+
+
+class FetchInfo(NamedTuple):
+    """What is wanted of one partition."""
+
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = NO_EPOCH  # that the caller knows; NO_EPOCH if none
+    last_fetched_epoch: int = NO_EPOCH  # of the batch before `fetch_offset`, in a follower's log
+
+
+class FetchResult(NamedTuple):
+    """One partition's part of the answer. Without an error `offsets` is given, and `read` may be empty."""
+
+    read: LogRead = LogRead("", 0, memoryview(b""), [])
+    offsets: LogOffsets | None = None
+    diverging: EpochEntry | None = None  # where the caller's last epoch ends here
+    error: Exception | None = None
+
+
+OnFetched: TypeAlias = Callable[[Mapping[TopicPartition, FetchResult]], object]
+
+
+@dataclass(frozen=True)
+class FetchParams:
+    """What one fetch asks of all its partitions."""
+
+    max_wait_ms: int
+    replica_id: int
+    min_bytes: int
+    max_bytes: int
+    hard_max_bytes_limit: bool
+    isolation: IsolationLevel
+
+    @property
+    def to_log_end(self) -> bool:
+        """Whether a replica asks, which also copies what is not committed yet."""
+        return self.replica_id >= 0 or self.replica_id == FUTURE_REPLICA_ID
+
+    def end_offset(self, state: LogState) -> int:
+        """Return the exclusive end of what such a caller may see."""
+        if self.to_log_end:
+            return state.log_end_offset
+        committed = self.isolation is IsolationLevel.READ_COMMITTED
+        return state.last_stable_offset if committed else state.high_watermark
+
+
+Moment: TypeAlias = Mapping[TopicPartition, Replica | Exception]
+ReadReplica: TypeAlias = Callable[[TopicPartition, ReadRange, Replica], tuple[LogRead, LogOffsets]]
+
+
+class Fetch:
+    """One fetch of several partitions."""
+
+    def __init__(
+        self,
+        params: FetchParams,
+        fetch_infos: Mapping[TopicPartition, FetchInfo],
+        replicas: Replicas,
+        read_replica: ReadReplica,
+    ) -> None:
+        """`read_replica` reads from a partition what was there when its replica was looked at."""
+        self.params, self._fetch_infos = params, fetch_infos
+        self._replicas, self._read_replica = replicas, read_replica
+
+    def look(self) -> Moment:
+        """Return the replicas to read, all of one moment; the error for a partition that cannot be read."""
+        wanted, failed = list(self._fetch_infos), dict[TopicPartition, Exception]()
+        for left in reversed(range(_LOOKS_MAX)):
+            try:
+                return {**self._replicas(wanted), **failed}
+            except (OSError, KBatchError) as error:
+                # If each can be read alone by now, all are looked at together again.
+                for topic_partition in wanted:
+                    cause = self._error_of(topic_partition) if left else error
+                    if cause is not None:
+                        failed[topic_partition] = cause
+            wanted = [tp for tp in wanted if tp not in failed]
+        return failed
+
+    def read(self, moment: Moment | None = None) -> dict[TopicPartition, FetchResult]:
+        """Read all partitions, within the limits; a partition's error is in its result.
+
+        Args:
+            moment: what `look` found; by default it is called now.
+        """
+        results = {}
+        left, first_batch_whole = self.params.max_bytes, not self.params.hard_max_bytes_limit
+        if moment is None:
+            moment = self.look()
+        for topic_partition, info in self._fetch_infos.items():
+            seen = moment[topic_partition]
+            asked = ReadRange(
+                info.fetch_offset,
+                max(min(info.max_bytes, left), 0),
+                self.params.isolation,
+                first_batch_whole,
+            )
+            try:
+                if isinstance(seen, Exception):
+                    raise seen
+                result = self._read_one(seen, info, asked)
+            except (OSError, KBatchError) as error:
+                result = FetchResult(error=error)
+            size = len(result.read.data)
+            left, first_batch_whole = left - size, first_batch_whole and not size
+            results[topic_partition] = result
+        return results
+
+    def may_answer(self, results: Mapping[TopicPartition, FetchResult]) -> bool:
+        """Return True if these results are an answer without any wait."""
+        return (
+            self.params.max_wait_ms <= 0
+            or not results
+            or sum(len(result.read.data) for result in results.values()) >= self.params.min_bytes
+            or any(result.error or result.diverging for result in results.values())
+        )
+
+    def end_offsets(self, moment: Moment) -> dict[TopicPartition, int] | None:
+        """Return where what this caller may see ends; None if there is something to answer at once."""
+        ends = {}
+        for topic_partition, info in self._fetch_infos.items():
+            seen = moment[topic_partition]
+            if isinstance(seen, Exception):
+                return None
+            try:
+                _ensure_epoch(seen, info)
+            except KBatchError:
+                return None
+            end = ends[topic_partition] = self.params.end_offset(seen.state)
+            is_truncated = info.fetch_offset > end
+            is_rolled = info.fetch_offset < seen.state.segment_base_offset <= end
+            if is_truncated or is_rolled:
+                return None
+        return ends
+
+    def _read_one(self, seen: Replica, info: FetchInfo, asked: ReadRange) -> FetchResult:
+        _ensure_epoch(seen, info)
+        diverging = _diverging(seen, info)
+        if diverging is not None:
+            return FetchResult(offsets=seen.offsets, diverging=diverging)
+        if not seen.state.log_start_offset <= asked.offset <= seen.state.log_end_offset:
+            raise _out_of_range(seen, asked.offset)
+        return FetchResult(*self._read_replica(seen.log.topic_partition, asked, seen))
+
+    def _error_of(self, topic_partition: TopicPartition) -> Exception | None:
+        try:
+            self._replicas([topic_partition])
+        except (OSError, KBatchError) as error:
+            return error
+        return None
+
+
+class DelayedFetch(DelayedOperation):
+    """A fetch that waits for more bytes."""
+
+    def __init__(self, fetch: Fetch, on_complete: OnFetched) -> None:
+        super().__init__(fetch.params.max_wait_ms)
+        self._fetch, self._answer = fetch, on_complete
+        self._ends: dict[TopicPartition, int] | None = None  # when it was last read
+
+    def is_satisfied(self) -> bool:
+        """Look at where the logs end; read only if one of the ends has moved."""
+        moment = self._fetch.look()
+        ends = self._fetch.end_offsets(moment)
+        if ends is None:
+            return True
+        if ends == self._ends:
+            return False
+        self._ends = ends
+        return self._fetch.may_answer(self._fetch.read(moment))
+
+    def on_complete(self) -> None:
+        """Read again, and answer with what there is."""
+        self._answer(self._fetch.read())
+
+
+def _ensure_epoch(seen: Replica, info: FetchInfo) -> None:
+    """Check that the caller knows the leader epoch, if it gives one.
+
+    Raises:
+        FencedLeaderEpochError, UnknownLeaderEpochError: it knows an older or a newer one.
+    """
+    known, current = info.current_leader_epoch, seen.state.leader_epoch
+    if known != NO_EPOCH and known < current:
+        raise FencedLeaderEpochError(str(seen.log.topic_partition), current, known)
+    if known > current:
+        raise UnknownLeaderEpochError(str(seen.log.topic_partition), current, known)
+
+
+def _diverging(seen: Replica, info: FetchInfo) -> EpochEntry | None:
+    """Return where the caller's last epoch ends here, if its log has diverged from ours."""
+    if info.last_fetched_epoch == NO_EPOCH:
+        return None
+    _, log, state = seen
+    epochs = LeaderEpochCache.read(log.files, log.directory)
+    end = epochs.end_offset_for(info.last_fetched_epoch, state.log_end_offset)
+    if end.epoch < 0:
+        raise _out_of_range(seen, info.fetch_offset)
+    differs = end.epoch < info.last_fetched_epoch or end.start_offset < info.fetch_offset
+    return end if differs else None
+
+
+def _out_of_range(seen: Replica, offset: int) -> OffsetOutOfRangeError:
+    start, end = seen.state.log_start_offset, seen.state.log_end_offset
+    return OffsetOutOfRangeError(str(seen.log.topic_partition), offset, start, end)
