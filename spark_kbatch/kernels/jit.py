@@ -1,28 +1,38 @@
-"""Compiles a module's kernels when one is first called; imports numba, as `intrinsics` does, then.
+"""Compile a module's kernels on their first call: once on each machine, from a cache after that.
 
-numba costs 0.25 s and 60 MB to import and the kernels some seconds to compile, so planners and
-committers, which call none, must not pay for it. Compiled code is cached beside the kernels' file,
-else in the user's cache directory, else in a private temporary one.
+Importing numba takes 0.25 s and 60 MB, and compiling takes several seconds. Planners and committers call
+no kernels and must not pay for that, so numba is imported on the first call too.
 
-Several workers that begin together would all compile and take as many times as long: one compiles
-while the others wait for its result.
+Compiled code is cached next to the kernels' file, or in the user's cache directory, or, where neither can
+be written, in a private temporary directory. It is compiled again whenever the source of the kernels, of
+helpers from other modules or of the LLVM code changes.
+
+Several workers that start together would all compile, and each would take several times as long. So one
+compiles while the others wait for its result.
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import logging
 import os
 import platform
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_kbatch.kernels import llvm
 
 logger = logging.getLogger(__name__)
+
+
+class _Cache(NamedTuple):
+    directory: Path
+    digest: str  # of the sources that the kernels are compiled from
 
 
 def compile_on_first_call(
@@ -31,17 +41,17 @@ def compile_on_first_call(
     kernels: Sequence[str],
     warm_up: Callable[[], None],
 ) -> Callable[[], None]:
-    """Put functions that compile themselves in place of a module's kernels.
+    """Replace a module's kernels by functions that compile all of them on the first call.
 
     Args:
         module: its globals, which are written to: now, and again with compiled functions.
         helpers: names of functions that kernels call, in the order in which they call each other;
-            `intrinsics` has others for some.
-        kernels: names of functions that others call.
-        warm_up: calls every kernel in its one form.
+            `llvm` has its own code for some.
+        kernels: names of functions that other modules call.
+        warm_up: calls every kernel once, in the one form in which it is ever called.
 
     Returns:
-        What makes all kernels ready; thread-safe, does nothing the second time.
+        A function that compiles or loads all kernels now. Thread-safe; later calls do nothing.
     """
     functions = {name: module[name] for name in (*helpers, *kernels)}
     lock = threading.Lock()  # guards the replacement of the module's functions
@@ -52,10 +62,10 @@ def compile_on_first_call(
         with lock:
             if loaded:
                 return
-            cache_dir = _put_dispatchers(module, functions, helpers, kernels)
+            cache = _put_dispatchers(module, functions, helpers, kernels)
             loaded = True
-            if cache_dir is not None:
-                _compile_once(cache_dir, Path(module["__file__"]), warm_up)
+            if cache is not None:
+                _compile_once(cache, Path(module["__file__"]), warm_up)
 
     def lazy(name: str) -> Callable[..., Any]:
         def first_call(*arguments: Any) -> Any:
@@ -75,8 +85,8 @@ def _put_dispatchers(
     functions: dict[str, Any],
     helpers: Sequence[str],
     kernels: Sequence[str],
-) -> Path | None:
-    """Let numba take over every function; returns its cache directory, None where it is off."""
+) -> _Cache | None:
+    """Replace every function by numba's dispatcher for it; return None if compilation is disabled."""
     import numba  # noqa: PLC0415  see the module's docstring
 
     settings: Any = numba.config
@@ -87,40 +97,55 @@ def _put_dispatchers(
     except RuntimeError:
         # Neither the kernels' directory nor the home directory can be written.
         settings.CACHE_DIR = tempfile.mkdtemp(prefix="spark_kbatch-kernels-")
-    instead = {} if settings.BOUNDSCHECK else llvm.by_name()  # which check nothing
+    instead = {} if settings.BOUNDSCHECK else llvm.by_name()  # which checks no bounds
     for name in helpers:
         module[name] = instead.get(name) or numba.njit(forceinline=True)(functions[name])
+    digest = _source_digest(functions, *instead)
     for name in kernels:
+        # numba notices changes of a kernel's own file only. It names cached files after the
+        # function, so with the digest in the name, other sources have other files.
+        functions[name].__qualname__ = f"{name}_{digest}"
         module[name] = numba.njit(cache=True, nogil=True)(functions[name])
-    return Path(module[kernels[0]].stats.cache_path)
+    return _Cache(Path(module[kernels[0]].stats.cache_path), digest)
 
 
-def _compile_once(cache_dir: Path, source: Path, warm_up: Callable[[], None]) -> None:
+def _source_digest(functions: dict[str, Any], *llvm_names: str) -> str:
+    """Return a hash of the sources of everything that is compiled into the kernels."""
+    modules = {llvm.__name__, *(function.__module__ for function in functions.values())}
+    sources = [inspect.getsource(sys.modules[name]) for name in sorted(modules)]
+    return _digest(*llvm_names, *sources)
+
+
+def _compile_once(cache: _Cache, source: Path, warm_up: Callable[[], None]) -> None:
     """Compile, or load what another process has compiled meanwhile."""
     from filelock import FileLock  # noqa: PLC0415  see the module's docstring
 
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    ready = cache_dir / f"{source.stem}-{_fingerprint(source)}.ready"
+    cache.directory.mkdir(parents=True, exist_ok=True)
+    ready = cache.directory / f"{source.stem}-{_fingerprint(source, cache.digest)}.ready"
     if ready.exists():
         warm_up()
         return
-    with FileLock(cache_dir / "kernels.lock"):
+    with FileLock(cache.directory / "kernels.lock"):
         if not ready.exists():
-            logger.info("compiling kernels into %s, once on this machine", cache_dir)
+            logger.info("compiling kernels into %s, once on this machine", cache.directory)
         warm_up()
         ready.touch()
 
 
-def _fingerprint(source: Path) -> str:
-    """Changes whenever numba would compile again."""
+def _fingerprint(source: Path, source_digest: str) -> str:
+    """Return a hash that changes whenever numba would compile again."""
     import numba  # noqa: PLC0415  see the module's docstring
 
     seen = source.stat() if source.exists() else None  # none inside a zip file
-    facts = (
+    return _digest(
+        source_digest,
         numba.__version__,
         platform.python_version(),
         platform.machine(),
         platform.node(),
         seen and (seen.st_mtime_ns, seen.st_size),
     )
+
+
+def _digest(*facts: object) -> str:
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]

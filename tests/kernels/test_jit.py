@@ -1,0 +1,81 @@
+"""Compiled kernels are cached, and compiled again when what they are made of changes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import spark_kbatch
+
+PACKAGE = Path(spark_kbatch.__file__).parent
+
+# One kernel, with a helper that has LLVM code and one from another module.
+KERNEL = """
+import numpy as np
+from helper import _twice
+from spark_kbatch.kernels import jit, llvm
+
+_copy = llvm.copy
+
+
+def copied(data, out):
+    return np.int64(_copy(data, np.uint64(0), out, np.uint64(0), np.uint64(_twice(data.shape[0]) // 2)))
+
+
+def warm_up():
+    copied(np.zeros(0, np.uint8), np.zeros(0, np.uint8))
+
+
+load = jit.compile_on_first_call(globals(), ("_copy", "_twice"), ("copied",), warm_up)
+"""
+HELPER = """
+def _twice(number):
+    return 2 * number
+"""
+PROGRAM = """
+import numpy as np
+import kernel
+
+out = np.zeros(3, np.uint8)
+end = kernel.copied(np.arange(3, dtype=np.uint8), out)
+print(end, *out, sum(kernel.copied.stats.cache_hits.values()))
+"""
+
+
+def printed(folder: Path) -> list[int]:
+    """Where the copy ended, the bytes that were copied, and how many kernels came from the cache."""
+    environment = os.environ | {"PYTHONPATH": "", "NUMBA_CACHE_DIR": str(folder / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [int(text) for text in done.stdout.split()]
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+
+
+def test_kernels_are_compiled_again_when_llvm_code_or_a_helper_changes(tmp_path: Path) -> None:
+    shutil.copytree(
+        PACKAGE, tmp_path / "spark_kbatch", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    (tmp_path / "helper.py").write_text(HELPER)
+
+    assert printed(tmp_path) == [3, 0, 1, 2, 0]
+    assert printed(tmp_path) == [3, 0, 1, 2, 1]
+
+    end = "return builder.add(arguments[3], size)"
+    llvm = tmp_path / "spark_kbatch" / "kernels" / "llvm.py"
+    edit(llvm, end, "return builder.add(arguments[3], builder.add(size, size))")
+    assert printed(tmp_path) == [6, 0, 1, 2, 0]
+
+    edit(tmp_path / "helper.py", "2 * number", "number")
+    assert printed(tmp_path) == [2, 0, 0, 0, 0]
