@@ -1,18 +1,18 @@
-"""The compiled code of what is done to every message of the formats V0 and V1.
+"""Compiled loops over the messages of the formats V0 and V1.
 
-    kernel          one call does, for n messages
-    scan_messages   how far messages of one kind lie back to back, and their offsets and times
-    check_messages  whether the CRCs of messages hold
-    read_messages   messages, their CRCs checked -> offsets, timestamps, keys, values
-    write_messages  timestamps, keys, values -> messages with offsets from 0 on
-    assign_offsets  gives messages that lie back to back offsets from another one on
-    stamp_messages  gives messages of V1 the time of their append
+    kernel          for n messages, one call
+    scan_messages   finds where a run of messages of one kind ends, with its offsets and times
+    check_messages  checks CRCs
+    read_messages   messages, with their CRCs checked -> offsets, timestamps, keys, values
+    write_messages  timestamps, keys, values -> messages with offsets 0, 1, 2 ...
+    assign_offsets  sets consecutive offsets in messages that lie back to back
+    stamp_messages  sets the append time in messages of V1
 
-The loops look like the format that `record/legacy` tells. Forms and rules are those of `kernels`;
-these are compiled apart because few logs need them.
+The loops follow the format table in `record/legacy`. Arguments have the forms that `records` describes.
+These kernels are compiled separately because few logs need them.
 
-A CRC-32 is taken eight bytes at a time from eight tables: messages are short, and a call of a
-library for each would take longer than the rest.
+CRC-32 is computed eight bytes at a time with eight tables: messages are short, and calling a library for
+each of them would take longer than everything else.
 
 Source: Kafka clients/.../record/LegacyRecord.java, AbstractLegacyRecordBatch.java; M. Kounavis, F.
 Berry, A Systematic Approach to Building High Performance Software-based CRC Generators (slicing by 8).
@@ -26,22 +26,22 @@ import numpy as np
 
 from spark_kbatch.kernels import jit, llvm
 
-# What read_messages answers instead of a count.
-TRUNCATED = -1  # a message reaches past the end of its section
+# Codes that read_messages returns instead of a count.
+TRUNCATED = -1  # a message passes the end of its section
 BAD_CRC = -2
-BAD_LENGTH = -3  # a message's size differs from what key and value take
-BAD_OFFSET = -4  # offsets that do not grow
+BAD_LENGTH = -3  # a message's size does not match the lengths of its key and value
+BAD_OFFSET = -4  # an offset that is not larger than the one before
 
 _0, _1, _2, _3, _4, _5, _6, _7 = (np.uint64(number) for number in range(8))
 _8, _12, _14, _16, _17, _18 = (np.uint64(number) for number in (8, 12, 14, 16, 17, 18))
 _22, _24, _32 = np.uint64(22), np.uint64(24), np.uint64(32)
 _TO_INT64 = np.int64(32)
 _LOW_8, _LOW_32 = np.uint64(0xFF), np.uint64(0xFFFFFFFF)
-_AHEAD = np.uint64(3072)  # as in `kernels`
+_AHEAD = np.uint64(3072)  # as in `records`
 
 
 def _crc_tables() -> np.ndarray[Any, Any]:
-    """uint64[2048]: what a byte does to the CRC when 0 to 7 bytes follow it."""
+    """Return, as uint64[2048], the effect of each byte on the CRC when 0 to 7 bytes follow it."""
     first = []
     for value in range(256):
         for _ in range(8):
@@ -122,7 +122,7 @@ def _crc32(data: Any, position: Any, end: Any) -> Any:
 
 
 def scan_messages(data: Any, stop: Any, facts: Any) -> Any:
-    """Go on over messages of one kind, as long as each is whole and has a larger offset.
+    """Extend a run of messages of one kind while they are whole and their offsets grow.
 
     inputs:  data uint8; stop, a position in it that no message passes.
     outputs: facts int64[8], continued from call to call: position after the last message, count,
@@ -162,14 +162,14 @@ def check_messages(data: Any, start: Any, end: Any) -> Any:
     """Check the CRCs of whole messages that lie back to back in data[start:end].
 
     inputs:  data uint8.
-    Returns the position of the first message whose CRC does not hold; `end` where all do.
+    Returns the position of the first message with a wrong CRC, or `end`.
     """
     position, end = np.uint64(start), np.uint64(end)
     while position < end:
-        behind = position + _12 + _uint32(data, position + _8)
-        if _crc32(data, position + _16, behind) != _uint32(data, position + _12):
+        message_end = position + _12 + _uint32(data, position + _8)
+        if _crc32(data, position + _16, message_end) != _uint32(data, position + _12):
             break
-        position = behind
+        position = message_end
     return np.int64(position)
 
 
@@ -183,16 +183,16 @@ def read_messages(
     values: Any,
     progress: Any,
 ) -> Any:
-    """Read plain messages of some sections, each of which must be filled exactly.
+    """Read the plain messages of some sections, each of which they must fill exactly.
 
-    inputs:  data uint8; sections int64[k, 4]: begin and end in data, count, what is added to the
-             offsets that stand in the messages.
-    outputs: for all messages of all sections, n together:
+    inputs:  data uint8; sections int64[k, 4]: start and end in data, number of messages, and what is
+             added to the offsets in the messages.
+    outputs: for the n messages of all sections:
              numbers int64[2, n], offset and timestamp, -1 where the format has none;
-             bounds int32[2, n + 1], running sums of key sizes and value sizes, 0 at the first on
-             entry; valid uint8[2, n], of key and value;
-             keys, values uint8, as large as all sections together, or empty where not wanted;
-             progress int64[2]: section and position in it where a negative answer was found.
+             bounds int32[2, n + 1], running sums of key sizes and value sizes, with a first element
+             that is 0 on entry; valid uint8[2, n], of key and value;
+             keys, values uint8, as large as all sections together, or empty if not wanted;
+             progress int64[2]: section and position in it of what a negative code is about.
     Returns n, or a negative code.
     """
     row, keys_size, values_size = _0, _0, _0
@@ -275,8 +275,8 @@ def write_messages(
     """Write rows as plain messages of format `magic`, with offsets 0, 1, 2 ...
 
     inputs:  timestamps int64[n]; key and value spans.
-    outputs: out uint8, large enough; largest int64[1], bytes of the largest message.
-    Returns how many bytes were written.
+    outputs: out uint8, large enough; largest int64[1], size in bytes of the largest message.
+    Returns the number of bytes written.
     """
     has_key, has_value = key_bounds.shape[0] > 0, value_bounds.shape[0] > 0
     keys_valid, values_valid = key_valid.shape[0] == 0, value_valid.shape[0] == 0
@@ -290,17 +290,17 @@ def write_messages(
         if magic != 0:
             position = _write_uint64(out, position, np.uint64(timestamps[row]))
         if has_key and (keys_valid or key_valid[row] != 0):
-            begin = np.uint64(key_bounds[row])
-            size = np.uint64(key_bounds[row + _1]) - begin
+            key_start = np.uint64(key_bounds[row])
+            size = np.uint64(key_bounds[row + _1]) - key_start
             position = _write_uint32(out, position, size)
-            position = _copy(key_data, begin, out, position, size)
+            position = _copy(key_data, key_start, out, position, size)
         else:
             position = _write_uint32(out, position, _LOW_32)
         if has_value and (values_valid or value_valid[row] != 0):
-            begin = np.uint64(value_bounds[row])
-            size = np.uint64(value_bounds[row + _1]) - begin
+            value_start = np.uint64(value_bounds[row])
+            size = np.uint64(value_bounds[row + _1]) - value_start
             position = _write_uint32(out, position, size)
-            position = _copy(value_data, begin, out, position, size)
+            position = _copy(value_data, value_start, out, position, size)
         else:
             position = _write_uint32(out, position, _LOW_32)
         end = position
@@ -312,10 +312,10 @@ def write_messages(
 
 
 def assign_offsets(out: Any, end: Any, offset: Any) -> Any:
-    """Give whole messages, which lie in out[:end], the offsets from `offset` on.
+    """Set offsets from `offset` on in the whole messages in out[:end].
 
-    outputs: out uint8; the CRCs of messages leave the offset out.
-    Returns how many there are.
+    outputs: out uint8; the CRC of a message does not cover its offset.
+    Returns the number of messages.
     """
     position, end, count = _0, np.uint64(end), _0
     while position < end:
@@ -326,23 +326,23 @@ def assign_offsets(out: Any, end: Any, offset: Any) -> Any:
 
 
 def stamp_messages(out: Any, end: Any, timestamp: Any) -> Any:
-    """Give whole messages of V1, which lie in out[:end], one timestamp, as that of their append.
+    """Set one timestamp, as their append time, in the whole messages of V1 in out[:end].
 
     outputs: out uint8: timestamps, their type, and the CRCs, which cover both.
-    Returns how many there are.
+    Returns the number of messages.
     """
     position, end, count = _0, np.uint64(end), _0
     while position < end:
-        behind = position + _12 + _uint32(out, position + _8)
+        message_end = position + _12 + _uint32(out, position + _8)
         out[position + _17] = np.uint8(np.uint64(out[position + _17]) | _8)
         _write_uint64(out, position + _18, np.uint64(timestamp))
-        _write_uint32(out, position + _12, _crc32(out, position + _16, behind))
-        position = behind
+        _write_uint32(out, position + _12, _crc32(out, position + _16, message_end))
+        position = message_end
         count = count + _1
     return np.int64(count)
 
 
-# What `jit` compiles: helpers in the order in which they call each other, then kernels.
+# Names for `jit`: helpers in the order in which they call each other, then kernels.
 HELPERS = (
     "_copy",
     "_prefetch",
@@ -364,7 +364,7 @@ KERNELS = (
 
 
 def warm_up() -> None:
-    """Call each kernel once with nothing to do, in the one form in which it is ever called."""
+    """Call each kernel once with empty input, in the one form in which it is ever called."""
     data, bounds, times = np.zeros(0, np.uint8), np.zeros(0, np.int32), np.zeros(0, np.int64)
     for array in (data, bounds, times):
         array.setflags(write=False)

@@ -1,41 +1,39 @@
-"""What kernels do that numba has no words for: LLVM code, for any processor.
+"""LLVM code, for any processor, of helpers that numba compiles badly or cannot express.
 
-    name in a module    does                                                          as Python
-    _copy               copies a span of bytes: vectors, or a call of memcpy          copy
-    _prefetch           has two cache lines fetched that will be read soon            prefetch
-    _murmur2_lanes      hashes LANES keys of one size at once            in `placement_kernels`
-    _remainder_lanes    divides LANES numbers at once                    in `placement_kernels`
+    name in a module    does                                                         plain twin
+    _copy               copies a span of bytes, with vectors or by calling memcpy    copy
+    _prefetch           loads two cache lines that will be read soon                 prefetch
+    _murmur2_lanes      hashes LANES keys of equal length at once                    in `routing`
+    _remainder_lanes    divides LANES numbers at once                                in `routing`
 
-Nothing is checked here, and numbers are little-endian, as Arrow's are. numba is imported when
-`by_name` is called, as `jit` does. Its cache of compiled kernels does not see what changes here: touch
-the modules of kernels then.
+Nothing here checks bounds, and numbers are little-endian, as Arrow's are. numba is imported when
+`by_name` is called.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-LANES = 16  # keys that are hashed at once
+LANES = 16  # keys hashed at once
 MURMUR_SEED, MURMUR_M = 0x9747B28C, 0x5BD1E995
 
 
 def copy(source: Any, start: Any, out: Any, position: Any, size: Any) -> Any:
-    """Copy `size` bytes; what lies behind them in `out`."""
+    """Copy `size` bytes; return the position after them in `out`."""
     for i in range(size):
         out[position + i] = source[start + i]
     return position + size
 
 
 def prefetch(source: Any, position: Any) -> None:
-    """Nothing, until compiled. The position may lie behind the end.
+    """Do nothing; compiled, start to load the bytes at `position`, which may lie past the end.
 
-    Bytes come from memory while the loop does its other work: a third of the time for records of
-    130 bytes.
+    Memory is read while the loop does its other work.
     """
 
 
 def by_name() -> dict[str, Any]:
-    """What takes the place of functions in modules of kernels."""
+    """Return the LLVM code that replaces functions of kernel modules, by the functions' names."""
     return {
         "_copy": _llvm_copy(),
         "_prefetch": _llvm_prefetch(),
@@ -45,10 +43,10 @@ def by_name() -> dict[str, Any]:
 
 
 def _llvm_copy() -> Any:
-    """`copy`, for short spans twice as fast as the loop, which first tests whether they overlap.
+    """Return `copy`; for short spans twice as fast as the loop, which first tests for an overlap.
 
-    Spans of 16 to 128 bytes, as keys and values often are, need no call: two or four vectors, of
-    which those from the front and those from the back may overlap.
+    Spans of 16 to 128 bytes, as keys and values often are, take no call: two or four vectors, half of
+    them from the front and half up to the end, which may overlap.
     """
     from llvmlite import ir  # noqa: PLC0415  see the module's docstring
     from numba.core import cgutils, types  # noqa: PLC0415  see the module's docstring
@@ -69,7 +67,7 @@ def _llvm_copy() -> Any:
             to, origin, size = address(2, 3), address(0, 1), arguments[4]
 
             def copy_vectors(width: int, count: int) -> None:
-                """So many vectors of `width` bytes, half of them up to the end."""
+                """Copy `count` vectors of `width` bytes, half of them up to the end."""
                 fronts = [size.type(width * index) for index in range(count // 2)]
                 ends = [
                     builder.sub(size, size.type(width * count // 2 - at.constant)) for at in fronts
@@ -106,7 +104,7 @@ def _llvm_copy() -> Any:
 
 
 def _llvm_prefetch() -> Any:
-    """`prefetch` as LLVM's, of two cache lines."""
+    """Return `prefetch`, as LLVM's intrinsic for two cache lines."""
     from llvmlite import ir  # noqa: PLC0415  see the module's docstring
     from numba.core import types  # noqa: PLC0415  see the module's docstring
     from numba.extending import intrinsic  # noqa: PLC0415  see the module's docstring
@@ -133,7 +131,7 @@ def _llvm_prefetch() -> Any:
 
 
 def _llvm_murmur2_lanes() -> Any:
-    """All keys' arithmetic in one vector; their bytes are loaded one key after the other."""
+    """Return `_murmur2_lanes`: one vector for the arithmetic; bytes are loaded key by key."""
     from llvmlite import ir  # noqa: PLC0415  see the module's docstring
     from numba.core import cgutils, types  # noqa: PLC0415  see the module's docstring
     from numba.extending import intrinsic  # noqa: PLC0415  see the module's docstring
@@ -163,7 +161,7 @@ def _llvm_murmur2_lanes() -> Any:
             size = builder.sub(bound(1), starts[0])
 
             def gather(at: Any, width: ir.IntType) -> Any:
-                """The word or byte at position `at` of each key."""
+                """Return the word or byte at position `at` of each key."""
                 loaded = constant(0)
                 for lane in lanes:
                     where = builder.gep(key_bytes, [builder.add(starts[lane], at)])
@@ -205,10 +203,10 @@ def _llvm_murmur2_lanes() -> Any:
 
 
 def _llvm_remainder_lanes() -> Any:
-    """By a product with the reciprocal, a tenth of the time of divisions.
+    """Return `_remainder_lanes`: multiplying by the reciprocal takes a tenth of the time of dividing.
 
-    A quotient of 31 bits is exact in a double, or by less than 2^-21 / divisor too small or too
-    large: truncated, only one that is whole can come out 1 too small.
+    A quotient of 31 bits is exact in a double, or off by less than 2^-21 / divisor. So after truncation
+    only a whole quotient can be 1 too small.
     """
     from llvmlite import ir  # noqa: PLC0415  see the module's docstring
     from numba.core import types  # noqa: PLC0415  see the module's docstring
@@ -244,7 +242,7 @@ def _llvm_remainder_lanes() -> Any:
 
 
 def _spread(builder: Any, number: Any) -> Any:
-    """A vector that has `number` in all lanes."""
+    """Return a vector with `number` in all lanes."""
     from llvmlite import ir  # noqa: PLC0415  see the module's docstring
 
     int32 = ir.IntType(32)
@@ -255,7 +253,7 @@ def _spread(builder: Any, number: Any) -> Any:
 
 
 def _data(context: Any, builder: Any, signature: Any, arguments: Any, array: int) -> Any:
-    """Where the elements of an array begin that is an argument."""
+    """Return the address of the first element of an array argument."""
     from numba.core import cgutils  # noqa: PLC0415  see the module's docstring
 
     code: Any = cgutils

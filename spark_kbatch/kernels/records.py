@@ -1,27 +1,26 @@
-"""The compiled code of what is done to every row: flat arrays in, flat arrays out.
+"""Compiled loops over the rows and records of V2 batches: flat arrays in, flat arrays out.
 
-    kernel          one call does, for n rows or records
-    write_headers   the headers of each row as the bytes that end its record
-    write_records   record bytes of batch format V2 into the batches of slots, as many rows as fit
-    read_records    record bytes -> offsets, timestamps, keys, values; where headers lie
-    divide_records  where the records of a large batch can be divided
-    scan_headers    where the keys and values of those headers lie
-    copy_spans      bytes from where they lie into one Arrow data buffer
+    kernel          for n rows or records, one call
+    write_headers   headers of each row -> the bytes that end its record
+    write_records   rows -> records in the batches of their slots, as many rows as fit
+    read_records    records -> offsets, timestamps, keys, values; positions of headers
+    divide_records  finds where a large batch can be divided
+    scan_headers    finds the keys and values of the headers that read_records found
+    copy_spans      gathers spans of bytes into one Arrow data buffer
 
-The loops look like the format that `record/__init__` tells; `message_kernels` has those of the
-formats before it, `placement_kernels` what finds the batch of a row. Kernels know no Arrow, objects
-or exceptions: they return a count, or a negative code that the caller turns into an error.
+The loops follow the format table in `record/__init__`. A kernel knows no Arrow, objects or exceptions: it
+returns a count, or a negative code that the caller turns into an error.
 
-What every caller keeps: `data` arrays are uint8, `bounds` int32 (Arrow's n+1 offsets), `valid`
-uint8 with one byte a row, timestamps and record offsets int64; inputs are read-only, outputs
-writable, all contiguous. One form each, since every other form would compile every kernel again.
-An absent column is an empty array; so is `valid` where nothing is null.
+Every caller keeps to this: `data` arrays are uint8, `bounds` int32 (Arrow's n + 1 offsets), `valid`
+uint8 with one byte per row, timestamps and record offsets int64; inputs are read-only, outputs
+writable, all contiguous. Any other form would compile every kernel once more. An absent column is an
+empty array; so is `valid` if nothing is null. "Key spans" are three arguments: data, bounds, valid.
 
-Positions are uint64: with signed ones every access carries a test for negative indices. A uint64
-may only meet another one (with a signed one numba makes a float), hence the named constants.
-A call costs 0.2 us for each array, so outputs of one type share a two-dimensional one.
+Positions are uint64, because signed ones cost a test for negative indices at each access. numba turns
+a uint64 and a signed number into a float, so constants are named and typed. Passing an array costs
+0.2 us per call, so outputs of one type share a two-dimensional array.
 
-The first call of a kernel compiles all of them (`jit.py`); nothing else does.
+The first call of any kernel compiles them all; see `jit`.
 
 Source: Kafka clients/.../common/utils/ByteUtils.java, record/DefaultRecord.java.
 """
@@ -34,35 +33,35 @@ import numpy as np
 
 from spark_kbatch.kernels import jit, llvm
 
-# What read_records and scan_headers answer instead of a count.
-TRUNCATED = -1  # a field reaches past the end of its record or of the batch
+# Codes that kernels return instead of a count.
+TRUNCATED = -1  # a field passes the end of its record or of the batch
 BAD_VARINT = -2  # a varint with more bytes than its type allows
-BAD_LENGTH = -3  # a record's length differs from what its fields take
-BAD_HEADER_COUNT = -4  # negative, more than the record can hold, or than HEADERS_MAX
-BAD_HEADER_KEY = -5  # a header whose key is null
-TRAILING_BYTES = -6  # bytes behind the last record
-BAD_OFFSET = -7  # offset deltas that do not grow, or pass the batch's last
+BAD_LENGTH = -3  # a record's length does not match the sizes of its fields
+BAD_HEADER_COUNT = -4  # negative, more than the record can hold, or more than HEADERS_MAX
+BAD_HEADER_KEY = -5  # a header with a null key
+TRAILING_BYTES = -6  # bytes after the last record
+BAD_OFFSET = -7  # an offset delta that does not grow, or passes the batch's last
 
-# What stands of a batch in `batches` of write_records.
+# Columns of `batches` in write_records.
 POSITION, STOP, BASE_TIMESTAMP, MAX_TIMESTAMP, RECORDS_COUNT, END, SLOT, INDEX = range(8)
 BATCH_COLUMNS = 8
 
 _0, _1, _2, _3 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3)
 _4, _5, _6, _28 = np.uint64(4), np.uint64(5), np.uint64(6), np.uint64(28)
-_CUT, _TOO_LONG = np.uint64(2**63), np.uint64(2**63 + 1)
+_PAST_END, _TOO_LONG = np.uint64(2**63), np.uint64(2**63 + 1)
 _7, _13, _14, _15, _24 = np.uint64(7), np.uint64(13), np.uint64(14), np.uint64(15), np.uint64(24)
 _8, _16, _21, _63 = np.uint64(8), np.uint64(16), np.uint64(21), np.uint64(63)
 _MORE = np.uint64(0x80)
 _TWO_BYTES = np.uint64(1 << 14)
 _LOW_32 = np.uint64(0xFFFFFFFF)
-# What a record takes beside its length, key, value and headers: attributes, timestamp delta, offset
-# delta, and the lengths of key and value.
+# Least and most bytes of a record's attributes, timestamp delta, offset delta, and the lengths of key and
+# value: what it takes in addition to its own length, key, value and headers.
 _LEAST, _MOST = np.uint64(1 + 1 + 1 + 1 + 1), np.uint64(1 + 10 + 5 + 5 + 5)
-_LOOKED_AT = np.uint64(64)
-_AHEAD = np.uint64(3072)  # how far _prefetch looks; under 2 KiB or over a page is slower
+_SAMPLED_ROWS = np.uint64(64)
+_AHEAD = np.uint64(3072)  # how far ahead _prefetch loads; under 2 KiB or over a page is slower
 
-# Of one record, where they are wanted: finding them takes memory for each, and 200 million that are
-# empty are 37 KB of zstd.
+# Limit per record when headers are read: each takes memory, and 200 million empty ones fit into 37 KB
+# of zstd.
 HEADERS_MAX = 2**24
 _HEADERS_MAX = np.int64(HEADERS_MAX)
 
@@ -110,10 +109,10 @@ def _write_varint(out: Any, position: Any, value: Any) -> Any:
 
 
 def _read_varint(data: Any, position: Any, end: Any) -> Any:
-    """(int32, position behind it) of a varint that lies before `end`.
+    """Return the int32 of the varint at `position`, and the position after it.
 
-    The position is _CUT where the varint passes `end`, and _TOO_LONG where it has over five bytes:
-    both are larger than any end.
+    The position is _PAST_END if the varint passes `end`, and _TOO_LONG if it has more than five bytes; both
+    are larger than any end.
     """
     shift, number = _0, _0
     while position < end and shift <= _28:
@@ -123,20 +122,20 @@ def _read_varint(data: Any, position: Any, end: Any) -> Any:
         if byte < _MORE:
             return _unzigzag(number), position
         shift = shift + _7
-    return np.int64(0), (_TOO_LONG if shift > _28 else _CUT)
+    return np.int64(0), (_TOO_LONG if shift > _28 else _PAST_END)
 
 
 def _code(position: Any, otherwise: Any) -> Any:
-    """What a position that _read_varint has answered stands for."""
+    """Return the code for a position that _read_varint returned."""
     return BAD_VARINT if position == _TOO_LONG else otherwise
 
 
 def _is_scattered(slots: Any, first_row: Any) -> Any:
-    """Whether, from a few of the rows, more than every fourth is of another slot than the one before."""
-    end, changes = min(first_row + _LOOKED_AT, np.uint64(slots.shape[0])), _0
+    """Return True if, in a sample, more than one in four rows has another slot than the row before."""
+    end, changes = min(first_row + _SAMPLED_ROWS, np.uint64(slots.shape[0])), _0
     for row in range(first_row + _1, end):
         changes = changes + np.uint64(slots[row] != slots[row - _1])
-    return changes * _4 > _LOOKED_AT
+    return changes * _4 > _SAMPLED_ROWS
 
 
 def _write_rows(
@@ -159,12 +158,12 @@ def _write_rows(
     is_scattered: Any,
     has_nulls: Any,
     has_headers: Any,
-    is_told: Any,
+    with_batch_of: Any,
 ) -> Any:
-    """As write_records, for such rows; where the last four are constants, for such alone.
+    """Write rows as write_records does; with constants for the last four, only rows of that kind.
 
-    Scattered are rows with key and value of which the next one is seldom of the same slot: to find out
-    costs more than it saves.
+    Scattered rows have a key and a value, and seldom the slot of the row before: testing for that costs
+    more than it saves.
     """
     has_slots = slots.shape[0] > 0
     has_key = is_scattered or key_bounds.shape[0] > 0
@@ -208,8 +207,8 @@ def _write_rows(
                 headers_start = np.uint64(headers_bounds[row])
                 headers_size = np.uint64(headers_bounds[row + _1]) - headers_start
 
-            # The size is counted only where the most that it can be might have no room, or take
-            # another number of bytes to tell than the least.
+            # The exact size is needed only if the largest possible one might not fit, or if its
+            # own varint would be longer than that of the smallest possible one.
             data_size = key_size + value_size + headers_size
             length_size = _varint_size((data_size + _LEAST) << _1)
             most = data_size + _MOST
@@ -223,7 +222,7 @@ def _write_rows(
                     + _varint_size(value_length)
                 )
                 length_size = _varint_size(size << _1)
-                # A first record may be larger than those that follow it.
+                # A first record may be larger than later ones.
                 end = np.uint64(batches[batch + _5]) if offset_delta == _0 else stop
                 if position + length_size + size > end:
                     is_full = True
@@ -245,7 +244,7 @@ def _write_rows(
                 end = end + _1
             _write_varint(memory, position, (end - start) << _1)
 
-            if is_told:
+            if with_batch_of:
                 batch_of[row] = batches[batch + _7]
             position = end
             max_timestamp = max(max_timestamp, timestamp)
@@ -279,11 +278,12 @@ def write_headers(
     out: Any,
     out_bounds: Any,
 ) -> Any:
-    """Write each row's header count and headers, as they stand at the end of its record.
+    """Write each row's header count and headers, the bytes at the end of its record.
 
     inputs:  headers_bounds int32[n + 1], headers_valid: which headers a row has; key and value
              spans of all headers.
-    outputs: out uint8, large enough; out_bounds int32[n + 1], 0 at the first on entry.
+    outputs: out uint8, large enough; out_bounds int32[n + 1], with a first element that is 0 on
+             entry.
     Returns n.
     """
     position = _0
@@ -327,31 +327,31 @@ def write_records(
     spares: Any,
     batch_of: Any,
 ) -> Any:
-    """Append rows as V2 records, each to the batch of its slot, in their order, while they fit.
+    """Append rows in order as V2 records, each to the batch of its slot, while they fit.
 
-    inputs:  slots int32[n], or empty where all rows have slot 0; first_row, where to begin;
-             timestamps int64[n]; key and value spans; headers as write_headers leaves them, or
-             empty where no row has any.
-    outputs: memory uint8, in which all batches lie; batches int64[8 k], eight for each: POSITION of
-             the next record, STOP that a record which is not the first does not pass,
+    inputs:  slots int32[n], or empty if all rows have slot 0; first_row, where to start;
+             timestamps int64[n]; key and value spans; headers as written by write_headers, or
+             empty if no row has any.
+    outputs: memory uint8, which holds all batches; batches int64[8 k], eight numbers for each:
+             POSITION of the next record, STOP that no record but the first may pass,
              BASE_TIMESTAMP (set by the first record), MAX_TIMESTAMP, RECORDS_COUNT, END that no
-             record passes, SLOT, INDEX; current int64[slots], the number of the batch that takes a
-             slot's rows, negative for none or one that is full; batch_of int32[n] or empty, the
-             INDEX of the batch where each row went.
-    A slot whose batch is full, or that has none, takes the first of the `spares`, int64[m] numbers of
-    empty batches, which has its SLOT from then on.
-    Returns the row that was not written: n, or the first whose slot found no spare batch, or
-    that passes the END of a batch that is empty.
+             record may pass, SLOT, INDEX; current int64[slots], the batch that takes a slot's
+             rows, negative if there is none or it is full; batch_of int32[n] or empty, the INDEX
+             of the batch that each row went to.
+    A slot without a batch that has room takes the first of `spares`, int64[m] numbers of empty
+    batches, and sets its SLOT.
+    Returns the first row that was not written: n, or a row whose slot found no spare batch, or one
+    that passes the END of an empty batch.
     """
     has_both = key_bounds.shape[0] > 0 and value_bounds.shape[0] > 0
     is_scattered = has_both and _is_scattered(slots, np.uint64(first_row))
     has_nulls = key_valid.shape[0] > 0 or value_valid.shape[0] > 0
-    has_headers, is_told = headers_bounds.shape[0] > 0, batch_of.shape[0] > 0
-    if has_nulls or has_headers or is_told:
+    has_headers, with_batch_of = headers_bounds.shape[0] > 0, batch_of.shape[0] > 0
+    if has_nulls or has_headers or with_batch_of:
         return _write_rows(
             slots, first_row, timestamps, key_data, key_bounds, key_valid,
             value_data, value_bounds, value_valid, headers_data, headers_bounds, memory, batches,
-            current, spares, batch_of, is_scattered, has_nulls, has_headers, is_told,
+            current, spares, batch_of, is_scattered, has_nulls, has_headers, with_batch_of,
         )  # fmt: skip
     if is_scattered:
         return _write_rows(
@@ -377,21 +377,21 @@ def read_records(
     values: Any,
     progress: Any,
 ) -> Any:
-    """Read the records of some sections, each of which must be filled exactly.
+    """Read the records of some sections, each of which they must fill exactly.
 
-    inputs:  data uint8; sections int64[k, 6]: of each batch the begin and end of its uncompressed
+    inputs:  data uint8; sections int64[k, 6]: for each batch the start and end of its uncompressed
              records in data, records count, base offset, last offset delta, base timestamp.
-    outputs: for all records of all sections, n together:
+    outputs: for the n records of all sections:
              numbers int64[2, n], offset and timestamp;
-             headers int32[2, n], where in data the first header begins and the record ends, or
-             int32[2, 0] where not wanted; bounds int32[3, n + 1], running sums of key sizes,
-             value sizes, and header counts where wanted, 0 at the first on entry;
+             headers int32[2, n], positions in data of the first header and of the record's end, or
+             int32[2, 0] if not wanted; bounds int32[3, n + 1], running sums of key sizes, value
+             sizes, and header counts if wanted, with a first element that is 0 on entry;
              valid uint8[2, n], of key and value;
-             keys, values uint8, as large as all sections together, or empty where not wanted;
-             progress int64[5], zero before the first call, goes on from call to call: records,
-             bytes of keys, bytes of values so far; section and position in it where a negative
-             answer was found.
-    Returns how many records were read so far, or a negative code.
+             keys, values uint8, as large as all sections together, or empty if not wanted;
+             progress int64[5], zero before the first call, continued from call to call: records,
+             bytes of keys and bytes of values so far; section and position in it of what a
+             negative code is about.
+    Returns the number of records read so far, or a negative code.
     """
     row, keys_size = np.uint64(progress[_0]), np.uint64(progress[_1])
     values_size = np.uint64(progress[_2])
@@ -413,7 +413,7 @@ def read_records(
                 return _code(position, TRUNCATED)
             record_end = position + np.uint64(number)
             _prefetch(data, position + _AHEAD)
-            # Written out: numba keeps a reference count around a call with a loop of ten turns.
+            # Inlined by hand: around a call with a loop of ten turns numba counts references.
             position = position + _1
             shift, delta, byte = _0, _0, _MORE
             while byte >= _MORE:
@@ -454,7 +454,7 @@ def read_records(
             values_size = values_size + size
             bounds[_1, row + _1] = np.int64(values_size)
 
-            # A header takes two bytes or more, and 17 once it is found.
+            # A header takes two bytes or more here, and 17 bytes of memory once it is found.
             number, position = _read_varint(data, position + size, record_end)
             if position > record_end:
                 return _code(position, TRUNCATED)
@@ -479,14 +479,14 @@ def read_records(
 
 
 def divide_records(data: Any, count: Any, run_bytes: Any, runs: Any, fault: Any) -> Any:
-    """Divide the records that fill `data` into runs, by their lengths alone.
+    """Divide the records that fill `data` into runs, reading only their lengths.
 
-    inputs:  data uint8; count, of the records; run_bytes: a run ends behind the record with which it
-             has so many or more.
-    outputs: runs int64[2, k], with room for one in every run_bytes and one more: position behind the
-             run's last record, how many it has; fault int64[1]: position where a negative answer was
-             found.
-    Returns how many runs there are, or a negative code.
+    inputs:  data uint8; count, of the records; run_bytes: a run ends with the record that brings it
+             to this many bytes or more.
+    outputs: runs int64[2, k], with room for one run per run_bytes and one more: position after the
+             run's last record, number of records; fault int64[1]: position of what a negative code
+             is about.
+    Returns the number of runs, or a negative code.
     """
     position, end, start, run = _0, np.uint64(data.shape[0]), _0, _0
     run_bytes, first, count = np.uint64(run_bytes), _0, np.uint64(count)
@@ -514,12 +514,12 @@ def scan_headers(
     valid: Any,
     fault: Any,
 ) -> Any:
-    """Find the headers of the records that read_records went over.
+    """Find the headers of the records that read_records read.
 
     inputs:  headers and bounds[2] of read_records.
-    outputs: for all headers, m together: positions int32[2, m], of header key and header value;
-             bounds int32[2, m + 1], 0 at the first on entry; valid uint8[m], of the value;
-             fault int64[1]: the record where a negative answer was found.
+    outputs: for all m headers: positions int32[2, m], of header key and header value;
+             bounds int32[2, m + 1], with a first element that is 0 on entry; valid uint8[m], of the
+             value; fault int64[1]: the record that a negative code is about.
     Returns m, or a negative code.
     """
     rows = np.uint64(headers.shape[1])
@@ -552,7 +552,7 @@ def scan_headers(
 
 
 def copy_spans(data: Any, positions: Any, bounds: Any, out: Any) -> Any:
-    """Gather spans of bytes behind each other.
+    """Copy spans of bytes one after the other.
 
     inputs:  data uint8; positions int32[n]; bounds int32[n + 1], running sums of their sizes.
     outputs: out uint8: span i of data goes to out[bounds[i] : bounds[i + 1]].
@@ -565,7 +565,7 @@ def copy_spans(data: Any, positions: Any, bounds: Any, out: Any) -> Any:
     return np.int64(positions.shape[0])
 
 
-# What `jit` compiles: helpers in the order in which they call each other, then kernels.
+# Names for `jit`: helpers in the order in which they call each other, then kernels.
 HELPERS = (
     "_copy",
     "_prefetch",
@@ -589,7 +589,7 @@ KERNELS = (
 
 
 def warm_up() -> None:
-    """Call each kernel once with nothing to do, in the one form in which it is ever called."""
+    """Call each kernel once with empty input, in the one form in which it is ever called."""
 
     def array(dtype: str, size: int = 0, *, out: bool = False) -> np.ndarray[Any, Any]:
         made = np.zeros(size, dtype)

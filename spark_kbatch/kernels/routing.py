@@ -1,11 +1,12 @@
-"""The compiled code that finds the batch of every row: its partition, and rows by where they went.
+"""Compiled loops that choose each row's partition, and group rows by it.
 
-    kernel          one call does, for n rows
-    hash_keys       murmur2 of every key, or the slot that it leads to
-    assign_slots    each row's partition as Kafka's default partitioner picks it, as a slot number
-    group_rows      rows sorted by slot, order kept inside a slot
+    kernel          for n rows, one call
+    hash_keys       murmur2 of every key, or the slot that follows from it
+    assign_slots    each row's partition, as Kafka's default partitioner picks it, as a slot number
+    group_rows      row numbers sorted by slot, in order within a slot
 
-Forms and rules are those of `kernels`; these are compiled apart because only producers need them.
+A slot is a partition of one of the topics of a call. Arguments have the forms that `records` describes.
+These kernels are compiled separately because only producers need them.
 
 Source: Kafka clients/.../common/utils/Utils.murmur2, clients/producer/internals/BuiltInPartitioner.java.
 """
@@ -19,8 +20,8 @@ import numpy as np
 from spark_kbatch.kernels import jit
 from spark_kbatch.kernels.llvm import LANES, MURMUR_M, MURMUR_SEED
 
-# Of assign_slots: what a record takes beside key, value and headers behind their count, roughly;
-# and the random sequence of Park and Miller.
+# For assign_slots: about what a record takes in addition to key, value and headers; and the random
+# sequence of Park and Miller.
 STICKY_OVERHEAD = 10
 RANDOM_FACTOR, RANDOM_MODULUS = 48_271, 2**31 - 1
 
@@ -34,7 +35,7 @@ _SEED, _M, _LANES = np.uint64(MURMUR_SEED), np.uint64(MURMUR_M), np.uint64(LANES
 
 
 def _murmur2(data: Any, bounds: Any, row: Any) -> Any:
-    """Kafka's 32-bit murmur2 of one key, made positive as Kafka does, which is not abs()."""
+    """Return Kafka's 32-bit murmur2 of one key, made positive as Kafka does, which is not abs()."""
     start = np.uint64(bounds[row])
     size = np.uint64(bounds[row + _1]) - start
     h = _SEED ^ size
@@ -61,19 +62,19 @@ def _murmur2(data: Any, bounds: Any, row: Any) -> Any:
 
 
 def _murmur2_lanes(data: Any, bounds: Any, row: Any, hashes: Any) -> None:
-    """_murmur2 of LANES keys from `row` on, all of one size: in vectors, once compiled."""
+    """Hash LANES keys of equal length from `row` on; compiled, with vectors."""
     for lane in range(_LANES):
         hashes[row + lane] = np.int64(_murmur2(data, bounds, row + lane))
 
 
 def _remainder_lanes(numbers: Any, first: Any, divisor: Any) -> None:
-    """Leave of LANES numbers from `first` on, none negative, the remainders: as _murmur2_lanes."""
+    """Replace LANES numbers from `first` on, none negative, by remainders; compiled, with vectors."""
     for lane in range(_LANES):
         numbers[first + lane] = np.int64(np.uint32(numbers[first + lane]) % np.uint32(divisor))
 
 
 def _have_one_size(bounds: Any, row: Any) -> Any:
-    """Whether LANES keys from `row` on have."""
+    """Return True if the LANES keys from `row` on have equal length."""
     size, is_same = bounds[row + _1] - bounds[row], True
     for lane in range(_LANES):
         is_same = is_same & (bounds[row + lane + _1] - bounds[row + lane] == size)
@@ -84,13 +85,14 @@ def _have_one_size(bounds: Any, row: Any) -> Any:
 
 
 def hash_keys(data: Any, bounds: Any, first_slot: Any, hashes: Any, counts: Any) -> Any:
-    """Kafka's 32-bit murmur2 of every key, made positive as Kafka does, which is not abs().
+    """Hash every key with Kafka's 32-bit murmur2, made positive as Kafka does, which is not abs().
 
-    Or, at once, what assign_slots makes of it where all rows have a key and the same topic.
+    If all rows have a key and the same topic, it computes in the same pass the slots that assign_slots
+    would.
 
     inputs:  data uint8; bounds int32[n + 1]; first_slot, of that topic's partition 0.
-    outputs: hashes int32[n], or slots where counts is not empty; counts int64[partitions], rows of
-             each are added.
+    outputs: hashes int32[n], or slots if counts is not empty; counts int64[partitions], to which
+             the rows of each partition are added.
     Returns n.
     """
     rows_count, partitions = np.uint64(hashes.shape[0]), np.uint64(counts.shape[0])
@@ -130,17 +132,17 @@ def assign_slots(
     slots: Any,
     counts: Any,
 ) -> Any:
-    """Give every row the slot of its topic and partition.
+    """Find the slot of every row's topic and partition.
 
-    inputs:  topics int32[n], index of the row's topic; first_slots int32[topics + 1], slot of its
-             partition 0; partitions int32[n] or empty, the row's own choice; hashes int32[n] of
-             the keys, or empty where they do not count; key, value and headers spans, for their
-             sizes; weights int64[slots], running sums inside a topic of how much each partition
-             is wanted, all zero where all are the same.
-    outputs: slots int32[n]; counts int64[slots], rows of each are added; sticky int64[topics, 3]
-             goes on from call to call: partition of rows that leave it open, bytes given to it,
-             state of the random sequence that picks the next one.
-    Returns n, or -(row + 1) where a row names a partition that its topic does not have.
+    inputs:  topics int32[n], index of the row's topic; first_slots int32[topics + 1], slot of the
+             topic's partition 0; partitions int32[n] or empty, the row's own choice; hashes int32[n]
+             of the keys, or empty if keys are ignored; key, value and headers spans, for their
+             sizes; weights int64[slots], running sums within a topic of each partition's weight,
+             all zero if all weights are equal.
+    outputs: slots int32[n]; counts int64[slots], to which the rows of each slot are added; sticky
+             int64[topics, 3], continued from call to call: the partition for rows without one, the
+             bytes it got so far, the state of the random sequence that picks the next one.
+    Returns n, or -(row + 1) of a row that names a partition that its topic does not have.
     """
     has_own, all_own = partitions.shape[0] > 0, partitions_valid.shape[0] == 0
     has_hash, has_key, all_keys = (
@@ -194,11 +196,11 @@ def assign_slots(
 
 
 def group_rows(slots: Any, bounds: Any, rows: Any) -> Any:
-    """Sort row numbers by slot, keeping their order inside a slot.
+    """Sort row numbers by slot, keeping their order within a slot.
 
     inputs:  slots int32[n].
-    outputs: bounds int64[slot count + 1], zero on entry: rows of slot s are
-             rows[bounds[s] : bounds[s + 1]]; rows int32[n].
+    outputs: bounds int64[slot count + 1], zero on entry; rows int32[n]: the rows of slot s are
+             rows[bounds[s] : bounds[s + 1]].
     Returns n.
     """
     for i in range(np.uint64(slots.shape[0])):
@@ -221,7 +223,7 @@ KERNELS = ("hash_keys", "assign_slots", "group_rows")
 
 
 def warm_up() -> None:
-    """Call each kernel once with nothing to do, in the one form in which it is ever called."""
+    """Call each kernel once with empty input, in the one form in which it is ever called."""
     u8, i32 = np.zeros(0, np.uint8), np.zeros(0, np.int32)
     for array in (u8, i32):
         array.setflags(write=False)
