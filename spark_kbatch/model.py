@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 EARLIEST = -2  # in place of an offset: the log start, looked up when read
 LATEST = -1  # in place of an offset: the end for its isolation level, looked up when read
@@ -124,6 +124,9 @@ class AppendResult(NamedTuple):
     log_append_time: int = -1  # ms; -1 where records keep their own times
     log_start_offset: int = -1
     error: Exception | None = None
+
+
+OnAppended: TypeAlias = Callable[[Mapping[TopicPartition, AppendResult]], object]
 
 
 class DeletedTopic(NamedTuple):

@@ -47,13 +47,12 @@ from spark_kbatch.commit.history import Commit
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import INT_MAX, IsolationLevel, TopicPartition
 from spark_kbatch.opening import open_for_reading
-from spark_kbatch.options.topic import topic_key
+from spark_kbatch.options.topic import ensure_not_internal, topic_key
 from spark_kbatch.options.write import (
     FOREIGN_ENDS,
     MAX_DECOMPRESSED_BATCH_BYTES,
     STAGING_RETENTION_MS,
 )
-from spark_kbatch.replica.manager import ensure_not_internal
 from spark_kbatch.terminal import LogFormatter, cell, field, to_json, visible
 
 _foreign_end = click.option(

@@ -51,6 +51,7 @@ from spark_kbatch.model import (
     Deletion,
     IsolationLevel,
     LogOffsets,
+    OnAppended,
     PartitionInfo,
     PartitionKey,
     ReadRange,
@@ -64,6 +65,7 @@ from spark_kbatch.options.topic import (
     PARTITIONS_MAX,
     Topic,
     TopicConfig,
+    ensure_not_internal,
     parse_topic_options,
     topic_key,
 )
@@ -77,8 +79,7 @@ from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica import administration
 from spark_kbatch.replica.administration import LogDirInfo
 from spark_kbatch.replica.delayed_fetch import CONSUMER_REPLICA_ID, FetchInfo, OnFetched
-from spark_kbatch.replica.delayed_produce import OnComplete
-from spark_kbatch.replica.manager import ReplicaManager, ensure_not_internal
+from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.view import Replica, ReplicaInfo
 
@@ -559,7 +560,7 @@ class Cluster(TopicReader):
         timeout_ms: int,
         required_acks: int,
         entries_per_partition: Mapping[TopicPartition, Buffer],
-        on_complete: OnComplete,
+        on_complete: OnAppended,
         flush: bool,
         internal_topics_allowed: bool = False,
         origin: AppendOrigin = AppendOrigin.CLIENT,

@@ -71,7 +71,7 @@ from spark_kbatch.record.header import (
 )
 from spark_kbatch.record.legacy import unwrap
 from spark_kbatch.replica.manager import ReplicaManager
-from spark_kbatch.replica.paths import ClusterPaths
+from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.view import Replicas
 
 LEADER_EPOCH = 0
@@ -143,7 +143,7 @@ class _Target:
             KafkaStorageError: it says so in a file that is damaged.
         """
         log_dir = self._log_dir
-        if self._files.exists(ClusterPaths(log_dir.parent).cluster_file):
+        if Metadata(self._files, log_dir.parent).cluster_file.exists():
             raise ConfigError(f"{log_dir} is the log dir of a kbatch cluster, not of a broker")
         try:
             read_meta_properties(self._files, log_dir)

@@ -52,6 +52,16 @@ def ensure_valid_topic(name: str) -> str:
     return name
 
 
+def ensure_not_internal(name: str) -> None:
+    """Check that a topic is not one of the cluster's own.
+
+    Raises:
+        ConfigError: it is, so only the cluster may change it.
+    """
+    if arguments.text("topic", name).startswith(INTERNAL_PREFIX):
+        raise ConfigError(f"topic {name!r} is the cluster's own; write to another")
+
+
 @functools.cache
 def message_magic(version: str) -> int:
     """Return the record format, 0 to 2, that Kafka's brokers of a version wrote.

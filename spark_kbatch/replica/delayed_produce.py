@@ -14,11 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from spark_kbatch.errors import RequestTimedOutError
-from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.model import AppendResult, OnAppended, TopicPartition
 from spark_kbatch.replica.partition import Appended
 from spark_kbatch.replica.purgatory import DelayedOperation
 
-OnComplete: TypeAlias = Callable[[Mapping[TopicPartition, AppendResult]], object]
 IsDecided: TypeAlias = Callable[[TopicPartition, Appended], tuple[bool, Exception | None]]
 
 
@@ -30,7 +29,7 @@ class DelayedProduce(DelayedOperation):
         timeout_ms: int,
         appended: Mapping[TopicPartition, Appended],
         is_decided: IsDecided,
-        on_complete: OnComplete,
+        on_complete: OnAppended,
     ) -> None:
         """`is_decided` returns whether an append is decided, and if so what is wrong with it."""
         super().__init__(timeout_ms)

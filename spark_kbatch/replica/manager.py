@@ -35,7 +35,6 @@ from contextlib import AbstractContextManager
 from spark_kbatch import mutexes
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.errors import (
-    ConfigError,
     CorruptRecordError,
     InvalidRequiredAcksError,
     KafkaStorageError,
@@ -57,11 +56,11 @@ from spark_kbatch.model import (
     Deletion,
     IsolationLevel,
     LogOffsets,
+    OnAppended,
     ReadRange,
     TopicPartition,
 )
-from spark_kbatch.options import arguments
-from spark_kbatch.options.topic import INTERNAL_PREFIX, Topic
+from spark_kbatch.options.topic import Topic, ensure_not_internal
 from spark_kbatch.record.header import BatchHeader, LogRead
 from spark_kbatch.replica.delayed_fetch import (
     DelayedFetch,
@@ -70,7 +69,7 @@ from spark_kbatch.replica.delayed_fetch import (
     FetchParams,
     OnFetched,
 )
-from spark_kbatch.replica.delayed_produce import DelayedProduce, OnComplete
+from spark_kbatch.replica.delayed_produce import DelayedProduce
 from spark_kbatch.replica.deletions import Deletions
 from spark_kbatch.replica.locks import Commits, Locks
 from spark_kbatch.replica.log_dirs import LogDirs
@@ -280,7 +279,7 @@ class ReplicaManager:
         internal_topics_allowed: bool,
         origin: AppendOrigin,
         entries_per_partition: Mapping[TopicPartition, Buffer],
-        on_complete: OnComplete,
+        on_complete: OnAppended,
         flush: bool,
         commits: Commits,
         lock_timeout_ms: int | None = None,
@@ -368,7 +367,7 @@ class ReplicaManager:
         appended: Mapping[TopicPartition, Appended],
         required_acks: int,
         timeout_ms: int,
-        on_complete: OnComplete,
+        on_complete: OnAppended,
         commits: Commits,
     ) -> None:
         """Answer, unless all replicas are to acknowledge and some of what was written is not decided."""
@@ -681,16 +680,6 @@ def ensure_same_topic(topic_partition: TopicPartition, wanted_id: str, found_id:
             f"{topic_partition} is of another topic now: topic {topic_partition.topic!r} was deleted "
             f"and created again (its id was {wanted_id}, and is {found_id})"
         )
-
-
-def ensure_not_internal(topic: str) -> None:
-    """Check that a client may write to a topic of this name.
-
-    Raises:
-        ConfigError: it is the cluster's own.
-    """
-    if arguments.text("topic", topic).startswith(INTERNAL_PREFIX):
-        raise ConfigError(f"topic {topic!r} is the cluster's own; write to another")
 
 
 def _is_locked(appended: Appended) -> bool:
