@@ -43,7 +43,7 @@ _LOOKS_MAX = 5  # at the partitions of a fetch, some of which cannot be read
 
 
 class FetchInfo(NamedTuple):
-    """What is wanted of one partition."""
+    """One partition's part of a fetch."""
 
     fetch_offset: int
     max_bytes: int
@@ -65,7 +65,7 @@ OnFetched: TypeAlias = Callable[[Mapping[TopicPartition, FetchResult]], object]
 
 @dataclass(frozen=True)
 class FetchParams:
-    """What one fetch asks of all its partitions."""
+    """The parameters of a fetch that hold for all its partitions."""
 
     max_wait_ms: int
     replica_id: int
@@ -92,7 +92,7 @@ ReadReplica: TypeAlias = Callable[[TopicPartition, ReadRange, Replica], tuple[Lo
 
 
 class Fetch:
-    """One fetch of several partitions."""
+    """One fetch of several partitions; `DelayedFetch` repeats it."""
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 class Commits(Protocol):
-    """What a writer has to know about commits."""
+    """The commits of a cluster, as far as other writers have to know about them."""
 
     def is_pending(self, topic_partitions: Collection[TopicPartition], /) -> bool:
         """Return True if an incomplete commit has written to one of these, or may have."""

@@ -6,7 +6,7 @@ Easily broken:
 - A state that is read may be older than a commit that is decided but not yet flipped. Every reader goes
   through the function given as `replicas`, which looks for such commits; only writers, who hold the
   partition's lock and have rolled forward, read a log's own state.
-- Who has taken a partition's lock to write first looks for a commit that was decided there and is not
+- A writer that has taken a partition's lock first looks for a commit that was decided there and is not
   complete: its committer is dead, or has flipped this partition already. Its data lies where new data
   would go, or where an out-of-sync replica is truncated, and its state has the sequence number that the
   next state would take. Rolling forward takes the commit lock, so the partition's is released first.
@@ -490,7 +490,7 @@ class ReplicaManager:
             return self.deletions.continue_locked(now_ms)
 
     def _maybe_delete_old_segments(self, log: PartitionLog, now_ms: int) -> None:
-        """Do the same from time to time. An error is only logged: it is not the append's."""
+        """Delete old segments from time to time. An error is only logged: it is not the append's."""
         topic_partition = log.topic_partition
         checked_ms = self._retention_checked_ms.get(topic_partition)
         elapsed_ms = self.monotonic_ms()

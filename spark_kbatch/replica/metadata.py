@@ -14,7 +14,7 @@ from spark_kbatch.replica.topic_files import TopicFiles
 
 
 class Metadata:
-    """What a cluster's files say about it, but for its logs. Thread-safe."""
+    """The metadata of one cluster: everything about it but its logs. Thread-safe."""
 
     def __init__(self, files: Files, path: Path) -> None:
         self.files, self.path = files, path

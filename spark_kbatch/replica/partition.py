@@ -21,7 +21,7 @@ The rules:
 - A follower learns the high watermark with the next copy, so what it recorded may be too low: a replica
   that takes over shows the smallest log end offset of all members that are alive. Those have what was
   shown before, and as they are made equal none of it disappears. While the ISR is too small the high
-  watermark stands still; all members are told its value when that starts.
+  watermark stands still; when that starts, its value is written to all members.
 - A leader is elected from the ISR alone: the first, in order of preference, that can be used. It gets
   a new leader epoch, which starts where its log ends, and the other members are truncated to that end.
 - The last member never leaves the ISR: without it no one leads until it is back.
@@ -83,7 +83,7 @@ class Appended(NamedTuple):
 
 
 class Leadership(NamedTuple):
-    """What the holder of the partition's lock continues from."""
+    """The leader of a partition, as the holder of its lock last left it."""
 
     state: PartitionState
     log: PartitionLog  # the leader's

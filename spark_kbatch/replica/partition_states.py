@@ -23,7 +23,7 @@ _UNWRITTEN = "kept"
 
 
 class PartitionState(NamedTuple):
-    """Who leads a partition, and who has all that was acknowledged.
+    """A partition's leader, and the replicas that have all that was acknowledged.
 
     Source: Kafka metadata/.../PartitionRegistration.java.
     """

@@ -1,4 +1,4 @@
-"""Where the files of a cluster lie; `__init__` draws the tree. Nothing here touches a disk."""
+"""The paths of a cluster's files; `__init__` draws the tree. Nothing here touches a disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""topics/TOPIC.json: which topics there are, and who holds their replicas.
+"""topics/TOPIC.json: the topics that exist, and the nodes that hold their replicas.
 
     topic_id, partitions, config
     replica_cycle      version 2: partition p has the replicas at p modulo the length of the list

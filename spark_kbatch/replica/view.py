@@ -57,16 +57,16 @@ class Replica(NamedTuple):
     def offset_for_timestamp(
         self, timestamp_ms: int, *, end_offset: int
     ) -> OffsetAndTimestamp | None:
-        """As `PartitionLog.offset_for_timestamp`."""
+        """Look a time up, as `PartitionLog.offset_for_timestamp`."""
         return self.log.offset_for_timestamp(self.state, timestamp_ms, end_offset=end_offset)
 
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
-        """As `PartitionLog.split_points`."""
+        """Divide a range, as `PartitionLog.split_points`."""
         return self.log.split_points(self.state, start_offset, end_offset, piece_bytes=piece_bytes)
 
 
 class Replicas(Protocol):
-    """How readers see partitions: with commits that are decided but not yet flipped."""
+    """A reader's look at partitions, with commits that are decided but not yet flipped."""
 
     def __call__(
         self, topic_partitions: Iterable[TopicPartition], avoid: Container[int] = (), /
@@ -84,7 +84,7 @@ class Replicas(Protocol):
 
 
 class Look(NamedTuple):
-    """What a reader found of a partition: who leads, and the states of those that can be read.
+    """A reader's findings about a partition: who leads, and the states of those that can be read.
 
     Those are the leader alone, or without it all other members of the ISR.
     """
