@@ -247,23 +247,3 @@ def path_of(given: Given) -> str:
             "cluster's folder, which starts with '/', './' or 'file:'"
         )
     return servers
-
-
-def options_markdown(known: tuple[Option, ...]) -> str:
-    """Return the options as the README's Markdown table."""
-    lines = ["| option | accepted | default | meaning |", "|---|---|---|---|"]
-    for option in known:
-        accepts = option.accepts.replace("|", r"\|")
-        lines.append(f"| `{option.key}` | {accepts} | {option.default_text} | {option.text} |")
-    return "\n".join(lines)
-
-
-def ignored_markdown() -> str:
-    """Return the ignored keys as the README's Markdown table."""
-    lines = ["| accepted and ignored | because |", "|---|---|"]
-    for reason, keys in IGNORED_KAFKA_KEYS_BY_REASON.items():
-        named = [f"`kafka.{key}`" for key in keys.split()]
-        if "broker" in reason:
-            named += [f"`kafka.{prefix}*`" for prefix in IGNORED_KAFKA_PREFIXES]
-        lines.append(f"| {', '.join(named)} | {reason} |")
-    return "\n".join(lines)

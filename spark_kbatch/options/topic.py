@@ -243,11 +243,6 @@ TOPIC_OPTIONS = (
 # fmt: on
 
 
-def parse_topic_config(options: Mapping[str, object]) -> TopicConfig:
-    """Return a topic's settings, given by Kafka's keys; raises as `parse_topic_options`."""
-    return TopicConfig(**parse_topic_options(options))
-
-
 def parse_topic_options(options: Any) -> dict[str, Any]:
     """Return the given settings, parsed, as fields of TopicConfig.
 

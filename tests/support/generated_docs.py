@@ -13,13 +13,37 @@ from pathlib import Path
 import click
 
 from spark_kbatch.cli.main import cli
-from spark_kbatch.options.option import ignored_markdown, options_markdown
+from spark_kbatch.options.option import (
+    IGNORED_KAFKA_KEYS_BY_REASON,
+    IGNORED_KAFKA_PREFIXES,
+    Option,
+)
 from spark_kbatch.options.producer import PRODUCER_OPTIONS
 from spark_kbatch.options.read import READ_OPTIONS
 from spark_kbatch.options.write import WRITE_OPTIONS
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 _HELP_WIDTH = 100
+
+
+def options_markdown(known: tuple[Option, ...]) -> str:
+    """Return the options as a Markdown table."""
+    lines = ["| option | accepted | default | meaning |", "|---|---|---|---|"]
+    for option in known:
+        accepts = option.accepts.replace("|", r"\|")
+        lines.append(f"| `{option.key}` | {accepts} | {option.default_text} | {option.text} |")
+    return "\n".join(lines)
+
+
+def ignored_markdown() -> str:
+    """Return the ignored keys as a Markdown table."""
+    lines = ["| accepted and ignored | because |", "|---|---|"]
+    for reason, keys in IGNORED_KAFKA_KEYS_BY_REASON.items():
+        named = [f"`kafka.{key}`" for key in keys.split()]
+        if "broker" in reason:
+            named += [f"`kafka.{prefix}*`" for prefix in IGNORED_KAFKA_PREFIXES]
+        lines.append(f"| {', '.join(named)} | {reason} |")
+    return "\n".join(lines)
 
 
 def commands_markdown() -> str:
