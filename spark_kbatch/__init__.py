@@ -16,40 +16,33 @@ and without Spark:
         for batch in cluster.read("events", columns=["offset", "value"]):
             print(batch.to_pydict())
 
-`open` also reads what a Kafka broker wrote. `help(spark_kbatch.Cluster)` says what else there is; all
-errors are KBatchErrors. The README has the options of Spark and of producers.
+`open` also reads the log directory of a real Kafka broker. See `help(spark_kbatch.Cluster)` for what else
+a cluster can do. All errors are KBatchErrors. docs/options.md describes every option.
 """
 
-# The source, from the first to the last that is imported:
+# The rooms of the package, from the bottom up. Imports go one way: a room imports only those above it.
 #
-#     write:  spark/writer -> producer/partitioner -> accumulator -> record/codec -> sender
-#             -> transaction/staging                                           in every task, invisible
-#             -> transaction/coordinator: place, prepare, flip, complete       on the driver, atomic
-#     read:   spark/reader -> consumer (plan) -> replica/manager (fetch) -> log -> record/codec -> Arrow
+#     errors      every exception, as a tree
+#     model       values that cross rooms
+#     files       all file I/O; beside it: clock, mutexes, stored_json (JSON read from disk, checked),
+#                 terminal (text made safe to print)
+#     options     each option once, with its default; checks of arguments
+#     kernels     compiled code: records, routing (row -> batch), messages of V0 and V1
+#     record      bytes <-> Arrow: the record batch
+#     log         one replica of one partition on disk; a real broker's logs, read only
+#     producer    rows -> batches
+#     consumer    offset ranges: planned, fetched, decoded
+#     replica     the partitions of a cluster, their replicas and locks
+#     commit      a Spark job's data, all or nothing
+#     cluster     wires the above
+#     opening     finds out what lies at a path
+#     spark       the data source `kbatch`, and the demo
+#     cli         the `kbatch` command
 #
-#     errors       every exception, as a tree
-#     model        values that cross modules
-#     arguments    checks of what Python code gives to public methods
-#     options      what an option is: key, type, default, range; `config` has those of writes,
-#                  `read_config`, `producer_config` and `topic_config` the others
-#     kernels      compiled code of the record format, `message_kernels` that of old ones,
-#                  `placement_kernels` of the partitioner; `jit` compiles on first use, with LLVM
-#                  code of `intrinsics`
-#     record       bytes <-> Arrow: the record batch, once
-#     producer     rows -> batches
-#     log          one replica of one partition on disk
-#     replica      the partitions of a cluster, and the locks
-#     transaction  a Spark job's data, all or nothing
-#     export       a topic, placed in a broker's log dir
-#     consumer     offset ranges: planned, fetched, decoded
-#     broker       what a real broker wrote, read the same way
-#     transports   where producers' batches go: the logs, or staging
-#     cluster      wires the above; `opening` finds out what lies at a path
-#     spark        the data source `kbatch`
-#     cli          the `kbatch` command; `terminal` escapes what it prints
-#     demo         the pipeline that `make demo` runs
-#
-# Imports go one way, from the last of these to the first.
+#     write:  spark/writer -> producer: partitioner, accumulator, sender -> commit/staging
+#                                                        in every task, in parallel, invisible
+#             -> commit/coordinator: place, prepare, flip, complete            on the driver, atomic
+#     read:   spark/reader -> consumer: planning, reading -> replica/manager -> log -> record/codec -> Arrow
 
 from __future__ import annotations
 
@@ -129,7 +122,7 @@ __all__ = [
     "register",
 ]
 
-# By name, where they are asked for: who only reads does not load the producer.
+# Imported on first use, so that programs that only read do not load the producer.
 _PRODUCERS = {
     "ArrowFuture": "futures",
     "Producer": "producer",
@@ -138,12 +131,12 @@ _PRODUCERS = {
 }
 
 
-if not TYPE_CHECKING:  # to whom any name would be one
+if not TYPE_CHECKING:  # a type checker would take every name for one of these
 
     def __getattr__(name: str) -> Any:
         if name not in _PRODUCERS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        import importlib  # noqa: PLC0415  only here
+        import importlib  # noqa: PLC0415  needed only here
 
         return getattr(importlib.import_module(f"{__name__}.producer.{_PRODUCERS[name]}"), name)
 
@@ -171,39 +164,41 @@ def open(
     log_dirs: str | Sequence[StrPath] = (),
     foreign_end: str = "log",
 ) -> Cluster | BrokerLogs:
-    """What lies at `path`: a cluster, made with `create` where there is none, or a broker's logs.
+    """Open the cluster, or a real broker's logs, at `path`.
 
     Args:
-        path: the cluster's folder; a real broker's log dir, the directory of a partition in one, or
-            a .log file, of which nothing is ever written. `~` is the home folder.
-        create: whether to make a cluster where there is none.
-        log_dirs: where one that is made keeps its logs: folders, on disks of their own, so many as
-            a record may have replicas, also as text with commas between them; in `path` by default.
-        foreign_end: where a broker's logs end: "log", the last whole valid batch, or "checkpoint",
-            the high watermark that it last wrote there.
+        path: a cluster's folder; or, opened read-only, a real broker's log dir, the directory of a
+            partition in one, or a .log file. `~` is the home folder.
+        create: whether to create a cluster if there is none.
+        log_dirs: folders, usually on different disks, for the logs of a cluster that is created: a
+            list, or text separated by commas. A record can have as many replicas as there are folders.
+            By default logs are in `path`.
+        foreign_end: where to end in a broker's logs: "log", after the last valid batch, or
+            "checkpoint", at the high watermark that the broker last wrote to its checkpoint.
 
     Returns:
-        Both are read the same way. What only a cluster has, such as a producer, the other refuses.
+        A Cluster, or BrokerLogs. Both are read the same way; what only a cluster has, such as a
+        producer, BrokerLogs refuses.
 
     Raises:
-        ConfigError: says what is there instead.
+        ConfigError: neither is there; says what is there instead.
     """
     parse_foreign_end("foreign_end", foreign_end)
     if arguments.boolean("create", create):
         return Cluster(path, create=True, log_dirs=log_dirs)
     if log_dirs != ():
         raise ConfigError(
-            f"log_dirs is {arguments.shown(log_dirs)}, which says where a cluster that is made keeps its logs; it "
+            f"log_dirs is {arguments.shown(log_dirs)}, which says where a new cluster keeps its logs; it "
             "goes with create=True"
         )
     return open_for_reading(path, foreign_end=foreign_end)
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("kbatch")` known to a session that does not find it by itself.
+    """Register `format("kbatch")` with a session that does not find it by itself.
 
-    Warns where Spark's workers run a Python that does not have this package.
+    Warns if Spark's workers run a Python without this package.
     """
-    from spark_kbatch.spark.source import register as register_source  # noqa: PLC0415  no pyspark before
+    from spark_kbatch.spark.source import register as register_source  # noqa: PLC0415  loads pyspark
 
     register_source(spark)

@@ -1,19 +1,18 @@
-"""Rows wait here, in a queue of batches per partition, until a sender drains them.
+"""The accumulator: a queue of batches per partition, in which rows wait until a sender drains them.
 
-    append   fills the last batch of a queue; where it has no room, new ones in pooled buffers
-    ready    whether a batch may go, and if none may, when to look again
-    drain    closes the first batch of every queue that may go, up to max.request.size
-    reenqueue, split_and_reenqueue                what could not be delivered
-    expired, abort_incomplete, flush              how batches end otherwise
+    append      fills the last batch of a queue, then new ones in pooled buffers
+    ready       tells whether a batch may be sent, and if none may, when to look again
+    drain       closes the first batch of every queue that may be sent, up to max.request.size
+    reenqueue, split_and_reenqueue      take back batches that could not be delivered
+    expired, abort_incomplete           end batches in other ways
 
-A batch may go when one of these holds and it is not backing off after an attempt: it is full, or one
-lies behind it; linger.ms has passed since it was made; somebody waits for memory; a flush is under way;
-the accumulator is closed. Without linger.ms time alone sends nothing.
+A batch may be sent if it is not backing off after an attempt, and one of these holds: it is full, or
+another batch follows it; linger.ms has passed since it was created; a thread waits for memory; a flush
+is under way; the accumulator is closed. Without linger.ms no batch is sent because of its age.
 
-Locks, innermost last: a queue's, which knows the thread that has it, guards its batches and the builder of the last one, and who takes
-several takes them in the order of the queues' numbers; `_lock` guards which queues and unfinished
-batches there are, and the counts. Memory is waited for with none held; so the last batch is tried
-again once there is some.
+Locks, in this order: the queues' locks, several of them in the order of the queues' numbers; then
+`_lock`, which guards the sets of queues and of unfinished batches, and the counts. No lock is held while
+waiting for memory; so the last batch of the queue is tried again afterwards.
 
 Source: Kafka clients/producer/internals/RecordAccumulator.java.
 """
@@ -42,15 +41,15 @@ from spark_kbatch.producer.table_append import OnAppended, TableAppend
 from spark_kbatch.record.columns import Columns
 from spark_kbatch.record.scalar import Header
 
-NEVER_MS = 2**62  # a delay: time alone changes nothing
+NEVER_MS = 2**62  # a delay: nothing will be due because of time
 
 
 @dataclass(frozen=True)
 class AccumulatorConfig:
-    """What the accumulator is told of its producer's options."""
+    """The producer's options that concern the accumulator."""
 
     batch_size: int
-    linger_ms: int | None  # None: time alone sends nothing
+    linger_ms: int | None  # None: no batch is sent because of its age
     codec: int
     level: int | None
     delivery_timeout_ms: int
@@ -60,27 +59,27 @@ class AccumulatorConfig:
 
 
 class Ready(NamedTuple):
-    """Whether batches may go; if none may, after how many ms to look again."""
+    """Whether batches may be sent; if none may, after how many ms to look again."""
 
     is_ready: bool
     next_check_delay_ms: int
 
 
 class PartitionQueue:
-    """The queue of one partition, with a number of its own in its accumulator."""
+    """The batches of one partition that wait, oldest first; each queue has a number."""
 
     __slots__ = ("batches", "is_muted", "lock", "number", "topic_partition")
 
     def __init__(self, topic_partition: TopicPartition, number: int) -> None:
         self.topic_partition, self.number = topic_partition, number
-        # Guards batches, and the builder of the last one. It knows who has it, so that after an
-        # interrupt that is let go which was taken.
+        # Guards batches, and the builder of the last one. An RLock knows the thread that holds it, so
+        # that after an interrupt exactly those locks are released that were taken.
         self.lock = threading.RLock()
         self.batches: deque[ProducerBatch] = deque()
         self.is_muted = False
 
     def has_full(self) -> bool:
-        """Whether the first batch takes nothing more."""
+        """Return True if the first batch takes no more records."""
         batches = self.batches
         return len(batches) > 1 or (len(batches) == 1 and batches[0].builder.is_full)
 
@@ -89,7 +88,7 @@ _number = operator.attrgetter("number")
 
 
 class _QueuesOf(NamedTuple):
-    """The queues of slots, which are of `partitions`."""
+    """The queues of some slots of `partitions`."""
 
     partitions: Sequence[tuple[Topic, TopicPartition]]
     slots: list[int]
@@ -106,7 +105,7 @@ class _Append:
 
 
 class RecordAccumulator:
-    """Batches of one producer that are not yet with a transport. Thread-safe."""
+    """The batches of one producer that are not yet sent. Thread-safe."""
 
     def __init__(
         self,
@@ -121,10 +120,10 @@ class RecordAccumulator:
         """Set up.
 
         Args:
-            allocate: memory of the pool, waited for or made free; called without a lock.
-            on_ready: told when a batch is full; called without a lock.
-            sequences: numbers the batches that are drained, for idempotence.
-            seed: of the jitter of retries.
+            allocate: takes memory from the pool, waiting for it or freeing it; called without a lock.
+            on_ready: called, without a lock, when a batch is full.
+            sequences: numbers batches as they are drained, for idempotence.
+            seed: of the jitter of retry pauses.
         """
         self._config, self._pool = config, pool
         self._on_ready = on_ready
@@ -140,11 +139,11 @@ class RecordAccumulator:
         self._lock = threading.Lock()
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._order: list[PartitionQueue] = []
-        self._last_queues = _QueuesOf((), [], {})  # of the append before; replaced as a whole
+        self._last_queues = _QueuesOf((), [], {})  # of the append before; replaced, never changed
         self._full: set[PartitionQueue] = set()  # at least those whose first batch is full
         self._incomplete: set[ProducerBatch] = set()
         self._drain_number = 0
-        self._appends: set[_Append] = set()  # each step on it is one of the interpreter's
+        self._appends: set[_Append] = set()  # needs no lock: add and discard are atomic
         self._flushes = 0
         self._is_closed = False
 
@@ -157,15 +156,15 @@ class RecordAccumulator:
         now_ms: int,
         on_appended: OnAppended | None = None,
     ) -> None:
-        """Add all rows of `columns`, in order, each to the partition of its slot.
+        """Append all rows of `columns`, in order, each to the partition of its slot.
 
         Args:
-            on_appended: told each batch that took rows, the index of its first record of these, and
-                their numbers (int32), before the batch can be drained.
+            on_appended: called for each batch that took rows, before it can be drained: with the batch,
+                the index of the first of these records in it, and their row numbers (int32).
 
         Raises:
-            ProducerClosedError: closed; some of the rows may have been added.
-            BufferExhaustedError, RecordTooLargeError: no memory, or never enough.
+            ProducerClosedError: closed; some of the rows may have been appended.
+            BufferExhaustedError, RecordTooLargeError: no memory in time, or the row needs too much.
         """
         queues = self._queues_of(routing)
         table = TableAppend(columns, routing, queues, self._memory, on_appended)
@@ -188,7 +187,7 @@ class RecordAccumulator:
     def _fill(
         self, table: TableAppend, queues: Collection[PartitionQueue], now_ms: int
     ) -> tuple[list[ProducerBatch], list[PartitionQueue]]:
-        """`TableAppend.fill` with the queues' locks."""
+        """Call `TableAppend.fill` with the queues' locks held."""
         try:
             for queue in queues:
                 queue.lock.acquire()
@@ -201,8 +200,8 @@ class RecordAccumulator:
             for queue in queues:
                 queue.lock.release()
         except BaseException:
-            # An interrupt comes anywhere, also between a lock's being taken and the next statement: so
-            # the locks themselves are asked which of them this thread has.
+            # An interrupt can come anywhere, even between taking a lock and the next statement. So try
+            # to release every lock: those that this thread does not hold raise.
             for queue in queues:
                 with suppress(RuntimeError):
                     queue.lock.release()
@@ -218,7 +217,7 @@ class RecordAccumulator:
         now_ms: int,
         on_appended: Callable[[ProducerBatch, int], None],
     ) -> None:
-        """Add one record: timestamp, key, value, headers. As `append` otherwise."""
+        """Append one record (timestamp, key, value, headers), otherwise as `append`."""
         queue = self._queue(TopicPartition(topic.name, partition))
         fresh, is_new, is_full = None, False, False
         append = _Append(threading.get_ident())
@@ -230,13 +229,13 @@ class RecordAccumulator:
                     batch = queue.batches[-1] if queue.batches else None
                     if (
                         batch is None
-                        or batch.topic.topic_id != topic.topic_id  # which was created again
+                        or batch.topic.topic_id != topic.topic_id  # the topic was recreated
                         or not batch.builder.append_record(*record)
                     ):
                         batch = None
                         if fresh is not None:
                             fresh.append_record(*record)
-                            # From here on its memory is the batch's.
+                            # From here on the batch owns its memory.
                             builder, fresh, is_new = fresh, None, True
                             batch = ProducerBatch(
                                 topic, queue.topic_partition, builder, now_ms, is_pooled=True
@@ -252,7 +251,7 @@ class RecordAccumulator:
         finally:
             try:
                 if fresh is not None:
-                    is_new = True  # Memory came free that others may wait for.
+                    is_new = True  # others may wait for the memory that is released now
                     self._memory.release(fresh)
             finally:
                 self._appends.discard(append)
@@ -262,7 +261,7 @@ class RecordAccumulator:
             self._on_ready()
 
     def queue_sizes(self, topic: Topic) -> list[int]:
-        """Batches that wait, by partition: what the adaptive partitioner avoids."""
+        """Return the number of waiting batches by partition, for the adaptive partitioner."""
         queues = self._queues
         sizes = []
         for partition in range(topic.partitions):
@@ -271,7 +270,7 @@ class RecordAccumulator:
         return sizes
 
     def deallocate(self, batch: ProducerBatch) -> None:
-        """Give a batch's memory back, unless a request may still read it."""
+        """Release a batch's memory, unless a request may still read it."""
         if batch.is_pooled and batch.readers == 0:
             batch.is_pooled = False
             self._memory.release(batch.builder)
@@ -279,7 +278,7 @@ class RecordAccumulator:
     # Sending.
 
     def ready(self, now_ms: int) -> Ready:
-        """Whether batches may go."""
+        """Return whether batches may be sent."""
         delay = NEVER_MS
         for queue in self._candidates():
             with queue.lock:
@@ -292,11 +291,11 @@ class RecordAccumulator:
         return Ready(False, delay)
 
     def drain(self, now_ms: int, max_size: int) -> list[ProducerBatch]:
-        """Take the first batch of every queue that may go; together at most `max_size` bytes.
+        """Take the first batch of every queue that may be sent, together at most `max_size` bytes.
 
-        The first batch is taken whatever its size. They are closed, and numbered where the producer
-        is idempotent; one for which that fails has an `error`. Each call begins where the one before stopped, so that no queue starves; one
-        whose sequences must be cleared up first keeps nobody else waiting.
+        The first batch is taken whatever its size. The batches are closed, and numbered if the producer
+        is idempotent; a batch for which that fails has an `error`. Each call starts where the last one
+        stopped, so that no queue starves. A queue whose sequences are unresolved is passed over.
         """
         candidates, taken, size = self._candidates(), list[ProducerBatch](), 0
         first = bisect_left(candidates, self._drain_number, key=_number)
@@ -319,14 +318,14 @@ class RecordAccumulator:
                         self._full.discard(queue)
             try:
                 self._memory.close(batch)
-            except Exception as error:  # noqa: BLE001  whatever it is, it is this batch's fate
+            except Exception as error:  # noqa: BLE001  any error fails this batch, not the others
                 batch.error = error
             size += len(batch.builder.data)
             taken.append(batch)
         return taken
 
     def mute(self, topic_partition: TopicPartition) -> None:
-        """Drain nothing of this partition until `unmute`."""
+        """Drain no batch of this partition until `unmute`."""
         self._queue(topic_partition).is_muted = True
 
     def unmute(self, topic_partition: TopicPartition) -> None:
@@ -334,31 +333,31 @@ class RecordAccumulator:
         self._queue(topic_partition).is_muted = False
 
     def _candidates(self) -> list[PartitionQueue]:
-        """Queues of which a batch may go, by their numbers."""
-        if self._config.linger_ms is not None or self._everything_goes:
+        """Return the queues that may have a batch to send, in the order of their numbers."""
+        if self._config.linger_ms is not None or self._sends_all:
             return self._order
         with self._lock:
             return sorted(self._full, key=_number)
 
     @property
-    def _everything_goes(self) -> bool:
+    def _sends_all(self) -> bool:
         return self._is_closed or self._flushes > 0 or self._pool.queued > 0
 
     def _wait_left(self, queue: PartitionQueue, now_ms: int) -> int:
-        """How many ms the queue's first batch has yet to wait."""
+        """Return how many ms the queue's first batch still has to wait."""
         batch = queue.batches[0]
         waited = now_ms - batch.last_attempt_ms
         if waited < batch.backoff_ms:
             return max(int(batch.backoff_ms - waited), 1)
-        if queue.has_full() or self._everything_goes:
+        if queue.has_full() or self._sends_all:
             return 0
         linger_ms = self._config.linger_ms
         return NEVER_MS if linger_ms is None else linger_ms - waited
 
-    # What becomes of batches.
+    # After sending.
 
     def reenqueue(self, batch: ProducerBatch, now_ms: int, *, is_attempt: bool = True) -> None:
-        """Put a batch back that could not be delivered, to go again after a pause."""
+        """Put back a batch that could not be delivered, to be retried after a pause."""
         config = self._config
         power = config.retry_backoff_ms * 2.0 ** min(batch.attempts, 62)
         jitter = self._random.uniform(0.8, 1.2)
@@ -368,7 +367,7 @@ class RecordAccumulator:
         self._put_back(batch)
 
     def split_and_reenqueue(self, batch: ProducerBatch) -> int:
-        """Put smaller batches in a batch's place, which was too large; how many."""
+        """Replace a batch that was too large by smaller ones; return how many."""
         children = self._memory.split(batch)
         with self._lock:
             self._incomplete.update(children)
@@ -379,7 +378,7 @@ class RecordAccumulator:
         return len(children)
 
     def _put_back(self, batch: ProducerBatch) -> None:
-        """In front, or where its sequence belongs among those that were numbered."""
+        """Insert a batch in front, or by its sequence among those that are numbered."""
         queue = self._queue(batch.topic_partition)
         with queue.lock:
             index = 0
@@ -393,13 +392,13 @@ class RecordAccumulator:
             self._full.add(queue)
 
     def complete(self, batch: ProducerBatch) -> None:
-        """Forget a batch that has ended."""
+        """Drop a batch that has ended."""
         with self._lock:
             self._incomplete.discard(batch)
         self.deallocate(batch)
 
     def expired(self, now_ms: int) -> list[ProducerBatch]:
-        """Batches that waited for delivery.timeout.ms; they are taken out."""
+        """Remove and return the waiting batches whose delivery.timeout.ms has passed."""
         taken = []
         for queue in self._order:
             with queue.lock:
@@ -408,7 +407,7 @@ class RecordAccumulator:
         return taken
 
     def take_all(self) -> list[ProducerBatch]:
-        """Batches that wait; they are taken out."""
+        """Remove and return all waiting batches."""
         taken: list[ProducerBatch] = []
         for queue in self._order:
             with queue.lock:
@@ -417,15 +416,15 @@ class RecordAccumulator:
         return taken
 
     def is_expired(self, batch: ProducerBatch, now_ms: int) -> bool:
-        """Whether a batch's time is up."""
+        """Return True if a batch's delivery.timeout.ms has passed."""
         return now_ms >= self.expiry_ms(batch)
 
     def expiry_ms(self, batch: ProducerBatch) -> int:
-        """When a batch's time is up."""
+        """Return when a batch's delivery.timeout.ms passes."""
         return batch.created_ms + self._config.delivery_timeout_ms
 
     def next_expiry_ms(self) -> int:
-        """When the first of the batches that wait will have expired; NEVER_MS without any."""
+        """Return when the next waiting batch expires; NEVER_MS if none waits."""
         firsts = [queue.batches[0] for queue in self._order if queue.batches]
         return min((self.expiry_ms(batch) for batch in firsts), default=NEVER_MS)
 
@@ -435,7 +434,7 @@ class RecordAccumulator:
         return any(queue.batches for queue in self._order)
 
     def send_fullest(self) -> bool:
-        """Close the batch of which most is written, so that it may go; False without any."""
+        """Close the batch that holds most bytes, so that it may be sent; return False if none waits."""
         waiting = [queue for queue in self._order if queue.batches]
         if not waiting:
             return False
@@ -446,18 +445,21 @@ class RecordAccumulator:
                 self._mark_full(queue)
         return True
 
-    # Ends.
+    # Flush and close.
 
     def begin_flush(self) -> None:
-        """Everything may go until `end_flush`."""
+        """Let every batch be sent until `end_flush`."""
         with self._lock:
             self._flushes += 1
 
     def await_flush(self, timeout: float | None) -> None:
-        """Wait until all that was added before has ended, what it was split into as well.
+        """Wait until every batch so far has ended, and so have the batches that it was split into.
+
+        Args:
+            timeout: in seconds.
 
         Raises:
-            RequestTimedOutError: not within so many seconds; the rest is still on its way.
+            RequestTimedOutError: the time is up; the rest is still being sent.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._lock:
@@ -467,7 +469,7 @@ class RecordAccumulator:
             left = None if deadline is None else max(deadline - time.monotonic(), 0)
             if not result.wait(left):
                 raise RequestTimedOutError(
-                    f"flush waited {timeout} s and batches are still on their way"
+                    f"flush waited {timeout} s and records are still being sent"
                 )
             waiting += [child for _, child in result.children]
 
@@ -477,20 +479,20 @@ class RecordAccumulator:
             self._flushes -= 1
 
     def close(self) -> None:
-        """Take nothing more; what is there may go."""
+        """Refuse further rows; every batch may be sent."""
         self._is_closed = True
         self._pool.close()
 
     def abort_incomplete(self, error: Exception) -> None:
-        """End every batch that has not ended. Nobody sends any more."""
+        """End every batch that has not ended. Nothing may be sent after this call."""
         self.close()
-        # Another thread that is in the middle of an append may still add a batch.
+        # Another thread in the middle of an append may still add a batch.
         me = threading.get_ident()
         while True:
             appends = any(append.thread != me for append in self._appends.copy())
             with self._lock:
                 unfinished = {*self._incomplete}
-            for queue in self._order:  # of which an interrupt may have kept some from the former
+            for queue in self._order:  # an interrupt may have kept a batch out of _incomplete
                 with queue.lock:
                     unfinished.update(queue.batches)
             for batch in unfinished:
@@ -499,7 +501,7 @@ class RecordAccumulator:
                     if batch in queue.batches:
                         queue.batches.remove(batch)
                     batch.builder.abort()
-                # It has ended where an answer came, perhaps just now.
+                # It may have ended: an answer may have come just now.
                 with suppress(RuntimeError):
                     batch.abort(error)
                 self.complete(batch)
@@ -509,10 +511,10 @@ class RecordAccumulator:
 
     def _ensure_open(self) -> None:
         if self._is_closed:
-            raise ProducerClosedError("the producer is closed and takes no more records")
+            raise ProducerClosedError("the producer is closed")
 
     def _queues_of(self, routing: Routing) -> dict[int, PartitionQueue]:
-        """Of each slot that rows have, by the queues' numbers."""
+        """Return the queue of each slot that rows go to, ordered by the queues' numbers."""
         slots = routing.counts.nonzero()[0].tolist()
         known = self._last_queues
         if known.partitions is routing.partitions and known.slots == slots:
@@ -531,7 +533,7 @@ class RecordAccumulator:
                 queue = self._queues.get(topic_partition)
                 if queue is None:
                     queue = PartitionQueue(topic_partition, len(self._order))
-                    # Replaced, because others walk it without the lock.
+                    # Replaced, not changed: others walk it without the lock.
                     self._order = [*self._order, queue]
                     self._queues[topic_partition] = queue
         return queue

@@ -1,6 +1,6 @@
-"""A batch on its way, and what its senders are told when it has arrived, or will not.
+"""A batch that is being sent, and the result that its records' futures share.
 
-A batch ends in one of three states, once:
+A batch gets one of three final states, once:
 
     from        to          by
     none        SUCCEEDED   the answer of a transport
@@ -11,9 +11,8 @@ A batch ends in one of three states, once:
     SUCCEEDED   any         RuntimeError: nothing answers twice
     any         ABORTED     RuntimeError
 
-Who waits for a batch's result is let go after its callbacks have run, in the order of its records.
-A batch that was split hands its callbacks to its children, and whoever asks for its result is led
-to theirs.
+When it ends, its callbacks run in the order of its records; then the threads that wait for its result
+continue. A batch that is split hands its callbacks to its children, and its result refers to theirs.
 
 Source: Kafka clients/producer/internals/ProducerBatch.java, ProduceRequestResult.java.
 """
@@ -50,7 +49,7 @@ NO_OFFSET = -1
 
 
 class FinalState(Enum):
-    """What became of a batch."""
+    """How a batch ended."""
 
     ABORTED = "aborted"
     FAILED = "failed"
@@ -58,7 +57,7 @@ class FinalState(Enum):
 
 
 class ProduceResult:
-    """What became of the records of one batch; futures of its records share it."""
+    """The outcome of one batch, shared by the futures of its records."""
 
     __slots__ = (
         "_pending", "_process_id", "_was_released", "base_offset", "children", "error",
@@ -69,29 +68,31 @@ class ProduceResult:
         self.topic_partition = topic_partition
         self.base_offset, self.log_append_time = NO_OFFSET, -1
         self.error: Exception | None = None
-        self.children: list[tuple[int, ProduceResult]] = []  # index of its first record, and it
-        # Held until `release`; who waits takes it and gives it back. An event costs ten times as
-        # much, and every batch has one.
+        self.children: list[
+            tuple[int, ProduceResult]
+        ] = []  # each with the index of its first record
+        # Held until `release`; a thread that waits takes it and releases it again. An Event costs ten
+        # times as much, and every batch would have one.
         self._pending = threading.Lock()
         self._pending.acquire()
         self._process_id = os.getpid()
-        self._was_released = False  # the lock alone cannot tell: who waits has it for a moment
+        self._was_released = False  # the lock cannot tell: a thread that waited has it for a moment
 
     def set(self, base_offset: int, log_append_time: int, error: Exception | None) -> None:
-        """What callbacks see; `release` lets those go who wait."""
+        """Set the outcome, for callbacks; `release` then lets waiting threads continue."""
         self.base_offset, self.log_append_time = base_offset, log_append_time
         self.error = error
 
     def release(self) -> None:
-        """Let everybody go who waits; nothing changes any more."""
+        """Let all waiting threads continue; the outcome is final."""
         self._was_released = True
         self._pending.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether the batch itself has ended within so many seconds; its children may not have.
+        """Wait up to `timeout` seconds; return whether the batch itself, not its children, has ended.
 
         Raises:
-            ProducerForkedError: it had not when this process was forked, and this one is not told.
+            ProducerForkedError: it had not ended when this process was forked, which cannot know.
         """
         if not self._was_released:
             if self._process_id != os.getpid():
@@ -104,18 +105,18 @@ class ProduceResult:
         return self._was_released
 
     def _pass_on(self) -> None:
-        """Let the others go, too, whose lock this thread may have; also after an interrupt."""
+        """Let the next waiting thread continue, also if this one was interrupted."""
         if self._was_released:
-            with suppress(RuntimeError):  # it has not
+            with suppress(RuntimeError):  # this thread does not hold the lock
                 self._pending.release()
 
     @property
     def is_done(self) -> bool:
-        """Whether the batch and what it was split into have ended."""
+        """Whether the batch, and those that it was split into, have ended."""
         return self.wait(0) and all(child.is_done for _, child in self.children)
 
     def parts(self, first: int, count: int) -> Iterator[tuple[ProduceResult, int, int]]:
-        """Records [first, first + count): whose they became, as (result, first index, count)."""
+        """Yield (result, first index, count) of each batch that has records [first, first + count)."""
         if not self.children:
             yield self, first, count
             return
@@ -126,12 +127,12 @@ class ProduceResult:
                 yield from child.parts(low - start, high - low)
 
     def offset(self, index: int) -> int:
-        """Of a record of a batch that succeeded; -1 where nobody asked for it."""
+        """Return the offset of a record of a batch that succeeded; -1 if acks is 0."""
         return self.base_offset + index if self.base_offset >= 0 else NO_OFFSET
 
 
 class Thunk(NamedTuple):
-    """A callback of `size` records of a batch, from `first` on."""
+    """A callback for `size` records of a batch, starting at `first`."""
 
     first: int
     size: int
@@ -139,7 +140,7 @@ class Thunk(NamedTuple):
 
 
 class ProducerBatch:
-    """One batch of one partition. Who holds its queue's lock, or has drained it, may change it."""
+    """One batch of one partition. Changing it takes its queue's lock, until it is drained."""
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class ProducerBatch:
         *,
         is_pooled: bool = False,
     ) -> None:
-        """An open batch; `is_pooled` says that its bytes lie in the pool."""
+        """Set up an open batch; `is_pooled` tells whether its bytes are in the pool."""
         self.topic, self.topic_partition, self.builder = topic, topic_partition, builder
         self.created_ms = self.last_attempt_ms = now_ms
         self.is_pooled = is_pooled
@@ -159,14 +160,14 @@ class ProducerBatch:
         self.result = ProduceResult(self.topic_partition)
         self.producer_id, self.producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
         self.base_sequence, self.sequence_was_reset = NO_SEQUENCE, False
-        self.error: Exception | None = None  # why it could not be closed, or sent the last time
+        self.error: Exception | None = None  # of closing it, or of the last attempt to send it
         self._thunks: list[Thunk] = []
         self._final_state: FinalState | None = None
         self._lock = threading.Lock()  # guards _final_state: it changes once
 
     @property
     def records_count(self) -> int:
-        """Records in it."""
+        """The number of its records."""
         return self.builder.records_count
 
     @property
@@ -176,19 +177,19 @@ class ProducerBatch:
 
     @property
     def has_sequence(self) -> bool:
-        """Whether it was given one, which it keeps over retries."""
+        """Whether it is numbered; it keeps its numbers over retries."""
         return self.base_sequence != NO_SEQUENCE
 
     def add_callback(
         self, first: int, count: int, callback: Callable[[ProduceResult, int, int], None]
     ) -> None:
-        """Have `callback` run when these records' fate is known."""
+        """Call `callback` when these records are written or have failed."""
         self._thunks.append(Thunk(first, count, callback))
 
     def set_producer_state(self, producer_id: int, epoch: int, base_sequence: int) -> None:
-        """Number its records; the bytes are rewritten where it is closed.
+        """Assign sequence numbers to the records; if the batch is closed, rewrite its bytes.
 
-        Bytes that a request may still be reading are left alone, and a copy is made.
+        Bytes that a request may still read are not changed, but copied first.
         """
         self.sequence_was_reset = self.has_sequence
         self.producer_id, self.producer_epoch = producer_id, epoch
@@ -204,7 +205,7 @@ class ProducerBatch:
             )
 
     def close(self) -> None:
-        """Seal the bytes; nothing is done where they are."""
+        """Close the builder, unless it is closed."""
         if not self.builder.is_closed:
             self.builder.close(
                 producer_id=self.producer_id,
@@ -215,10 +216,10 @@ class ProducerBatch:
     def done(
         self, base_offset: int, log_append_time: int = -1, error: Exception | None = None
     ) -> bool:
-        """End in SUCCEEDED or FAILED; whether this changed anything.
+        """End in SUCCEEDED or FAILED; return whether this changed anything.
 
         Raises:
-            RuntimeError: it has succeeded before.
+            RuntimeError: it has already succeeded.
         """
         wanted = FinalState.SUCCEEDED if error is None else FinalState.FAILED
         with self._lock:
@@ -242,7 +243,7 @@ class ProducerBatch:
         """End in ABORTED.
 
         Raises:
-            RuntimeError: it has ended before.
+            RuntimeError: it has already ended.
         """
         with self._lock:
             before = self._final_state
@@ -254,10 +255,10 @@ class ProducerBatch:
         self._complete(NO_OFFSET, -1, error)
 
     def split(self, batch_size: int, *, codec_id: int, level: int | None) -> list[ProducerBatch]:
-        """Its records in smaller batches, in memory of their own; this one has failed with that.
+        """Return its records as smaller batches, outside the pool; this batch ends as FAILED.
 
-        The children inherit callbacks and age, and sequences that follow each other. The records
-        are taken from the closed bytes.
+        The children inherit its callbacks and age, and get consecutive sequence numbers. The records
+        are decoded from the closed bytes.
         """
         rows = codec.decode(bytes(self.builder.data))
         columns = arrow.columns(
@@ -267,13 +268,13 @@ class ProducerBatch:
             timestamps=arrow.timestamps_ms(rows.column("timestamp"), rows.num_rows, 0),
             headers=rows.column("headers"),
         )
-        # None of the children has more than half, so that splitting ends whatever a codec makes of it.
+        # No child has more than half of the records, so that splitting ends however badly they compress.
         most = max(rows.num_rows // 2, 1)
         children: list[tuple[int, ProducerBatch]] = []
         next_row = 0
         while next_row < rows.num_rows:
             first = next_row
-            # What a codec makes larger has room, too.
+            # Twice the size: a codec can make the records larger.
             capacity = 2 * max(batch_size, size_upper_bound(columns, first))
             memory = np.empty(capacity, np.uint8).data
             builder = RecordBatchBuilder(
@@ -310,7 +311,10 @@ class ProducerBatch:
             for first, size, callback in self._thunks:
                 try:
                     callback(self.result, first, size)
-                except (Exception, SystemExit):  # which would end the sender's thread, quietly
+                except (
+                    Exception,
+                    SystemExit,
+                ):  # SystemExit would end the sender's thread, silently
                     logger.exception("a callback of records of %s failed", self.topic_partition)
         finally:
             self.result.release()

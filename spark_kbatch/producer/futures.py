@@ -1,4 +1,4 @@
-"""What `send` and `send_arrow` give back: where the records went, once that is known.
+"""The futures that `send` and `send_arrow` return.
 
 Source: Kafka clients/producer/RecordMetadata.java, internals/FutureRecordMetadata.java.
 """
@@ -23,11 +23,11 @@ METADATA_SCHEMA = pa.schema(
 
 
 class RecordMetadata(NamedTuple):
-    """Where one record lies."""
+    """The topic, partition, offset and time of a record that was written."""
 
     topic: str
     partition: int
-    offset: int  # -1 where acks is 0: nobody was asked
+    offset: int  # -1 if acks is 0
     timestamp: int  # ms
 
 
@@ -36,7 +36,7 @@ ArrowCallback = Callable[[pa.RecordBatch | None, Exception | None], None]
 
 
 class RecordFuture:
-    """Of one record that was sent."""
+    """The future of one record that was sent."""
 
     __slots__ = ("_index", "_result", "_timestamp")
 
@@ -44,24 +44,27 @@ class RecordFuture:
         self._result, self._index, self._timestamp = result, index, timestamp
 
     def __repr__(self) -> str:
-        result, index = self._place()
+        result, index = self._part()
         if not result.is_done:
-            return f"<RecordFuture of {result.topic_partition}, on its way>"
+            return f"<RecordFuture of {result.topic_partition}, pending>"
         if result.error is not None:
             return f"<RecordFuture of {result.topic_partition}, failed: {result.error}>"
         return f"<RecordFuture of {result.topic_partition}, at offset {result.offset(index)}>"
 
     def done(self) -> bool:
-        """Whether the record's fate is known."""
-        result, _ = self._place()
+        """Return True once the record is written or has failed."""
+        result, _ = self._part()
         return result.is_done
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record lies; waits.
+        """Wait, and return the record's metadata.
+
+        Args:
+            timeout: in seconds; None waits without limit.
 
         Raises:
-            TimeoutError: not known after `timeout` seconds; the record is still on its way.
-            KBatchError: it was not written, or nobody knows whether it was.
+            TimeoutError: the time is up; the record is still being sent.
+            KBatchError: the record was not written, or it is unknown whether it was.
         """
         result, index = self._wait(timeout)
         if result.error is not None:
@@ -69,10 +72,10 @@ class RecordFuture:
         return _metadata(result, index, self._timestamp)
 
     def exception(self, timeout: float | None = None) -> Exception | None:
-        """What `result` would raise, None where it would not; waits."""
+        """Wait, and return the error that `result` raises, None if it raises none."""
         return self._wait(timeout)[0].error
 
-    def _place(self) -> tuple[ProduceResult, int]:
+    def _part(self) -> tuple[ProduceResult, int]:
         result, index, _ = next(self._result.parts(self._index, 1))
         return result, index
 
@@ -80,14 +83,14 @@ class RecordFuture:
         seconds = _ensure_seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
-            result, index = self._place()
+            result, index = self._part()
             _wait_for(result, deadline)
             if not result.children:
                 return result, index
 
 
 class FailedFuture(RecordFuture):
-    """Of what could not be sent at all."""
+    """The future of a record that could not be sent at all."""
 
     __slots__ = ("_error",)
 
@@ -98,43 +101,43 @@ class FailedFuture(RecordFuture):
         return f"<RecordFuture, failed: {self._error}>"
 
     def done(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Raises what went wrong."""
+        """Raise the error."""
         _ensure_seconds(timeout)
         raise self._error
 
     def exception(self, timeout: float | None = None) -> Exception:
-        """What went wrong."""
+        """Return the error."""
         _ensure_seconds(timeout)
         return self._error
 
 
 class ArrowFuture:
-    """Of all rows of a `send_arrow`."""
+    """The future of all rows of a `send_arrow`."""
 
     def __init__(self, callback: ArrowCallback | None = None) -> None:
         self._callback = callback
         self._pieces: list[tuple[ProduceResult, int, Array]] = []  # result, first index, rows
         self._lock = threading.Lock()  # guards the counts: the callback runs once
-        self._rows_count = -1  # not known before every row is appended
+        self._rows_count = -1  # unknown until every row is appended
         self._ended = 0
 
     def __repr__(self) -> str:
         rows = sum(len(rows) for _, _, rows in self._pieces)
         if not self.done():
-            return f"<ArrowFuture of {rows} rows, on their way>"
+            return f"<ArrowFuture of {rows} rows, pending>"
         error = self._error()
         return f"<ArrowFuture of {rows} rows, {'written' if error is None else f'failed: {error}'}>"
 
     def add(self, result: ProduceResult, first: int, rows: Array) -> None:
-        """These rows went into a batch, from its record `first` on."""
+        """Record that rows went into a batch, starting at its record `first`."""
         self._pieces.append((result, first, rows))
 
     def close(self, rows_count: int) -> None:
-        """Every row was appended."""
+        """Record that every row is appended."""
         with self._lock:
             self._rows_count = rows_count
             is_last = self._callback is not None and self._ended == rows_count
@@ -142,7 +145,7 @@ class ArrowFuture:
             self._call_back()
 
     def count_down(self, _result: ProduceResult, _first: int, count: int) -> None:
-        """The fate of so many more rows is known: a batch's callback."""
+        """Record that `count` more rows are written or have failed; called by their batch."""
         with self._lock:
             self._ended += count
             is_last = self._ended == self._rows_count
@@ -150,15 +153,18 @@ class ArrowFuture:
             self._call_back()
 
     def done(self) -> bool:
-        """Whether every row's fate is known."""
+        """Return True once every row is written or has failed."""
         return all(result.is_done for result, _, _ in self._parts())
 
     def result(self, timeout: float | None = None) -> pa.RecordBatch:
-        """Where each row lies, in the order of the rows: topic, partition, offset; waits.
+        """Wait, and return topic, partition and offset of each row, in the order of the rows.
+
+        Args:
+            timeout: in seconds; None waits without limit.
 
         Raises:
-            TimeoutError: not known after `timeout` seconds; rows are still on their way.
-            KBatchError: of the first row that was not written; others may have been.
+            TimeoutError: the time is up; rows are still being sent.
+            KBatchError: the error of the first row that was not written; others may be.
         """
         self._wait(timeout)
         error = self._error()
@@ -167,7 +173,7 @@ class ArrowFuture:
         return self._metadata()
 
     def exception(self, timeout: float | None = None) -> Exception | None:
-        """What `result` would raise, None where it would not; waits."""
+        """Wait, and return the error that `result` raises, None if it raises none."""
         self._wait(timeout)
         return self._error()
 
@@ -175,7 +181,7 @@ class ArrowFuture:
         seconds = _ensure_seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         for whole, first, rows in self._pieces:
-            # A batch that was split may have children with rows of others alone.
+            # A batch that was split may have children without any of these rows.
             while pending := [r for r, _, _ in whole.parts(first, len(rows)) if not r.is_done]:
                 _wait_for(pending[0], deadline)
 
@@ -222,7 +228,7 @@ def _ensure_seconds(timeout: float | None) -> float | None:
 def record_callback(
     callback: Callback, timestamp: int
 ) -> Callable[[ProduceResult, int, int], None]:
-    """What a batch calls for the record of one `send`."""
+    """Return the function that a batch calls for the record of one `send`."""
 
     def call(result: ProduceResult, first: int, _count: int) -> None:
         if result.error is not None:
@@ -242,4 +248,4 @@ def _metadata(result: ProduceResult, index: int, timestamp: int) -> RecordMetada
 def _wait_for(result: ProduceResult, deadline: float | None) -> None:
     left = None if deadline is None else max(deadline - time.monotonic(), 0)
     if not result.wait(left):
-        raise TimeoutError(f"a record for {result.topic_partition} is still on its way")
+        raise TimeoutError(f"a record for {result.topic_partition} is still being sent")

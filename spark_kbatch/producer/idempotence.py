@@ -1,23 +1,23 @@
-"""Numbers of an idempotent producer: so that a log takes each batch once, and in order.
+"""Sequence numbers of an idempotent producer, by which a log takes each batch once, and in order.
 
-Each partition counts its records from 0 within a producer id and epoch. A batch keeps its numbers
-over retries, and the log answers a repeated one with the offsets of the first. A log remembers five
-batches: no more than four are sent behind one that has not ended, answered or not. The first one goes
-alone: a log takes any number of a producer that it does not know.
+Each partition counts its records from 0 within a producer id and epoch. A batch keeps its numbers over
+retries, and the log answers a retry of a written batch with the offsets of the first. A log remembers
+five batches: so at most four are sent after one that has not ended, whether answered or not. The first
+batch is sent alone: a log accepts any number from a producer that it does not know.
 
-When a batch is lost for good, what comes after it would be out of order for ever: the producer then
-takes a new epoch, in which the partition's unfinished batches count from 0 again. But only once it
-is sure that no log has them under their old numbers: the partition is unresolved until
+When a batch fails for good, all later ones would be out of order. The producer then takes a new epoch, in
+which the partition's unfinished batches count from 0 again, but only once it is sure that no log has
+them under their old numbers. Until then the partition is unresolved, and no new batch of it is drained:
 
-    its oldest batch is refused as out of order               so are those behind it: new epoch
-    all of them are answered, and the last acknowledged
-    number is the one before the next                         the log had the batch: no gap
-    likewise, and it is not                                   new epoch
+    its oldest batch is refused as out of order               so are those after it: new epoch
+    all are answered, and the next number follows
+    the last acknowledged one                                 the log had the batch: no gap
+    all are answered, and it does not                         new epoch
 
-and draws no new batch meanwhile. (Kafka renumbers at once where a batch was refused for good, and may
-then write one twice whose answer was lost.)
+(Kafka renumbers at once when a batch fails for good. It may then write a batch twice whose answer was
+lost.)
 
-The sender's thread alone calls this, with or without a queue's lock.
+Only the sender's thread calls this, with or without a queue's lock.
 
 Source: Kafka clients/producer/internals/TransactionManager.java, TxnPartitionEntry.java.
 """
@@ -37,30 +37,30 @@ logger = logging.getLogger(__name__)
 
 _EPOCH_MAX = 2**15 - 1
 _NONE_ACKED = -1
-_BATCHES_REMEMBERED = 5  # by a log
+_BATCHES_REMEMBERED = 5  # by a log, of each producer
 
 
 class _Partition:
-    """Numbers of one partition."""
+    """The sequence numbers of one partition."""
 
     def __init__(self, producer_id: int, epoch: int) -> None:
         self.producer_id, self.epoch = producer_id, epoch
         self.next_sequence = 0
         self.last_acked_sequence = _NONE_ACKED
         self.in_flight: list[ProducerBatch] = []  # numbered and not ended, by age
-        # First numbers of the last batches, ended or not: one more may be sent behind each.
+        # First numbers of the last batches, ended or not: one more may be sent after each of them.
         self.recent: deque[int] = deque(maxlen=_BATCHES_REMEMBERED - 1)
         self.is_unresolved = False
 
     def is_next(self, sequence: int) -> bool:
-        """Whether it follows the last one that a log has acknowledged."""
+        """Return True if a number follows the last acknowledged one."""
         if self.last_acked_sequence == _NONE_ACKED:
             return sequence == 0
         return sequence == increment_sequence(self.last_acked_sequence, 1)
 
 
 class Sequences:
-    """The numbers of one producer."""
+    """The sequence numbers of one producer."""
 
     def __init__(self, new_producer_id: Callable[[], int]) -> None:
         """Set up; `new_producer_id` is called when the first batch needs one."""
@@ -70,10 +70,10 @@ class Sequences:
         self._to_renumber: set[TopicPartition] = set()
 
     def prepare(self) -> None:
-        """Before anything is drained: have an id, and the epoch that failures ask for.
+        """Get a producer id, or a new epoch if failures require one; call before draining.
 
         Raises:
-            KBatchError: no id can be had.
+            KBatchError: no producer id could be allocated.
         """
         for topic_partition, partition in self._partitions.items():
             if partition.is_unresolved and not partition.in_flight:
@@ -87,16 +87,16 @@ class Sequences:
                 self._epoch += 1
             else:
                 self._producer_id, self._epoch = self._new_producer_id(), 0
-            logger.info("producer %d goes on with epoch %d", self._producer_id, self._epoch)
+            logger.info("producer %d continues with epoch %d", self._producer_id, self._epoch)
         for topic_partition in self._to_renumber:
             self._start_over(self._partitions[topic_partition])
         self._to_renumber.clear()
 
     def may_drain(self, batch: ProducerBatch) -> bool:
-        """Whether the first batch of a queue may go now."""
+        """Return True if the first batch of a queue may be sent now."""
         partition = self._partition(batch.topic_partition)
         if batch.has_sequence:
-            # Sent before: those numbered before it go first.
+            # A retry: batches with earlier numbers go first.
             return not partition.in_flight or partition.in_flight[0] is batch
         if partition.is_unresolved:
             return False
@@ -107,7 +107,7 @@ class Sequences:
         )
 
     def assign(self, batch: ProducerBatch) -> None:
-        """Number a batch that is drained, unless it is."""
+        """Assign sequence numbers to a drained batch that has none yet."""
         if batch.has_sequence:
             return
         partition = self._partition(batch.topic_partition)
@@ -117,16 +117,16 @@ class Sequences:
         partition.in_flight.append(batch)
 
     def add_in_flight(self, batch: ProducerBatch) -> None:
-        """Take in a batch that came numbered out of a split."""
+        """Add a numbered batch that comes from a split."""
         if batch.has_sequence:
             partition = self._partition(batch.topic_partition)
             partition.in_flight.append(batch)
-            # All lie closely before the next number, and 0 follows the largest.
+            # All numbers are shortly before the next one; after the largest number comes 0.
             end = partition.next_sequence
             partition.in_flight.sort(key=lambda other: (other.base_sequence - end) % 2**31)
 
     def position(self, batch: ProducerBatch, queue: Sequence[ProducerBatch]) -> int:
-        """Where in a queue a batch belongs: numbered ones in the order of their numbers, first."""
+        """Return where a batch belongs in a queue: numbered ones first, in the order of their numbers."""
         order = {id(other): at for at, other in enumerate(self._in_flight(batch))}
         mine = order.get(id(batch), -1)
         index = 0
@@ -135,34 +135,34 @@ class Sequences:
         return index
 
     def completed(self, batch: ProducerBatch) -> None:
-        """A log has the batch."""
+        """Record that a log has the batch."""
         partition = self._partition(batch.topic_partition)
         last = increment_sequence(batch.base_sequence, batch.records_count - 1)
         if (batch.producer_id, batch.producer_epoch) == (partition.producer_id, partition.epoch):
             acked = partition.last_acked_sequence
-            # Answers may come in any order, and numbers begin again behind the largest.
+            # Answers may come in any order, and numbers wrap around.
             if acked == _NONE_ACKED or (last - acked) % 2**31 < 2**30:
                 partition.last_acked_sequence = last
         self.remove(batch)
 
     def failed(self, batch: ProducerBatch) -> None:
-        """The batch has ended, and a log need not have it."""
+        """Record that the batch has ended, and that a log may not have it."""
         if batch.has_sequence:
             self.remove(batch)
             self._partition(batch.topic_partition).is_unresolved = True
 
     def remove(self, batch: ProducerBatch) -> None:
-        """Forget a batch that has ended or was split."""
+        """Drop a batch that has ended or was split."""
         in_flight = self._in_flight(batch)
         if batch in in_flight:
             in_flight.remove(batch)
 
     def can_retry(self, batch: ProducerBatch, answer: AppendResult) -> bool:
-        """Whether the batch may be sent again after an answer with an error."""
+        """Return True if the batch may be retried after this error."""
         if isinstance(answer.error, OutOfOrderSequenceError):
             partition = self._partition(batch.topic_partition)
-            # What is missing may be on its way again; if nothing is, only a new epoch helps. Older
-            # batches have to end first: a log may have them.
+            # The missing batch may be in flight; if it is not, only a new epoch helps. Older batches
+            # must end first: a log may have them.
             is_oldest = partition.in_flight[0] is batch
             expected = partition.is_next(batch.base_sequence) and not batch.sequence_was_reset
             if is_oldest and (partition.is_unresolved or expected):

@@ -1,10 +1,10 @@
-"""Topics as a producer knows them: looked up when first named, and looked at now and then.
+"""A producer's cache of topics.
 
-Others add partitions to a topic, alter it, delete it and create it again while a producer runs. So a
-topic is looked at again once REFRESH_MS have passed since the last look, and at once after an answer
-with an error of it. A look costs one `stat` where nothing has changed.
+Other processes may add partitions to a topic, alter it, delete it and recreate it while a producer runs.
+So a topic is looked up again when REFRESH_MS have passed since the last time, and at once after one of
+its batches got an error. If nothing has changed that costs one `stat`.
 
-Kafka's producer does the same with metadata.max.age.ms, of five minutes: it has to ask a broker.
+Kafka's producer does the same, every five minutes (metadata.max.age.ms): it has to ask a broker.
 
 Source: Kafka clients/producer/internals/ProducerMetadata.java.
 """
@@ -29,7 +29,7 @@ class _Known(NamedTuple):
 
 
 class KnownTopics:
-    """The topics of one producer. Thread-safe: each step on the dict is one of the interpreter's."""
+    """The topics of one producer. Thread-safe: each operation on the dict is atomic."""
 
     def __init__(
         self,
@@ -40,18 +40,18 @@ class KnownTopics:
         """Set up.
 
         Args:
-            find_topic: the topic as it is now; the same object while it has not changed.
-            ensure_accepted: raises where the producer cannot write to a topic; asked of each object.
+            find_topic: returns a topic as it is now; the same object as long as it has not changed.
+            ensure_accepted: raises if the producer cannot write to a topic; called for each new object.
         """
         self._find_topic, self._ensure_accepted = find_topic, ensure_accepted
         self._monotonic_ms = monotonic_ms
         self._known: dict[str, _Known] = {}
 
     def __call__(self, name: str) -> Topic:
-        """Return the topic as it was at the last look; the same object while it has not changed.
+        """Return a topic as it was when last looked up; the same object as long as it has not changed.
 
         Raises:
-            UnknownTopicOrPartitionError: it does not exist, or does no longer.
+            UnknownTopicOrPartitionError: it does not exist, or no longer exists.
         """
         known = self._known.get(name)
         now_ms = self._monotonic_ms()
@@ -65,8 +65,10 @@ class KnownTopics:
         except (KafkaStorageError, OSError) as error:
             if known is None:
                 raise
-            # It may pass; whether records can be written meanwhile the transport finds out.
-            logger.warning("topic %r cannot be looked at, and is taken as it was: %s", name, error)
+            # The error may be transient; the transport will find out whether records can be written.
+            logger.warning(
+                "cannot look up topic %r, assuming that it is unchanged: %s", name, error
+            )
             topic = known.topic
         if known is None or topic is not known.topic:
             self._ensure_accepted(topic)
@@ -74,7 +76,7 @@ class KnownTopics:
         return topic
 
     def look_again(self, name: str) -> None:
-        """Look at a topic when it is asked for next: something was wrong with it."""
+        """Look a topic up again when it is next asked for, because an error concerned it."""
         known = self._known.get(name)
         if known is not None:
             self._known[name] = known._replace(next_look_ms=-(2**63))

@@ -1,20 +1,23 @@
-"""buffer.memory: what a producer holds in open batches never takes more.
+"""A producer's memory: a pool of buffers of buffer.memory in all, and new batches in them.
 
-One block of memory, cut into buffers of batch.size. A record that is larger than one takes several
-that lie side by side. The lowest free ones are taken first, and pages that were never written to
-are not resident, so a producer with few open batches takes little. The memory of a producer that has
-ended is kept for the next one in the process, as tasks of a Spark job follow each other: to have the
-system clear new pages takes as long as to fill them.
+The pool is one block of memory, divided into buffers of batch.size. A larger record takes several
+adjacent buffers. The lowest free ones are taken first, and pages that were never written are not
+resident, so a producer with few open batches takes little. When a producer is closed its memory is kept
+for the next one in the process, because tasks of a Spark job follow each other, and the system needs as
+long to clear new pages as we need to fill them.
 
-Whoever finds no memory waits in a queue, and whoever comes later waits behind: memory that comes
-free goes to the first in the queue alone, until it has enough. So a large record cannot starve, and
-it finds its buffers side by side at last, because all others end up free. Kafka keeps the order
-among those who wait too, but lets newcomers go ahead of them.
+A thread that finds no memory waits in a queue, and later ones wait after it: freed memory goes to the
+first in the queue alone, until it has enough. So a large record cannot starve, and it finds adjacent
+buffers at last, because all others end up free. Kafka also serves waiting threads in order, but lets
+newcomers go ahead of them.
 
-Waiting ends only while others give back what they have: do not wait with a buffer in hand that
-nobody else can send.
+Waiting ends only if other threads release buffers: do not wait while holding a buffer that no other
+thread can send.
 
-Source: Kafka clients/producer/internals/BufferPool.java.
+Rows are uncompressed until their batch is closed. So with a codec, a batch gets as much room as is
+expected to be compressed to batch.size.
+
+Source: Kafka clients/producer/internals/BufferPool.java, RecordAccumulator.java (recordsBuilder).
 """
 
 from __future__ import annotations
@@ -44,37 +47,37 @@ from spark_kbatch.record.builder import (
 from spark_kbatch.record.columns import Array, Columns
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
 
-# What stands in `_states` for a buffer; one behind the last stands for the end.
+# The states of buffers in `_states`, which has one more entry than there are buffers, for the end.
 _FREE, _FIRST, _FURTHER = 0, 1, 2
 
-_KEPT_MAX = 64 << 20  # a larger block is not kept
-_kept: list[memoryview] = []  # at most one; changed in single steps, so no lock
+_REUSED_BYTES_MAX = 64 << 20  # a larger block is given back to the system
+_reusable: list[memoryview] = []  # at most one; needs no lock: each change is one atomic step
 
 
 class _Waiter:
-    """Who waits for `count` buffers. Settled once `start` is set, or the pool is closed."""
+    """A thread that waits for `count` buffers; settled once `start` is set, or the pool is closed."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.start: int | None = None
         self.is_settled = False
-        # Held until then. Not an event: an interrupt in `wait` may leave its lock taken for ever.
+        # Held until settled. Not an Event: an interrupt in `wait` could leave its lock taken for ever.
         self._pending = threading.Lock()
         self._pending.acquire()
 
     def settle(self) -> None:
-        """Let it go on."""
+        """Let the thread continue."""
         self.is_settled = True
         self._pending.release()
 
     def wait(self, timeout: float) -> bool:
-        """Whether it was settled within so many seconds."""
+        """Wait up to `timeout` seconds; return whether it was settled."""
         self._pending.acquire(timeout=timeout)
         return self.is_settled
 
 
 class BufferPool:
-    """Buffers in one block of memory, known by where they start. Thread-safe."""
+    """Buffers in one block of memory, identified by their start. Thread-safe."""
 
     def __init__(
         self,
@@ -86,10 +89,10 @@ class BufferPool:
         """Set up.
 
         Args:
-            total_memory: buffer.memory; what is left over beside whole buffers is not used.
+            total_memory: buffer.memory; a remainder smaller than a buffer is not used.
             poolable_size: of one buffer.
-            on_wait: called by each thread that is about to wait, once it counts in `queued`, with
-                no lock held: wakes who can free memory.
+            on_wait: called, without a lock, by each thread that is about to wait, once `queued` counts
+                it; wakes the thread that can free memory.
         """
         self.total_memory = total_memory
         self.poolable_size = max(min(poolable_size, total_memory), 1)
@@ -97,9 +100,9 @@ class BufferPool:
         self._count = total_memory // self.poolable_size
         self.memory = _memory(self._count * self.poolable_size)
 
-        # Guards all below; calls nothing of others. Whenever it is free:
-        # - _free_count is how many _states are _FREE, and none of them lies below _lowest_free;
-        # - a waiter is in _waiters, or settled, or gone; the first in _waiters does not fit.
+        # Guards all below; nothing else is called while it is held. Whenever it is free:
+        # - _free_count is the number of _FREE in _states, none of them below _lowest_free;
+        # - a waiter is in _waiters, or settled, or withdrawn; there is no room for the first in _waiters.
         self._lock = threading.Lock()
         self._states = bytearray(self._count) + bytes([_FIRST])
         self._free_count = self._count
@@ -109,18 +112,18 @@ class BufferPool:
 
     @property
     def queued(self) -> int:
-        """How many wait for memory."""
+        """The number of threads that wait for memory."""
         return len(self._waiters)
 
     def try_allocate(self, size_in_bytes: int) -> int | None:
-        """Where in `memory` so many bytes are free, which now are taken.
+        """Allocate buffers for so many bytes, if they are free; return where they start in `memory`.
 
         Returns:
-            None where there are none, or where somebody waits already.
+            None if there is no memory, or if other threads wait for it.
 
         Raises:
             ProducerClosedError: the pool is closed.
-            RecordTooLargeError: more than the pool will ever have.
+            RecordTooLargeError: the pool is smaller.
         """
         count = self._buffers(size_in_bytes)
         with self._lock:
@@ -129,21 +132,21 @@ class BufferPool:
             return None if self._waiters else self._take_locked(count)
 
     def allocate(self, size_in_bytes: int, max_block_ms: int) -> int:
-        """As `try_allocate`, but waits its turn for memory.
+        """Allocate as `try_allocate`, but wait for memory.
 
         Raises:
-            BufferExhaustedError: its turn did not come within `max_block_ms`.
+            BufferExhaustedError: no memory within `max_block_ms`.
             ProducerClosedError: the pool was closed, before or meanwhile.
-            RecordTooLargeError: more than the pool will ever have.
+            RecordTooLargeError: the pool is smaller.
         """
         start = self.try_allocate(size_in_bytes)
         return self._wait(size_in_bytes, max_block_ms) if start is None else start
 
     def deallocate(self, start: int, size_in_bytes: int) -> None:
-        """Give back what was allocated. Nobody reads it any more.
+        """Release allocated buffers, which nothing may read any more.
 
         Raises:
-            ValueError: nothing of this size is allocated there; nothing was changed.
+            ValueError: nothing of this size is allocated there; nothing is changed.
         """
         first, count = start // self.poolable_size, self._buffers(size_in_bytes)
         with self._lock:
@@ -162,7 +165,7 @@ class BufferPool:
                 self._serve_locked()
 
     def close(self) -> None:
-        """Let nobody allocate any more; who waits gets ProducerClosedError. May be repeated."""
+        """Refuse further allocations; waiting ones get ProducerClosedError. Safe to call again."""
         with self._lock:
             if self._closed:
                 return
@@ -172,9 +175,9 @@ class BufferPool:
             self._keep_if_unused_locked()
 
     def _keep_if_unused_locked(self) -> None:
-        """Leave the memory of a closed pool to the next one: nobody can write to it or read it."""
-        if self._free_count == self._count and len(self.memory) <= _KEPT_MAX:
-            _kept[:] = [self.memory]
+        """Leave a closed pool's memory to the next pool once all of its buffers are free."""
+        if self._free_count == self._count and len(self.memory) <= _REUSED_BYTES_MAX:
+            _reusable[:] = [self.memory]
 
     def _wait(self, size_in_bytes: int, max_block_ms: int) -> int:
         waiter = _Waiter(self._buffers(size_in_bytes))
@@ -183,7 +186,7 @@ class BufferPool:
                 if self._closed:
                     raise ProducerClosedError(_CLOSED)
                 self._waiters.append(waiter)
-                # Memory may have come free since `allocate` looked, and nobody may come after.
+                # Memory may have come free since `allocate` looked, and no later release may follow.
                 self._serve_locked()
             if self._on_wait is not None and not waiter.is_settled:
                 self._on_wait()
@@ -197,7 +200,7 @@ class BufferPool:
             raise
 
     def _withdraw(self, waiter: _Waiter) -> None:
-        """It waits no longer; what it was given between its error and now goes to the next."""
+        """Remove a waiter after an error; memory that it was given meanwhile goes to the next one."""
         with self._lock:
             if waiter.start is not None:
                 self._release_locked(waiter.start // self.poolable_size, waiter.count)
@@ -206,7 +209,7 @@ class BufferPool:
             self._serve_locked()
 
     def _serve_locked(self) -> None:
-        """Take memory for those who wait, in their order, as far as there is any."""
+        """Give free memory to the waiting threads, in their order."""
         while self._waiters:
             waiter = self._waiters[0]
             waiter.start = self._take_locked(waiter.count)
@@ -218,8 +221,8 @@ class BufferPool:
     def _take_locked(self, count: int) -> int | None:
         if count > self._free_count:
             return None
-        # Both ways do the same; nearly all buffers are taken and released alone, in half the time.
-        # The count comes first: after an interrupt in between a buffer is lost, none is given twice.
+        # Both branches do the same; the first takes half the time, and nearly all allocations are of one
+        # buffer. The count changes first: an interrupt in between loses a buffer, but gives none twice.
         if count == 1:
             first = self._states.find(_FREE, self._lowest_free)
             self._free_count -= 1
@@ -247,7 +250,7 @@ class BufferPool:
             self._keep_if_unused_locked()
 
     def _buffers(self, size_in_bytes: int) -> int:
-        """How many buffers so many bytes take."""
+        """Return how many buffers so many bytes take."""
         if size_in_bytes <= self.poolable_size:
             return 1
         if size_in_bytes > len(self.memory):
@@ -256,20 +259,20 @@ class BufferPool:
 
 
 def _memory(size_in_bytes: int) -> memoryview:
-    """What a pool before has left, where it is as large; else new."""
+    """Return the memory that an earlier pool left, if it has the same size, or new memory."""
     try:
-        kept = _kept.pop()
+        reused = _reusable.pop()
     except IndexError:
-        kept = memoryview(b"")
-    if len(kept) == size_in_bytes > 0:
-        return kept
+        reused = memoryview(b"")
+    if len(reused) == size_in_bytes > 0:
+        return reused
     try:
-        # Not a bytearray: pages that nothing is written to cost nothing.
+        # Not a bytearray, which would write to every page: pages that are never written cost nothing.
         return np.empty(size_in_bytes, np.uint8).data
     except (MemoryError, ValueError):
         raise ConfigError(
-            f"option 'buffer.memory' asks for {size_in_bytes} bytes, which this process cannot have; give "
-            "less"
+            f"option 'buffer.memory' asks for {size_in_bytes} bytes, which this process cannot allocate; "
+            "give less"
         ) from None
 
 
@@ -277,12 +280,12 @@ _CLOSED = "the producer is closed"
 
 
 def _pattern(count: int) -> bytes:
-    """The states of `count` buffers that were allocated together."""
+    """Return the states of `count` buffers that are allocated together."""
     return bytes([_FIRST]) + bytes([_FURTHER]) * (count - 1)
 
 
 class BatchMemory:
-    """Builders in a pool's memory. Thread-safe."""
+    """Builders of new batches in a pool's memory. Thread-safe."""
 
     def __init__(
         self,
@@ -298,34 +301,34 @@ class BatchMemory:
 
         Args:
             capacity_max: of a batch in memory, before compression.
-            allocate: memory of the pool, waited for or made free.
+            allocate: takes memory from the pool, waiting for it or freeing it.
         """
         self._pool, self._allocate = pool, allocate
         self._batch_size, self._capacity_max = batch_size, capacity_max
         self._codec, self._level = codec, level
         self._ratios = CompressionRatioEstimator()
-        # What the kernel keeps of a batch stands where its first buffer's number says.
+        # The kernels' state of each batch, indexed by the number of its first buffer.
         self._states = np.empty(BATCH_COLUMNS * (len(pool.memory) // pool.poolable_size), np.int64)
         self._states_view = self._states.data
 
     def builder(self, topic: Topic, record_size: int) -> RecordBatchBuilder:
-        """An empty one that a record of so many bytes, batch header included, surely fits.
+        """Return an empty builder with room for a record of so many bytes, batch header included.
 
         Raises:
-            BufferExhaustedError, RecordTooLargeError, ProducerClosedError: as the pool says.
+            BufferExhaustedError, RecordTooLargeError, ProducerClosedError: as `allocate`.
         """
-        # A record over the limit has room, and leaves none: it is alone in its batch.
+        # A record over the limit gets a batch of its own, without room for another.
         capacity, ratio = self._capacity(topic, max(self.write_limit(topic), record_size))
         return self._builder(topic, self._allocate(capacity), capacity, ratio)
 
     def try_builder(self, topic: Topic, record_size: int = 0) -> RecordBatchBuilder | None:
-        """As `builder`; None where there is no memory right now."""
+        """Return a builder as `builder` does; None if there is no free memory."""
         capacity, ratio = self._capacity(topic, max(self.write_limit(topic), record_size))
         start = self._pool.try_allocate(capacity)
         return None if start is None else self._builder(topic, start, capacity, ratio)
 
     def number(self, start: int) -> int:
-        """Of the builder whose bytes begin there, as `write` counts."""
+        """Return the number that `write` knows a builder by, from the start of its bytes."""
         return start // self._pool.poolable_size
 
     def write(
@@ -337,24 +340,27 @@ class BatchMemory:
         spares: Sequence[int],
         batch_of: Array,
     ) -> int:
-        """kernels.write_records into these builders; returns the first row that had no room."""
+        """Write rows into these builders; return the first row that had no room.
+
+        Arguments as those of kernels.write_records.
+        """
         return write(
             self._pool.memory, self._states, columns, first_row, slots, current, spares, batch_of
         )
 
     def release(self, builder: RecordBatchBuilder) -> None:
-        """Give back the memory of one that nobody reads or writes any more."""
+        """Release the memory of a builder that is no longer read or written."""
         if not builder.is_closed:
             builder.abort()
         self._pool.deallocate(builder.start, builder.capacity)
 
     def write_limit(self, topic: Topic) -> int:
-        """Bytes that a batch of this topic should take when closed."""
+        """Return the largest size in bytes that a batch of this topic should have when closed."""
         limit = min(topic.config.max_message_bytes, topic.config.segment_bytes)
         return max(min(self._batch_size, limit), RECORD_BATCH_OVERHEAD)
 
     def close(self, batch: ProducerBatch) -> None:
-        """Seal a batch, and learn from what it came to."""
+        """Close a batch, and update the expected compression ratio."""
         if not batch.builder.is_closed:
             batch.close()
             if self._codec:
@@ -362,14 +368,14 @@ class BatchMemory:
                 self._ratios.update(batch.topic.name, self._codec, ratio)
 
     def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """What is too large for its topic as smaller batches, in memory of their own."""
+        """Split a batch that is too large for its topic into smaller ones, outside the pool."""
         if self._codec:
             ratio = batch.builder.actual_compression_ratio()
             self._ratios.reset(batch.topic.name, self._codec, max(1.0, ratio))
         return batch.split(self.write_limit(batch.topic), codec_id=self._codec, level=self._level)
 
     def _capacity(self, topic: Topic, write_limit: int) -> tuple[int, float]:
-        """Bytes for the records of a batch, and the compression ratio that is expected."""
+        """Return the bytes to allocate for a batch, and the expected compression ratio."""
         if not self._codec:
             return write_limit, 1.0
         ratio = self._ratios.estimation(topic.name, self._codec)

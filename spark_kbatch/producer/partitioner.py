@@ -1,18 +1,18 @@
-"""Which partition a row goes to: its own choice, else its key's hash, else the sticky one.
+"""The partitioner: chooses the partition that a row goes to, by the first rule that applies.
 
-    row's own partition                           that one
-    custom partitioner                            what it answers
-    key, unless `partitioner.ignore.keys`         murmur2 of its bytes; an empty key is a key
-    no key, a null one, or an ignored one         the topic's sticky partition
+    row names a partition                         that partition
+    custom partitioner                            the partition that it returns
+    key, unless `partitioner.ignore.keys`         murmur2 of the key's bytes; an empty key is a key
+    no key, a null key, or an ignored one         the topic's sticky partition
 
-A topic's sticky partition takes rows until about batch.size bytes went there, then another is drawn
-at random: so batches are full, and partitions even in the long run. Where the queues of a topic's
-partitions are known and differ, one with a shorter queue is drawn more often
-(`partitioner.adaptive.partitioning.enable`): with queues of 0, 3 and 1 batches, the partitions are
-drawn 4, 1 and 3 times out of 8.
+A topic's sticky partition takes rows until about batch.size bytes went there; then another is chosen at
+random. So batches are full, and in the long run partitions get equal shares. If the queues of a topic's
+partitions have different lengths, partitions with shorter queues are chosen more often
+(`partitioner.adaptive.partitioning.enable`): with queues of 0, 3 and 1 batches, the partitions are chosen
+4, 1 and 3 times out of 8.
 
-Kafka also waits with the switch until a batch is full, up to twice as many bytes; what cuts batches
-here does not depend on it.
+Kafka also delays the switch until a batch is full, up to twice as many bytes; how rows are divided into
+batches here does not depend on it.
 
 Source: Kafka clients/producer/internals/BuiltInPartitioner.java.
 """
@@ -47,17 +47,17 @@ from spark_kbatch.record.columns import (
 
 _NO_COUNTS = np.empty(0, np.int64)
 
-# (keys of some rows of one topic, how many partitions it has) -> a partition for each. The keys are
-# None where there is no key column.
+# (keys of some rows of one topic, number of its partitions) -> a partition for each row. The keys are
+# None if there is no key column.
 CustomPartitioner = Callable[[pa.Array | None, int], "pa.Array | Array"]
 
 
 class Routing(NamedTuple):
-    """Where the rows of a table go: each has a slot, and a slot is a partition of a topic."""
+    """Where the rows of a table go: each row has a slot, which stands for a partition of a topic."""
 
     slots: Array  # int32[n], read-only
-    counts: Array  # int64[slots], rows of each
-    partitions: Sequence[tuple[Topic, TopicPartition]]  # of each slot; may have grown meanwhile
+    counts: Array  # int64[slots], the number of rows in each slot
+    partitions: Sequence[tuple[Topic, TopicPartition]]  # by slot; may have grown since
     topics: Sequence[Topic]  # of the rows
 
 
@@ -78,29 +78,28 @@ class Partitioner:
         """Set up.
 
         Args:
-            find_topic: asked each time that a topic occurs; gives the same object while the topic has
+            find_topic: called whenever a topic occurs; returns the same object as long as the topic has
                 not changed.
-            switch_bytes: after as many bytes rows without a key go to another partition.
-            seed: of the random choice of that partition.
+            switch_bytes: how many bytes a sticky partition takes before another one is chosen.
+            seed: of the random choice of sticky partitions.
             ignore_keys: treat all rows as if they had no key.
-            adaptive: look at queue sizes for that choice.
-            queue_sizes: how much waits for each partition of a topic, None while that is not known;
-                asked once per call for a topic that may need it, with the lock held.
-            custom: takes the place of keys and of the sticky partition; called without the lock, by
+            adaptive: choose sticky partitions by queue sizes.
+            queue_sizes: returns how much waits for each partition of a topic, None if unknown; called at
+                most once per call and topic, with the lock held.
+            custom: replaces the choice by key and the sticky partition; called without the lock, by
                 several threads at once.
         """
         self._find_topic, self._switch_bytes = find_topic, switch_bytes
         self._ignore_keys, self._custom = ignore_keys, custom
         self._queue_sizes = queue_sizes if adaptive else None
 
-        # Guards all below; before whatever lock `queue_sizes` and `find_topic` take. The lists only
-        # grow, and _numbers last, so that what it holds can be looked up without the lock. A topic that
-        # has other partitions now has another number from then on; rows that were placed before keep
-        # their slots.
+        # Guards all below; taken before any lock of `queue_sizes` and `find_topic`. The lists only grow,
+        # and _numbers changes last, so that its values can be looked up without the lock. A topic whose
+        # partitions have changed gets a new number; rows that were routed before keep their slots.
         self._lock = threading.Lock()
         self._random = np.random.default_rng(seed)
         self._numbers: dict[str, int] = {}
-        self._count = 0  # of numbers that are given
+        self._count = 0  # of the numbers given out
         self._known: list[Topic] = []
         self._slots: list[tuple[Topic, TopicPartition]] = []
         self._first_slots = frozen(np.zeros(1, np.int32))
@@ -114,17 +113,16 @@ class Partitioner:
         partitions: pa.Array | None,
         keys: pa.Array | None = None,
     ) -> Routing:
-        """Where each row goes.
+        """Route each row to a partition.
 
         Args:
             topics: one for all rows, or a string array without nulls.
-            partitions: integers; a null leaves the choice open.
-            keys: the key column as a custom partitioner is to see it; that of `columns`, as binary,
-                where it is left out.
+            partitions: integers; a null leaves the choice to the partitioner.
+            keys: the key column for a custom partitioner; by default that of `columns`, as binary.
 
         Raises:
-            ConfigError: a null topic, a partition that the topic does not have, also as the answer
-                of a custom partitioner; another answer than it may give.
+            ConfigError: a null topic; a partition that the topic does not have; a custom partitioner
+                that returns anything but a valid partition for each row.
         """
         rows_count = columns.rows_count
         if rows_count == 0:
@@ -166,7 +164,7 @@ class Partitioner:
         return Routing(frozen(slots), counts, self._slots, topics_of_rows)
 
     def _hashed(self, key: Spans, number: int, rows_count: int) -> Routing:
-        """Where each row of one topic goes by its key."""
+        """Route each row of one topic by its key."""
         topic, first_slot = self._known[number], int(self._first_slots[number])
         slots, counts = np.empty(rows_count, np.int32), np.zeros(len(self._slots), np.int64)
         own = counts[first_slot : first_slot + topic.partitions]
@@ -176,12 +174,11 @@ class Partitioner:
     def partition_one(
         self, topic_name: str, key: bytes | None, size_in_bytes: int, partition: int | None = None
     ) -> tuple[Topic, int]:
-        """Where one record goes; the same as if it came as a row.
+        """Return the topic, and the partition that one record goes to; the same as for a row.
 
         Args:
-            size_in_bytes: of its key, value and headers, as they stand in a record behind their
-                count.
-            partition: its own choice.
+            size_in_bytes: of its key and value, and of its headers as encoded after their count.
+            partition: the partition that the record names.
 
         Raises:
             ConfigError: as `partition`.
@@ -214,7 +211,7 @@ class Partitioner:
         return topic, partition
 
     def _topic_numbers(self, rows_count: int, topics: pa.Array | str) -> tuple[Array, list[int]]:
-        """(each row's topic, the topics that occur)."""
+        """Return each row's topic, by number, and the numbers of the topics that occur."""
         if isinstance(topics, str):
             number = self._number(topics)
             return frozen(np.full(rows_count, number, np.int32)), [number]
@@ -232,7 +229,7 @@ class Partitioner:
         number = self._numbers.get(name)
         if number is None or self._known[number] is not topic:
             with self._lock:
-                # Looked up again, so that of two threads the later one has the newer topic.
+                # Looked up again, so that of two threads the last one stores the newer topic.
                 topic, number = self._find_topic(name), self._numbers.get(name)
                 if number is not None and _has_same_partitions(topic, self._known[number]):
                     self._alter_locked(number, topic)
@@ -242,7 +239,7 @@ class Partitioner:
         return number
 
     def _alter_locked(self, number: int, topic: Topic) -> None:
-        """Take a topic's new settings; its slots stay."""
+        """Replace a topic's object; its slots stay the same."""
         first = int(self._first_slots[number])
         self._slots[first : first + topic.partitions] = [
             (topic, topic_partition)
@@ -255,7 +252,7 @@ class Partitioner:
         first = int(self._first_slots[number])
         state = int(self._random.integers(1, kernels.RANDOM_MODULUS))
         sticky = np.array([[state % topic.partitions, 0, state]], np.int64)
-        # All are cut to what is numbered: an interrupt may have left more of one than of another.
+        # First truncate all lists to the numbered topics: an interrupt may have left some longer.
         self._known[number:] = [topic]
         self._slots[first:] = [
             (topic, TopicPartition(topic.name, partition)) for partition in range(topic.partitions)
@@ -269,11 +266,11 @@ class Partitioner:
         return number
 
     def _weigh_locked(self, numbers: Sequence[int], size_in_bytes: int) -> None:
-        """Look at the queues of those topics that will leave their sticky partition.
+        """Weigh the partitions of topics that may leave their sticky partition, by their queues.
 
         Args:
             numbers: of the topics.
-            size_in_bytes: the most that any of them is about to get.
+            size_in_bytes: an upper bound of what any of them is about to get.
         """
         if self._queue_sizes is None:
             return
@@ -294,7 +291,7 @@ class Partitioner:
         own: Array,
         own_valid: Array,
     ) -> tuple[Array, Array]:
-        """Rows' own partitions and, where they leave it open, the custom partitioner's, as valid."""
+        """Return each row's partition, its own or the custom partitioner's, and an empty validity."""
         is_open = own_valid == 0 if len(own) else np.ones(len(topic_of), np.bool_)
         chosen = own.copy() if len(own) else np.empty(len(topic_of), np.int32)
         for number in numbers:
@@ -308,7 +305,7 @@ class Partitioner:
         return frozen(chosen), EMPTY_U8
 
     def _ask_custom(self, topic: Topic, keys: pa.Array | None, rows: Array) -> Array:
-        """A partition of `topic` for each of the rows; `rows` are their numbers."""
+        """Return the custom partitioner's partition of `topic` for each row; `rows` are row numbers."""
         custom = self._custom
         assert custom is not None
         try:
@@ -316,46 +313,46 @@ class Partitioner:
         except Exception as error:
             error.add_note(f"raised by the partitioner {_name(custom)}, for topic {topic.name!r}")
             raise
-        answered = (
-            f"option 'partitioner.class': {_name(custom)}, for topic {topic.name!r}, answered"
+        returned = (
+            f"option 'partitioner.class': {_name(custom)}, for topic {topic.name!r}, returned"
         )
         if isinstance(answer, pa.Array | pa.ChunkedArray) and pa.types.is_integer(answer.type):
             if answer.null_count:
                 row = rows[answer.is_null().to_numpy(zero_copy_only=False)][0]
-                raise ConfigError(f"{answered} a null for row {row}; accepted: {_range(topic)}")
+                raise ConfigError(f"{returned} a null for row {row}; accepted: {_range(topic)}")
             answer = answer.to_numpy(zero_copy_only=False)
         if not isinstance(answer, np.ndarray) or answer.dtype.kind not in "iu" or answer.ndim != 1:
             kind = getattr(answer, "type", getattr(answer, "dtype", ""))
             raise ConfigError(
-                f"{answered} with a {type(answer).__name__} {kind}".rstrip()
+                f"{returned} a {type(answer).__name__} {kind}".rstrip()
                 + "; accepted: a pyarrow Array or numpy array of integers, one for each row"
             )
         if len(answer) != len(rows):
             raise ConfigError(
-                f"{answered} {len(answer)} numbers for {len(rows)} rows; accepted: one for each row"
+                f"{returned} {len(answer)} numbers for {len(rows)} rows; accepted: one for each row"
             )
         wrong = np.flatnonzero((answer < 0) | (answer >= topic.partitions))
         if len(wrong):
             raise ConfigError(
-                f"{answered} {answer[wrong[0]]} for row {rows[wrong[0]]}; accepted: {_range(topic)}"
+                f"{returned} {answer[wrong[0]]} for row {rows[wrong[0]]}; accepted: {_range(topic)}"
             )
         return answer
 
 
 def load_partitioner(path: str) -> CustomPartitioner:
-    """The function that the option `partitioner.class` names.
+    """Import and return the function that the option `partitioner.class` names.
 
     Args:
         path: "package.module.function", or "package.module:function".
 
     Raises:
-        ConfigError: it cannot be imported, or is no function.
+        ConfigError: it cannot be imported, or is not a function.
     """
     module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
-    accepted = "accepted: 'package.module.function' of a function of (keys, partitions count)"
+    accepted = "accepted: 'package.module.function', a function of (keys, number of partitions)"
     if not module or not name:
         raise ConfigError(
-            f"option 'partitioner.class' is {path!r}, no path of a module; {accepted}"
+            f"option 'partitioner.class' is {path!r}, which names no module; {accepted}"
         )
     try:
         found = operator.attrgetter(name)(importlib.import_module(module))
@@ -377,7 +374,7 @@ def _has_same_partitions(topic: Topic, known: Topic) -> bool:
 
 
 def _weights(queue_sizes: Sequence[int] | None) -> Array | int:
-    """Running sums of how much each partition is wanted, 0 where all are the same."""
+    """Return running sums of the partitions' weights, 0 if all queues have the same length."""
     if queue_sizes is None:
         return 0
     sizes = np.asarray(queue_sizes, np.int64)
@@ -386,7 +383,7 @@ def _weights(queue_sizes: Sequence[int] | None) -> Array | int:
 
 
 def _size_in_bytes(columns: Columns) -> int:
-    """At least what the sticky partitions are charged for these rows."""
+    """Return an upper bound of the bytes that these rows add to sticky partitions."""
     spans = (columns.key, columns.value, columns.headers)
     total = sum(int(s.bounds[-1]) - int(s.bounds[0]) for s in spans if len(s.bounds))
     return total + columns.rows_count * kernels.STICKY_OVERHEAD

@@ -1,10 +1,10 @@
-"""Rows and records in, batches out to a transport: the parts of a producer put together.
+"""The producer: rows and records in, batches out to a transport.
 
     send, send_arrow -> Partitioner -> RecordAccumulator (BufferPool) -> Sender -> Transport
 
-A producer has a thread that sends what is due. `inline` has none: who appends sends what is full,
-and where memory runs out the fullest batch; that is for a caller that gives rows as fast as it can
-and waits for no answer, as a Spark task does, and for a transport that answers at once.
+A producer has a thread that sends batches when they are due. With `inline` there is none: the caller's
+append sends full batches, and the fullest batch when memory runs out. That suits a caller that appends
+as fast as it can and waits for no answer, as a Spark task does, and a transport that answers at once.
 
 Source: Kafka clients/producer/KafkaProducer.java.
 """
@@ -30,7 +30,7 @@ from spark_kbatch.errors import (
     ProducerForkedError,
     RecordTooLargeError,
 )
-from spark_kbatch.model import CODECS, TIMESTAMP_MS_MAX
+from spark_kbatch.model import CODECS, INT_MAX, TIMESTAMP_MS_MAX
 from spark_kbatch.options import arguments
 from spark_kbatch.options.producer import ProducerConfig
 from spark_kbatch.options.topic import Topic
@@ -60,22 +60,22 @@ Bytes = bytes | bytearray | memoryview | str
 
 
 class _Rows(NamedTuple):
-    """Rows that may be added: every one of them is a record that its topic takes."""
+    """Checked rows: each is a record that its topic accepts."""
 
     columns: Columns
     routing: Routing
 
 
 class Producer:
-    """Sends records to topics. Thread-safe; with `inline`, for one thread.
+    """A producer of records for any topics. Thread-safe; with `inline`, for one thread.
 
         with cluster.producer(linger_ms=5) as producer:
             future = producer.send("events", key=b"k", value=b"v", headers=[("h", b"x")])
             producer.send_arrow("events", table)
             future.result().offset
 
-    Rows are copied: what was given may change when a call returns. A producer belongs to the process
-    that made it: a child of a fork, which lacks its thread, makes one of its own.
+    Data is copied: the caller may change it once a call returns. A producer belongs to the process that
+    created it: a fork, which lacks its thread, must create its own.
     """
 
     def __init__(
@@ -93,26 +93,26 @@ class Producer:
         """Set up, and start the thread unless `inline`.
 
         Args:
-            find_topic: asked for each topic that occurs, first and now and then; gives the same
-                object while the topic has not changed.
+            find_topic: called on first use of a topic and now and then; returns the same object as
+                long as the topic has not changed.
             clock_ms: the time of day, for records without a time.
-            monotonic_ms: how long batches wait goes by this one.
-            new_producer_id: needed where the config says idempotence.
-            seed: of everything that is random; by default another one each time.
+            monotonic_ms: the clock that batches wait by.
+            new_producer_id: required for idempotence.
+            seed: of everything that is random; by default a new one each time.
         """
         self._config, self._inline = config, inline
         self._clock_ms, self._monotonic_ms = clock_ms, monotonic_ms
         codec = CODECS[config.compression_type]
-        # A buffer for each of four partitions at least, whatever batch.size says.
+        # At least four buffers, so that four partitions can have a batch, whatever batch.size is.
         batch_size = max(min(config.batch_size, config.buffer_memory // 4), RECORD_BATCH_OVERHEAD)
-        # Before compression a batch may be several times as large; a compressor's result lies beside
-        # the buffers until it is copied back, one at a time.
+        # Before compression a batch may be several times as large. A compressor's result needs memory
+        # of its own, beside the buffers, until it is copied back, one at a time.
         capacity_max = max(batch_size, config.buffer_memory // 16)
         scratch = capacity_max + capacity_max // 128 + 1024 if codec else 0
         self.pool = BufferPool(
             total_memory=max(config.buffer_memory - scratch, 1),
             poolable_size=batch_size,
-            # Once somebody waits, the sender takes batches that are not full, too.
+            # Once a thread waits, the sender also takes batches that are not full.
             on_wait=self._wake_up,
         )
         sequences = None
@@ -187,21 +187,22 @@ class Producer:
 
         Args:
             headers: pairs of a name and bytes, or a dict of them.
-            partition: by default the partitioner's choice.
-            timestamp_ms: by default now.
-            callback: given the record's metadata, or None and an error, once its fate is known; in
-                the sender's thread and in the order of a partition's records.
+            partition: chosen by the partitioner by default.
+            timestamp_ms: now by default.
+            callback: called with the record's metadata, or with None and an error, once the record is
+                written or has failed; in the sender's thread, in the order of a partition's records.
 
         Returns:
-            A future; a record that is too large, or finds no memory within max.block.ms, fails there.
+            A future. If the record is too large, or finds no memory within max.block.ms, the future
+            fails.
 
         Raises:
-            ConfigError: an argument that no record can have.
-            InvalidTimestampError: a time before 1970, one that no timestamp of microseconds holds, or
-                one past the topic's limits.
-            UnknownTopicOrPartitionError: no such topic or partition.
+            ConfigError: an argument has a wrong type or value.
+            InvalidTimestampError: the time is before 1970, does not fit into a timestamp in
+                microseconds, or passes the topic's limits.
+            UnknownTopicOrPartitionError: the topic does not exist.
             ProducerClosedError: the producer is closed.
-            ProducerForkedError: called in a child of the process that made the producer.
+            ProducerForkedError: called in a fork of the process that created the producer.
         """
         self._ensure_open()
         now_ms = self._clock_ms()
@@ -248,24 +249,24 @@ class Producer:
         """Send every row of a table.
 
         Args:
-            topic: of all rows; None where they have a column `topic`.
-            rows: a pyarrow RecordBatch or Table, or what pyarrow makes one of: a dict of columns, a
-                reader, a DataFrame of Polars or pandas, whatever gives an Arrow stream or array. Its
-                columns are those of Spark's Kafka sink: value; key, topic, partition, headers,
-                timestamp, each optional. Others are ignored.
-            callback: given a RecordBatch of topic, partition and offset for every row, or None and
-                an error, once the fate of all is known; in the sender's thread.
+            topic: of all rows; None if they have a column `topic`.
+            rows: a pyarrow RecordBatch or Table, or anything that pyarrow can make one of: a dict of
+                columns, a reader, a Polars or pandas DataFrame, any Arrow stream or array. The columns
+                are those of Spark's Kafka sink: value; optionally key, topic, partition, headers and
+                timestamp. Others are ignored.
+            callback: called with a RecordBatch of topic, partition and offset for every row, or with
+                None and an error, once all rows are written or have failed; in the sender's thread.
 
         Returns:
-            A future of where each row lies.
+            A future of each row's offset.
 
         Raises:
-            ConfigError: a column with a wrong type, a value that no record can have; no row is sent.
-            InvalidTimestampError: a time before 1970, or past its topic's limits; no row is sent.
-            UnknownTopicOrPartitionError: no such topic; no row is sent.
-            BufferExhaustedError, RecordTooLargeError: rows before may have been sent.
+            ConfigError: a column has a wrong type, or a value that no record can have; no row is sent.
+            InvalidTimestampError: a time is before 1970, or passes its topic's limits; no row is sent.
+            UnknownTopicOrPartitionError: a topic does not exist; no row is sent.
+            BufferExhaustedError, RecordTooLargeError: rows before the one that failed may be sent.
             ProducerClosedError: the producer is closed.
-            ProducerForkedError: called in a child of the process that made the producer.
+            ProducerForkedError: called in a fork of the process that created the producer.
         """
         self._ensure_open()
         if topic is not None:
@@ -274,7 +275,7 @@ class Producer:
             raise ConfigError(f"callback is a {type(callback).__name__}; accepted: a function")
         table = arrow.sendable(_table(rows), has_topic=topic is not None)
         batches = table.to_batches() if isinstance(table, pa.Table) else [table]
-        # All of them, before the first row is added.
+        # Every row is checked before the first one is added.
         checked = [one for batch in batches for one in self._checked(batch, topic)]
         future = ArrowFuture(callback)
         first_row = 0
@@ -285,21 +286,24 @@ class Producer:
         return future
 
     def append(self, rows: pa.RecordBatch, topic: str | None) -> None:
-        """As `send_arrow`, without a future; the columns were checked before."""
+        """Send rows as `send_arrow` does, without a future; the caller has checked the columns."""
         for one in self._checked(rows, topic):
             self._append(one, 0, None)
 
     def ensure_delivered(self) -> None:
-        """Raise the error of the first batch that could not be delivered, if there is one."""
+        """Raise the error of the first batch that failed, if any."""
         if self._sender.first_error is not None:
             raise self._sender.first_error
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send all that was given so far, and wait until its fate is known.
+        """Send everything that is waiting, and wait until each record is written or has failed.
+
+        Args:
+            timeout: in seconds; None waits without limit.
 
         Raises:
-            RequestTimedOutError: not within so many seconds; the rest is still on its way.
-            ProducerForkedError: called in a child of the process that made the producer.
+            RequestTimedOutError: the time is up; the rest is still being sent.
+            ProducerForkedError: called in a fork of the process that created the producer.
         """
         timeout = None if timeout is None else arguments.seconds("timeout", timeout)
         self._ensure_not_forked()
@@ -314,11 +318,11 @@ class Producer:
             self._accumulator.end_flush()
 
     def close(self, timeout: float | None = None) -> None:
-        """Send all that was given, within so many seconds, and end. More calls do nothing.
+        """Send everything that is waiting, within `timeout` seconds, and stop. Safe to call again.
 
-        Futures of what was not delivered by then fail with ProducerClosedError. The process keeps
-        the memory, up to 64 MiB, for its next producer. In a forked child nothing is done: what was
-        given before the fork is the parent's to send.
+        Futures of records that were not delivered by then fail with ProducerClosedError. The process
+        keeps the memory, up to 64 MiB, for its next producer. In a fork this does nothing: records from
+        before the fork are the parent's to send.
         """
         timeout = None if timeout is None else arguments.seconds("timeout", timeout)
         if not self._is_closed and self._process_id == os.getpid():
@@ -339,13 +343,13 @@ class Producer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close; at once, giving up what was not sent, where the block failed."""
+        """Close; if the block raised, at once, without sending the rest."""
         self.close(timeout=None if error is None else 0)
 
     # Inside.
 
     def _checked(self, batch: pa.RecordBatch, topic: str | None) -> list[_Rows]:
-        """Rows that each go to some partition, in pieces that one batch of columns holds."""
+        """Check and route the rows, split so that each column's bounds fit into int32."""
         arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
         now_ms = self._clock_ms()
         try:
@@ -357,11 +361,11 @@ class Producer:
                 headers=arrays.get("headers"),
             )
         except OverflowError:
-            # Over 2 GiB in one column of an Arrow batch: more than its int32 bounds can say.
+            # More than 2 GiB in one column of an Arrow batch, which int32 bounds cannot address.
             half = batch.num_rows // 2
             if half == 0:
                 raise RecordTooLargeError(
-                    "a record", 2**31, 2**31 - 1, "max.message.bytes"
+                    "a record", INT_MAX + 1, INT_MAX, "max.message.bytes"
                 ) from None
             halves = batch.slice(0, half), batch.slice(half)
             return [one for part in halves for one in self._checked(part, topic)]
@@ -404,14 +408,14 @@ class Producer:
         self._sender.wake_up()
 
     def _ensure_not_forked(self) -> None:
-        # Before any lock is taken: a thread of the parent's may have had it.
+        # Before any lock is taken: in the fork it may be locked for ever, by a thread of the parent.
         if self._process_id != os.getpid():
             raise ProducerForkedError(self._process_id, os.getpid())
 
     def _ensure_open(self) -> None:
         self._ensure_not_forked()
         if self._is_closed:
-            raise ProducerClosedError("the producer is closed and takes no more records")
+            raise ProducerClosedError("the producer is closed")
 
     def _ensure_size(self, size: int) -> None:
         if size > self._config.max_request_size:
@@ -430,8 +434,8 @@ def _ensure_times_accepted(timestamps: Array, routing: Routing, now_ms: int) -> 
 
 
 def _is_of(topic: Topic, routing: Routing) -> Array:
-    """bool[n], whether each row is of the topic."""
-    # By name: an object of the same topic may have taken its place meanwhile.
+    """Return bool[n]: whether each row goes to the topic."""
+    # By name: the topic's object may have been replaced meanwhile.
     is_its = [other.name == topic.name for other, _ in routing.partitions[: len(routing.counts)]]
     found: Array = np.array(is_its, np.bool_)[routing.slots]
     return found
@@ -440,17 +444,17 @@ def _is_of(topic: Topic, routing: Routing) -> Array:
 def _ensure_headers_exist(topic: Topic) -> None:
     if topic.config.message_magic < MAGIC:
         raise ConfigError(
-            f"a record for topic {topic.name!r} has headers, which its "
-            f"message.format.version={topic.config.message_format_version} has not; leave them out, or "
-            "write to a topic with version 0.11.0 or later"
+            f"a record for topic {topic.name!r} has headers, which the topic's "
+            f"message.format.version={topic.config.message_format_version} does not support; leave them "
+            "out, or write to a topic with version 0.11.0 or later"
         )
 
 
 def _ensure_rows_fit(headers_bounds: Array, routing: Routing) -> None:
-    """Check that no row with headers goes to a topic whose format has none."""
+    """Check that no row with headers goes to a topic whose format has no headers."""
     for topic in routing.topics:
         if topic.config.message_magic < MAGIC:
-            # A row without any has the one byte of their count.
+            # The headers of a row without any take one byte, their count.
             has_headers = np.diff(headers_bounds) > 1
             if has_headers[_is_of(topic, routing)].any():
                 _ensure_headers_exist(topic)
@@ -465,8 +469,8 @@ def _table(rows: Any) -> pa.Table | pa.RecordBatch:
         return pa.table(rows)
     except (TypeError, ValueError, OSError, pa.ArrowException) as error:
         raise ConfigError(
-            f"rows are a {type(rows).__name__}, which pyarrow.table does not take ({error}); accepted: "
-            "a pyarrow Table or RecordBatch, a dict of columns, a DataFrame, or what gives Arrow streams"
+            f"rows are a {type(rows).__name__}, which pyarrow.table does not accept ({error}); accepted: "
+            "a pyarrow Table or RecordBatch, a dict of columns, a DataFrame, or an Arrow stream"
         ) from error
 
 
@@ -499,8 +503,8 @@ def _utf8(name: str, text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise ConfigError(
-            f"{name} is text with a lone surrogate at position {error.start}, which UTF-8 does not "
-            "have; accepted: bytes, or text without"
+            f"{name} is text with a lone surrogate at position {error.start}, which UTF-8 cannot "
+            "encode; accepted: bytes, or text without lone surrogates"
         ) from None
 
 

@@ -1,22 +1,21 @@
-"""Takes batches out of the accumulator, hands them to a transport, and deals with the answers.
+"""The sender: drains batches from the accumulator, sends them, and handles the answers.
 
-    send_ready    answers -> expired batches -> drain -> requests       whoever calls it
+    send_ready    answers -> expired batches -> drain -> requests       in the caller's thread
     start         a thread that does so whenever something is due       one per producer
 
-A producer whose batches wait for no time needs no thread: who appends calls `send_ready` when a batch
-is full.
+A producer without linger.ms needs no thread: whoever appends calls `send_ready` when a batch is full.
 
     answer                                  the batch
-    no error                                succeeded
-    too large, of several records           is split; its children go at once
-    can be retried, and there is time       goes again after a pause, before younger ones
-    a lock that was not free                likewise, and that is no attempt that `retries` counts
-    anything else                           failed
+    no error                                succeeds
+    too large, of several records           is split; its children are sent at once
+    retriable, and there is time            is retried after a pause, before younger ones
+    a lock that was not free                is retried; `retries` does not count this attempt
+    anything else                           fails
 
-With acks 0 nobody waits for the answer. An answer that comes after request.timeout.ms, or twice,
-changes nothing; the memory of a batch is used again when every request that may still read it was
-answered. A partition keeps its order where retries are numbered (`sequences`) or where
-max.in.flight.requests.per.connection is 1, which mutes a partition until its answer.
+With acks 0 no answer is awaited. An answer after request.timeout.ms, or a second answer, changes nothing.
+A batch's memory is reused once every request that may still read it is answered. A partition keeps its
+order if retries are numbered (`idempotence`), or if max.in.flight.requests.per.connection is 1, which
+mutes a partition until its answer.
 
 Source: Kafka clients/producer/internals/Sender.java.
 """
@@ -50,7 +49,7 @@ from spark_kbatch.producer.idempotence import Sequences
 logger = logging.getLogger(__name__)
 
 
-_PAUSE_MS = 100  # after an error of the sender's own; the longest that `close` sleeps
+_PAUSE_MS = 100  # after an error in the sender itself; also the longest that `close` sleeps
 
 
 class ProduceBatch(NamedTuple):
@@ -58,12 +57,12 @@ class ProduceBatch(NamedTuple):
 
     topic: Topic
     topic_partition: TopicPartition
-    data: memoryview  # stays as it is until the request is answered
+    data: memoryview  # does not change until the request is answered
     records_count: int
 
 
 class ProduceRequest(NamedTuple):
-    """What a transport is given: at most one batch of each partition."""
+    """Finished batches for a transport, at most one of each partition."""
 
     acks: int  # -1, 0, 1
     timeout_ms: int
@@ -74,18 +73,18 @@ Answer = Mapping[TopicPartition, AppendResult]
 
 
 class Transport(Protocol):
-    """Where finished batches go."""
+    """The destination of finished batches."""
 
     def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
         """Take a request, and answer it once, now or later, from any thread.
 
-        What is raised counts as the answer for every batch.
+        An exception counts as the answer for every batch.
         """
 
 
 @dataclass(frozen=True)
 class SenderConfig:
-    """What the sender is told of its producer's options."""
+    """The producer's options that concern the sender."""
 
     acks: int
     retries: int
@@ -95,16 +94,16 @@ class SenderConfig:
 
 
 class _InFlight:
-    """A request that is not answered."""
+    """A request that is not yet answered."""
 
     def __init__(self, batches: list[ProducerBatch], sent_ms: int) -> None:
         self.batches, self.sent_ms = batches, sent_ms
-        self.is_answered = False  # also where nobody waits any more
+        self.is_answered = False  # or given up
         self.may_be_read = True
 
 
 class Sender:
-    """Sends one producer's batches. `send_ready` and `run_once` are for one thread at a time."""
+    """Sends one producer's batches. One thread at a time may call `send_ready` and `run_once`."""
 
     def __init__(
         self,
@@ -116,15 +115,15 @@ class Sender:
         sequences: Sequences | None = None,
         on_topic_error: Callable[[str], None] | None = None,
     ) -> None:
-        """Set up; `on_topic_error` is told the topic of each batch that has an error for an answer."""
+        """Set up; `on_topic_error` is called with the topic of each batch whose answer is an error."""
         self._on_topic_error = on_topic_error
         self._accumulator, self._transport, self._config = accumulator, transport, config
         self._monotonic_ms, self._sequences = monotonic_ms, sequences
-        self._looked_ms = -1  # when it was looked last what is expired and what may go
+        self._looked_ms = -1  # when expired and ready batches were last looked for
         self._in_flight: list[_InFlight] = []
         self._read_late: list[_InFlight] = []  # given up, not answered
         self._answers: deque[tuple[_InFlight, Answer | Exception]] = deque()
-        # Not an event: an interrupt in `set` may leave its lock taken for ever.
+        # Not an Event: an interrupt in `set` could leave its lock taken for ever.
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closing = self._is_forced = False
@@ -132,13 +131,13 @@ class Sender:
         self.first_error: Exception | None = None  # of a batch that failed
 
     def send_ready(self) -> None:
-        """Take answers, and send what may go."""
+        """Handle answers, and send every batch that may be sent."""
         while self._send_one_request():
             pass
 
     def _send_one_request(self) -> bool:
-        """Take answers, and send what may go in one request; whether anything did."""
-        # Asked each time: a busy producer always has another request, and time goes on.
+        """Handle answers, and send one request; return whether there was anything to send."""
+        # Read for each request: a busy producer always has another one, and time goes on.
         now_ms = self._monotonic_ms()
         self._take_answers(now_ms)
         if now_ms != self._looked_ms:
@@ -151,18 +150,18 @@ class Sender:
         drained = self._accumulator.drain(now_ms, self._config.max_request_size)
         for batch in drained:
             if not batch.builder.is_closed:
-                self._fail(batch, batch.error or RuntimeError("a batch that is drained is open"))
+                self._fail(batch, batch.error or RuntimeError("a drained batch is still open"))
         batches = [batch for batch in drained if batch.builder.is_closed]
         if batches:
             self._send(batches, now_ms)
         return bool(drained)
 
     def run_once(self) -> int:
-        """As `send_ready`; after how many ms to come again unless woken."""
+        """Do what `send_ready` does; return after how many ms to call again unless woken."""
         try:
             self.send_ready()
         except (KBatchError, OSError) as error:
-            logger.warning("no producer id can be had: %s", error)
+            logger.warning("cannot get a producer id, retrying: %s", error)
             self._why_unsent = error
             if not _is_transient(error):
                 for batch in self._accumulator.take_all():
@@ -173,28 +172,28 @@ class Sender:
         due += [self._accumulator.expiry_ms(batch) for batch in self._batches_in_flight()]
         due.append(self._accumulator.next_expiry_ms())
         if self._has_room:
-            # As of then: what time has made ready since is due, it does not wait for an answer.
+            # As of that time: a batch that has become ready since is due, it waits for no answer.
             is_ready, delay = self._accumulator.ready(self._looked_ms)
             if is_ready:
-                # It waits for answers that are under way, or has just become so.
+                # It waits for answers, or has become ready just now.
                 delay = NEVER_MS if self._in_flight else 1
             due.append(self._looked_ms + delay)
         return 0 if self._answers else max(min(due) - self._monotonic_ms(), 0)
 
     def start(self) -> None:
-        """Run in a thread of its own until `close`."""
+        """Run in a separate thread until `close`."""
         self._thread = threading.Thread(target=self._run, name="kbatch-sender", daemon=True)
         self._thread.start()
 
     def wake_up(self) -> None:
-        """Have the thread look again now."""
+        """Make the thread look for work now."""
         if self._thread is not None and self._wakes.empty():
             self._wakes.put(None)
 
     def close(self, timeout: float | None) -> bool:
-        """Send what is left, within so many seconds, and end; whether all of it has ended.
+        """Send what is left, within `timeout` seconds, and stop; return whether all of it has ended.
 
-        What has not ended then fails with ProducerClosedError.
+        Batches that have not ended by then fail with ProducerClosedError.
         """
         if timeout != 0:
             self._send_rest(timeout)
@@ -202,7 +201,7 @@ class Sender:
         self._is_forced = True
         self.wake_up()
         if self._thread is not None and self._thread is not threading.current_thread():
-            # One that is inside a transport is not waited for; what it holds is not used again.
+            # If it is inside a transport it is not waited for; the memory it holds is not reused.
             self._thread.join(1)
         self._accumulator.abort_incomplete(
             ProducerClosedError("the producer was closed before the record was delivered")
@@ -230,7 +229,7 @@ class Sender:
         return len(self._in_flight) < self._config.max_in_flight
 
     def _batches_in_flight(self) -> list[ProducerBatch]:
-        """Those that have not ended."""
+        """Return the batches of unanswered requests that have not ended."""
         return [b for request in self._in_flight for b in request.batches if not b.is_done]
 
     def _run(self) -> None:
@@ -240,13 +239,13 @@ class Sender:
             try:
                 delay_ms = self.run_once()
             except Exception:
-                logger.exception("the sender goes on after an error of its own")
+                logger.exception("the sender continues after an unexpected error")
                 delay_ms = _PAUSE_MS
             if delay_ms > 0 and not (self._is_closing and not self._has_work):
                 self._sleep(delay_ms)
 
     def _sleep(self, delay_ms: int) -> None:
-        """Return when woken, at once where that was before."""
+        """Sleep until woken; return at once if that happened before."""
         timeout = min(delay_ms, threading.TIMEOUT_MAX * 1000 - 1) / 1000
         with suppress(queue.Empty):
             self._wakes.get(block=timeout > 0, timeout=timeout)
@@ -275,7 +274,7 @@ class Sender:
 
         try:
             self._transport.send(sent, on_answer)
-        except Exception as error:  # noqa: BLE001  whatever it is, it is these batches' fate
+        except Exception as error:  # noqa: BLE001  any error fails these batches, not the sender
             self._answers.append((request, error))
         if self._config.acks == 0:
             self._give_up(request)
@@ -301,7 +300,7 @@ class Sender:
                     result = _result_of(answer, batch.topic_partition)
                     try:
                         self._complete(batch, result, now_ms)
-                    except Exception as failure:  # noqa: BLE001  its fate; the others have theirs
+                    except Exception as failure:  # noqa: BLE001  fails this batch, not the others
                         self._fail(batch, failure)
         for request in [*self._in_flight]:
             if now_ms - request.sent_ms >= self._config.request_timeout_ms:
@@ -321,7 +320,7 @@ class Sender:
                 self._accumulator.unmute(batch.topic_partition)
 
     def _give_up(self, request: _InFlight) -> None:
-        """Wait no longer for its answer; its memory may still be read."""
+        """Stop waiting for a request's answer; its memory may still be read."""
         self._finish(request)
         if request.may_be_read:
             self._read_late.append(request)
@@ -340,12 +339,14 @@ class Sender:
             if self._sequences is not None:
                 self._sequences.remove(batch)
             count = self._accumulator.split_and_reenqueue(batch)
-            logger.info("a batch of %s was split into %d: %s", batch.topic_partition, count, error)
+            logger.info("splitting a batch of %s into %d: %s", batch.topic_partition, count, error)
             self._accumulator.complete(batch)
         elif self._can_retry(batch, result, now_ms):
-            logger.info("a batch of %s goes again: %s", batch.topic_partition, error)
+            logger.info("retrying a batch of %s: %s", batch.topic_partition, error)
             batch.error = error
-            is_attempt = not isinstance(error, LockTimeoutError)  # which it did not come to
+            is_attempt = not isinstance(
+                error, LockTimeoutError
+            )  # without the lock nothing was tried
             self._accumulator.reenqueue(batch, now_ms, is_attempt=is_attempt)
         else:
             self._fail(batch, error)
@@ -367,7 +368,7 @@ class Sender:
         error = result.error
         if self._is_forced or not _is_transient(error):
             return False
-        if isinstance(error, LockTimeoutError):  # `_expire` says that it was all that went wrong
+        if isinstance(error, LockTimeoutError):  # until delivery.timeout.ms: `_expire`
             return True
         if batch.attempts >= self._config.retries or self._accumulator.is_expired(batch, now_ms):
             return False
@@ -397,7 +398,7 @@ def _result_of(answer: Answer | Exception, topic_partition: TopicPartition) -> A
 
 
 def _is_transient(error: Exception | None) -> bool:
-    """Whether it is worth waiting; what is no RetriableError is for `_can_retry` to judge."""
+    """Return False if waiting cannot help; `_can_retry` decides on errors that are not retriable."""
     return not isinstance(error, RetriableError) or error.is_transient
 
 

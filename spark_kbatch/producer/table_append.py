@@ -1,10 +1,10 @@
-"""Appends the rows of one table to the queues of all their partitions, in one pass over the table.
+"""Appending a table: its rows go to the queues of all their partitions in one pass over the table.
 
-Rows are read as they lie in memory, once, and each is written to the last batch of its partition's
-queue. A batch that is full is followed by a spare one, made before the pass by what the rows will
-probably take. Where none is left the pass ends, and begins again behind the rows that are written.
-Spare ones for rows that are larger than batch.size are made by the sizes of the rows that come next:
-the first pass of a table cannot know of them, since to look at every row's size costs too much.
+Rows are read once, in the order in which they lie in memory, and each is written to the last batch of
+its partition's queue. When a batch is full a spare one follows it, created before the pass by an estimate
+of what the rows need. When no spare batch is left the pass ends, and the next one starts after the rows
+that are written. Spare batches for rows larger than batch.size are created by the sizes of the next rows;
+the first pass cannot know of such rows, because looking at every row's size costs too much.
 
 Source: Kafka clients/producer/internals/RecordAccumulator.java, append, for one record.
 """
@@ -36,7 +36,7 @@ from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
 if TYPE_CHECKING:
     from spark_kbatch.producer.accumulator import PartitionQueue
 
-# No more is written at once, roughly, so that full batches are still in the cache when they are closed.
+# About the most to write in one pass, so that full batches are still in the cache when they are closed.
 _BYTES_AT_ONCE = 1024 * 1024
 
 # A batch, the index of its first record of these rows, and their numbers (int32).
@@ -44,7 +44,7 @@ OnAppended = Callable[[ProducerBatch, int, Array], None]
 
 
 class TableAppend:
-    """One table on its way into the queues. `fill` is called with the queues' locks held."""
+    """One table that is being appended to the queues. `fill` needs the queues' locks."""
 
     def __init__(
         self,
@@ -57,21 +57,21 @@ class TableAppend:
         """Set up.
 
         Args:
-            queues: of each slot that rows have.
-            on_appended: told every batch that takes rows.
+            queues: by the slots that rows go to.
+            on_appended: called for every batch that takes rows.
         """
         self._columns, self._routing, self._queues = columns, routing, queues
         self._memory, self._on_appended = memory, on_appended
-        # Batches of several topics differ in size: then a queue's next one is made when it is needed.
+        # Batches of several topics differ in size: then a queue's next batch is created when needed.
         self._only_topic = routing.topics[0] if len(routing.topics) == 1 else None
         self._counts = routing.counts.tolist()
         self._row_size = arrow.mean_row_size(columns)
         self._next_row = 0
-        # Builders that no row is in, and their slots, SPARE_SLOT for spare ones. Between two calls of
-        # `fill` at most the one that was waited for.
+        # Empty builders with their slots, SPARE_SLOT for spare ones. Between two calls of `fill` at most
+        # the one that `wait_for_room` got.
         self._unused: list[tuple[int, RecordBatchBuilder]] = []
-        # Where the next rows are larger than batch.size: how many batches they are at the most, and
-        # bytes that each of them surely fits.
+        # If the next rows are larger than batch.size: the largest number of batches for them, and the
+        # bytes that each batch needs.
         self._large: tuple[int, int] | None = None
 
     @property
@@ -80,7 +80,7 @@ class TableAppend:
         return self._next_row == self._columns.rows_count
 
     def wait_for_room(self) -> None:
-        """Have memory for the next row, at least; `BatchMemory.builder` says what it raises."""
+        """Get memory for at least the next row; raises as `BatchMemory.builder`."""
         slot = int(self._routing.slots[self._next_row])
         size = size_upper_bound(self._columns, self._next_row)
         topic = self._routing.partitions[slot][0]
@@ -89,7 +89,7 @@ class TableAppend:
         self._unused.append((slot, builder))
 
     def _large_rows(self, size: int) -> tuple[int, int]:
-        """As many of the next rows as are to be written at once, and the most that one of them takes."""
+        """Return how many of the next rows to write in one pass, and the largest size of one of them."""
         wanted = max(_BYTES_AT_ONCE // size, 1)
         sizes = size_upper_bounds(self._columns, self._next_row, self._next_row + wanted)
         largest = np.maximum.accumulate(sizes)
@@ -99,7 +99,7 @@ class TableAppend:
         return max(count, 1), int(largest[max(count, 1) - 1])
 
     def release_unused(self) -> None:
-        """Give back the memory that no row is in, also after an error."""
+        """Release the memory of empty builders; also for use after an error."""
         while self._unused:
             self._memory.release(self._unused.pop()[1])
 
@@ -107,7 +107,7 @@ class TableAppend:
         """Append rows while there is room.
 
         Returns:
-            new batches, which are in their queues now; queues whose first batch is full now.
+            The new batches, which are in their queues now, and the queues whose first batch is now full.
         """
         last = self._last_batches()
         self._make_builders(last)
@@ -140,9 +140,9 @@ class TableAppend:
         return fresh, [queue for slot in changed if (queue := self._queues[slot]).has_full()]
 
     def _last_batches(self) -> dict[int, ProducerBatch]:
-        """Of each slot whose queue ends in a batch that may take more."""
-        # What was sent before, or comes from a split, does not; so all that do lie in the pool. Of a
-        # topic that was created again, what is of the former one does not, either.
+        """Return the last batch of each slot's queue, if it takes more rows."""
+        # Batches that were sent before, or come from a split, take no more rows: so those that do are all
+        # in the pool. A batch of a topic that was recreated since takes none, either.
         last = {
             slot: batches[-1]
             for slot, queue in self._queues.items()
@@ -151,7 +151,7 @@ class TableAppend:
             and batches[-1].topic.topic_id == self._routing.partitions[slot][0].topic_id
         }
         if self._unused and (batch := last.get(self._unused[0][0])) is not None:
-            # It had no room; somebody else may have added one that has.
+            # It had no room, but another thread may have added a batch that has.
             size = size_upper_bound(self._columns, self._next_row) - RECORD_BATCH_OVERHEAD
             if batch.builder.has_room_for(size):
                 self.release_unused()
@@ -160,7 +160,7 @@ class TableAppend:
         return last
 
     def _make_builders(self, last: Mapping[int, ProducerBatch]) -> None:
-        """As many as the rows are likely to need, as far as there is memory."""
+        """Create as many builders as the rows are likely to need, as far as there is memory."""
         at_most, size = (None, 0) if self._large is None else self._large
         if self._only_topic is not None:
             wanted = self._spares_wanted(self._only_topic, last) if at_most is None else at_most - 1
@@ -181,9 +181,9 @@ class TableAppend:
                 self._unused.append((slot, builder))
 
     def _spares_wanted(self, topic: Topic, last: Mapping[int, ProducerBatch]) -> int:
-        """How many batches the rows are likely to begin."""
+        """Estimate how many new batches the rows need."""
         limit = self._memory.write_limit(topic)
-        # Bytes that a row of the table takes, less those that are done: the rest is spread evenly.
+        # Bytes per row of the table that are still to be written, as if the rest were spread evenly.
         left = self._row_size * (1 - self._next_row / self._columns.rows_count)
         wanted = 0
         for slot in self._queues:
@@ -195,14 +195,14 @@ class TableAppend:
         return min(wanted, max(_BYTES_AT_ONCE // limit, len(self._queues)))
 
     def _number_builders(self, last: Mapping[int, ProducerBatch]) -> list[int]:
-        """Number them as `_tell` has them; how many records were in those that are not empty."""
+        """Give the builders numbers for `_tell`; return how many records those in `last` already have."""
         builders = [batch.builder for batch in last.values()]
         for index, builder in enumerate([*builders, *(builder for _, builder in self._unused)]):
             builder.state[INDEX] = index
         return [builder.records_count for builder in builders]
 
     def _queue_builders(self, now_ms: int) -> list[ProducerBatch | None]:
-        """Put those that took rows into their queues; None for each that did not."""
+        """Queue the builders that took rows; return their batches, None for each empty builder."""
         unused, self._unused = self._unused, []
         made: list[ProducerBatch | None] = []
         for of, builder in unused:
@@ -224,11 +224,11 @@ class TableAppend:
         first_row: int,
         batch_of: Array,
     ) -> None:
-        """Tell of rows from `first_row` on.
+        """Call `on_appended` for the rows of this pass, which started at `first_row`.
 
         Args:
-            batches: all that `batch_of` counts; None for those without records.
-            counts: of records that were in them before; the others were empty.
+            batches: by the numbers in `batch_of`; None for those without records.
+            counts: how many records the first of them had before; the others were empty.
         """
         assert self._on_appended is not None
         bounds = np.zeros(len(batches) + 1, np.int64)

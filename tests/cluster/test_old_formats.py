@@ -99,7 +99,9 @@ def test_what_a_producer_sends_is_held_in_the_topics_format(
 def test_record_with_headers_is_refused_before_it_is_sent(tmp_path: Path, magic: int) -> None:
     cluster = a_cluster(tmp_path, magic)
     with cluster.producer() as producer:
-        with pytest.raises(ConfigError, match=r"has headers, which its message.format.version"):
+        with pytest.raises(
+            ConfigError, match=r"has headers, which the topic's message.format.version"
+        ):
             producer.send("events", b"v", headers=[("h", b"x")])
         with pytest.raises(ConfigError, match="topic 'events' has headers"):
             producer.send_arrow("events", builders.rows(headers=1))

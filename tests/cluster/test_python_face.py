@@ -440,8 +440,8 @@ def test_everything_shows_what_it_is(tmp_path: Path) -> None:
             assert repr(producer) == "<Producer with acks=all, open>"
             sent = producer.send("events", "a", partition=1)
             table = producer.send_arrow("events", {"value": ["b"], "partition": [1]})
-            assert repr(sent) == "<RecordFuture of events-1, on its way>"
-            assert repr(table) == "<ArrowFuture of 1 rows, on their way>"
+            assert repr(sent) == "<RecordFuture of events-1, pending>"
+            assert repr(table) == "<ArrowFuture of 1 rows, pending>"
             too_large = producer.send("events", bytes(2 << 20))
             assert repr(too_large).startswith("<RecordFuture, failed: a record takes")
         assert isinstance(too_large, spark_kbatch.RecordFuture)

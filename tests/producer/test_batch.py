@@ -216,7 +216,7 @@ def test_who_waits_may_give_up_and_it_changes_nothing(threads: ThreadPoolExecuto
     batch = a_batch()
     waiting = threads.submit(batch.result.wait, 30)
     assert not batch.result.wait(0.001)
-    with pytest.raises(TimeoutError, match="a record for events-2 is still on its way"):
+    with pytest.raises(TimeoutError, match="a record for events-2 is still being sent"):
         RecordFuture(batch.result, 0, 0).result(0)
     assert not waiting.done()
     batch.done(7)

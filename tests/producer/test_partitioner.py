@@ -523,12 +523,12 @@ def test_a_custom_partitioner_sees_the_key_column_as_it_is_given() -> None:
         (np.array([0, 1, -1, 2]), "-1 for row 3; accepted: 0 to 3"),
         (np.array([2**64 - 1, 0, 0, 0], np.uint64), f"{2**64 - 1} for row 1; accepted: 0 to 3"),
         (pa.array([0, 1, 2]), "3 numbers for 4 rows; accepted: one for each row"),
-        (pa.array([0.0] * 4), "with a DoubleArray double; accepted: "),
-        (np.zeros(4, np.bool_), "with a ndarray bool; accepted: "),
-        (np.zeros((4, 1), np.int64), "with a ndarray int64; accepted: "),
-        (pa.nulls(4), "with a NullArray null; accepted: "),
-        ([0, 0, 0, 0], "with a list; accepted: a pyarrow Array or numpy array of integers"),
-        (None, "with a NoneType; accepted: "),
+        (pa.array([0.0] * 4), "a DoubleArray double; accepted: "),
+        (np.zeros(4, np.bool_), "a ndarray bool; accepted: "),
+        (np.zeros((4, 1), np.int64), "a ndarray int64; accepted: "),
+        (pa.nulls(4), "a NullArray null; accepted: "),
+        ([0, 0, 0, 0], "a list; accepted: a pyarrow Array or numpy array of integers"),
+        (None, "a NoneType; accepted: "),
     ],
     ids=[
         "null", "too large", "negative", "huge", "too few", "floats", "booleans", "two dimensions",
@@ -543,7 +543,7 @@ def test_what_a_custom_partitioner_must_not_answer_is_refused(answer: Any, said:
     assert str(error.value).startswith(
         "option 'partitioner.class': tests.producer.test_partitioner"
     )
-    assert f"for topic 'events', answered {said}" in str(error.value)
+    assert f"for topic 'events', returned {said}" in str(error.value)
 
 
 def test_an_error_of_a_custom_partitioner_passes_with_a_note() -> None:
@@ -592,11 +592,11 @@ def test_a_partitioner_is_found_by_its_path(user_module: str, path: str) -> None
         ("acme.nowhere.by_length", "cannot be imported (ModuleNotFoundError: "),
         ("acme.routing.number", "which is of type int;"),
         ("acme.routing.Router", "which is of type type;"),
-        ("acme.routing:", "no path of a module;"),
-        (".relative", "no path of a module;"),
+        ("acme.routing:", "which names no module;"),
+        (".relative", "which names no module;"),
         ("..relative.f", "cannot be imported (TypeError: "),
-        ("by_length", "no path of a module;"),
-        ("", "no path of a module;"),
+        ("by_length", "which names no module;"),
+        ("", "which names no module;"),
     ],
     ids=lambda text: text or "empty",
 )
@@ -607,6 +607,6 @@ def test_a_path_that_leads_to_no_function_is_refused(
         load_partitioner(path)
     assert str(error.value).startswith(f"option 'partitioner.class' is {path!r}, ")
     assert said in str(error.value)
-    assert "accepted: 'package.module.function' of a function of (keys, partitions count)" in str(
+    assert "accepted: 'package.module.function', a function of (keys, number of partitions)" in str(
         error.value
     )

@@ -128,7 +128,7 @@ def test_everything_may_go_until_the_last_flush_has_ended(linger_ms: int | None)
     accumulator.begin_flush()
     for _ in range(2):
         assert accumulator.ready(0) == Ready(True, 0)
-        with pytest.raises(RequestTimedOutError, match="batches are still on their way"):
+        with pytest.raises(RequestTimedOutError, match="records are still being sent"):
             accumulator.await_flush(0)
         accumulator.end_flush()
     assert not accumulator.ready(0).is_ready
