@@ -192,13 +192,18 @@ def test_a_codec_that_the_recreated_topic_has_not_is_refused(cluster: Cluster, s
 
 
 def test_threads_that_send_while_a_topic_grows_lose_nothing(cluster: Cluster) -> None:
-    given, answers = 25, []
+    answers = []
+    has_grown = threading.Event()
+
+    def send_both(producer: Producer) -> None:
+        answers.append(producer.send_arrow("events", {"value": [b"v"] * 50}))
+        answers.append(producer.send_arrow("events", {"key": KEYS, "value": KEYS}))
 
     def run(producer: Producer) -> None:
-        for _ in range(given):
-            answers.append(producer.send_arrow("events", {"value": [b"v"] * 50}))
-            answers.append(producer.send_arrow("events", {"key": KEYS, "value": KEYS}))
+        while not has_grown.is_set():
+            send_both(producer)
             time.sleep(0.02)
+        send_both(producer)
 
     with cluster.producer(linger_ms=2, batch_size=1000) as producer:
         threads = [threading.Thread(target=run, args=[producer]) for _ in range(4)]
@@ -207,12 +212,15 @@ def test_threads_that_send_while_a_topic_grows_lose_nothing(cluster: Cluster) ->
         for partitions in range(5, 9):
             time.sleep(0.1)
             other(cluster).create_partitions("events", partitions)
+        wait_for_a_look()
+        has_grown.set()
         for thread in threads:
             thread.join()
-        found = [place for one in answers for place in one.result(20).to_pylist()]
-    places = {(place["partition"], place["offset"]) for place in found}
-    assert len(places) == 4 * given * (50 + len(KEYS)) == sum(map(len, keys(cluster).values()))
-    assert {partition for partition, _ in places} == {*range(8)}
+        found = [row for one in answers for row in one.result(20).to_pylist()]
+    written = {(row["partition"], row["offset"]) for row in found}
+    sent = len(answers) // 2 * (50 + len(KEYS))
+    assert len(written) == sent == sum(map(len, keys(cluster).values()))
+    assert {partition for partition, _ in written} == {*range(8)}
 
 
 class Topics:
