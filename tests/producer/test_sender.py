@@ -770,7 +770,7 @@ def test_a_forked_child_is_told_that_the_producer_is_its_parents(
                 producer.flush,
                 pending.result,
             ):
-                with pytest.raises(ProducerForkedError, match="make a producer in each process"):
+                with pytest.raises(ProducerForkedError, match="create a producer in each process"):
                     refused()
             producer.close()
 
