@@ -18,7 +18,7 @@ from tests.log.test_recovery import ANOTHER_BOOT, contents, reopened, set_state,
 from tests.support import builders
 from tests.support.builders import a_log, append
 from tests.support.faults import FaultyFiles
-from tests.support.reference import Record
+from tests.support.reference import Record, encode_messages
 
 COUNT = 4  # records of each batch
 TOPIC_ID = "nyBBbFDuTeu_f1pLaD4Tcg"
@@ -121,3 +121,12 @@ def test_indexes_that_are_gone_change_nothing(log: PartitionLog) -> None:
     again = PartitionLog(Files(), log.directory, log.topic_partition, log.config)
     assert records(again) == whole
     test_times_are_found_as_by_looking_at_every_record(again)
+
+
+def test_of_messages_with_equal_times_the_first_has_the_largest(tmp_path: Path) -> None:
+    log = a_log(tmp_path, batches=0, config=TopicConfig(message_format_version="0.10.2"))
+    same = [Record(offset, 1_000, None, b"value") for offset in range(4)]
+
+    state = append(log, encode_messages(same, magic=1))
+
+    assert (state.max_timestamp, state.max_timestamp_offset) == (1_000, 0)

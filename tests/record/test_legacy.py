@@ -20,6 +20,7 @@ from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.record import codec, scalar
 from spark_kbatch.record import header as batch_header
 from spark_kbatch.record.header import walk, whole_size
+from spark_kbatch.record.times import times
 from tests.support import builders, reference, strategies
 from tests.support.reference import Record
 
@@ -200,6 +201,8 @@ def test_cut_off_message_at_the_end_of_a_wrapper_was_not_written(cut: int) -> No
         Record(9, 0, None, reference.compress(1, inner[:-cut])), magic=1, attributes=1
     )
     assert decoded(wrapper) == records[:-1]
+    found = times(wrapper, 0, batch_header.unpack(wrapper, 0))
+    assert [time for _, time in found] == [record.timestamp for record in records[:-1]]
 
 
 def test_wrapper_may_have_a_key() -> None:
