@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import threading
 import time
@@ -15,7 +16,7 @@ import pytest
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit import coordinator
 from spark_kbatch.commit.snapshot import TRANSACTION_STATE
-from spark_kbatch.errors import CommitError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import CommitError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
@@ -210,3 +211,10 @@ def test_the_next_commit_finishes_the_one_before_and_both_are_there(path: Path) 
 def test_a_partition_that_does_not_exist_is_an_error(path: Path) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match=r"clicks-3 .* partitions 0 to 2"):
         Cluster(str(path)).edges([TopicPartition("clicks", 3)])
+
+
+def test_a_partition_without_a_readable_replica_is_an_error(path: Path) -> None:
+    shutil.rmtree(path / f"broker-0/{PARTITIONS[0]}")
+
+    with pytest.raises(KafkaStorageError, match=str(PARTITIONS[0])):
+        Cluster(str(path)).describe(["clicks"])
