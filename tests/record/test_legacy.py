@@ -261,6 +261,11 @@ def test_long_runs_are_walked_as_short_ones(magic: int, n: int) -> None:
     assert decoded(data) == records
 
 
+def test_whole_size_counts_a_last_batch_without_records() -> None:
+    empty = reference.frame_batch(b"", records_count=0)
+    assert whole_size(empty) == len(empty) == 61
+
+
 @pytest.mark.parametrize("magic", MAGICS)
 def test_whole_size_ends_before_a_message_that_is_cut_off(magic: int) -> None:
     records = some_records(600, magic=magic)

@@ -72,6 +72,21 @@ def test_one_that_is_lost_is_shown_and_replaced(cluster: Cluster) -> None:
     assert len(builders.contents(cluster)[EVENTS]) == 6
 
 
+def test_a_replica_whose_state_is_damaged_is_named_once_and_shown_as_unreadable(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    [info, *_] = cluster.replicas("events")[EVENTS]
+    log = cluster.path.parent / f"disk-{info.node_id}/broker-{info.node_id}/{EVENTS}"
+    (log / "kbatch.state").write_bytes(bytes(8192))
+
+    for _ in range(2):
+        [shown] = (one for one in cluster.replicas("events")[EVENTS] if one.node_id == info.node_id)
+        assert (shown.log_end_offset, shown.why_offline) == (-1, "its log cannot be read")
+
+    said = [one for one in caplog.messages if one.startswith(f"{EVENTS} on node {info.node_id}: ")]
+    assert len(said) == 1
+
+
 def test_the_lag_of_a_replica_is_in_offsets(cluster: Cluster) -> None:
     append_records(cluster, {EVENTS: batch(n=2)})
     log = cluster.manager.partition(EVENTS)._log_of(0)
