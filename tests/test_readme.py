@@ -149,6 +149,16 @@ def test_relative_links_lead_somewhere(path: Path) -> None:
     assert missing == []
 
 
+def test_the_design_names_modules_that_exist_and_every_room() -> None:
+    text = (REPOSITORY / "DESIGN.md").read_text(encoding="utf-8")
+    package = REPOSITORY / "spark_kbatch"
+    modules = set(re.findall(r"[\w/]+\.py\b", text))
+    rooms = {path.parent.relative_to(package).as_posix() for path in package.rglob("__init__.py")}
+
+    assert [one for one in modules if not any((at / one).is_file() for at in (REPOSITORY, package))] == []  # fmt: skip
+    assert [room for room in rooms - {"."} if f"{room}/" not in text] == []
+
+
 def test_every_page_is_in_the_contents() -> None:
     linked = set(_LINK.findall((DOCS / "README.md").read_text(encoding="utf-8")))
 
