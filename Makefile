@@ -10,6 +10,8 @@ JAVA := $(VENV)/.java-home
 SPARK :=
 OLDEST := VENV=.venv-4.1 SPARK='==4.1.*'
 
+LOWEST := .venv-lowest
+
 # The first of these that runs, is new enough and can make virtual environments is taken.
 PYTHON ?= python3.13 python3.12 python3.11 python3
 
@@ -23,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST = JAVA_HOME="$$(cat $(JAVA) 2>/dev/null)" $(PY) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-spark soak interop fuzz lint format docs bench notebooks clean java
+.PHONY: help demo test test-fast test-spark soak lowest interop fuzz lint format docs bench notebooks clean java
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-10s  %s\n", $$1, $$2 }' Makefile
@@ -43,6 +45,13 @@ test-spark: java ## Run the tests that need Spark, the slow ones too
 soak: java ## Run every test but those of `interop`, the slow ones too; what needs Spark also on Spark 4.1
 	HYPOTHESIS_PROFILE=soak $(PYTEST) -m 'not interop'
 	KBATCH_SOAK_ROUNDS=10 $(MAKE) $(OLDEST) test-spark
+
+# Constraints for pip stand in for an option to prefer old versions, which it does not have.
+lowest: $(INSTALLED) ## Test without Spark on Python 3.11 and the lowest versions that pyproject.toml accepts
+	mkdir -p $(LOWEST)
+	$(PY) conf/lowest.py > $(LOWEST)/lowest.txt
+	PIP_CONSTRAINT=$(CURDIR)/$(LOWEST)/lowest.txt $(MAKE) VENV=$(LOWEST) PYTHON=python3.11 $(LOWEST)/.installed
+	$(LOWEST)/bin/python -m pytest tests/record tests/log tests/producer tests/options tests/cli -m 'not spark and not slow and not interop'
 
 interop: java ## Test against a real Kafka broker and its tools, which Maven brings
 	$(PYTEST) tests/interop

@@ -8,7 +8,9 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 import unicodedata
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -157,6 +159,28 @@ def test_the_design_names_modules_that_exist_and_every_room() -> None:
 
     assert [one for one in modules if not any((at / one).is_file() for at in (REPOSITORY, package))] == []  # fmt: skip
     assert [room for room in rooms - {"."} if f"{room}/" not in text] == []
+
+
+def test_every_dependency_is_listed_with_its_licence() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    required = [*project["dependencies"], *extras["spark"], *extras["demo"]]
+    names = {re.split(r"[^\w-]", requirement)[0] for requirement in required}
+    rows = re.findall(
+        r"^\| \[([\w-]+)\]\(\S+\) \| ([^|]+) \|",
+        (DOCS / "versions.md").read_text("utf-8"),
+        re.MULTILINE,
+    )
+
+    assert {name for name, _ in rows} == names - {"spark-kbatch"}
+    for name, licence in rows:
+        told = metadata.metadata(name)
+        claims = [
+            told["License-Expression"] or told["License"] or "",
+            *(told.get_all("Classifier") or []),
+        ]
+        family = licence.partition("-")[0]
+        assert any(family in claim for claim in claims), name
 
 
 def test_every_page_is_in_the_contents() -> None:
