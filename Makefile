@@ -48,9 +48,9 @@ soak: java ## Run every test but those of `interop`, the slow ones too; what nee
 
 # Constraints for pip stand in for an option to prefer old versions, which it does not have.
 lowest: $(INSTALLED) ## Test without Spark on Python 3.11 and the lowest versions that pyproject.toml accepts
-	mkdir -p $(LOWEST)
-	$(PY) conf/lowest.py > $(LOWEST)/lowest.txt
-	PIP_CONSTRAINT=$(CURDIR)/$(LOWEST)/lowest.txt $(MAKE) VENV=$(LOWEST) PYTHON=python3.11 $(LOWEST)/.installed
+	mkdir -p build
+	$(PY) conf/lowest.py > build/lowest.txt
+	PIP_CONSTRAINT=$(CURDIR)/build/lowest.txt $(MAKE) VENV=$(LOWEST) PYTHON=python3.11 $(LOWEST)/.installed
 	$(LOWEST)/bin/python -m pytest tests/record tests/log tests/producer tests/options tests/cli -m 'not spark and not slow and not interop'
 
 interop: java ## Test against a real Kafka broker and its tools, which Maven brings

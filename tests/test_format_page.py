@@ -1,0 +1,98 @@
+"""docs/format.md says of our files what the code does."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import spark_kbatch
+from spark_kbatch.commit.history import Author, Commit
+from spark_kbatch.log.producers import saved
+from spark_kbatch.log.producers.state import BatchMetadata, ProducerEntry
+from spark_kbatch.log.state import SLOT_SIZE, LogState
+from tests.conftest import REPOSITORY
+
+PAGE = (REPOSITORY / "docs" / "format.md").read_text(encoding="utf-8")
+
+
+def rows(section: str) -> list[list[str]]:
+    """The rows of the tables of a section, without their heads."""
+    (body,) = re.findall(rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
+    cells = [line.strip("|").split("|") for line in body.splitlines() if line.startswith("|")]
+    found = [[cell.strip() for cell in row] for row in cells]
+    heads = {number for number, row in enumerate(found) if set(row[0]) == {"-"}}
+    return [row for n, row in enumerate(found) if n not in heads and n + 1 not in heads]
+
+
+def keys(section: str) -> set[str]:
+    return {key for row in rows(section) for key in re.findall(r"`(\w+)`", row[0])}
+
+
+def fields(section: str) -> list[tuple[int, int, str]]:
+    return [(int(row[0]), int(row[1]), row[2]) for row in rows(section)]
+
+
+def test_state_has_these_fields_back_to_back() -> None:
+    found = fields("kbatch.state")
+
+    assert [name for _, _, name in found] == ["magic", "version", *LogState._fields, "crc"]
+    assert all(at + size == after for (at, size, _), (after, _, _) in pairwise(found))
+    assert sum(size for _, size, _ in found) == SLOT_SIZE
+
+
+def test_producers_have_these_fields_back_to_back() -> None:
+    found = fields("kbatch.producers")
+    second = next(n for n, (at, _, _) in enumerate(found) if at == 0 and n)
+    head, entry = found[:second], found[second:]
+    for part in (head, entry):
+        assert all(at + size == after for (at, size, _), (after, _, _) in pairwise(part))
+
+    assert [name for _, _, name in head[4:9]] == list(saved.SavedProducers._fields[:5])
+    assert {name for _, _, name in entry} - {"producer_id", "batches_count"} == (
+        {*ProducerEntry._fields, *BatchMetadata._fields} - {"batches"}
+    )
+    one = ProducerEntry(0, (BatchMetadata(0, 0, 0, 0, 0),), -1, 0, None, 0)
+    packed = saved.pack(saved.SavedProducers(1, 0, 61, 0, b"h" * 61, {7: one}))
+    assert len(packed) == sum(size for _, size, _ in found)
+
+
+@pytest.fixture
+def cluster_path(tmp_path: Path) -> Path:
+    """A cluster that has a file of each kind: a disk is lost, and a topic deleted."""
+    path = tmp_path / "cluster"
+    disks = [tmp_path / "disk-0", tmp_path / "disk-1"]
+    with spark_kbatch.open(path, create=True, log_dirs=disks) as cluster:
+        cluster.create_topic("events", replication_factor=2)
+        cluster.create_topic("old")
+        shutil.rmtree(disks[0])
+        with cluster.producer() as producer:
+            producer.send("events", value="v").result()
+        cluster.delete_topic("old")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("section", "glob"),
+    [
+        pytest.param("cluster.json", "cluster.json", id="cluster"),
+        pytest.param("topics/TOPIC.json", "topics/events.json", id="topic"),
+        pytest.param("partitions/TOPIC/P.json", "partitions/events/0.json", id="partition"),
+        pytest.param("deleted/ID.json", "deleted/*.json", id="deleted"),
+    ],
+)
+def test_json_files_have_these_keys(section: str, glob: str, cluster_path: Path) -> None:
+    (path,) = cluster_path.glob(glob)
+    of_version_1 = {"replicas"}
+
+    assert keys(section) - of_version_1 == json.loads(path.read_text()).keys()
+
+
+def test_commits_have_these_keys() -> None:
+    commit = Commit(0, 0, False, "id", -1, Author(), 0, 0, {}, {})
+
+    assert keys("__commits") - {"version"} == commit.as_json().keys() - {"commit"}
