@@ -63,12 +63,12 @@ def maybe_rewrite(
     with partition.leading_locked() as log:
         state = log.discard_unrecorded(log.state())
         appender = LogAppender(log, state, now_ms=now_ms)
-        appender.begin_segment()
+        appender.start_segment()
         rest = iter(ids.values())
         while batch := list(itertools.islice(rest, _BATCH_RECORDS)):
             appender.append(scalar.encode([_record(last) for last in batch], now_ms))
         # So that the size of the active segment says how much came since.
-        appender.begin_segment()
+        appender.start_segment()
         after = appender.finish(flush=True, prepare_offset=-1)
     # Flushed whatever the committer does elsewhere: an older state would name segments that are gone.
     partition.publish_locked(after._replace(log_start_offset=state.log_end_offset), flush=True)

@@ -459,7 +459,7 @@ class Coordinator:
                     commit=commit_number,
                     delete_ms=time_ms + overwrite.delete_delay_ms,
                 )
-                appender.begin_segment()
+                appender.start_segment()
             for extent in self._extents_for(replica.node_id, staged):
                 self._append(appender, extent, may_adopt=partition.only_log is not None)
             after = appender.finish(flush=self._flush)
@@ -528,7 +528,7 @@ class Coordinator:
             appender = LogAppender(replica.log, replica.state, now_ms=commit.time_ms)
             limit = self._commits_retention_bytes
             if limit != NO_LIMIT and replica.state.segment_size >= limit // _COMMITS_SEGMENTS:
-                appender.begin_segment()
+                appender.start_segment()
             appender.append(pack(commit))
             return appender.finish(flush=self._flush)
 

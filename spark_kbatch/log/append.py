@@ -69,17 +69,17 @@ _ASSIGNED_BYTES = 16  # base offset, length, leader epoch: outside the CRC
 
 
 class LogAppender:
-    """Puts batches behind the end of a log, unseen, and builds the state that would show them.
+    """A writer past the end of a log: what it appends is invisible until a state shows it.
 
-    The caller holds the partition's lock and has cut the log. Base offsets and leader epochs are
-    written as absolute values found by walking the batches, so that a batch which an earlier
-    attempt went over comes out the same. In a topic with LogAppendTime each batch gets the time of
-    the append, too; a follower's batches have all of that from their leader.
+    The caller holds the partition's lock and has called `discard_unrecorded`. Base offsets and leader
+    epochs are written as absolute values found by walking the batches, so that a batch which an earlier
+    attempt has changed comes out the same. In a topic with LogAppendTime each batch also gets the time of
+    the append. A follower's batches have all of that from their leader.
 
-    A segment is full, and the next one begun, when the batch would take it over segment.bytes, or
-    its offsets over what an index entry can say; when an index has no room for one more entry (the
-    time index keeps a place for the one that is due at its end); or when the batch's largest time is
-    more than segment.ms after that of the segment's first batch.
+    A segment is full, and the next one is started, when the batch would make it larger than segment.bytes,
+    or take its offsets past what an index entry can hold; when an index has no room for another entry (the
+    time index reserves room for its last one); or when the batch's largest timestamp is more than
+    segment.ms after that of the segment's first batch.
     """
 
     def __init__(
@@ -105,13 +105,13 @@ class LogAppender:
         )
         self._touched: dict[Path, None] = {}
         self._made_files = False
-        # Where earlier appends were not flushed, the state with them.
+        # The state with earlier appends, if they were not flushed.
         self._unflushed = state if state.recovery_point < state.log_end_offset else None
 
     def append(self, data: bytearray | memoryview) -> None:
-        """Copy batches behind the active segment, rolling where it is full. Writes to `data`.
+        """Append batches to the active segment, rolling it when it is full. Writes to `data`.
 
-        Those of a topic with an older format are messages, as `codec.down_convert` makes them.
+        In a topic with an older format they are messages, as `codec.down_convert` makes them.
 
         Raises:
             CorruptRecordError: `data` is not whole batches; carries the position in it.
@@ -133,7 +133,7 @@ class LogAppender:
         self._write_log(memoryview(data)[first:])
 
     def _append_messages(self, data: memoryview, known: BatchHeader | None = None) -> None:
-        """Append messages; `known` says what one wrapper holds, whose own offset need not."""
+        """Append messages; `known` tells what a single wrapper holds, as its own offset may not."""
         run_bytes_max = min(self._log.config.segment_bytes, RUN_BYTES_MAX)
         for position, header in walk(data, run_bytes_max=run_bytes_max):
             self._ensure_magic(header, position)
@@ -156,10 +156,10 @@ class LogAppender:
             self._write_log(placed)
 
     def append_batch(self, data: Buffer, header: BatchHeader) -> BatchHeader:
-        """As `append`, for the one batch that `data` holds, whose header is known. Only reads it.
+        """Append the one batch in `data`, whose header is known. Only reads `data`.
 
         Returns:
-            Its header in the log, all but the CRC.
+            The batch's header in the log, except for its CRC.
         """
         if self._magic < MAGIC:
             base_offset = self.next_offset
@@ -177,33 +177,33 @@ class LogAppender:
 
     @property
     def segment_base_offset(self) -> int:
-        """Of the segment that has the last batch."""
+        """Base offset of the segment that has the last batch."""
         return self._indexer.base_offset
 
     def is_full_for(self, header: BatchHeader) -> bool:
-        """Whether the active segment has no room for this batch."""
+        """Return True if the active segment has no room for this batch."""
         return self._is_full(0, header)
 
-    def begin_segment(self) -> None:
-        """What is appended from now on lies in another segment than what there is."""
+    def start_segment(self) -> None:
+        """Start a new segment, unless the active one is empty."""
         if self._size:
             self._roll()
 
     def append_extent(self, source: Path, position: int, size: int) -> None:
-        """As `append`, for batches that lie in another file; they are copied in bounded pieces."""
+        """Append batches from a part of another file, copied in pieces of bounded size."""
         for piece in self._pieces(source, position, size):
             self.append(piece)
 
     def adopt(self, source: Path, size: int) -> None:
-        """Make the file `source`, `size` bytes of whole batches, the active segment by renaming it.
+        """Make the file `source`, with `size` bytes of whole batches, the active segment by renaming it.
 
-        It is copied, as by `append_extent`, where a segment may have to begin within it, and where
-        its batches get other CRCs.
+        It is copied instead, as by `append_extent`, if a segment may have to start within it, or if the
+        CRCs of its batches change.
         """
         if not self._is_one_segment(size) or self._stamps or self._magic < MAGIC:
             self.append_extent(source, 0, size)
             return
-        self.begin_segment()
+        self.start_segment()
         with self._files.opened(source, write=True) as descriptor:
             view = memoryview(bytearray(RECORD_BATCH_OVERHEAD))
             position = 0
@@ -223,7 +223,7 @@ class LogAppender:
             raise CorruptRecordError(
                 "size of a staged file", path=str(source), position=0, expected=size, found=position
             )
-        # Not over the empty file: to replace one makes some file systems write the data out at once.
+        # Do not rename over the empty file: replacing one makes some file systems flush the data at once.
         self._files.remove(self._segment.log)
         self._files.rename(source, self._segment.log)
         self._touched[self._segment.log] = None
@@ -231,7 +231,7 @@ class LogAppender:
         self._size = size
 
     def touch(self, path: Path) -> None:
-        """Flush this file too."""
+        """Have the next flush include this file."""
         self._touched[path] = None
 
     def finish(
@@ -242,12 +242,15 @@ class LogAppender:
         high_watermark: int | None = None,
         last_stable_offset: int | None = None,
     ) -> LogState:
-        """Write the index entries, flush, and return the state that makes all of it visible.
+        """Write the index entries, flush, and return the state that makes the appends visible.
 
-        May be called again after further appends; each state's sequence is one above the last.
-        `prepare_offset` is what the state says from now on, where one is given. So is
-        `high_watermark`, which is the log's end otherwise, and `last_stable_offset`; else a
-        transaction that was open still is.
+        May be called again after further appends; each state's sequence is one higher.
+
+        Args:
+            flush: whether to flush all files that were written.
+            prepare_offset: the state's, from now on; None: as before.
+            high_watermark: None: the log's end.
+            last_stable_offset: None: the high watermark, unless a transaction was open: then as before.
         """
         if high_watermark is None:
             high_watermark = self.next_offset
@@ -278,7 +281,10 @@ class LogAppender:
         return self._state
 
     def flush(self) -> LogState:
-        """The state that `finish` returned last, of the same number, with all it shows on disk."""
+        """Flush; return the state that `finish` returned last, with the new recovery point.
+
+        Its sequence stays the same.
+        """
         self._flush()
         self._state = self._state._replace(recovery_point=self.next_offset)
         return self._state
@@ -286,7 +292,7 @@ class LogAppender:
     def _assign(
         self, head: bytearray | memoryview, records: Buffer, header: BatchHeader
     ) -> BatchHeader:
-        """Write what a leader sets into a batch's first bytes; its header then, all but the CRC."""
+        """Write what a leader sets in a batch; return the new header, except for its CRC."""
         if self._as_follower:
             return header
         epoch = self._state.leader_epoch
@@ -298,7 +304,7 @@ class LogAppender:
         return header
 
     def _account(self, header: BatchHeader, position: int) -> None:
-        """Count a batch, whose header has its final fields, at `position` of the active segment."""
+        """Index a batch, whose header is final, at `position` of the active segment."""
         if position == 0:
             self._segment_time = header.max_timestamp
         self._indexer.add(header, position)
@@ -343,7 +349,7 @@ class LogAppender:
         return self._now_ms - self._made_ms() > segment_ms
 
     def _time_of_segment(self) -> int:
-        """The largest time in the active segment's first batch; -1 where its records have none."""
+        """Return the largest timestamp of the active segment's first batch; -1 if there is none."""
         if self._segment_time is None:
             head = self._files.read(self._segment.log, 0, RECORD_BATCH_OVERHEAD)
             if len(head) < RECORD_BATCH_OVERHEAD:
@@ -355,9 +361,9 @@ class LogAppender:
         return self._segment_time
 
     def _made_ms(self) -> int:
-        """When the active segment was begun, where its first records have no times.
+        """Return when the active segment was started, for one whose first records have no timestamps.
 
-        The time index is made with the segment and not written before a record has a time.
+        The time index is created with the segment and not written before a record has a timestamp.
         """
         try:
             return self._files.modified_ms(self._segment.time_index)
@@ -365,9 +371,9 @@ class LogAppender:
             return self._now_ms
 
     def _last_indexed_timestamp(self) -> int:
-        """Return the time of the last entry in the time index that there was to begin with.
+        """Return the timestamp of the last time index entry that was there before any append.
 
-        Indexes that are missing or too short are made again: entries go to the positions that the
+        Indexes that are missing or too short are rebuilt, since new entries go to the positions that the
         state names. Nothing has been added to them so far.
         """
         began, log = self._began, self._log
@@ -381,7 +387,7 @@ class LogAppender:
         return -1 if found is None else found
 
     def _is_one_segment(self, size: int) -> bool:
-        """Whether so many bytes of batches are one segment, whatever is in them."""
+        """Return True if batches of this size fit into one segment, whatever is in them."""
         config = self._log.config
         entries_max = size // (config.index_interval_bytes + 1) + 1
         return (
@@ -391,7 +397,7 @@ class LogAppender:
         )
 
     def _roll(self) -> None:
-        """Close the active segment and begin one at the next offset."""
+        """Close the active segment and start one at the next offset."""
         self._indexer.add_time_entry()
         self._write_indexes()
         self._indexer = SegmentIndexer(
@@ -408,7 +414,7 @@ class LogAppender:
         size = sum(map(len, parts))
         if not size:
             return
-        # A crash between an adoption's two steps leaves a segment without its file: made here.
+        # A crash between the two steps of `adopt` leaves a segment without its file, which is created here.
         self._made_files |= self._size == 0
         with self._files.made(self._segment.log) as descriptor:
             position = self._size
@@ -446,7 +452,7 @@ class LogAppender:
         self._touched, self._made_files, self._unflushed = {}, False, None
 
     def _pieces(self, source: Path, position: int, size: int) -> Iterator[memoryview]:
-        """Whole batches of source[position : position + size], about 8 MiB at a time."""
+        """Yield whole batches of source[position : position + size], about 8 MiB at a time."""
         end = position + size
         while position < end:
             view = memoryview(bytearray(min(_COPY_BYTES, end - position)))
@@ -469,22 +475,22 @@ class LogAppender:
 
 
 class Ahead(NamedTuple):
-    """What a leader has, and shows once its followers have it."""
+    """An append to a leader, which shows it once the followers have it."""
 
     result: AppendResult
-    state: LogState  # as it was written; `flush` gives the one that says what is on disk
+    state: LogState  # as it was written; `flush` returns the one with the new recovery point
     log: PartitionLog
     appender: LogAppender
 
     def flush(self) -> LogState:
-        """On return the batch, and the state with it, are on disk."""
+        """Flush the batch and the state with it to disk."""
         state = self.appender.flush()
         self.log.flush_state()
         return state
 
 
 class Copied(NamedTuple):
-    """What a follower has, and does not show yet."""
+    """An append to a follower, which does not show it yet."""
 
     log_end_offset: int
     show: Callable[[], LogState]
@@ -502,15 +508,15 @@ def append_as_leader(
 ) -> AppendResult:
     """Append one batch that `validate` has accepted, and make it visible.
 
-    A duplicate is not written again: the answer has its first offsets. The caller holds the
-    partition's lock, and no decided commit waits for its flip here. `data` is only read, and not
-    kept.
+    A duplicate is not written again: the result has its original offsets. The caller holds the
+    partition's lock, and no decided commit waits for its flip here. `data` is only read, and not used
+    after the call.
 
     Raises:
         InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError,
             TransactionCoordinatorFencedError: nothing is written.
-        OSError: the batch is not visible, or, where writing or flushing the state failed, may
-            be. Repeating it is safe for an idempotent producer: the log is looked at then.
+        OSError: the batch is not visible; if writing or flushing the state failed, it may be. An
+            idempotent producer may safely retry: the log is checked for a duplicate then.
     Source: UnifiedLog.append.
     """
     return _append(log, state, data, header, origin, flush=flush, now_ms=now_ms).result
@@ -525,7 +531,7 @@ def append_ahead(
     origin: AppendOrigin,
     now_ms: int,
 ) -> Ahead:
-    """As `append_as_leader`, for followers alone: the high watermark stays, nothing is flushed."""
+    """Append as `append_as_leader`, visible to followers only: the high watermark stays. No flush."""
     return _append(
         log, state, data, header, origin,
         flush=False, now_ms=now_ms, high_watermark=state.high_watermark,
@@ -544,8 +550,8 @@ def _append(
     high_watermark: int | None = None,
 ) -> Ahead:
     appender = LogAppender(log, state, now_ms=now_ms)
-    # What a dead writer left behind the active segment shows in its size. Other left-overs,
-    # index entries and segments, come to light only when the segment is rolled.
+    # Bytes that a dead writer left after the active segment show in its size. What else it left,
+    # index entries and segments, matters only when the segment is rolled.
     if appender.is_full_for(header) or not log.segments.is_as_recorded(state):
         state = log.discard_unrecorded(state)
         appender = LogAppender(log, state, now_ms=now_ms)
@@ -560,7 +566,7 @@ def _append(
         if origin is AppendOrigin.CLIENT:
             duplicate = log.producers.states.find_duplicate(header)
             if duplicate is not None:
-                if flush:  # It was perhaps not flushed, or the flush of its state failed.
+                if flush:  # It may not have been flushed, or the flush of its state failed.
                     state = appender.finish(flush=True, high_watermark=high_watermark)
                     log.write_state(state, flush=True)
                 result = _result(log, state, duplicate.base_offset, duplicate.timestamp)
@@ -639,7 +645,7 @@ def append_as_follower(
     if epochs_after != epochs:
         write_leader_epochs(log.files, log.directory, epochs_after)
     if epochs_after:
-        # Also where they were written before: by one who died before its state was.
+        # Also if the epochs were written before, by a process that died before it wrote the state.
         state = state._replace(leader_epoch=max(state.leader_epoch, epochs_after[-1][0]))
     appender = LogAppender(log, state, now_ms=now_ms, as_follower=True)
     log.producers.read(state, now_ms)
@@ -669,19 +675,19 @@ def _producers_with_batches(log: PartitionLog) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        log.producers.forget()  # They know of batches that the log may not have.
+        log.producers.forget()  # They may include batches that the log does not have.
         raise
 
 
 def _append_and_replay(
     log: PartitionLog, appender: LogAppender, data: memoryview, now_ms: int
 ) -> int:
-    """Append a leader's batches, and let the producers and the transaction index know of them.
+    """Append a leader's batches, and add them to the producers and the transaction index.
 
     Returns:
-        How many there were.
+        The number of batches.
     """
-    begin = count = 0
+    start = count = 0
     for position, header in walk(data):
         count += 1
         if header.producer_id <= NO_PRODUCER_ID:
@@ -689,24 +695,24 @@ def _append_and_replay(
         marker = read_marker(data, position, header) if header.is_control else None
         aborted = replay(log.producers.states, header, marker, now_ms)
         if aborted is not None:
-            # So that the segment which is active then is the marker's.
+            # So that the active segment is then the one with the marker.
             end = position + header.size_in_bytes
-            appender.append(data[begin:end])
-            begin = end
+            appender.append(data[start:end])
+            start = end
             base = appender.segment_base_offset
             appender.touch(transaction_index.append(log.files, log.directory, base, [aborted]))
-    appender.append(data[begin:])
+    appender.append(data[start:])
     return count
 
 
 def _checked_copy(
     log: PartitionLog, state: LogState, data: Buffer, epochs: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """The leader epochs of the log once it has these batches, which are checked."""
+    """Check a leader's batches; return the log's leader epochs including theirs."""
     next_offset = state.log_end_offset
     for position, header in walk(data):
         if header.is_wrapper and header.last_offset >= next_offset:
-            # Where it begins is known once it is open.
+            # Its base offset is known once it is decompressed.
             header = unwrap(data, position, header).header
         has_gaps = header.magic < MAGIC and not header.is_dense
         if header.base_offset != next_offset or has_gaps:
@@ -715,7 +721,7 @@ def _checked_copy(
         next_offset = header.next_offset
         ensure_valid(data, position, header)
         if header.magic < MAGIC:
-            continue  # which has no leader epoch
+            continue  # older formats have no leader epoch
         epoch, latest = header.partition_leader_epoch, epochs[-1][0] if epochs else -1
         if epoch < max(latest, 0):
             raise CorruptRecordError(
@@ -723,7 +729,7 @@ def _checked_copy(
                 expected=f"{max(latest, 0)} or more", found=epoch,
             )  # fmt: skip
         if epoch > latest:
-            # One that begins here has no batch.
+            # An epoch that started here has no batch.
             epochs = [entry for entry in epochs if entry[1] < header.base_offset]
             epochs.append((epoch, header.base_offset))
     return epochs

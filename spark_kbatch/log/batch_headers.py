@@ -1,8 +1,8 @@
-"""The headers of the batches of one `.log` file, found by position, by walking, through the index.
+"""Batch headers of one `.log` file: found by position, by walking, or through the index.
 
-What an index says is tried here: an entry counts if the batch to which it leads has the last offset
-that it names, or is whole and begins no later. Where none does the segment is walked from its begin, so that a damaged, cut or missing
-index costs time and changes no answer.
+Index entries are checked here: an entry counts if it leads to a batch that has the last offset which the
+entry names, or to a whole valid batch that begins no later. If no entry does, the segment is walked from
+its start. So a damaged, truncated or missing index costs time and changes no answer.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ from spark_kbatch.record.header import (
 
 logger = logging.getLogger(__name__)
 
-WALKED_BYTES = 16 * 1024  # at once: many small batches, or a large one whose records are skipped
+WALKED_BYTES = (
+    16 * 1024
+)  # read at once: many small batches, or a large one whose records are skipped
 
 
 def header_at(
     files: Files, descriptor: int, path: Path, position: int, end_position: int
 ) -> BatchHeader:
-    """The header of the batch at `position`.
+    """Return the header of the batch at `position`.
 
     Raises:
-        CorruptRecordError: there is none, or one that does not fit in front of `end_position`.
+        CorruptRecordError: there is none, or one that does not end by `end_position`.
         KafkaStorageError: the file ends before `end_position`.
     """
     # A message of an older format may be shorter than a batch's header.
@@ -58,10 +60,10 @@ def walk_batch_headers(
     *,
     messages_together: bool = False,
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """The batches from `position`, where one begins, to `end_position`, as (position, header).
+    """Yield (position, header) of the batches from `position`, where one begins, to `end_position`.
 
-    Messages of the older formats come one by one, or with `messages_together` plain ones as `walk`
-    has them.
+    Messages of the older formats come one by one, or with `messages_together` uncompressed ones in runs,
+    as from `walk`.
 
     Raises:
         As `header_at`.
@@ -88,10 +90,10 @@ def walk_batch_headers(
 def indexed_batch(
     files: Files, descriptor: int, view: SegmentView, offset: int
 ) -> tuple[int, BatchHeader]:
-    """A batch from which one comes to `offset` by walking, and its position: the last indexed one.
+    """Return the position and header of the last indexed batch from which a walk reaches `offset`.
 
     Raises:
-        As `header_at`, of the segment's first batch.
+        As `header_at`, for the segment's first batch.
     """
     path, end_position = view.log, view.size_in_bytes
     for known, position in candidates(files, view.segment, offset, view.index_size):
@@ -135,20 +137,20 @@ def follow(
     return valid if valid is not None and valid.base_offset <= last_offset else None
 
 
-@lru_cache(maxsize=1024)  # Once for each, not at every read.
+@lru_cache(maxsize=1024)  # once per entry, not at every read
 def _warn(path: Path, offset: int, position: int) -> None:
     logger.warning(
-        "%s says that a batch with last offset %d is at position %d, where there is none: reading "
-        "goes on without that entry; `kbatch repair` makes the index anew",
+        "%s says that a batch with last offset %d is at position %d, but there is none: reading "
+        "ignores the entry; `kbatch repair` rebuilds the index",
         path, offset, position,
     )  # fmt: skip
 
 
 def too_short(files: Files, path: Path, size: int) -> KafkaStorageError:
-    """The error of a file that has less than `size` bytes, where it should have them."""
+    """Return the error for a file that has fewer than the recorded `size` bytes."""
     found = files.size(path) if files.exists(path) else 0
     return KafkaStorageError(
         f"{path} has {found} bytes, fewer than the {size} that {path.parent.name}/kbatch.state "
-        "records: the file was cut or replaced from outside, or a power loss took what was not "
-        "flushed; `kbatch repair` keeps what is whole"
+        "records: the file was truncated or replaced by something else, or a power loss took what "
+        "was not flushed; `kbatch repair` keeps what is valid"
     )

@@ -7,13 +7,14 @@
     in a log dir
       recovery-point-offset-checkpoint   0 / number of entries / topic partition offset; all below the
                                          offset is on disk
-      log-start-offset-checkpoint        the same form; partitions that begin past their first segment
+      log-start-offset-checkpoint        the same form; for partitions that start past their first
+                                         segment
       replication-offset-checkpoint      the same form; high watermarks
       meta.properties                    version=1, cluster.id, node.id, directory.id, in the form of
                                          Java's properties
 
-A checkpoint is replaced whole. An empty one, or one that ends behind its version, has no entries.
-Whether a damaged one counts as empty is for those to say who read it.
+A checkpoint is replaced as a whole. An empty file, or one that ends after its version, has no entries.
+Whether a damaged one counts as empty is up to the caller.
 
 Source: Kafka storage/.../checkpoint/PartitionMetadataFile.java, OffsetCheckpointFile.java,
 LeaderEpochCheckpointFile.java, server-common/.../CheckpointFile.java, metadata/properties/
@@ -47,7 +48,7 @@ _Entry = TypeVar("_Entry")
 
 
 class MetaProperties(NamedTuple):
-    """Whose log dir it is. What the file does not say is None."""
+    """The owner of a log dir. What the file does not say is None."""
 
     version: int
     cluster_id: str | None
@@ -56,7 +57,7 @@ class MetaProperties(NamedTuple):
 
 
 def random_id() -> str:
-    """A UUID as Kafka writes it. One that begins with '-' would look like a flag to its tools."""
+    """Return a random UUID as Kafka writes it; never with a leading '-', which its tools take for a flag."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):
@@ -67,21 +68,21 @@ def random_id() -> str:
 
 
 def write_partition_metadata(files: Files, directory: Path, topic_id: str) -> None:
-    """Say which topic the partition directory belongs to."""
+    """Write the file that names the topic of a partition directory."""
     files.replace(directory / PARTITION_METADATA, partition_metadata(topic_id))
 
 
 def partition_metadata(topic_id: str) -> bytes:
-    """Return what such a file holds."""
+    """Return the content of such a file."""
     return f"version: 0\ntopic_id: {topic_id}".encode()
 
 
 def read_partition_metadata(files: Files, directory: Path) -> str:
-    """The topic's id.
+    """Read the topic's id.
 
     Raises:
         FileNotFoundError: there is no such file.
-        KafkaStorageError: the file is not one.
+        KafkaStorageError: the file is damaged.
     """
     path = directory / PARTITION_METADATA
     text = files.read(path).decode(errors="replace")
@@ -107,28 +108,28 @@ def _is_topic_id(text: str) -> bool:
 
 
 def write_leader_epochs(files: Files, directory: Path, epochs: Iterable[tuple[int, int]]) -> None:
-    """(epoch, start offset), ascending."""
+    """Replace leader-epoch-checkpoint with (epoch, start offset) entries, ascending."""
     files.replace(directory / LEADER_EPOCHS, leader_epochs(epochs))
 
 
 def leader_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
-    """Return what such a file holds."""
+    """Return the content of such a file."""
     return _checkpoint([f"{epoch} {start}" for epoch, start in epochs])
 
 
 def read_leader_epochs(files: Files, directory: Path) -> list[tuple[int, int]]:
-    """(epoch, start offset), ascending.
+    """Read the (epoch, start offset) entries, ascending.
 
     Raises:
         FileNotFoundError: there is no such file.
-        KafkaStorageError: the file is not one.
+        KafkaStorageError: the file is damaged.
     """
     path = directory / LEADER_EPOCHS
     epochs = _read_checkpoint(files, path, _epoch_entry)
     for before, after in itertools.pairwise(epochs):
         if before[0] > after[0] or before[1] > after[1]:
             raise KafkaStorageError(
-                f"{path} is damaged: epochs and offsets grow from line to line, found {before}, {after}"
+                f"{path} is damaged: expected epochs and offsets to increase, found {before}, {after}"
             )
     return epochs
 
@@ -136,16 +137,16 @@ def read_leader_epochs(files: Files, directory: Path) -> list[tuple[int, int]]:
 def write_offset_checkpoint(
     files: Files, log_dir: Path, name: str, offsets: Mapping[TopicPartition, int]
 ) -> None:
-    """One of RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS, its lines in the mapping's order."""
+    """Write RECOVERY_POINTS, LOG_START_OFFSETS or HIGH_WATERMARKS, in the order of `offsets`."""
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
     files.replace(log_dir / name, _checkpoint(lines))
 
 
 def read_offset_checkpoint(files: Files, log_dir: Path, name: str) -> dict[TopicPartition, int]:
-    """What the file says, in its order; nothing where there is no such file.
+    """Read the offsets, in the file's order; none if there is no such file.
 
     Raises:
-        KafkaStorageError: the file is not one.
+        KafkaStorageError: the file is damaged.
     """
     path = log_dir / name
     try:
@@ -196,7 +197,7 @@ def _read_checkpoint(files: Files, path: Path, entry: Callable[[str], _Entry]) -
 def write_meta_properties(
     files: Files, log_dir: Path, *, cluster_id: str, node_id: int, directory_id: str
 ) -> None:
-    """Name the log dir's owner."""
+    """Write the file that names the log dir's owner."""
     lines = [
         "version=1", f"cluster.id={cluster_id}", f"node.id={node_id}", f"directory.id={directory_id}"
     ]  # fmt: skip
@@ -204,11 +205,11 @@ def write_meta_properties(
 
 
 def read_meta_properties(files: Files, log_dir: Path) -> MetaProperties:
-    """Whose log dir it is.
+    """Read who owns the log dir.
 
     Raises:
         FileNotFoundError: there is no such file.
-        KafkaStorageError: the file is not one.
+        KafkaStorageError: the file is damaged.
     """
     path = log_dir / META_PROPERTIES
     found = _properties(files.read(path).decode("latin-1"))
@@ -228,9 +229,9 @@ def read_meta_properties(files: Files, log_dir: Path) -> MetaProperties:
 
 
 def _properties(text: str) -> dict[str, str]:
-    """Java's form: `key=value`, `key: value` or `key value`, # and ! comments, escapes."""
+    """Parse Java's form: `key=value`, `key: value` or `key value`, # and ! comments, escapes."""
     found = {}
-    # A line that ends in an odd number of backslashes goes on in the next, whose indent is dropped.
+    # A line that ends in an odd number of backslashes continues in the next, without its indent.
     text = re.sub(r"\r\n?", "\n", text)
     text = re.sub(r"(?<!\\)((?:\\\\)*)\\\n[ \t\f]*", r"\1", text)
     for line in text.split("\n"):

@@ -1,10 +1,10 @@
-"""Which leader epoch began at which offset, of one replica: `leader-epoch-checkpoint`.
+"""The offset at which each leader epoch of one replica started: `leader-epoch-checkpoint`.
 
     epochs = LeaderEpochCache.read(files, directory)
-    epochs.assign(3, log_end_offset)            a leader begins; the file is replaced, flushed
+    epochs.assign(3, log_end_offset)            a new leader; replaces the file, flushed
     epochs.end_offset_for(2, log_end_offset)    where a follower's epoch 2 ends here
 
-Epochs and start offsets both grow from entry to entry. A batch belongs to the last entry whose start
+Epochs and start offsets both increase from entry to entry. A batch belongs to the last entry whose start
 offset is not above its base offset.
 
 Source: Kafka storage/.../epoch/LeaderEpochFileCache.java.
@@ -41,29 +41,29 @@ class LeaderEpochCache:
 
     @classmethod
     def read(cls, files: Files, directory: Path) -> LeaderEpochCache:
-        """What the directory's file says.
+        """Read the directory's file.
 
         Raises:
             FileNotFoundError: there is no such file.
-            KafkaStorageError: the file is not one.
+            KafkaStorageError: the file is damaged.
         """
         return cls(files, directory, read_leader_epochs(files, directory))
 
     @property
     def latest_epoch(self) -> int:
-        """UNDEFINED_EPOCH where there is none."""
+        """The latest epoch; UNDEFINED_EPOCH if there is none."""
         return self.entries[-1].epoch if self.entries else UNDEFINED_EPOCH
 
     def epoch_for(self, offset: int) -> int:
-        """The epoch of the batch that begins at `offset`; UNDEFINED_EPOCH before the first."""
+        """Return the epoch of the batch that begins at `offset`; UNDEFINED_EPOCH before the first."""
         at = bisect.bisect_right(self.entries, offset, key=lambda entry: entry.start_offset) - 1
         return self.entries[at].epoch if at >= 0 else UNDEFINED_EPOCH
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEntry:
-        """The largest epoch up to `epoch` that is known here, and where it ends, exclusive.
+        """Return the largest known epoch up to `epoch`, and where it ends, exclusive.
 
-        Both are UNDEFINED where `epoch` is above all that are known. Below all of them it is
-        itself, ending where the first one begins.
+        Both are UNDEFINED if `epoch` is above all known epochs. An epoch below all of them is returned
+        itself, ending where the first one starts.
         Source: LeaderEpochFileCache.endOffsetFor.
         """
         if epoch == UNDEFINED_EPOCH or epoch > self.latest_epoch:
@@ -75,9 +75,9 @@ class LeaderEpochCache:
         return EpochEntry(floor, self.entries[above].start_offset)
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Let `epoch` begin at `start_offset`; entries that contradict it go. On disk on return.
+        """Start `epoch` at `start_offset` and remove entries that contradict it; on disk on return.
 
-        Nothing changes where the latest epoch is this one and begins no later.
+        Nothing changes if it is the latest epoch already and starts no later.
 
         Raises:
             ValueError: a negative number.
@@ -93,7 +93,7 @@ class LeaderEpochCache:
         self._replace([*kept, EpochEntry(epoch, start_offset)])
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget epochs that begin at or behind `end_offset`."""
+        """Remove the epochs that start at or after `end_offset`."""
         self._replace([entry for entry in self.entries if entry.start_offset < end_offset])
 
     def _replace(self, entries: list[EpochEntry]) -> None:

@@ -1,23 +1,27 @@
-"""From times to offsets, in the segments of one log.
+"""Lookups in the segments of one log: offsets for timestamps, and where to split a range.
 
-The answer to "from which offset on" is the first record, by offset, whose time is not before the one
-asked for. Times need not grow with offsets, so no segment before the answer's may be left out:
+The offset for a timestamp is that of the first record, by offset, whose timestamp is not before it.
+Timestamps need not increase with offsets, so no segment may be skipped on the way:
 
-    1. the first segment whose largest time is not before the one asked for; it was looked up once
-       for each rolled segment, which is never written again, and is then remembered
-    2. .timeindex: up to which batch all times are smaller
-    3. .index: where that batch lies
-    4. headers from there on: the first batch whose largest time is not smaller
-    5. its records, one by one; none may be left of them where the log starts within: then from 4 on
+    1. find the first segment whose largest timestamp is not before the wanted one; it is looked up once
+       for each rolled segment, which is never written again, and then remembered
+    2. .timeindex: up to which batch all timestamps are smaller
+    3. .index: where that batch is
+    4. batch headers from there on: the first batch whose largest timestamp is not smaller
+    5. its records, one by one; if the log starts after all that match, continue with 4
 
-As an index is a hint, both are looked at in the batches. A `.timeindex` entry is followed from the one
-before it, and if that names a batch and its largest time: one entry that is damaged then costs time
-alone. The last entry of a rolled segment must be right about its batch, and no batch behind the last
-`.index` entry may have a later time; otherwise all headers of the segment are read. (Cut between two
-entries, where times do not grow up to the end of the segment, it cannot be told from a whole one.)
+Indexes are only hints, so what they say is checked against the batches. A search starts from the
+`.timeindex` entry before the one found, and only if that names a batch and its largest timestamp: so one
+damaged entry costs only time. The last entry of a rolled segment must be right about its batch, and no
+batch after the last `.index` entry may have a later timestamp; otherwise all batch headers of the segment
+are read. (An index that was truncated between two entries, in a segment whose timestamps do not increase
+up to its end, cannot be told from a complete one.)
 
-Kafka looks into the one segment of step 1 and answers "none" where all its later times lie before the
-log start; here the search goes on, so the answer is that of looking at every record.
+Kafka searches only the segment of step 1, and answers "none" if all its later timestamps are before the
+log start. Here the search goes on, so that the answer is the same as from looking at every record.
+
+Split points are taken from `.index` unchecked: any offset within the range is a correct place to split,
+and a damaged entry only makes pieces of other sizes.
 
 Source: Kafka core/.../log/UnifiedLog.scala fetchOffsetByTimestamp; storage/.../LogSegment.java
 findOffsetByTimestamp; clients/.../record/FileRecords.java searchForTimestamp.
@@ -55,7 +59,7 @@ _AFTER_ALL = 2**63
 
 
 class Largest(NamedTuple):
-    """The largest time in a segment, and the last offset of the first batch that has it."""
+    """The largest timestamp in a segment, and the last offset of the first batch that has it."""
 
     timestamp: int
     offset: int
@@ -65,12 +69,12 @@ _NONE = Largest(NO_TIMESTAMP, -1)
 
 
 class SegmentViews(NamedTuple):
-    """A log as somebody sees it: its own by a state, another's by what is in the directory."""
+    """The segments of a log as a reader sees them, each view made when it is needed."""
 
     bases: Sequence[int]  # base offsets, ascending
-    view: Callable[[int], SegmentView]  # the segment at that place in `bases`
-    active: Largest | None = None  # of the last one; None: to be looked up
-    # Of the segments at [first, stop), in bytes, -1 for one that is gone; None: as `view` says.
+    view: Callable[[int], SegmentView]  # of the segment at that index in `bases`
+    active: Largest | None = None  # of the last one; None: look it up
+    # Of the segments at [first, stop), in bytes, -1 for one that is gone; None: take them from the views.
     sizes: Callable[[int, int], Sequence[int]] | None = None
 
     def sizes_of(self, first: int, stop: int) -> Sequence[int]:
@@ -84,12 +88,12 @@ class SegmentViews(NamedTuple):
         found = self.sizes(first, stop)
         if -1 in found:
             gone = self.bases[first + found.index(-1)]
-            raise FileNotFoundError(f"the segment that begins at offset {gone}")
+            raise FileNotFoundError(f"the segment with base offset {gone} is gone")
         return found
 
 
 class TimeLookup:
-    """Looks up times in one log. Thread-safe: what is remembered does not change."""
+    """Timestamp lookups in one log. Thread-safe: what is remembered does not change."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -98,10 +102,10 @@ class TimeLookup:
     def offset_for(
         self, segments: SegmentViews, timestamp_ms: int, start_offset: int, end_offset: int
     ) -> OffsetAndTimestamp | None:
-        """The first record in [start_offset, end_offset) whose time is `timestamp_ms` or later.
+        """Return the first record in [start_offset, end_offset) at `timestamp_ms` or later, if any.
 
         Raises:
-            CorruptRecordError: a batch on the way does not hold.
+            CorruptRecordError: a batch on the way is damaged.
         """
         for at in self._from(segments, start_offset):
             if segments.bases[at] >= end_offset:
@@ -115,12 +119,12 @@ class TimeLookup:
     def max_timestamp(
         self, segments: SegmentViews, start_offset: int, end_offset: int
     ) -> OffsetAndTimestamp | None:
-        """The first record of those with the largest time, from `start_offset` on.
+        """Return the first of the records with the largest timestamp from `start_offset` on.
 
-        None where it lies at or behind `end_offset`, and where no record has a time.
+        Return None if it is at or after `end_offset`, or if no record has a timestamp.
 
         Raises:
-            CorruptRecordError: a batch on the way does not hold.
+            CorruptRecordError: a batch on the way is damaged.
         """
         best, holder = _NONE, 0
         for at in self._from(segments, start_offset):
@@ -140,10 +144,10 @@ class TimeLookup:
         return range(max(bisect.bisect_right(bases, offset) - 1, 0), len(bases))
 
     def largest(self, segments: SegmentViews, at: int) -> Largest:
-        """Return the largest time in the segment at that place.
+        """Return the largest timestamp in the segment at that index in `segments.bases`.
 
         Raises:
-            CorruptRecordError: a batch on the way does not hold.
+            CorruptRecordError: a batch on the way is damaged.
         """
         base = segments.bases[at]
         known = self._rolled.get(base)
@@ -157,7 +161,7 @@ class TimeLookup:
         return known
 
     def _largest_from(self, view: SegmentView, start_offset: int) -> Largest:
-        """Of the records from `start_offset` on; the offset is that of the record."""
+        """Return the largest timestamp from `start_offset` on, with the offset of its record."""
         best = _NONE
         for _, header, batch in self._batches(view, 0, start_offset):
             if header.max_timestamp > best.timestamp:
@@ -184,7 +188,7 @@ class TimeLookup:
     def _batches(
         self, view: SegmentView, position: int, start_offset: int
     ) -> Iterator[tuple[int, BatchHeader, Callable[[], bytes]]]:
-        """Those that end at or behind `start_offset`, and how to read each."""
+        """Yield position, header and a reader of each batch that ends at or after `start_offset`."""
         files, path = self._files, view.log
         with files.opened(path) as descriptor:
             if start_offset > view.base_offset:
@@ -199,23 +203,23 @@ class TimeLookup:
 
 
 def largest_timestamp(files: Files, view: SegmentView) -> Largest:
-    """The largest time in a segment.
+    """Return the largest timestamp in a segment.
 
     Raises:
-        CorruptRecordError: a batch on the way does not hold.
+        CorruptRecordError: a batch on the way is damaged.
     """
     path = view.log
     if not view.size_in_bytes:
         return _NONE
     with files.opened(path) as descriptor:
-        # Of a segment that is read at one look every batch is known as soon as its last one.
+        # In a segment small enough for one read, all batches are as close as the last one.
         last = _last_entry(files, view) if view.size_in_bytes > WALKED_BYTES else None
         if last is not None and _is_largest(files, descriptor, view, last):
             return last
         if last is not None:
             logger.warning(
-                "%s says that the largest time is %d, of offset %d, which the batches do not: all of "
-                "them are looked at; `kbatch repair` makes the index anew",
+                "%s says that the largest timestamp is %d, at offset %d, but the batches do not: "
+                "reading all batch headers; `kbatch repair` rebuilds the index",
                 view.segment.time_index, *last,
             )  # fmt: skip
         best = _NONE
@@ -226,14 +230,14 @@ def largest_timestamp(files: Files, view: SegmentView) -> Largest:
 
 
 def _last_entry(files: Files, view: SegmentView) -> Largest | None:
-    """What `.timeindex` ends with; None where there is no such, or no whole entry."""
+    """Return the last entry of `.timeindex`; None if the file is missing or has no whole entry."""
     try:
         with files.opened(view.segment.time_index) as descriptor:
             entries = IndexEntries(files, descriptor, TIME_INDEX_ENTRY, view.time_index_size)
             if not entries or entries.size_in_bytes % TIME_INDEX_ENTRY.size:
                 return None
             timestamp, relative = entries[-1]
-            if timestamp == relative == 0:  # a broker's, longer than what is in it
+            if timestamp == relative == 0:  # preallocated by a broker
                 timestamp, relative = entries[max(entries.bisect(2**62) - 1, 0)]
     except FileNotFoundError:
         return None
@@ -241,12 +245,12 @@ def _last_entry(files: Files, view: SegmentView) -> Largest | None:
 
 
 def _is_largest(files: Files, descriptor: int, view: SegmentView, last: Largest) -> bool:
-    """Whether the entry is right about its batch, and no batch of the segment's end is later."""
+    """Return True if the entry is right about its batch, and no batch at the segment's end is later."""
     path, end = view.log, view.size_in_bytes
     if not view.base_offset <= last.offset < view.next_offset:
         return False
     position, header = indexed_batch(files, descriptor, view, view.next_offset - 1)
-    if header.base_offset > last.offset and not _has_batch(files, descriptor, view, last):
+    if header.base_offset > last.offset and _position_of(files, descriptor, view, last) is None:
         return False
     inside = header.base_offset > last.offset
     for _, header in walk_batch_headers(files, descriptor, path, position, end):
@@ -259,12 +263,8 @@ def _is_largest(files: Files, descriptor: int, view: SegmentView, last: Largest)
     return inside
 
 
-def _has_batch(files: Files, descriptor: int, view: SegmentView, wanted: Largest) -> bool:
-    return _position_of(files, descriptor, view, wanted) is not None
-
-
 def _position_of(files: Files, descriptor: int, view: SegmentView, wanted: Largest) -> int | None:
-    """Where the batch lies whose last offset and largest time these are."""
+    """Return the position of the batch with this last offset and largest timestamp, if there is one."""
     path, end = view.log, view.size_in_bytes
     position, _ = indexed_batch(files, descriptor, view, wanted.offset)
     for at, header in walk_batch_headers(files, descriptor, path, position, end):
@@ -274,7 +274,7 @@ def _position_of(files: Files, descriptor: int, view: SegmentView, wanted: Large
 
 
 def _position_before(files: Files, descriptor: int, view: SegmentView, timestamp_ms: int) -> int:
-    """A batch before which no record has this time or a later one; the segment's begin serves."""
+    """Return the position of a batch before which all timestamps are smaller; 0 always is one."""
     try:
         with files.opened(view.segment.time_index) as index:
             entries = IndexEntries(files, index, TIME_INDEX_ENTRY, view.time_index_size)
@@ -297,9 +297,11 @@ def _position_before(files: Files, descriptor: int, view: SegmentView, timestamp
 def split_points(
     files: Files, segments: SegmentViews, start_offset: int, end_offset: int, piece_bytes: int
 ) -> list[int]:
-    """Cuts within (start_offset, end_offset), ascending; none where the range has no more bytes.
+    """Return offsets within (start_offset, end_offset) that split it into pieces of about equal size.
 
-    Pieces are as large as the distance of index entries allows, and at most about `piece_bytes`.
+    They are ascending, and none if the range has no more than `piece_bytes`. Each follows the batch of an
+    index entry, so that no batch is read for two pieces. Pieces are as equal as the distance between
+    index entries allows, and at most about `piece_bytes` long.
     """
     bases = segments.bases
     first = max(bisect.bisect_right(bases, start_offset) - 1, 0)
@@ -309,7 +311,7 @@ def split_points(
     try:
         return _split(files, segments, first, last, (start_offset, end_offset), piece_bytes)
     except FileNotFoundError:
-        return []  # deleted since; what that means is seen when the range is read
+        return []  # deleted meanwhile; reading the range will show what that means
 
 
 def _split(
@@ -317,11 +319,11 @@ def _split(
     segments: SegmentViews,
     first: int,
     last: int,
-    edges: tuple[int, int],
+    offsets: tuple[int, int],
     piece_bytes: int,
 ) -> list[int]:
-    """As `split_points`, of a range that lies in the segments from `first` to `last`."""
-    start_offset, end_offset = edges
+    """Return the split points of a range that lies in the segments from `first` to `last`."""
+    start_offset, end_offset = offsets
     sizes = segments.sizes_of(first, last + 1)
     if sum(sizes) <= piece_bytes:
         return []
@@ -329,7 +331,7 @@ def _split(
     end, last_view = sizes[-1], segments.view(last)
     if end_offset < last_view.next_offset:
         end = _indexed_position(files, last_view, end_offset)
-    ends, total = [], -begin  # of each segment, in bytes from the range's begin
+    ends, total = [], -begin  # of each segment, in bytes from the start of the range
     for size in sizes[:-1]:
         total += size
         ends.append(total)
@@ -347,13 +349,13 @@ def _split(
 
 
 def _indexed_position(files: Files, view: SegmentView, offset: int) -> int:
-    """About where an offset lies: the last indexed position up to it."""
+    """Return about where an offset is: the last indexed position up to it."""
     _, position = next(candidates(files, view.segment, offset, view.index_size))
     return min(position, view.size_in_bytes)
 
 
 def _offset_after(files: Files, view: SegmentView, position: int) -> int:
-    """The offset behind the first indexed batch at or behind `position`; else behind the segment."""
+    """Return the offset after the first batch indexed at or after `position`, else after the segment."""
     try:
         with files.opened(view.segment.offset_index) as descriptor:
             entries = IndexEntries(files, descriptor, INDEX_ENTRY, view.index_size)

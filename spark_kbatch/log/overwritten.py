@@ -1,18 +1,18 @@
 """`kbatch.overwritten`: which offsets of a partition commits have overwritten.
 
-    [[start offset, end offset (exclusive), number of the commit, time from which files may go], ...]
+    [[start offset, end offset (exclusive), commit number, time from which files may be deleted], ...]
 
-JSON, oldest first, the time in ms. An overwrite moves the log start to the log's end and begins a segment there. A range
-that was resolved before may still be read while its segments exist, and they stay until their time
-has come; after that the entry names the commit.
+JSON, oldest first, the time in ms. An overwrite moves the log start to the log's end and starts a segment
+there. A range that was resolved before may still be read while its segments exist, and they stay until
+the delete delay has passed; after that the entry names the commit.
 
-    1. the file, replaced and flushed     while the commit is placed: nobody believes it yet
-    2. the log start moves                with the commit: now the entry counts, since it does not end
-                                          above the log start
-    3. the segments are deleted           by `retention`, once they are due
+    1. the file is replaced and flushed   while the commit is placed: the entry does not count yet
+    2. the log start moves                with the commit: now the entry counts, since it ends at or
+                                          below the log start
+    3. the segments are deleted           by `retention`, after the delay
 
-A commit that failed leaves an entry that ends above the log start. So whoever moves the log start in
-any other way takes such entries out before. The caller holds the partition's lock to write.
+A failed commit leaves an entry that ends above the log start. So such entries are removed before the log
+start moves in any other way. Writers hold the partition's lock.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from spark_kbatch.log.state import LogState
 from spark_kbatch.stored_json import parse_rows
 
 OVERWRITTEN_FILE = "kbatch.overwritten"
-_ENTRIES_MAX = 1000  # older ones only name commits of files that are long gone
+_ENTRIES_MAX = 1000  # older ones only name commits whose files are long gone
 
 
 class Overwritten(NamedTuple):
-    """What one commit has overwritten."""
+    """The offsets that one commit has overwritten."""
 
     start_offset: int
     end_offset: int  # exclusive
     commit: int
-    delete_ms: int  # from then on files may go
+    delete_ms: int  # from then on files may be deleted
 
 
 def note(files: Files, directory: Path, state: LogState, *, commit: int, delete_ms: int) -> None:
-    """Step 1: all that the log holds with this state will be overwritten."""
+    """Record that a commit will overwrite all that the log holds in this state: step 1."""
     start, end = state.log_start_offset, state.log_end_offset
     if start < end:
         entries = _decided(files, directory, state)
@@ -50,20 +50,20 @@ def note(files: Files, directory: Path, state: LogState, *, commit: int, delete_
 
 
 def drop_undecided(files: Files, directory: Path, state: LogState) -> None:
-    """Take out what failed commits have left, before the log start moves from where `state` has it."""
+    """Remove the entries of failed commits, before the log start moves from where `state` has it."""
     decided = _decided(files, directory, state)
     if len(decided) < len(_read(files, directory)):
         _write(files, directory, decided)
 
 
 def find(files: Files, directory: Path, state: LogState, offset: int) -> Overwritten | None:
-    """Who has overwritten an offset."""
+    """Return the entry of the commit that has overwritten an offset; None if none has."""
     decided = _decided(files, directory, state)
     return next((one for one in decided if one.start_offset <= offset < one.end_offset), None)
 
 
 def held_from(files: Files, directory: Path, state: LogState, now_ms: int) -> int | None:
-    """The offset from which on files stay though the log start is above it, if there is one."""
+    """Return the offset from which on files are kept although they are below the log start, if any."""
     return min(
         (one.start_offset for one in _decided(files, directory, state) if one.delete_ms > now_ms),
         default=None,
@@ -82,7 +82,7 @@ def _read(files: Files, directory: Path) -> list[Overwritten]:
     except FileNotFoundError:
         return []
     except KafkaStorageError:
-        return []  # It was damaged: files may go, and no commit is named.
+        return []  # damaged: files may be deleted, and no commit is named
 
 
 def _write(files: Files, directory: Path, entries: Sequence[Overwritten]) -> None:

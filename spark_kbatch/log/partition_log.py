@@ -1,21 +1,22 @@
-"""The segments of one replica of a partition, in order: read, look up, cut.
+"""The log of one replica of a partition: its state, reading, looking up times.
 
 Reading takes a state and no lock: it sees what that state says, whatever is written meanwhile.
-Appending puts batches past every recorded end and yields the state that would make them visible;
-who holds the partition's lock writes that state, or does not. `appending` does both.
+Appending (`append`) puts batches past every recorded end and returns the state that would make them
+visible; the holder of the partition's lock writes that state, or does not.
 
     log = PartitionLog(files, directory, TopicPartition("events", 0), TopicConfig())
     state = log.state()
-    state = log.discard_unrecorded(state)                      # what a dead writer left past the recorded ends
+    state = log.discard_unrecorded(state)       # what a dead writer left past the recorded ends
     appender = LogAppender(log, state, now_ms=now_ms)
     appender.append(batches)                    # invisible
     log.write_state(appender.finish(flush=True), flush=True)        # visible
     log.read(log.state(), ReadRange(0, max_bytes=1 << 20))
 
-Offsets in our logs have no gaps, so a base offset that a flipped bit changed does not fit between
-its neighbours; a leader epoch does not fit the leader-epoch-checkpoint. Both lie outside the CRC.
+Base offsets and leader epochs lie outside the CRC. But offsets in our logs have no gaps, so a base offset
+with a flipped bit does not fit between its neighbours, and a leader epoch with one does not fit the
+leader-epoch-checkpoint.
 
-Source: Kafka storage/.../log/UnifiedLog.java, LocalLog.java; DESIGN of the state in `state.py`.
+Source: Kafka storage/.../log/UnifiedLog.java, LocalLog.java. `state.py` describes the state.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ logger = logging.getLogger(__name__)
 
 
 class PartitionLog:
-    """One replica of one partition. Keeps nothing open; any number of threads may read."""
+    """The log of one replica of a partition. Keeps nothing open; any number of threads may read."""
 
     def __init__(
         self,
@@ -105,29 +106,29 @@ class PartitionLog:
         self.topic_partition = topic_partition
         self.config = config
         self.segments = LogSegments(files, directory, topic_partition, config)
-        # Replaced whole; only ever grows at its end, so an old list is wrong about new offsets
-        # alone, and is then read again.
+        # Replaced whole. The file only grows at its end, so an old list is wrong only about new
+        # offsets, and is then read again.
         self._leader_epochs = LeaderEpochCache(files, directory, [])
-        # What `offset_for_timestamp` remembers, and of which state; the first is replaced whole.
+        # What `offset_for_timestamp` remembers, and as of which state; the first is replaced whole.
         self._times = TimeLookup(files)
         self._times_as_of: LogState | None = None
-        # What `state` found last, and what it made of it; replaced whole.
+        # The bytes that `state` read last, and the state in them; replaced whole.
         self._read: tuple[bytes, LogState | None] = b"", None
-        # The last state of another boot, and what of it holds; replaced whole.
+        # The last state of another boot, and what is left of it; replaced whole.
         self._checked: tuple[LogState | None, LogState | None] = (None, None)
         self.producers = LogProducers(self.segments)
         self._aborted = AbortedSearch(files)
-        self._is_swept = False  # whether `discard_unrecorded` has looked at all segments
+        self._is_swept = False  # whether `discard_unrecorded` has listed all segments
 
     def create(self, topic_id: str) -> None:
-        """Make the directory of an empty log, on disk on return; what was there is removed."""
+        """Create the directory of an empty log, on disk on return; remove what was there."""
         self.files.flush(self.create_unflushed(topic_id))
 
     def create_unflushed(self, topic_id: str) -> list[Path]:
-        """As `create`, for a caller that makes thousands and flushes them together.
+        """Create an empty log like `create`, for a caller that creates thousands and flushes them together.
 
         Returns:
-            What is to be flushed before anything names the log.
+            The paths to flush before anything refers to the log.
         """
         self.files.remove_dir(self.directory)
         self.files.make_dir(self.directory)
@@ -143,7 +144,12 @@ class PartitionLog:
         return [*(self.directory / name for name in contents), self.directory]
 
     def state(self) -> LogState:
-        """The recorded state, which a commit that is decided but not flipped may have overtaken."""
+        """Return the recorded state; a commit that is decided but not flipped may have overtaken it.
+
+        Raises:
+            KafkaStorageError: the log is gone, or what was flushed is missing.
+            CorruptRecordError: neither slot of the state is valid.
+        """
         try:
             data = read_slots(self.files, self.directory)
             known, state = self._read
@@ -155,7 +161,7 @@ class PartitionLog:
             raise self.segments.gone(Path(error.filename)) from error
 
     def verified(self, state: LogState) -> LogState:
-        """The state, or what is left of it where it is of another boot; `recovery.py` tells more."""
+        """Return the state; if it is of another boot, what is left of it. `recovery.py` tells more."""
         if state.boot_id == boot_id() or state.recovery_point >= state.log_end_offset:
             return state
         known, found = self._checked
@@ -169,11 +175,11 @@ class PartitionLog:
         return found or state
 
     def write_state(self, state: LogState, *, flush: bool) -> None:
-        """Make `state` the one that counts. The caller holds the partition's lock."""
+        """Record `state`. The caller holds the partition's lock."""
         write_state(self.files, self.directory, state, flush=flush)
 
     def flush_state(self) -> None:
-        """On return the state that counts is on disk, whoever wrote it."""
+        """Flush the recorded state to disk, whoever wrote it."""
         flush_state(self.files, self.directory)
 
     def size_in_bytes(self, state: LogState) -> int:
@@ -190,7 +196,7 @@ class PartitionLog:
 
         Raises:
             OffsetOutOfRangeError: below the log start or above the log end.
-            CorruptRecordError: sizes, magic, offsets or epochs that cannot be. CRCs are not checked.
+            CorruptRecordError: impossible sizes, magic bytes, offsets or epochs. CRCs are not checked.
             KafkaStorageError: the files are shorter than the state says.
         Source: LocalLog.read, LogSegment.translateOffset.
         """
@@ -239,15 +245,11 @@ class PartitionLog:
         if position + end == end_position and last.next_offset != segment.next_offset:
             raise self._ends_early(segment, position + last_position, view[last_position:end], last)
         read = LogRead(str(path), position, view[:end], batches)
-        if committed:
-            return self._decided(state, read, segment.base_offset)
-        return read.below(state.high_watermark)
-
-    def _decided(self, state: LogState, read: LogRead, base: int) -> LogRead:
-        """What a reader of committed data is given of `read`, out of the segment `base`."""
+        if not committed:
+            return read.below(state.high_watermark)
         return self._aborted.decided(
             read,
-            self.segments.segments_from(state, base),
+            self.segments.segments_from(state, segment.base_offset),
             last_stable_offset=state.last_stable_offset,
             log_end_offset=state.log_end_offset,
         )
@@ -255,36 +257,37 @@ class PartitionLog:
     def offset_for_timestamp(
         self, state: LogState, timestamp_ms: int, *, end_offset: int
     ) -> OffsetAndTimestamp | None:
-        """The first record before `end_offset` whose time is `timestamp_ms` or later, if there is one.
+        """Return the first record before `end_offset` with a timestamp of `timestamp_ms` or later.
 
-        `lookup.py` tells how it is found. MAX_TIMESTAMP: the first with the largest time.
+        `lookup.py` tells how it is found. For MAX_TIMESTAMP return the first record with the largest
+        timestamp.
 
         Raises:
-            CorruptRecordError: a batch on the way does not hold.
+            CorruptRecordError: a batch on the way is damaged.
         """
         segments = self._timed_segments(state)
-        edges = (state.log_start_offset, end_offset)
+        start_offset = state.log_start_offset
         if timestamp_ms == MAX_TIMESTAMP:
-            return self._times.max_timestamp(segments, *edges)
-        return self._times.offset_for(segments, timestamp_ms, *edges)
+            return self._times.max_timestamp(segments, start_offset, end_offset)
+        return self._times.offset_for(segments, timestamp_ms, start_offset, end_offset)
 
     def largest_timestamp(self, state: LogState, base: int) -> int:
-        """Return the largest time in the segment that begins at `base`; -1 if no record has one.
+        """Return the largest timestamp in the segment that begins at `base`; -1 if no record has one.
 
         Raises:
-            CorruptRecordError: a batch on the way does not hold.
+            CorruptRecordError: a batch on the way is damaged.
         """
         segments = self._timed_segments(state)
         return self._times.largest(segments, bisect.bisect_left(segments.bases, base)).timestamp
 
     def _timed_segments(self, state: LogState) -> SegmentViews:
-        """Return the segments to look up times in; what is remembered of them holds for `state`."""
+        """Return the segments to look up times in; drop what is remembered if `state` contradicts it."""
         bases = self.segments.bases_with_active(state)
         known = self._times_as_of
         if known is not None and (
             known.leader_epoch != state.leader_epoch or known.log_end_offset > state.log_end_offset
         ):
-            # A segment that was cut may have grown again with other times.
+            # A truncated segment may have grown again with other times.
             self._times = TimeLookup(self.files)
         self._times_as_of = state
         largest = Largest(state.max_timestamp, state.max_timestamp_offset)
@@ -293,7 +296,7 @@ class PartitionLog:
     def split_points(
         self, state: LogState, start_offset: int, end_offset: int, *, piece_bytes: int
     ) -> list[int]:
-        """Where to cut a range into pieces of about `piece_bytes`; as `lookup.split_points`."""
+        """Return where to split a range into pieces of about `piece_bytes`; see `lookup.split_points`."""
         bases = self.segments.bases_with_active(state)
         segments = SegmentViews(
             bases,
@@ -303,17 +306,17 @@ class PartitionLog:
         return split_points(self.files, segments, start_offset, end_offset, piece_bytes)
 
     def discard_unrecorded(self, state: LogState, *, thorough: bool = False) -> LogState:
-        """Remove what lies past the recorded ends, after a look at what may have been lost.
+        """Remove what lies past the recorded ends, and check what may have been lost.
 
-        The caller holds the partition's lock, and goes on from the state that is returned.
-        `recovery.py` says what may be found.
+        The caller holds the partition's lock, and continues from the state that is returned.
+        `recovery.py` lists what may be found.
 
         Args:
-            thorough: whether to look at all segments, as the first time, where the active one
-                shows nothing.
+            thorough: whether to look at all segments, as the first call does, even if the active one
+                shows no sign of a dead writer.
 
         Raises:
-            KafkaStorageError: what was flushed is not there.
+            KafkaStorageError: what was flushed is missing.
         """
         try:
             if self._is_swept and not thorough and recovery.is_clean(self.segments, state):
@@ -333,12 +336,12 @@ class PartitionLog:
         now_ms: int,
         are_plain: bool = False,
     ) -> LogState:
-        """Write the state with this high watermark, as far as the log goes, and never back.
+        """Write the state with this high watermark, up to the log's end; it never moves back.
 
-        The last stable offset goes with it. The caller holds the partition's lock.
+        The last stable offset moves with it. The caller holds the partition's lock.
 
         Args:
-            are_plain: whether no batch above the old one is of a producer with an id.
+            are_plain: whether no batch above the old one has a producer id.
         """
         high_watermark = min(high_watermark, state.log_end_offset)
         if high_watermark <= state.high_watermark:
@@ -363,9 +366,15 @@ class PartitionLog:
     def batch_headers(
         self, base: int, position: int, end_position: int, *, messages_together: bool = False
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """The batches of a segment from one to an end, as (position, header).
+        """Yield (position, header) of the batches in a part of a segment.
 
-        Of an older format each message, or with `messages_together` plain ones as `walk` has them.
+        Messages of the older formats come one by one, or with `messages_together` uncompressed ones in
+        runs, as from `walk`.
+
+        Args:
+            base: base offset of the segment.
+            position: where the first of the batches begins.
+            end_position: where the last of them ends.
 
         Raises:
             CorruptRecordError: what lies there is not whole batches.
@@ -378,7 +387,7 @@ class PartitionLog:
             )  # fmt: skip
 
     def forget_batches(self) -> None:
-        """Remember nothing of the batches: for who has taken some out of the log."""
+        """Drop cached producer state after batches were removed."""
         self.producers.forget()
         saved_producers.remove(self.files, self.directory)
         self._aborted = AbortedSearch(self.files)
@@ -386,9 +395,9 @@ class PartitionLog:
     def _whole_batches(
         self, path: Path, position: int, view: memoryview, base_offset: int | None
     ) -> list[tuple[int, BatchHeader]]:
-        """The batches that lie in `view` from its begin; a partial one at the end is left out.
+        """Return the batches at the start of `view`; a partial one at its end is left out.
 
-        What a wrapper holds is said by what lies before it, since there are no gaps.
+        The end of the batch before a wrapper tells its first offset, since there are no gaps.
         """
         found: list[tuple[int, BatchHeader]] = []
         try:
@@ -400,7 +409,7 @@ class PartitionLog:
                 found.append((at, header))
         except CorruptRecordError as error:
             damaged = error
-            # It may be the batch before that is wrong about where it ends: its CRC tells.
+            # The batch before may be wrong about where it ends: its CRC tells.
             try:
                 for at, header in found[-1:]:
                     ensure_valid(view, at, header)
@@ -412,13 +421,13 @@ class PartitionLog:
     def _ensure_fits(
         self, path: Path, position: int, header: BatchHeader, base_offset: int | None
     ) -> None:
-        """Check what lies outside the CRC; `base_offset` is the end of the batch before, if known."""
+        """Check what lies outside the CRC; `base_offset` is where the batch before ends, if known."""
         if header.magic != self.config.message_magic:
             raise CorruptRecordError(
                 "magic byte", path=str(path), position=position + MAGIC_POSITION,
                 expected=self.config.message_magic, found=header.magic,
             )  # fmt: skip
-        # How many records a batch has is inside its CRC, but not how many messages lie in a row.
+        # The CRC covers how many records a batch has, but not how many messages follow each other.
         fits = header.base_offset == base_offset and (header.magic == MAGIC or header.is_dense)
         if header.is_wrapper and base_offset is not None:
             fits = header.last_offset >= base_offset
@@ -428,7 +437,7 @@ class PartitionLog:
                 expected=base_offset, found=header.base_offset,
             )  # fmt: skip
         if header.magic < MAGIC:
-            return  # which has no leader epoch
+            return  # older formats have no leader epoch
         if header.partition_leader_epoch != self._leader_epochs.epoch_for(header.base_offset):
             try:
                 self._leader_epochs = LeaderEpochCache.read(self.files, self.directory)
@@ -436,7 +445,7 @@ class PartitionLog:
                 self._leader_epochs = LeaderEpochCache(self.files, self.directory, [])
                 _warn_without_epochs(self.directory, str(error))
             epoch = self._leader_epochs.epoch_for(header.base_offset)
-            # Without epochs, until the next writer has made the file anew, none can be wrong.
+            # Until the next writer has rebuilt a lost file, no epoch can be checked.
             if self._leader_epochs.entries and header.partition_leader_epoch != epoch:
                 raise CorruptRecordError(
                     "partition leader epoch", path=str(path), position=position + 12,
@@ -446,7 +455,7 @@ class PartitionLog:
     def _ends_early(
         self, segment: SegmentView, position: int, batch: Buffer, header: BatchHeader
     ) -> KBatchError:
-        """What is wrong where the last batch of a segment does not lead up to the next one."""
+        """Return what is wrong if the last batch of a segment does not end where the next one begins."""
         path, found, expected = segment.log, header.next_offset, segment.next_offset
         try:
             ensure_valid(batch, 0, header)
@@ -458,24 +467,24 @@ class PartitionLog:
                 path=str(path), position=position, expected=expected, found=found,
             )  # fmt: skip
         return KafkaStorageError(
-            f"{path} ends at offset {found}, and what follows has offset {expected}: the file was "
-            f"cut, or {segment_at(self.directory, found).log.name} is missing"
+            f"{path} ends at offset {found}, but the next segment begins at {expected}: the file was "
+            f"truncated, or {segment_at(self.directory, found).log.name} is missing"
         )
 
 
-@functools.lru_cache(maxsize=1024)  # Once for each, not at every read.
+@functools.lru_cache(maxsize=1024)  # once per directory and error, not at every read
 def _warn_without_epochs(directory: Path, error: str) -> None:
     logger.warning(
-        "leader epochs are not checked in %s until the next writer has made its "
-        "leader-epoch-checkpoint again: %s",
+        "leader epochs are not checked in %s until the next writer rebuilds its "
+        "leader-epoch-checkpoint: %s",
         directory, error,
     )  # fmt: skip
 
 
 def holds_records(files: Files, directory: Path) -> bool:
-    """Return True if a partition's directory is, or was, more than an empty log.
+    """Return True if a partition's directory holds, or held, more than an empty log.
 
-    What a creation leaves that was cut off never is: neither has its log a byte, nor its state an end.
+    An interrupted creation leaves neither a byte in a .log file nor a state with a log end above 0.
     """
     if not files.is_dir(directory):
         return False

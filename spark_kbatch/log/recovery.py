@@ -1,40 +1,40 @@
-"""What is done with a log whose files are not as its state says.
+"""Recovery of a log whose files are not as its state says.
 
     what is found                             a reader                   the next writer
     ----------------------------------------  -------------------------  --------------------------
-    bytes, index entries, segments and leader does not see them          cuts them
+    bytes, index entries, segments and leader ignores them               discards them
       epochs past the recorded ends
     a state of another boot, all flushed      reads                      writes
-    a state of another boot, not all flushed  checks what lies past the  checks it, too; makes the
+    a state of another boot, not all flushed  checks what is past the    checks it, too; rebuilds the
                                               recovery point, once, in   indexes of these segments
-                                              memory                     anew where they differ
-      with a bad batch or too few bytes past  reads up to there;         cuts from there on, flushes,
+                                              memory                     where they differ
+      with a bad batch or too few bytes past  reads up to there;         truncates there, flushes,
       the recovery point                      a warning                  writes the state; a warning
-    .log of the active segment shorter than   error where that is read   as of another boot
+    .log of the active segment shorter than   error if that is read      as with another boot
       recorded, past the recovery point
-      the same, before it                     error where that is read   error
+      the same, before it                     error if that is read      error
     .index, .timeindex of the active segment
-      missing or short                        walks batches instead      makes it anew when an entry
-                                                                         is due, or at the next roll
+      missing or short                        walks batches instead      rebuilds it before the next
+                                                                         entry or roll
       zero or garbage                         the same, with a warning   (does not look)
     the same of a rolled segment
-      missing                                 walks batches instead      makes it anew
+      missing                                 walks batches instead      rebuilds it
       short, zero or garbage                  the same, with a warning   (does not look)
-    .log of a rolled segment missing or cut   error where that is read   (does not look)
-    leader-epoch-checkpoint missing, empty    does not check epochs      makes it anew at the next
-      or damaged                                                         roll, commit or election
+    .log of a rolled segment missing or short error if that is read      (does not look)
+    leader-epoch-checkpoint missing, empty    does not check epochs      rebuilds it at the next roll,
+      or damaged                                                         commit or election
     kbatch.producers, .snapshot missing,      (does not look)            reads the batches instead
       damaged, or of other batches
     partition.metadata missing                (does not look)            (does not look)
-    kbatch.state: one slot damaged            takes the other one        the same, and writes over it
+    kbatch.state: one slot damaged            uses the other one         the same, and overwrites it
     kbatch.state: missing, or both damaged    error                      error
     the partition's directory missing         error                      error
-    *.deleted, *.cleaned, *.swap              does not see them          leaves them
+    *.deleted, *.cleaned, *.swap              ignores them               leaves them
 
-Errors are KafkaStorageError, or CorruptRecordError where bytes are not what they should be, and name
-the file. `repair.py` is for them, and for what nobody looked at. A state is of another boot when its
-machine was started since, or when it is another machine's: then what was not flushed may be gone.
-Whoever reads on a machine where nobody writes thus checks batches when they come, each once.
+Errors are KafkaStorageError, or CorruptRecordError if bytes are not what they should be, and name the
+file. `repair.py` is for them, and for what no one looked at. A state is of another boot if its machine
+was restarted since, or if it is another machine's: then what was not flushed may be lost. So a reader on
+a machine where no one writes checks all batches as they arrive, each once.
 
 Source: Kafka storage/.../log/LogLoader.java, LogSegment.recover.
 """
@@ -75,7 +75,7 @@ _SEGMENT_FILES = (".log", ".index", ".timeindex", transaction_index.SUFFIX, SNAP
 
 
 class Damage(NamedTuple):
-    """The first batch that does not hold, or would have to be there."""
+    """The first invalid batch, or the first missing one."""
 
     base_offset: int  # of its segment
     position: int
@@ -84,10 +84,10 @@ class Damage(NamedTuple):
 
 
 def verified(segments: LogSegments, state: LogState, from_offset: int) -> LogState:
-    """The state, its end lowered to the first bad batch at or behind `from_offset`. Writes nothing.
+    """Return the state, ending before the first bad batch at or after `from_offset`. Writes nothing.
 
     Raises:
-        KafkaStorageError: what lies before the recovery point is not there.
+        KafkaStorageError: something before the recovery point is missing.
     """
     views = segments.views_from(state, segments.bases(state), from_offset)
     found = first_damage(segments.files, segments.directory, views, state, from_offset)
@@ -98,20 +98,23 @@ def verified(segments: LogSegments, state: LogState, from_offset: int) -> LogSta
 
 
 def discard_unrecorded(segments: LogSegments, state: LogState) -> LogState:
-    """What the next writer does before it writes; the state from which it goes on.
+    """Recover the log and discard what is past its recorded ends, as every writer does first.
 
     The caller holds the partition's lock, and no decided commit waits for its flip here. Indexes and
-    the state are written only where they were wrong.
+    the state are written only if they were wrong.
+
+    Returns:
+        The state from which the writer continues.
 
     Raises:
-        KafkaStorageError: what lies before the recovery point is not there.
+        KafkaStorageError: something before the recovery point is missing.
     """
     files, directory = segments.files, segments.directory
     names = files.list(directory)
     every = [base for base in map(base_offset_of, names) if base is not None]
     bases = [base for base in every if base <= state.segment_base_offset]
     state = _recovered(segments, state, set(names), bases)
-    # The last first, so that who dies meanwhile leaves a file of the segment at the log's end.
+    # The last first, so that a crash meanwhile leaves a file of the segment at the log's end.
     last = f"{state.segment_base_offset:020d}."
     for name in reversed(names):
         if name[:21] > last and name[20:].endswith(_SEGMENT_FILES):
@@ -121,12 +124,12 @@ def discard_unrecorded(segments: LogSegments, state: LogState) -> LogState:
 
 
 def is_clean(segments: LogSegments, state: LogState) -> bool:
-    """Return True if the active segment shows that nothing is left behind it, and nothing is lost.
+    """Return True if the active segment shows that there is nothing to discard, and nothing is lost.
 
-    Who dies while it writes leaves one of these, whatever else: bytes behind the active segment, for
-    these are written before the next segment is made; or a segment at the log's end, which is removed
-    last. A state is lowered before batches are removed, and then the same shows. So the directory of a
-    log, once it was looked at, need not be listed again.
+    A writer that dies leaves at least one of two signs: bytes after the active segment, because they are
+    written before the next segment is created; or a segment at the log's end, because that is removed
+    last. A truncation writes the state before it removes batches, so it leaves the same signs. So the
+    directory of a log need not be listed again once it was looked at.
     """
     active = log_name(state.segment_base_offset)
     return (
@@ -138,7 +141,7 @@ def is_clean(segments: LogSegments, state: LogState) -> bool:
 
 
 def discard_unrecorded_in_active(segments: LogSegments, state: LogState) -> LogState:
-    """Cut what lies past the recorded ends in the active segment, and epochs; the same state."""
+    """Discard what is past the recorded ends in the active segment, and later epochs."""
     files, directory = segments.files, segments.directory
     for path, size in _recorded_sizes(directory, state):
         if files.exists(path) and files.size(path) > size:
@@ -148,7 +151,7 @@ def discard_unrecorded_in_active(segments: LogSegments, state: LogState) -> LogS
         transaction_index.truncate(
             files, directory, state.segment_base_offset, state.log_end_offset
         )
-    # One that begins at the log's end may have been given without a batch yet.
+    # Keep an epoch that starts at the log's end: its leader may not have appended yet.
     with contextlib.suppress(KafkaStorageError):
         LeaderEpochCache.read(files, directory).truncate_from_end(state.log_end_offset + 1)
     return state
@@ -157,14 +160,14 @@ def discard_unrecorded_in_active(segments: LogSegments, state: LogState) -> LogS
 def _recovered(
     segments: LogSegments, state: LogState, names: Set[str], bases: Sequence[int]
 ) -> LogState:
-    """Check what may be damaged, and write anew what is; cuts nothing."""
+    """Check what may be damaged, and rebuild what is; discard nothing."""
     if not readable_epochs(segments.files, segments.directory):
-        logger.warning("%s is made anew from the batches", segments.directory / LEADER_EPOCHS)
+        logger.warning("rebuilding %s from the batches", segments.directory / LEADER_EPOCHS)
         views = segments.views_from(state, bases, 0)
         epochs = epochs_of(segments.files, views, highest=state.leader_epoch)
         for path, base_offset, epoch in epochs.doubtful:
             logger.warning(
-                "%s: the batch at offset %d has leader epoch %d, which its neighbours do not have",
+                "%s: the batch at offset %d has leader epoch %d, which does not fit its neighbours",
                 path, base_offset, epoch,
             )  # fmt: skip
         entries = epochs.entries or [(state.leader_epoch, 0)]
@@ -201,7 +204,7 @@ def _recovered(
 
 
 def readable_epochs(files: Files, directory: Path) -> list[tuple[int, int]]:
-    """Return (epoch, start offset) of leader-epoch-checkpoint; none where it is missing or damaged."""
+    """Return the entries of leader-epoch-checkpoint; none if it is missing or damaged."""
     with contextlib.suppress(FileNotFoundError, KafkaStorageError):
         return read_leader_epochs(files, directory)
     return []
@@ -210,7 +213,7 @@ def readable_epochs(files: Files, directory: Path) -> list[tuple[int, int]]:
 def _bases_without_indexes(
     segments: LogSegments, state: LogState, names: Set[str], bases: Sequence[int]
 ) -> set[int]:
-    """Segments with an index missing, and the active one with an index that is too short."""
+    """Return the base offsets of segments that lack an index, or for the active one index entries."""
     found = {
         base for base in bases[:-1]
         if f"{base:020d}.index" not in names or f"{base:020d}.timeindex" not in names
@@ -229,18 +232,18 @@ def lacks_index_entries(segments: LogSegments, state: LogState) -> bool:
 
 
 def rebuild_active_indexes(segments: LogSegments, state: LogState) -> LogState:
-    """Make the indexes of the active segment again; the state with their sizes."""
+    """Rebuild the indexes of the active segment; return the state with their sizes."""
     base, end = state.segment_base_offset, state.log_end_offset
     segment = segment_at(segments.directory, base)
-    logger.warning("the indexes of %s are made again from the batches", segment.log)
+    logger.warning("rebuilding the indexes of %s from the batches", segment.log)
     return _rebuild_indexes(segments, state, SegmentView(segment, end, state.segment_size))
 
 
 def _may_have_lost(segments: LogSegments, state: LogState, first_unflushed: int) -> bool:
-    """Whether batches may be gone that were not flushed.
+    """Return True if batches that were not flushed may be lost.
 
     Raises:
-        KafkaStorageError: flushed ones are.
+        KafkaStorageError: flushed ones are lost.
     """
     path = segment_at(segments.directory, state.segment_base_offset).log
     size = segments.files.size(path) if segments.files.exists(path) else 0
@@ -251,10 +254,9 @@ def _may_have_lost(segments: LogSegments, state: LogState, first_unflushed: int)
 
 
 def _rebuild_indexes(segments: LogSegments, state: LogState, view: SegmentView) -> LogState:
-    """Write the indexes of a segment anew where they differ; the state with their sizes.
+    """Rebuild the indexes of a segment if they differ; return the state with their sizes.
 
-    A batch that does not hold ends them: what lies behind it is found by walking, and it does not
-    keep anyone from writing.
+    They end before a damaged batch: what follows it is found by walking, and writing goes on.
     """
     active = view.base_offset == state.segment_base_offset
     made = SegmentIndexer(view.base_offset, interval_bytes=segments.config.index_interval_bytes)
@@ -277,7 +279,7 @@ def _rebuild_indexes(segments: LogSegments, state: LogState, view: SegmentView) 
     return _indexed_state(state, made)
 
 
-# What holds.
+# What is valid.
 
 
 def first_damage(
@@ -287,7 +289,7 @@ def first_damage(
     state: LogState,
     from_offset: int,
 ) -> Damage | None:
-    """The first batch at or behind `from_offset` that does not hold: sizes, offsets, CRC.
+    """Find the first batch at or after `from_offset` with a bad size, offset or CRC.
 
     Args:
         views: the segments from the one that holds `from_offset` on.
@@ -333,7 +335,7 @@ def first_damage(
 def _position_of(
     files: Files, descriptor: int, view: SegmentView, offset: int, size: int
 ) -> tuple[int, int]:
-    """Where the first batch lies that ends behind `offset`, and its base offset; or the end."""
+    """Return position and base offset of the first batch that ends after `offset`; or of the end."""
     path = view.log
     try:
         if offset == view.base_offset:
@@ -350,15 +352,15 @@ def _position_of(
     except CorruptRecordError as error:
         reason = str(error)
     raise KafkaStorageError(
-        f"{path} does not hold offset {offset - 1}, which was flushed: {reason}; the file was cut or "
-        "replaced from outside; `kbatch repair` keeps what is whole"
+        f"{path} does not hold offset {offset - 1}, which was flushed: {reason}; the file was "
+        "truncated or replaced by something else; `kbatch repair` keeps what is valid"
     )
 
 
 def _ensure_holds(
     files: Files, path: Path, position: int, header: BatchHeader, expected: int, view: SegmentView
 ) -> BatchHeader:
-    """The header, if the batch holds; of a wrapper it says what lies in it, since there are no gaps."""
+    """Check a batch; return its header, for a wrapper with the base offset of its first message."""
     if header.is_wrapper and header.last_offset >= expected:
         header = header.opened(expected)
     if (
@@ -376,13 +378,13 @@ def _ensure_holds(
     return header
 
 
-# What is made anew.
+# What is rebuilt.
 
 
 def indexed(
     files: Files, view: SegmentView, *, interval_bytes: int, rolled: bool
 ) -> SegmentIndexer:
-    """All index entries of a segment, as an appender writes them, one batch after the other."""
+    """Collect all index entries of a segment, as an appender writes them."""
     indexer = SegmentIndexer(view.base_offset, interval_bytes=interval_bytes)
     index(files, view, indexer, rolled=rolled)
     return indexer
@@ -392,8 +394,8 @@ def index(files: Files, view: SegmentView, indexer: SegmentIndexer, *, rolled: b
     """Add all batches of a segment to `indexer`.
 
     Raises:
-        CorruptRecordError: a batch cannot be followed, or has an offset that no entry can say; the
-            batches before it were added.
+        CorruptRecordError: a batch is damaged, or has an offset that no entry can hold; the batches
+            before it were added.
     """
     path, base = view.log, view.base_offset
     if view.size_in_bytes:
@@ -412,23 +414,22 @@ def index(files: Files, view: SegmentView, indexer: SegmentIndexer, *, rolled: b
 
 
 class EpochsFound(NamedTuple):
-    """The leader epochs that batches have."""
+    """The leader epochs found in batches."""
 
     entries: list[tuple[int, int]]  # (epoch, start offset) of each
-    doubtful: list[tuple[Path, int, int]]  # of what has another epoch: file, base offset, epoch
+    doubtful: list[tuple[Path, int, int]]  # file, base offset and epoch of batches that do not fit
 
 
 def epochs_of(
     files: Files, views: Iterable[SegmentView], *, highest: int | None = None
 ) -> EpochsFound:
-    """Find where each leader epoch begins, as the batches have them.
+    """Find where each leader epoch starts, from the batches.
 
-    A batch's epoch lies outside its CRC, so that some may be damaged. Epochs do not decrease: those
-    count that the most batches agree on. A batch that cannot be followed hides those behind it in its
-    segment.
+    A batch's epoch lies outside its CRC and may be damaged. Epochs do not decrease, so the largest set of
+    batches counts whose epochs do not. A damaged batch hides those after it in its segment.
 
     Args:
-        highest: the epoch of the partition, where that is known; none is above it.
+        highest: the epoch of the partition, if it is known; higher ones are damaged.
     """
     runs: list[tuple[Path, int, int]] = []  # batches with one epoch that follow each other
     counts: list[int] = []
@@ -439,14 +440,14 @@ def epochs_of(
                 for _, header in walk_batch_headers(files, descriptor, path, 0, size):
                     epoch = header.partition_leader_epoch
                     if epoch < 0:
-                        continue  # formats without
+                        continue  # older formats have none
                     if runs and runs[-1][2] == epoch:
                         counts[-1] += 1
                     else:
                         runs.append((path, header.base_offset, epoch))
                         counts.append(1)
         except CorruptRecordError as error:
-            logger.warning("leader epochs behind a damaged batch are not known: %s", error)
+            logger.warning("leader epochs after a damaged batch are unknown: %s", error)
     kept = _ascending([epoch for _, _, epoch in runs], counts, highest)
     entries: list[tuple[int, int]] = []
     for number in sorted(kept):
@@ -457,9 +458,9 @@ def epochs_of(
 
 
 def _ascending(epochs: Sequence[int], counts: Sequence[int], highest: int | None) -> set[int]:
-    """Return the runs that do not decrease and have the most batches, by number."""
-    lasts: list[int] = []  # the smallest epoch that so many batches and one can end with
-    ends: list[int] = []  # the run that it is of
+    """Return the numbers of the runs that do not decrease and have the most batches."""
+    lasts: list[int] = []  # [n]: the smallest epoch that a choice of n + 1 batches can end with
+    ends: list[int] = []  # [n]: the run that has it
     before: dict[int, int] = {}
     for number, (epoch, count) in enumerate(zip(epochs, counts, strict=True)):
         if highest is None or epoch <= highest:
@@ -477,8 +478,8 @@ def _ascending(epochs: Sequence[int], counts: Sequence[int], highest: int | None
 def state_ending_at(
     segments: LogSegments, state: LogState, base: int, position: int, offset: int
 ) -> LogState:
-    """The state of a log that ends at `offset`, at that position of the segment with that base."""
-    if offset < state.log_start_offset:  # As in Kafka the log goes on, empty, where it begins.
+    """Return the state of a log that ends at `offset`, at `position` of the segment `base`."""
+    if offset < state.log_start_offset:  # As in Kafka, the log is then empty at its start.
         base, position, offset = state.log_start_offset, 0, state.log_start_offset
     view = SegmentView(segment_at(segments.directory, base), offset, position)
     made = indexed(
@@ -506,8 +507,8 @@ def _indexed_state(state: LogState, made: SegmentIndexer) -> LogState:
 
 def _warn_of_loss(directory: Path, state: LogState, damage: Damage) -> None:
     logger.warning(
-        "%s: the log ends at offset %d instead of %d: of what was not flushed, offset %d on, only "
-        "that much survived (%s)",
+        "%s: the log ends at offset %d instead of %d: only that much survived of what was not "
+        "flushed, from offset %d on (%s)",
         directory, max(damage.offset, state.log_start_offset), state.log_end_offset,
         state.recovery_point, damage.error,
     )  # fmt: skip

@@ -1,21 +1,21 @@
-"""Makes a log whole again as far as its batches allow; only where somebody asks for it.
+"""Repair of a log as far as its batches allow, only on request.
 
     what is found                              what is done
     -----------------------------------------  --------------------------------------------------
-    kbatch.state missing or both slots bad     made from the batches: every valid one from the first
+    kbatch.state missing or both slots bad     rebuilt from the batches: all valid ones from the first
                                                segment on, up to the first that is not; the bytes
-                                               behind are copied, and later segments moved, to names
+                                               after it are copied, and later segments moved, to names
                                                that end in .deleted
-    kbatch.state with one bad slot             the bad one is written over
+    kbatch.state with one bad slot             the bad one is overwritten
     .log of the active segment too short       the log ends with its last whole batch
-    a bad batch elsewhere                      said, and left: what lies behind it can still be read
-    .index, .timeindex not as the batches say  made anew
-    leader-epoch-checkpoint missing, damaged   made from the batches
-    partition.metadata missing, damaged        made from the topic's id
+    a bad batch elsewhere                      reported and left: what follows it can still be read
+    .index, .timeindex not as the batches say  rebuilt
+    leader-epoch-checkpoint missing, damaged   rebuilt from the batches
+    partition.metadata missing, damaged        rebuilt from the topic's id
     what the next writer would do              done (`recovery.py`)
 
-A log that lost its state so keeps whatever was acknowledged in front of the first bad batch, and
-perhaps more: batches that a writer had placed and nobody had committed.
+So a log that lost its state keeps whatever was acknowledged before the first bad batch, and perhaps
+more: batches that a writer had placed and no one had committed.
 
 Source: Kafka storage/.../log/LogLoader.java.
 """
@@ -62,17 +62,17 @@ UNKNOWN_OFFSET = -1
 
 
 class RepairReport(NamedTuple):
-    """What was wrong with one log, and what was done, or would be."""
+    """What was wrong with one log, and what was done about it, or would be."""
 
     topic_partition: TopicPartition
-    log_start_offset: int  # UNKNOWN_OFFSET where nothing can be read; so is the next
+    log_start_offset: int  # UNKNOWN_OFFSET if nothing can be read, as is the next
     log_end_offset: int
     found: tuple[str, ...]  # sentences
-    damaged: tuple[str, ...]  # batches that cannot be made whole
+    damaged: tuple[str, ...]  # batches that cannot be repaired
 
 
 class LogRepair:
-    """One run over one log. The caller holds the partition's lock, unless it only looks.
+    """One repair of one log. The caller holds the partition's lock, except for a dry run.
 
     No decided commit waits for its flip here, unless the state is lost.
     """
@@ -84,19 +84,19 @@ class LogRepair:
         self._damaged: list[str] = []
 
     def run(self, topic_id: str, known: LogState | None) -> RepairReport:
-        """Repair.
+        """Repair the log, or with `dry_run` only report.
 
         Args:
-            topic_id: of the topic that the log belongs to.
-            known: the newest state of this log that is recorded elsewhere: a lost one gets its log
-                start, and a higher sequence number.
+            topic_id: the id of the log's topic.
+            known: the newest state of this log that is recorded elsewhere: a lost state is rebuilt with
+                its log start and a higher sequence number.
 
         Raises:
-            KafkaStorageError: the directory is not there.
+            KafkaStorageError: the directory is gone.
         """
         if not self._files.exists(self._directory):
             raise KafkaStorageError(
-                f"{self._directory} is gone: there is nothing from which the log could be made"
+                f"{self._directory} is gone: there is nothing to rebuild the log from"
             )
         if is_lost(self._log):
             state = self._rebuilt(known)
@@ -106,7 +106,7 @@ class LogRepair:
         self._check_epochs(state)
         self._check_metadata(topic_id)
         if not self._dry_run:
-            with contextlib.suppress(KafkaStorageError, CorruptRecordError):  # Said before.
+            with contextlib.suppress(KafkaStorageError, CorruptRecordError):  # reported before
                 state = self._log.discard_unrecorded(state, thorough=True)
         return RepairReport(
             self._log.topic_partition,
@@ -130,7 +130,7 @@ class LogRepair:
         path, recorded = segment_at(directory, state.segment_base_offset).log, state.segment_size
         size = files.size(path) if files.exists(path) else 0
         if size < recorded:
-            # From its begin on: what was flushed is gone, so nothing behind it can be trusted more.
+            # Check from the segment's start: what was flushed is gone, so nothing in it can be trusted.
             first = max(state.segment_base_offset, state.log_start_offset)
             state = self._cut_short(state, first)
         else:
@@ -138,7 +138,7 @@ class LogRepair:
         if not is_whole(files, directory):
             state = state._replace(sequence=state.sequence + 1)
             self._do(
-                f"{directory}/kbatch.state: one of its two slots is damaged; it is written anew",
+                f"{directory}/kbatch.state: one of its two slots is damaged; it is overwritten",
                 partial(write_state, files, directory, state, flush=True),
             )
         start = state.log_start_offset
@@ -147,8 +147,8 @@ class LogRepair:
             found = first_damage(files, directory, views, state, start)
             if found is None:
                 break
-            self._damaged.append(f"{found.error}; it is left as it is, who reads it gets an error")
-            # The segments behind are looked at, too: each by itself.
+            self._damaged.append(f"{found.error}; it is left as it is, and reading it is an error")
+            # Check the segments after it, too, each by itself.
             views = [view for view in views if view.base_offset > found.base_offset]
             start = views[0].base_offset if views else start
         return state
@@ -158,8 +158,8 @@ class LogRepair:
             found = self._log.verified(state)
             if found.log_end_offset < state.log_end_offset:
                 self._found.append(
-                    f"{self._directory}: of what was not flushed offsets {found.log_end_offset} to "
-                    f"{state.log_end_offset} are lost"
+                    f"{self._directory}: offsets {found.log_end_offset} to {state.log_end_offset}, which "
+                    "were not flushed, are lost"
                 )
             return found
         except KafkaStorageError as error:
@@ -200,24 +200,24 @@ class LogRepair:
             leader_epoch=max([known.leader_epoch if known else 0, *self._epochs_in(state, bases)]),
         )
         self._do(
-            f"{directory}/kbatch.state is lost: it is made from the batches, offsets "
+            f"{directory}/kbatch.state is lost: it is rebuilt from the batches, offsets "
             f"{state.log_start_offset} to {state.log_end_offset}"
         )
-        path, cut_at = segment_at(directory, state.segment_base_offset).log, state.segment_size
+        path, end = segment_at(directory, state.segment_base_offset).log, state.segment_size
         size = files.size(path) if files.exists(path) else 0
-        if size > cut_at:
+        if size > end:
             aside = path.with_name(path.name + ".deleted")
             self._do(
-                f"{path}: from position {cut_at} on there is no valid batch; these {size - cut_at} "
-                f"bytes are kept in {aside.name}",
-                partial(self._copy, path, cut_at, size, aside),
-                partial(files.truncate, path, cut_at),
+                f"{path}: there is no valid batch from position {end} on; these {size - end} "
+                f"bytes are moved to {aside.name}",
+                partial(self._copy, path, end, size, aside),
+                partial(files.truncate, path, end),
             )
         for name in names:
             base = base_offset_of(f"{name.partition('.')[0]}.log")
             if base is not None and base > state.segment_base_offset and name.count(".") == 1:
                 self._do(
-                    f"{directory / name} does not follow on offset {state.log_end_offset}: it is "
+                    f"{directory / name} does not continue at offset {state.log_end_offset}: it is "
                     f"moved to {name}.deleted",
                     partial(files.rename, directory / name, directory / f"{name}.deleted"),
                 )
@@ -228,7 +228,7 @@ class LogRepair:
         return state._replace(sequence=state.sequence + 1)
 
     def _from_batches(self, bases: list[int], known: LogState | None) -> LogState:
-        """Up to the first batch that does not hold, or the end."""
+        """Return the state up to the first invalid batch, or the end."""
         log, directory = self._log, self._directory
         if not bases:
             start = known.log_start_offset if known else 0
@@ -244,7 +244,7 @@ class LogRepair:
         )
         views = log.segments.views_from(everything, bases, bases[0])
         damage = first_damage(self._files, directory, views, everything, bases[0])
-        assert damage is not None, "nothing ends at an offset below all others"
+        assert damage is not None, "no log ends at an offset below all others"
         path = segment_at(directory, damage.base_offset).log
         if (damage.base_offset, damage.position) != (bases[-1], self._files.size(path)):
             self._damaged.append(f"{damage.error}; the log ends there")
@@ -265,10 +265,10 @@ class LogRepair:
             data = self._files.read(source, at, min(_COPY_BYTES, end - at))
             self._files.write(target, at - position, data)
 
-    # What is made from batches.
+    # What is rebuilt from the batches.
 
     def _check_indexes(self, state: LogState) -> LogState:
-        """Returns the state with the sizes that they have then."""
+        """Check the indexes; return the state with their new sizes."""
         log, files, after = self._log, self._files, state
         for view in log.segments.views_from(state, self._bases(state), 0):
             active = view.base_offset == state.segment_base_offset
@@ -277,7 +277,7 @@ class LogRepair:
                     files, view, interval_bytes=log.config.index_interval_bytes, rolled=not active
                 )
             except (CorruptRecordError, KafkaStorageError):
-                continue  # Said before; an index is no help there.
+                continue  # reported before; an index is no help there
             sizes = (state.index_size, state.time_index_size) if active else (None, None)
             for path, size, content in zip(
                 view.segment.paths[1:], sizes, (made.index, made.time_index), strict=True
@@ -285,11 +285,11 @@ class LogRepair:
                 if not files.exists(path):
                     what = "is missing"
                 elif files.read(path, 0, size) != content:
-                    what = "does not say what the batches say"
+                    what = "does not match the batches"
                 else:
                     continue
-                anew = partial(files.replace, path, bytes(content))
-                self._do(f"{path} {what}: it is made anew", anew)
+                rebuild = partial(files.replace, path, bytes(content))
+                self._do(f"{path} {what}: it is rebuilt", rebuild)
             if active and sizes != (len(made.index), len(made.time_index)):
                 after = state._replace(
                     sequence=state.sequence + 1,
@@ -306,7 +306,7 @@ class LogRepair:
         what = "is missing"
         try:
             entries = read_leader_epochs(files, directory)
-            # One that begins at the end was written ahead of its first batch and of the state.
+            # An epoch that starts at the end was written before its first batch and the state.
             if entries and all(
                 epoch <= state.leader_epoch or start >= state.log_end_offset
                 for epoch, start in entries
@@ -320,13 +320,13 @@ class LogRepair:
         views = self._log.segments.views_from(state, self._bases(state), 0)
         found = epochs_of(files, views, highest=state.leader_epoch)
         self._damaged += [
-            f"{path}: the batch at offset {offset} has leader epoch {epoch}, which its neighbours do "
-            "not have; it is left as it is, who reads it gets an error"
+            f"{path}: the batch at offset {offset} has leader epoch {epoch}, which does not fit its "
+            "neighbours; it is left as it is, and reading it is an error"
             for path, offset, epoch in found.doubtful
         ]
         epochs = found.entries or [(state.leader_epoch, state.log_start_offset)]
         self._do(
-            f"{directory / LEADER_EPOCHS} {what}: it is made from the batches",
+            f"{directory / LEADER_EPOCHS} {what}: it is rebuilt from the batches",
             partial(write_leader_epochs, files, directory, epochs),
         )
 
@@ -342,7 +342,7 @@ class LogRepair:
         except KafkaStorageError:
             what = "is damaged"
         self._do(
-            f"{directory / PARTITION_METADATA} {what}: it is made anew",
+            f"{directory / PARTITION_METADATA} {what}: it is rebuilt",
             partial(write_partition_metadata, files, directory, topic_id),
         )
 
@@ -353,7 +353,7 @@ class LogRepair:
 
 
 def is_lost(log: PartitionLog) -> bool:
-    """Whether nothing can be read of a log's state."""
+    """Return True if a log's state cannot be read."""
     try:
         read_state(log.files, log.directory)
     except (FileNotFoundError, CorruptRecordError):

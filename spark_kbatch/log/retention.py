@@ -1,26 +1,26 @@
-"""What is deleted from the begin of a log, when, and in which order.
+"""Deletion of segments from the start of a log: which, when, and in which order.
 
-A segment goes, the oldest first and none behind one that stays,
+Segments are deleted oldest first, and none after one that stays:
 
-    below the log start   when the next one begins at or below it
-    by size               while the log keeps retention.bytes without it
-    by time               when its newest record is more than retention.ms old, or its file is, where
-                          records have no times; a time in the future keeps it, and all behind it
-    never                 when it reaches past the high watermark, or is active and empty
-    not yet               when a commit has overwritten it a short while ago, see `overwritten.py`; nor
-                          any behind it, though the log start may move past them
+    below the log start   if the next segment begins at or below it
+    by size               while the log has at least retention.bytes without it
+    by time               if its newest record is older than retention.ms, or its file if its records have
+                          no timestamps; a timestamp in the future keeps it, and all segments after it
+    never                 if it reaches past the high watermark, or is active and empty
+    not yet               if a commit overwrote it a short while ago, see `overwritten.py`; nor any
+                          segment after it, though the log start may move past them
 
-The active segment may go, too: an empty one then begins at the log's end.
+The active segment may be deleted, too: an empty one is then started at the log's end.
 
-    1. kbatch.overwritten               where the log start moves and commits that failed left entries
-    2. the files of that empty one      past the recorded ends: the next writer removes them
-    3. the state, flushed               log start, and the new active segment
-    4. files are renamed to .deleted    .log last: while it is there the segment is found again
-    5. those are removed                once they are file.delete.delay.ms old, by whoever comes next
+    1. kbatch.overwritten               drop entries of failed commits, if the log start moves
+    2. the files of the empty segment   past the recorded ends: after a crash the next writer removes them
+    3. the state, flushed               the log start, and the new active segment
+    4. files are renamed to .deleted    .log last: while it exists the segment is found again
+    5. .deleted files are removed       by any later run, once they are file.delete.delay.ms old
 
-The state moves before any file does, so a crash in between leaves segments below the log start,
-which the next run takes first. `.deleted` files carry the time of their renaming as their own, for
-a rename leaves none. The caller holds the partition's lock.
+The state changes before any file does, so a crash in between leaves segments below the log start, which
+the next run deletes first. A rename does not change a file's time, so `.deleted` files are given the time
+of their renaming. The caller holds the partition's lock.
 
 Source: Kafka storage/.../log/UnifiedLog.java deleteOldSegments, LocalLog.deleteSegmentFiles.
 """
@@ -48,7 +48,7 @@ _SEGMENT_FILE = re.compile(r"[0-9]{20}\.(log|index|timeindex|txnindex|snapshot)"
 
 
 def plan(log: PartitionLog, state: LogState, now_ms: int) -> Deletion:
-    """What `delete_old_segments` would do; changes nothing and needs no lock."""
+    """Return what `delete_old_segments` would do; change nothing. Needs no lock."""
     segments = _segments(log, state)
     going = _below_log_start(segments, state)
     going += _by_size(segments[going:], log, state)
@@ -59,12 +59,12 @@ def plan(log: PartitionLog, state: LogState, now_ms: int) -> Deletion:
 
 
 def delete_old_segments(log: PartitionLog, state: LogState, now_ms: int) -> Deletion:
-    """Delete what the topic's retention says, and what an earlier run has begun to."""
+    """Delete expired segments, and finish what an earlier run has started."""
     return _carry_out(log, state, plan(log, state, now_ms), now_ms)
 
 
 def delete_records(log: PartitionLog, state: LogState, offset: int, now_ms: int) -> Deletion:
-    """Move the log start to `offset`, also into a batch, and delete the segments below it.
+    """Move the log start to `offset`, which may be within a batch, and delete the segments below it.
 
     An offset below the log start changes nothing.
 
@@ -94,7 +94,7 @@ def ensure_deletable(log: PartitionLog, state: LogState, offset: int) -> None:
 
 
 def delete_segments(log: PartitionLog, bases: Iterable[int], *, now_ms: int) -> None:
-    """Rename the files of segments that no state names any more."""
+    """Rename the files of segments that no state refers to any more."""
     stems = {f"{base:020d}" for base in bases}
     if not stems:
         return
@@ -112,9 +112,7 @@ def delete_segments(log: PartitionLog, bases: Iterable[int], *, now_ms: int) -> 
 def _carry_out(log: PartitionLog, state: LogState, planned: Deletion, now_ms: int) -> Deletion:
     files = log.files
     if state.segment_base_offset in planned.segments:
-        state = log.discard_unrecorded(
-            state
-        )  # A dead writer may have left a segment where the new one begins.
+        state = log.discard_unrecorded(state)  # a dead writer may have left a segment there
     after = state._replace(
         log_start_offset=planned.log_start_offset,
         last_stable_offset=max(state.last_stable_offset, planned.log_start_offset),
@@ -137,7 +135,7 @@ def _carry_out(log: PartitionLog, state: LogState, planned: Deletion, now_ms: in
             recovery_point=end,
         )
     if after != state:
-        # Flushed whatever the topic's writers do: an older state would name files that are gone.
+        # Always flushed: an older state would refer to files that are gone.
         log.write_state(after._replace(sequence=state.sequence + 1), flush=True)
     delete_segments(log, planned.segments, now_ms=now_ms)
     for name in planned.files:
@@ -167,7 +165,7 @@ def _segments(log: PartitionLog, state: LogState) -> list[range]:
 
 
 def _below_log_start(segments: list[range], state: LogState) -> int:
-    """How many of these are wholly below the log start. The active one never is."""
+    """Return how many of these are entirely below the log start. The active one never is."""
     rolled = (s for s in segments if s.start != state.segment_base_offset)
     return sum(segment.stop <= state.log_start_offset for segment in rolled)
 
@@ -175,7 +173,7 @@ def _below_log_start(segments: list[range], state: LogState) -> int:
 def _without_held(
     segments: list[range], log: PartitionLog, state: LogState, now_ms: int
 ) -> list[range]:
-    """Those of the oldest segments that nobody may still read who resolved them before."""
+    """Return those of the oldest segments that no reader of an overwritten range may still need."""
     held_from = overwritten.held_from(log.files, log.directory, state, now_ms)
     if held_from is None:
         return segments
@@ -187,7 +185,7 @@ def _may_go(segment: range, state: LogState) -> bool:
 
 
 def _by_size(segments: list[range], log: PartitionLog, state: LogState) -> int:
-    """How many of these the log can lose and still have retention.bytes."""
+    """Return how many of these the log can lose and still have retention.bytes."""
     limit = log.config.retention_bytes
     if limit == NO_LIMIT:
         return 0
@@ -201,7 +199,7 @@ def _by_size(segments: list[range], log: PartitionLog, state: LogState) -> int:
 
 
 def _by_time(segments: list[range], log: PartitionLog, state: LogState, now_ms: int) -> int:
-    """How many of these hold nothing but records older than retention.ms."""
+    """Return how many of these hold only records older than retention.ms."""
     limit = log.config.retention_ms
     if limit == NO_LIMIT:
         return 0
@@ -212,13 +210,13 @@ def _by_time(segments: list[range], log: PartitionLog, state: LogState, now_ms: 
 
 
 def _is_older(segment: range, log: PartitionLog, state: LogState, oldest_ms: int) -> bool:
-    """Whether the segment's newest record is from before `oldest_ms`."""
+    """Return True if the segment's newest record is from before `oldest_ms`."""
     path = segment_at(log.directory, segment.start).log
     try:
         newest = log.largest_timestamp(state, segment.start)
         if newest >= oldest_ms:
             return False
-        # The index has no checksum, and what is deleted does not come back: the batches must agree.
+        # The index has no checksum, and deletion is final: the batches must agree.
         (size,) = log.segments.sizes(state, [segment.start])
         for _, header in log.batch_headers(segment.start, 0, size, messages_together=True):
             newest = max(newest, header.max_timestamp)

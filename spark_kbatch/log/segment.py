@@ -1,14 +1,14 @@
-"""One segment: `.log`, `.index` and `.timeindex`, found by the base offset in their names.
+"""One segment: its `.log`, `.index` and `.timeindex` files, named by its base offset.
 
     .index      8 bytes an entry, big-endian: last offset of a batch - base offset, i32; position of
                 that batch in .log, i32. Strictly increasing.
     .timeindex  12 bytes: largest timestamp up to that batch, i64; last offset of the batch that has
                 it - base offset, i32. Timestamps strictly increasing.
 
-An entry is due before a batch once more than index.interval.bytes were appended since the last one;
-the first batch of a segment never has one. A last .timeindex entry is due when the segment is
-rolled. Neither file has a checksum: both are made from the batches and can be made again. So an index
-is a hint: what it says is looked at in the batches, and where that does not hold they are walked.
+An entry is written for a batch when more than index.interval.bytes were appended since the last one;
+never for the first batch of a segment. A last .timeindex entry is written when the segment is rolled.
+Neither file has a checksum: both are made from the batches and can be rebuilt. So an index is only a
+hint: what it says is checked against the batches, and if it is wrong they are walked instead.
 
 Source: Kafka storage/.../log/OffsetIndex.java, TimeIndex.java, LogSegment.append.
 """
@@ -90,28 +90,28 @@ def log_name(base_offset: int) -> str:
 
 
 def make_files(files: Files, segment: Segment) -> None:
-    """Make the files of an empty segment, that of `first_made_name` first."""
+    """Create the files of an empty segment, starting with `first_made_name`."""
     for path in (segment.offset_index, segment.log, segment.time_index):
         files.write(path, 0, b"")
 
 
 def first_made_name(base_offset: int) -> str:
-    """Return the name of the file that is made first of a segment, and is removed last.
+    """Return the name of a segment's file that is created first and removed last.
 
-    Where it is missing the segment has no files.
+    If it is missing the segment has no files.
     """
     return f"{base_offset:020d}.index"
 
 
 def base_offset_of(name: str) -> int | None:
-    """The base offset in the name of a .log file; None for any other name."""
-    # Most names of a log with many segments are of other files: those are told apart at once.
+    """Return the base offset in the name of a .log file; None for any other name."""
+    # Most names in a log with many segments are of other files: sort those out quickly.
     is_log = len(name) == 24 and name.endswith(".log") and name[:20].isdigit()
     return int(name[:20]) if is_log else None
 
 
 class SegmentIndexer:
-    """Collects the index entries of batches as they are appended to one segment."""
+    """A collector of index entries for the batches that are appended to one segment."""
 
     def __init__(
         self,
@@ -123,7 +123,17 @@ class SegmentIndexer:
         bytes_since_entry: int = 0,
         last_indexed_timestamp: int | Callable[[], int] = -1,
     ) -> None:
-        """`last_indexed_timestamp` may be a function that looks for it; few batches need it."""
+        """Continue after the entries that the segment has.
+
+        Args:
+            base_offset: the segment's.
+            interval_bytes: index.interval.bytes.
+            max_timestamp: the largest so far, -1 for none.
+            max_timestamp_offset: the last offset of the batch that has it.
+            bytes_since_entry: size of the batches since the last index entry.
+            last_indexed_timestamp: the last one in the time index, or a function that looks it up:
+                few batches need it.
+        """
         self.base_offset = base_offset
         self.max_timestamp, self.max_timestamp_offset = max_timestamp, max_timestamp_offset
         self.bytes_since_entry = bytes_since_entry
@@ -132,7 +142,7 @@ class SegmentIndexer:
         self._last_indexed_timestamp = last_indexed_timestamp
 
     def add(self, header: BatchHeader, position: int) -> None:
-        """Account for the batch at `position`; its header has its final offsets."""
+        """Add the batch at `position`; its header has its final offsets."""
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
         if self.bytes_since_entry > self._interval_bytes:
@@ -142,18 +152,19 @@ class SegmentIndexer:
         self.bytes_since_entry += header.size_in_bytes
 
     def add_messages(self, data: Buffer, header: BatchHeader, position: int) -> None:
-        """Account for messages that are walked as one batch, each as a batch of its own.
+        """Add messages that are walked as one batch, each as a batch of its own.
 
         Args:
-            data: holds them alone, with their final offsets.
-            position: of the first in the segment.
+            data: these messages and nothing else, with their final offsets.
+            header: of the messages together.
+            position: of the first one in the segment.
         """
         at = 0
         while at < header.size_in_bytes:
             one = unpack(data, at)
             self.add(one, position + at)
             at += one.size_in_bytes
-            # Before none of those that follow here an entry is due.
+            # None of the messages up to `stop` needs an entry.
             stop = min(header.size_in_bytes, at + self._interval_bytes - self.bytes_since_entry)
             if stop <= at:
                 continue
@@ -166,7 +177,7 @@ class SegmentIndexer:
                 at = rest.end_position
 
     def add_time_entry(self) -> None:
-        """Append the largest timestamp so far, unless the last entry has it."""
+        """Add an entry for the largest timestamp so far, unless the last entry has it."""
         if not isinstance(self._last_indexed_timestamp, int):
             self._last_indexed_timestamp = self._last_indexed_timestamp()
         if self.max_timestamp > self._last_indexed_timestamp:
@@ -176,9 +187,9 @@ class SegmentIndexer:
 
 
 def last_indexed_timestamp(files: Files, segment: Segment, time_index_size: int) -> int | None:
-    """Return the time of the last entry below `time_index_size`, -1 if there is none by that size.
+    """Return the timestamp of the last entry before `time_index_size`; -1 if the size is 0.
 
-    None where the file is missing or too short.
+    Return None if the file is missing or too short.
     """
     if time_index_size < TIME_INDEX_ENTRY.size:
         return -1
@@ -191,16 +202,16 @@ def last_indexed_timestamp(files: Files, segment: Segment, time_index_size: int)
 
 
 class IndexEntries(Sequence[tuple[int, int]]):
-    """The entries of an index file that is open, each read when it is asked for.
+    """The entries of an open index file, each read from disk when it is used.
 
-    A broker's index of an active segment is as long as it may become, and zero from the last entry
-    on; one that a crash went over may be zero or garbage anywhere.
+    A broker preallocates the index of an active segment, which is zero after the last entry; after a
+    crash an index may be zero or garbage anywhere.
     """
 
     def __init__(
         self, files: Files, descriptor: int, entry: struct.Struct, size: int | None
     ) -> None:
-        """`size` is how much of the file counts, where that is known; there may be less."""
+        """`size` is how much of the file counts, if known; the file may be shorter."""
         found = files.descriptor_size(descriptor)
         self._files, self._descriptor, self._entry = files, descriptor, entry
         self.size_in_bytes = found if size is None else min(size, found)
@@ -217,14 +228,14 @@ class IndexEntries(Sequence[tuple[int, int]]):
             return [self[number] for number in range(*at.indices(len(self)))]
         if not -len(self) <= at < len(self):
             raise IndexError(at)
-        buffer = bytearray(self._entry.size)  # zero where the file was cut meanwhile
+        buffer = bytearray(self._entry.size)  # stays zero if the file was truncated meanwhile
         position = at % len(self) * self._entry.size
         self._files.pread_into(self._descriptor, position, memoryview(buffer))
         first, second = self._entry.unpack(buffer)
         return first, second
 
     def bisect(self, wanted: int) -> int:
-        """How many entries, from the first, have a first field up to `wanted`."""
+        """Return the number of entries, from the first on, whose first field is at most `wanted`."""
         after_all = 2**63
         return bisect.bisect_right(
             self, wanted, key=lambda entry: entry[0] if any(entry) else after_all
@@ -234,11 +245,13 @@ class IndexEntries(Sequence[tuple[int, int]]):
 def candidates(
     files: Files, segment: Segment, offset: int, index_size: int | None = None
 ) -> Iterator[tuple[int, int]]:
-    """Where one may begin to look for `offset`, best first: (last offset of a batch, its position).
+    """Yield where to start looking for `offset`, best first: (last offset of a batch, its position).
 
-    They are what the index says, so the caller has to see that there is such a batch before it
-    follows one; the next is further back then. The last is (-1, 0), the segment's begin.
-    `index_size` bounds the active segment's file; None takes all of it.
+    This is only what the index says: the caller has to check that there is such a batch, and otherwise
+    take the next one, which is further back. The last is (-1, 0), the start of the segment.
+
+    Args:
+        index_size: how much of the active segment's index counts; None: all of the file.
     """
     base_offset = segment.base_offset
     with contextlib.ExitStack() as opened:

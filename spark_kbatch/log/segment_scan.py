@@ -1,11 +1,11 @@
-"""One `.log` file of which only the bytes are sure: whole batches from a position on, and its end.
+"""Scans of one `.log` file that trust nothing but its bytes: neither an index nor a recorded size.
 
-Nothing here believes an index or a recorded size, and nothing writes. `read_batches` reads what lies
-at a position, `find_end` finds where the whole valid batches end, `valid_batch_at` whether one begins
-at a position: with that an index entry is a hint that can be tried.
+    read_batches      read the whole batches at a position
+    find_end          find where the whole valid batches end
+    valid_batch_at    check if a valid batch begins at a position, as an index entry says
 
-Offsets grow from batch to batch and stay within 2^31 of the segment's base offset; they may have
-gaps, which compaction leaves.
+Offsets increase from batch to batch and stay within 2^31 of the segment's base offset; compaction may
+have left gaps. Nothing here writes.
 
 Source: Kafka storage/.../log/LogSegment.recover, clients/.../record/FileLogInputStream.java.
 """
@@ -34,14 +34,14 @@ from spark_kbatch.record.header import (
 )
 
 _CHUNK_BYTES = 1 << 20
-_FIRST_CHUNK_BYTES = 4 * 1024  # behind each damage, of which there may be one in every 100 bytes
+_FIRST_CHUNK_BYTES = 4 * 1024  # after damage, which may be in every 100 bytes
 _CHUNKS_GROW = 4
 _PROBE_BYTES = 64 * 1024
-# How far behind damage the next batch is looked for. Few batches are larger, and a preallocated tail
+# How far after damage the next batch is searched for. Few batches are larger, and a preallocated tail
 # of zeros may be a gigabyte.
 _SEARCHED_BYTES = 16 * 1024 * 1024
-# What is tried on the way, whatever it says of its size: so many bytes, and so many for each one that
-# the look has come further. More look like batches only where somebody made them so.
+# How much of what looks like a batch is checked on the way: this many bytes, and this many more for each
+# byte that the search has advanced. More looks like batches only if someone made it so.
 _TRIED_BYTES = 256 * 1024 * 1024
 _TRIED_BYTES_PER_BYTE = 4
 _BASE_OFFSET = struct.Struct(">q")
@@ -51,14 +51,16 @@ _BASE_OFFSET_FAULT = "base offset"
 
 
 class SegmentEnd(NamedTuple):
-    """Where the batches of a segment end."""
+    """The end of a segment's batches."""
 
-    position: int  # behind the last whole valid batch
-    next_offset: int  # behind its offsets; the segment's base offset where there is none
-    last: tuple[int, int] | None  # base offset and position of that batch; None where there is none
-    fault: CorruptRecordError | None  # in the bytes behind; None where there are no bytes
-    damaged: tuple[CorruptRecordError, ...] = ()  # batches before the end that do not hold
-    resumed: tuple[tuple[int, int], ...] = ()  # as `last`, of those behind damage that took offsets
+    position: int  # after the last whole valid batch
+    next_offset: int  # after its last offset; the segment's base offset if there is none
+    last: tuple[int, int] | None  # base offset and position of that batch
+    fault: CorruptRecordError | None  # in the bytes after it; None if there are none
+    damaged: tuple[CorruptRecordError, ...] = ()  # invalid batches before the end
+    resumed: tuple[
+        tuple[int, int], ...
+    ] = ()  # as `last`, of batches after damage that lost offsets
 
 
 def read_batches(
@@ -72,17 +74,17 @@ def read_batches(
     at_least: int,
     buffer: bytearray | None = None,
 ) -> LogRead:
-    """The whole batches that lie from `position` on, where one begins.
+    """Read whole batches from `position` on, where one begins.
 
     Args:
-        end_position: bytes from there on do not exist.
-        max_bytes: the first batch is returned even when it is larger.
-        at_least: the first base offset is this or more.
-        buffer: used for the result where it is large enough.
+        end_position: bytes from there on do not count.
+        max_bytes: the first batch is returned even if it is larger.
+        at_least: what the first base offset must be at least.
+        buffer: used for the result if it is large enough.
 
     Raises:
-        CorruptRecordError: sizes, magics or offsets that cannot be, in what was read or in the base
-            offset behind it; a batch that is cut off by `end_position`. CRCs are not checked.
+        CorruptRecordError: impossible sizes, magic bytes or offsets in what was read or in the base
+            offset after it; a batch that is cut off by `end_position`. CRCs are not checked.
     """
     found: list[tuple[int, BatchHeader]] = []
     view, size = memoryview(b""), 0
@@ -108,10 +110,10 @@ def _sure(
     found: list[tuple[int, BatchHeader]],
     error: CorruptRecordError,
 ) -> tuple[list[tuple[int, BatchHeader]], int]:
-    """The batches before an error, and where they end; raises where there are none.
+    """Return the batches before an error, and where they end; raise it if there are none.
 
-    The last one may be what is wrong: about where it ends, which its CRC tells, or about its offset,
-    which nothing tells. So it is not among them unless it is alone; then the next read decides.
+    The last one may be what is damaged: in its length, which its CRC shows, or in its offset, which
+    nothing shows. So it is left out unless it is the only one; then the next read decides.
     """
     if len(found) > 1:
         found = found[:-1]
@@ -136,7 +138,7 @@ def _ensure_grows(position: int, found: int, at_least: int) -> None:
 def valid_batch_at(
     files: Files, descriptor: int, position: int, end_position: int
 ) -> BatchHeader | None:
-    """The whole valid batch, or message of an older format, that begins there, if one does."""
+    """Return the header of the valid batch, or older message, at `position`; None if there is none."""
     if not 0 <= position < end_position:
         return None
     try:
@@ -157,13 +159,13 @@ def find_end(
     *,
     trusted_below: int,
 ) -> SegmentEnd:
-    """Go over the batches from `position` on, where one begins, with their CRCs.
+    """Check the batches from `position` on, where one begins, and their CRCs.
 
     Args:
         base_offset: the segment's.
         end_position: the size of the file.
-        trusted_below: a batch below this offset that does not hold is left in the log where a whole
-            valid one lies not far behind it; who reads it gets an error. Any other ends the segment.
+        trusted_below: an invalid batch below this offset stays in the log if a whole valid one
+            follows not far after it, and reading it is an error. Any other ends the segment.
     """
     offset_max = base_offset + RELATIVE_OFFSET_MAX
     next_offset, last = base_offset, None
@@ -193,7 +195,7 @@ def find_end(
                 return ended(None)
             if next_offset >= trusted_below:
                 return ended(fault)
-            # Where offsets fall it may be the batch before that is wrong: the one behind decides.
+            # Where offsets decrease, the batch before may be the wrong one: the next one decides.
             lowest = min(next_offset, misplaced.next_offset) if misplaced else next_offset
             behind = _find_batch(
                 files, descriptor, position, end_position, range(lowest, offset_max + 1), allowance
@@ -209,13 +211,13 @@ def find_end(
 
 
 class _Allowance:
-    """How many bytes may be read to try what looks like a batch: not more than are linear."""
+    """A limit on the bytes read to check what looks like a batch, so that a search stays linear."""
 
     def __init__(self, position: int) -> None:
         self._begin, self._left = position, _TRIED_BYTES
 
     def spend(self, position: int, size: int) -> bool:
-        """Whether a batch of `size` bytes at `position` may be tried; then it counts as tried."""
+        """Return True if a batch of `size` bytes at `position` may be checked, and count it."""
         earned = (position - self._begin) * _TRIED_BYTES_PER_BYTE
         if size > self._left + earned:
             return False
@@ -231,7 +233,7 @@ def _find_batch(
     offsets: range,
     allowance: _Allowance,
 ) -> tuple[int, BatchHeader] | None:
-    """The next whole valid batch behind what lies at `position`, with all offsets in `offsets`."""
+    """Find the next whole valid batch after `position` that has all its offsets in `offsets`."""
 
     def found_at(at: int, head: memoryview) -> tuple[int, BatchHeader] | None:
         size = _size_of_first(head)
@@ -246,7 +248,7 @@ def _find_batch(
     if 0 < size < end_position - position:
         at = position + size
         found = found_at(at, _read(files, descriptor, at, LOG_OVERHEAD))
-    # Its length may be what is damaged, so a batch is looked for at every position.
+    # The length may be what is damaged, so search for a batch at every position.
     stop = min(end_position, position + _SEARCHED_BYTES)
     position += 1
     chunk_bytes = _FIRST_CHUNK_BYTES
@@ -268,7 +270,7 @@ def _find_batch(
 def _valid_batches(
     files: Files, descriptor: int, path: Path, position: int, end_position: int
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Whole batches whose CRC holds, up to the first of which that is not so: that raises."""
+    """Yield whole batches with a valid CRC; raise at the first that has none."""
     chunk_bytes = _FIRST_CHUNK_BYTES
     while position < end_position:
         try:
@@ -277,7 +279,7 @@ def _valid_batches(
                 try:
                     ensure_valid(view, at, header)
                 except CorruptRecordError as error:
-                    # Of messages that are walked as one those before the error are sound.
+                    # Of messages that are walked as one batch, those before the error are valid.
                     for sound_at, sound in walk(view, at, error.position):
                         yield position + sound_at, sound
                     raise
@@ -296,7 +298,7 @@ def _read_whole(
     max_bytes: int,
     buffer: bytearray | None = None,
 ) -> tuple[memoryview, int]:
-    """What lies at `position`, and how much of it is whole batches: one or more, if there is one."""
+    """Read from `position`; return what was read and how much of it is whole batches, at least one."""
     room = end_position - position
     at_once = max(max_bytes, RECORD_BATCH_OVERHEAD)
     view = _read(files, descriptor, position, min(at_once, room), buffer)
@@ -310,7 +312,7 @@ def _read_whole(
 
 
 def _size_of_first(view: memoryview) -> int:
-    """What the batch at the begin of `view` says about its size; 0 where it says nothing."""
+    """Return the size that the batch at the start of `view` states; 0 if the view is too short."""
     if len(view) < LOG_OVERHEAD:
         return 0
     return LOG_OVERHEAD + int(_LENGTH.unpack_from(view, _LENGTH_POSITION)[0])

@@ -1,9 +1,9 @@
-"""`kbatch.state`: the authority on one replica of a partition. Two slots, big-endian.
+"""`kbatch.state`: the authority on one replica of a partition, in two slots, big-endian.
 
     position  bytes  field
            0      4  magic "KBST"
            4      4  version                   1
-           8      8  sequence                  one higher with every write; the higher slot counts
+           8      8  sequence                  one higher with every write; the slot with the higher one counts
           16      8  log_start_offset
           24      8  log_end_offset
           32      8  high_watermark
@@ -21,9 +21,9 @@
          124     16  boot_id                   of the machine that wrote the slot
          140      4  CRC-32C of position 0 to 140
 
-Slot 0 lies at position 0 of the file, slot 1 at 4096; a state goes to slot sequence % 2, so the one
-before it stays whole. Writing in place is not atomic for a reader without a lock: it may find the
-slot half-written, reads again, and takes the other slot alone only where this one stays invalid.
+Slot 0 is at position 0 of the file, slot 1 at 4096. A state is written to slot sequence % 2, so that the
+state before it stays intact. Writing in place is not atomic for a reader without a lock: if it finds a
+half-written slot it reads again, and uses the other slot alone only if this one stays invalid.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ assert SLOT_SIZE == 144
 
 
 class LogState(NamedTuple):
-    """One slot; replaced whole, never edited."""
+    """The content of one slot. A new state replaces it as a whole."""
 
     sequence: int
     log_start_offset: int
@@ -82,7 +82,7 @@ class LogState(NamedTuple):
 
     @property
     def offsets(self) -> LogOffsets:
-        """Its edges."""
+        """Where the log starts and ends for each kind of reader."""
         return LogOffsets(
             self.log_start_offset, self.high_watermark, self.last_stable_offset, self.log_end_offset
         )
@@ -94,7 +94,7 @@ class LogState(NamedTuple):
 
 
 def empty_state(*, leader_epoch: int = 0) -> LogState:
-    """Of a log that was just made."""
+    """Return the state of a new log."""
     return LogState(
         sequence=0,
         log_start_offset=0,
@@ -116,14 +116,14 @@ def empty_state(*, leader_epoch: int = 0) -> LogState:
 
 
 def pack(state: LogState) -> bytes:
-    """One slot's bytes."""
+    """Return one slot's bytes."""
     body = _SLOT.pack(_MAGIC, _VERSION, *state)
     return body + _CRC.pack(checksums.crc32c(body))
 
 
 @lru_cache(maxsize=256)  # most states are read several times
 def unpack(data: bytes) -> LogState | None:
-    """The state in a slot's bytes, or None where they are not one."""
+    """Return the state in a slot's bytes; None if they are not valid."""
     if len(data) < SLOT_SIZE:
         return None
     body, (crc,) = data[: _SLOT.size], _CRC.unpack_from(data, _SLOT.size)
@@ -134,9 +134,10 @@ def unpack(data: bytes) -> LogState | None:
 
 
 def write_state(files: Files, directory: Path, state: LogState, *, flush: bool) -> None:
-    """Make `state` the one that counts. The caller holds the partition's lock.
+    """Record `state`. The caller holds the partition's lock, and has flushed the data if need be.
 
-    Data that the state speaks of is flushed before; `flush` flushes the slot.
+    Args:
+        flush: whether to flush the slot.
     """
     position = state.sequence % 2 * _SLOT_DISTANCE
     with files.opened(_path(directory), write=True) as descriptor:
@@ -146,23 +147,23 @@ def write_state(files: Files, directory: Path, state: LogState, *, flush: bool) 
 
 
 def flush_state(files: Files, directory: Path) -> None:
-    """On return both slots are on disk."""
+    """Flush both slots to disk."""
     files.flush([_path(directory)])
 
 
 def create_state(files: Files, directory: Path, state: LogState) -> None:
-    """Make the file; what it holds is as in `both_slots`."""
+    """Replace the file; see `both_slots` for its content."""
     files.replace(_path(directory), both_slots(state))
 
 
 def both_slots(state: LogState) -> bytes:
-    """Return a file with `state` in both slots: so both are valid from the beginning."""
+    """Return the content of a file with `state` in both slots, so that both are valid from the start."""
     first = pack(state).ljust(_SLOT_DISTANCE, b"\0")
     return first + pack(state._replace(sequence=state.sequence + 1))
 
 
 def read_slots(files: Files, directory: Path) -> bytes:
-    """Both slots, as they lie in the file; one may be half-written.
+    """Read both slots as they are in the file; one may be half-written.
 
     Raises:
         FileNotFoundError: there is no such log.
@@ -171,14 +172,14 @@ def read_slots(files: Files, directory: Path) -> bytes:
 
 
 def read_state(files: Files, directory: Path, data: bytes | None = None) -> LogState:
-    """The newest valid slot. Takes no lock.
+    """Read the newest valid slot. Takes no lock.
 
     Args:
-        data: what `read_slots` has found, just now.
+        data: what `read_slots` has just returned, if it was called.
 
     Raises:
         FileNotFoundError: there is no such log.
-        CorruptRecordError: neither slot is valid, also when read again.
+        CorruptRecordError: neither slot is valid, even when read again.
     """
     for attempt in range(_ATTEMPTS):
         if data is None or attempt:
@@ -189,23 +190,23 @@ def read_state(files: Files, directory: Path, data: bytes | None = None) -> LogS
             return max(valid)
         time.sleep(_PAUSE_S)
     raise CorruptRecordError(
-        "neither slot of the state is valid; `kbatch repair` makes one from the batches",
+        "neither slot of the state is valid; `kbatch repair` rebuilds it from the batches",
         path=str(_path(directory)),
         position=0,
-        expected="a CRC that holds",
+        expected="a matching CRC",
     )
 
 
 def read_high_watermarks(files: Files, directories: Sequence[str]) -> Iterator[int | None]:
-    """Return the high watermarks of many logs, in order, without an object for each.
+    """Yield the high watermarks of many logs, in order, without creating an object for each.
 
-    None where that takes more than a look: the log is gone, the slot is half-written, or the state is
-    of another boot and its log has to be checked.
+    Yield None if it takes more than one read: the log is gone, the slot is half-written, or the state is
+    of another boot and the log has to be checked.
     """
     booted, head = boot_id(), _MAGIC + _I32.pack(_VERSION)
     paths = [f"{directory}/{STATE_FILE}" for directory in directories]
     for data in files.read_each(paths, _READ_SIZE):
-        # Sequence numbers are not negative, so their bytes compare as they do.
+        # Sequence numbers are not negative, so their bytes sort as they do.
         at = 0 if data[8:16] > data[_SLOT_DISTANCE + 8 : _SLOT_DISTANCE + 16] else _SLOT_DISTANCE
         body, crc = data[at : at + _SLOT.size], data[at + _SLOT.size : at + SLOT_SIZE]
         is_valid = (
@@ -218,12 +219,12 @@ def read_high_watermarks(files: Files, directories: Sequence[str]) -> Iterator[i
 
 
 def is_whole(files: Files, directory: Path) -> bool:
-    """Whether both slots are valid; the caller holds the partition's lock."""
+    """Return True if both slots are valid. The caller holds the partition's lock."""
     return len(valid_slots(files, directory)) == 2
 
 
 def valid_slots(files: Files, directory: Path) -> list[LogState]:
-    """Return those slots that are valid just now; raises as `read_slots`."""
+    """Return the slots that are valid just now; raises as `read_slots` does."""
     data = read_slots(files, directory)
     slots = unpack(data[:SLOT_SIZE]), unpack(data[_SLOT_DISTANCE:])
     return [slot for slot in slots if slot is not None]
@@ -233,14 +234,14 @@ def _path(directory: Path) -> Path:
     return _path_in(str(directory))
 
 
-@lru_cache(maxsize=4096)  # by text, which is compared faster than paths
+@lru_cache(maxsize=4096)  # by str, which compares faster than Path
 def _path_in(directory: str) -> Path:
     return Path(directory) / STATE_FILE
 
 
 @cache
 def boot_id() -> bytes:
-    """Changes when the machine starts: what was not flushed by then may be gone."""
+    """Return an id that changes when the machine starts: what was not flushed by then may be lost."""
     if _BOOT_ID_FILE.exists():
         return uuid.UUID(_BOOT_ID_FILE.read_text().strip()).bytes
     started = _sysctl("kern.bootsessionuuid") or _sysctl("kern.boottime")
@@ -248,7 +249,7 @@ def boot_id() -> bytes:
 
 
 def _sysctl(name: str) -> str:
-    """What macOS says of its start; nothing where that cannot be had."""
+    """Return what macOS says about its start; an empty string if that cannot be had."""
     try:
         done = subprocess.run(
             [_SYSCTL, "-n", name],
@@ -259,5 +260,5 @@ def _sysctl(name: str) -> str:
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    # kern.boottime is "{ sec = 1700000000, usec = 123 } Tue Nov 14 ...": the rest is of the locale.
+    # kern.boottime is "{ sec = 1700000000, usec = 123 } Tue Nov 14 ...": the rest depends on the locale.
     return done.stdout.partition("}")[0].strip() if done.returncode == 0 else ""

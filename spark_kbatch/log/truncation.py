@@ -1,9 +1,8 @@
-"""Cuts a log back to an offset, or empties it to begin anew at one.
+"""Truncation of a log: back to an offset, or to an empty log that restarts at one.
 
-Who copies a leader's log does so where the two have come to differ. The state is written first,
-flushed whatever the topic's writers do, and what it no longer covers is removed behind it: a crash
-in between leaves bytes past the recorded ends, which the next writer cuts. The caller holds the
-partition's lock.
+A follower truncates its log where it has diverged from the leader's. The state is written first, always
+flushed, and what it no longer covers is removed afterwards: a crash in between leaves bytes past the
+recorded ends, which the next writer discards. The caller holds the partition's lock.
 
 Source: Kafka storage/.../log/UnifiedLog.java truncateTo, truncateFullyAndStartAt, LogSegment.java
 truncateTo.
@@ -20,14 +19,14 @@ from spark_kbatch.log.state import LogState
 
 
 def truncate_to(log: PartitionLog, state: LogState, offset: int, *, now_ms: int) -> LogState:
-    """Remove every batch that holds `offset` or lies behind it; the state then.
+    """Remove every batch that holds `offset` or comes after it; return the new state.
 
-    The log ends with a whole batch, so below `offset` where that lies within one; Kafka would put
-    the end at `offset` itself. High watermark and log start go back with the end. An offset at the
-    end or behind it changes nothing; one before all segments empties the log.
+    The log then ends with a whole batch: below `offset` if that lies within one, where Kafka would put
+    the end at `offset` itself. High watermark and log start go back with the end. An offset at or after
+    the end changes nothing; one before all segments empties the log.
 
     Raises:
-        CorruptRecordError: the batches before `offset` cannot be followed; nothing is changed.
+        CorruptRecordError: the batches before `offset` cannot be walked; nothing is changed.
     """
     if offset >= state.log_end_offset:
         return state
@@ -36,7 +35,7 @@ def truncate_to(log: PartitionLog, state: LogState, offset: int, *, now_ms: int)
         return truncate_fully_and_start_at(log, state, offset, now_ms=now_ms)
     after = _with_epoch(log, _state_before(log, state, bases, offset))
     log.forget_batches()
-    # A transaction whose marker is cut off is open again.
+    # A transaction whose marker was removed is open again.
     after = after._replace(last_stable_offset=log.producers.last_stable_offset(after, now_ms))
     log.write_state(after, flush=True)
     log.discard_unrecorded(after)
@@ -46,7 +45,7 @@ def truncate_to(log: PartitionLog, state: LogState, offset: int, *, now_ms: int)
 def truncate_fully_and_start_at(
     log: PartitionLog, state: LogState, offset: int, *, now_ms: int
 ) -> LogState:
-    """Remove everything; the next batch gets `offset`. The state then."""
+    """Remove all batches; the next one gets `offset`. Return the new state."""
     emptied = state._replace(
         sequence=state.sequence + 1,
         log_start_offset=offset,
@@ -75,11 +74,11 @@ def truncate_fully_and_start_at(
 
 
 def _state_before(log: PartitionLog, state: LogState, bases: list[int], offset: int) -> LogState:
-    """The state with the segment of `offset` as the active one, cut before the batch that holds it."""
+    """Return the state that ends before the batch that holds `offset`, in that batch's segment."""
     segment = log.segments.views_from(state, bases, offset)[0]
     path, end_offset, size = segment.log, segment.base_offset, 0
     with log.files.opened(path) as descriptor:
-        # From a batch before the one that is looked for, which may not say itself where it begins.
+        # Start before the batch that is looked for, since a wrapper does not say where it begins.
         first, _ = indexed_batch(log.files, descriptor, segment, offset - 1)
         for position, header in walk_batch_headers(
             log.files, descriptor, path, first, segment.size_in_bytes
@@ -87,7 +86,7 @@ def _state_before(log: PartitionLog, state: LogState, bases: list[int], offset: 
             if header.last_offset >= offset:
                 break
             end_offset, size = header.next_offset, position + header.size_in_bytes
-    # The log begins no later than it ends.
+    # The log starts no later than it ends.
     state = state._replace(log_start_offset=min(state.log_start_offset, end_offset))
     after = state_ending_at(log.segments, state, segment.base_offset, size, end_offset)
     return after._replace(
@@ -96,7 +95,7 @@ def _state_before(log: PartitionLog, state: LogState, bases: list[int], offset: 
 
 
 def _with_epoch(log: PartitionLog, state: LogState) -> LogState:
-    """The state with the last of the leader epochs that `discard_unrecorded` keeps."""
+    """Return the state with the last leader epoch that `discard_unrecorded` keeps."""
     epochs = readable_epochs(log.files, log.directory)
     kept = [epoch for epoch, start in epochs if start <= state.log_end_offset]
     return state._replace(leader_epoch=kept[-1] if kept else state.leader_epoch)

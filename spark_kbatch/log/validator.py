@@ -1,11 +1,11 @@
-"""What a leader checks of a batch before it appends it, as far as header and CRC tell.
+"""What a leader checks in a batch before it appends it, as far as the header and the CRC tell.
 
-Records are not opened: offset deltas, sizes and times inside are the producer's word, as they are to
-Kafka for an uncompressed batch that it need not rewrite. What would make the log unreadable is
-refused though Kafka may accept it: codecs that there are not, more records than bytes for them.
+Records are not decoded: offset deltas, sizes and timestamps inside are taken from the producer unchecked,
+as Kafka does for an uncompressed batch that it need not rewrite. What would make the log unreadable is
+refused even if Kafka accepts it: unknown codecs, more records than there are bytes for.
 
-Of a batch's times the header has the first and the largest, and a topic's limits are checked against
-those. Our producer, which has the times as a column, checks each record before it takes it.
+The header has a batch's base and largest timestamps, and a topic's limits are checked against those. Our
+producer, which has the timestamps as a column, checks each record before it takes it.
 
 Source: Kafka storage/.../log/LogValidator.java, UnifiedLog.analyzeAndValidateRecords; clients
 ProduceRequest.validateRecords.
@@ -45,16 +45,16 @@ def validate(
     *,
     now_ms: int,
 ) -> BatchHeader:
-    """The header of the one batch that `data` holds, if a log with this config takes it.
+    """Return the header of the one batch in `data`, if a log with this config accepts it.
 
-    Of an older format these are plain messages, or one wrapper, with offsets 0, 1, 2 ... They are
-    opened, since each has a CRC of its own and says its size twice.
+    In an older format these are uncompressed messages, or one wrapper, with offsets 0, 1, 2 ... They are
+    decoded, since each has a CRC of its own and states its size twice.
 
     Raises:
         InvalidRecordError: not one whole batch, or one that such an origin may not send.
         RecordTooLargeError: larger than max.message.bytes or segment.bytes.
-        InvalidTimestampError: a time past the topic's limits.
-        CorruptRecordError: the CRC does not hold; carries both values.
+        InvalidTimestampError: a timestamp outside the topic's limits.
+        CorruptRecordError: the CRC does not match; carries both values.
     """
 
     def refuse(found: str, accepted: str) -> InvalidRecordError:
@@ -73,7 +73,7 @@ def validate(
     header = unpack(data)
     if header.size_in_bytes != size:
         raise refuse(
-            f"says that it has {header.size_in_bytes} bytes, where {size} are given",
+            f"says that it has {header.size_in_bytes} bytes, but has {size}",
             "exactly one whole batch",
         )
     if header.base_offset != 0:
@@ -126,11 +126,12 @@ def _validate_messages(
     refuse: Callable[[str, str], InvalidRecordError],
     now_ms: int,
 ) -> BatchHeader:
-    headers = [header for _, header in walk(data)]
-    kinds = {(header.magic, header.attributes) for header in headers}
-    if len(kinds) != 1 or (headers[0].is_wrapper and len(headers) > 1):
-        raise refuse(f"has {len(headers)} messages of several kinds", "plain ones, or one wrapper")
-    first = headers[0]
+    batch_headers = [header for _, header in walk(data)]
+    kinds = {(header.magic, header.attributes) for header in batch_headers}
+    count = len(batch_headers)
+    if len(kinds) != 1 or (batch_headers[0].is_wrapper and count > 1):
+        raise refuse(f"has {count} messages of several kinds", "plain ones, or one wrapper")
+    first = batch_headers[0]
     if first.timestamp_type == LOG_APPEND_TIME_TYPE:
         raise refuse("has log append time", "create time, the log's own clock sets the other")
     rows = codec.decode(data, columns=("key", "value", "offset", "timestamp"))
@@ -150,6 +151,6 @@ def _validate_messages(
         base_offset=0,
         batch_length=len(data) - LOG_OVERHEAD,
         last_offset_delta=rows.num_rows - 1,
-        max_timestamp=max(header.max_timestamp for header in headers),
+        max_timestamp=max(header.max_timestamp for header in batch_headers),
         records_count=rows.num_rows,
     )

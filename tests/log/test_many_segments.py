@@ -140,7 +140,7 @@ def append_some(log: PartitionLog) -> None:
 def roll_at_once(log: PartitionLog) -> None:
     """As an overwrite is placed."""
     appender = LogAppender(log, log.discard_unrecorded(log.state()), now_ms=0)
-    appender.begin_segment()
+    appender.start_segment()
     appender.append(bytearray(BATCH * 5))
     appender.finish(flush=True)
 

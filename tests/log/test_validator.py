@@ -62,8 +62,8 @@ def test_a_leader_epoch_does_not_matter_since_the_leader_sets_it() -> None:
     [
         pytest.param(b"", "has 0 bytes; accepted: one batch, of 61 bytes or more", id="nothing"),
         pytest.param(GOOD[:60], "has 60 bytes", id="less than a header"),
-        pytest.param(GOOD[:-1], f"says that it has {SIZE} bytes, where {SIZE - 1} are", id="cut"),
-        pytest.param(GOOD + b"\0", f"where {SIZE + 1} are given", id="a byte more"),
+        pytest.param(GOOD[:-1], f"says that it has {SIZE} bytes, but has {SIZE - 1}", id="cut"),
+        pytest.param(GOOD + b"\0", f"bytes, but has {SIZE + 1}", id="a byte more"),
         pytest.param(GOOD * 2, "accepted: exactly one whole batch", id="two batches"),
         pytest.param(changed(length=-1), "says that it has 11 bytes", id="a length below 0"),
         pytest.param(
