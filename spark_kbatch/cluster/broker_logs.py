@@ -166,7 +166,7 @@ class BrokerLogView:
 
     def __init__(self, log: BrokerLog, checkpoints: Checkpoints) -> None:
         self._log = log
-        self.offsets = log.edges(checkpoints)
+        self.offsets = log.offsets(checkpoints)
 
     def offset_for_timestamp(
         self, timestamp_ms: int, *, end_offset: int

@@ -299,7 +299,7 @@ def test_past_the_recovery_point_the_first_damaged_batch_ends_the_log(
     checkpoint(tmp_path, "recovery-point", {"t 0": 10})
     assert end_of(tmp_path) == 18
     assert read(tmp_path) == records_in([*held[0], *held[10][:-1]])
-    assert "and the segments behind it, from offset 20 on, are left out" in caplog.messages[0]
+    assert "and the segments after it, from offset 20 on, are left out" in caplog.messages[0]
 
     log.write_bytes(whole[:100] + b"\xff" + whole[101:])
     assert end_of(tmp_path) == 10

@@ -66,7 +66,7 @@ def test_log_ends_behind_the_last_whole_message(tmp_path: Path, magic: int) -> N
     for cut in (len(data), len(data) - 1, whole[-2], whole[-2] + 11, whole[300] + 20, whole[0] - 1):
         count = sum(end <= cut for end in whole)
         log = a_broker_log(tmp_path, data[:cut])
-        assert log.edges(NO_CHECKPOINTS).log_end_offset == count
+        assert log.offsets(NO_CHECKPOINTS).log_end_offset == count
         assert contents(log, 0, count) == records[:count]
 
 
@@ -91,7 +91,7 @@ def test_damaged_message_before_the_end_is_an_error_when_it_is_read(
     position = ends(records, magic)[299]
     data[position - 1] ^= 1
     log = a_broker_log(tmp_path, bytes(data))
-    assert log.edges(NO_CHECKPOINTS).log_end_offset == 600
+    assert log.offsets(NO_CHECKPOINTS).log_end_offset == 600
     assert contents(log, 300, 600) == records[300:]
     with pytest.raises(CorruptRecordError, match="CRC-32"):
         contents(log, 0, 600)
@@ -122,7 +122,7 @@ def test_file_without_an_offset_in_its_name_begins_with_the_first_record_of_a_wr
     records = some_records(5, magic, 70)
     data = reference.encode_messages(records, magic=magic, codec=1)
     log = a_broker_log(tmp_path, data, "saved.log")
-    edges = log.edges(NO_CHECKPOINTS)
+    edges = log.offsets(NO_CHECKPOINTS)
     assert (edges.log_start_offset, edges.log_end_offset) == (70, 75)
     assert contents(log, 70, 75) == records
 

@@ -73,14 +73,14 @@ def test_a_sound_log_is_left_as_it_is(log: PartitionLog) -> None:
     assert contents(log.directory) == before
 
 
-MADE_ANEW = {
+REBUILT = {
     "index-missing": (missing(0, "offset_index"), ["000.index is missing"]),
-    "index-garbage": (filled(8, "offset_index", garbage), ["008.index does not say"]),
-    "index-zeroed": (filled(8, "offset_index", lambda d: bytes(len(d))), ["008.index does not say"]),
+    "index-garbage": (filled(8, "offset_index", garbage), ["008.index does not match"]),
+    "index-zeroed": (filled(8, "offset_index", lambda d: bytes(len(d))), ["008.index does not match"]),
     "index-preallocated": (filled(0, "offset_index", lambda d: d + bytes(80)), ["000.index does not"]),
     "timeindex-missing": (missing(8, "time_index"), ["008.timeindex is missing"]),
-    "timeindex-cut": (filled(0, "time_index", lambda d: d[:-12]), ["000.timeindex does not say"]),
-    "active-index-garbage": (filled(16, "offset_index", garbage), ["016.index does not say"]),
+    "timeindex-cut": (filled(0, "time_index", lambda d: d[:-12]), ["000.timeindex does not match"]),
+    "active-index-garbage": (filled(16, "offset_index", garbage), ["016.index does not match"]),
     "epochs-missing": (epochs(None), ["leader-epoch-checkpoint is missing"]),
     "epochs-damaged": (epochs("zero"), ["leader-epoch-checkpoint is damaged"]),
     "metadata-missing": (
@@ -98,8 +98,8 @@ MADE_ANEW = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("damage", "said"), MADE_ANEW.values(), ids=MADE_ANEW.keys())
-def test_what_is_made_from_batches_is_made_as_it_was(
+@pytest.mark.parametrize(("damage", "said"), REBUILT.values(), ids=REBUILT.keys())
+def test_what_is_rebuilt_from_batches_is_as_it_was(
     log: PartitionLog, damage: Callable[[PartitionLog], object], said: list[str]
 ) -> None:
     before = contents(log.directory)

@@ -2,8 +2,8 @@
 
     log_dir      find the partitions of a log dir
     log          read one of them
-    positions    where batches begin: tried, then remembered
-    swap_files   which files a broker keeps when it starts, and under which names
+    positions    where batches begin: from its indexes, checked and remembered
+    swap_files   the files that count after an interrupted compaction, and their names
 
 Source: Kafka storage/.../log/LogLoader.java.
 """

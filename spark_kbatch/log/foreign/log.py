@@ -1,28 +1,28 @@
-"""One partition's directory as a broker left it, or is still writing it: read, never written.
+"""A partition's directory as a broker left it, or is still writing it: only read, never written.
 
-There is no record of where such a log ends. It is found anew whenever the edges are asked for, by
-what a broker does at its start, worked out in memory:
+Nothing records where such a log ends. It is found each time the log's offsets are asked for, by what a
+broker does when it starts, done in memory:
 
-    left-over files             as `leftovers.py` says
-    log start offset            the checkpoint's, but not below the first segment's base offset
-    segments to look at         without a recovery point, and after a clean shutdown: the last one
-                                that is not empty; else from the one that holds the recovery point on
-    where the look begins       the last index entry that leads to a whole valid batch; the
-                                segment's begin where none does
-    a batch that does not hold  without a recovery point, or below it: stays in the log where a
-                                whole valid batch lies behind it, and who reads it gets an error;
-                                else the log ends before it, and later segments do not exist
+    swap files                  as `swap_files.py` says
+    log start offset            the checkpoint's, but at least the first segment's base offset
+    segments to check           without a recovery point, and after a clean shutdown: the last one that
+                                is not empty; else those from the one that holds the recovery point on
+    where the check starts      at the last index entry that leads to a whole valid batch; at the start
+                                of the segment if none does
+    an invalid batch            without a recovery point, or below it: stays in the log if a whole valid
+                                batch follows, and reading it is an error; else the log ends before it,
+                                and later segments do not count
     log end < log start         the log is empty, at its start offset
 
-So a torn, zero-filled or preallocated tail is not read, and opening takes the time for some batches
-where there are indexes. What is left out is said once, as a warning. Before the place where the look
-begins nothing is checked until it is read, and then it is an error.
+So a torn, zero-filled or preallocated tail is not read, and with indexes opening a log takes as long as
+reading a few batches. What is left out is logged once, as a warning. What lies before the start of the
+check is checked only when it is read, and damage is an error then.
 
-Up to which offset all transactions are decided comes from the producers' batches, from the newest
-`.snapshot` that holds on; where there is none the headers of the whole log are read for it, once.
+The last stable offset comes from the producers' batches after the newest valid `.snapshot`; if there is
+none, the batch headers of the whole log are read once.
 
-An index is a hint and no more; see `positions.py`. A directory may change while it is read: a segment
-is compacted, or removed. Then one attempt fails, and the next goes by what is there now.
+An index is only a hint; see `positions.py`. The directory may change while it is read, as segments are
+compacted or removed. Then one attempt fails, and the next one uses what is there by then.
 
 Source: Kafka storage/.../log/LogLoader.java, LogSegment.recover, UnifiedLog.java.
 """
@@ -71,27 +71,27 @@ _NOTHING = LogRead("", 0, memoryview(b""), [])
 
 
 class Checkpoints(NamedTuple):
-    """What the log dir's checkpoints say of one partition; None where they say nothing."""
+    """What the log dir's checkpoints say about one partition; None if they say nothing."""
 
     recovery_point: int | None = None
     log_start_offset: int | None = None
-    high_watermark: int | None = None  # where it bounds what is read
+    high_watermark: int | None = None  # if it bounds what is read
 
 
 class View(NamedTuple):
-    """A log, as it was found once. Replaced whole."""
+    """A log as of one look at its directory. Replaced whole."""
 
     segments: tuple[Segment, ...]
     offsets: LogOffsets
 
 
 class BrokerLog:
-    """One partition of which another program is the owner. Keeps nothing open; thread-safe."""
+    """The log of a partition that another program owns. Keeps nothing open; thread-safe."""
 
     def __init__(
         self, files: Files, directory: Path, topic_partition: TopicPartition, *, file: str = ""
     ) -> None:
-        """Of all segments in `directory`, or of one: that of the .log file with the name `file`."""
+        """Read all segments in `directory`, or only the one whose .log file is named `file`."""
         self.files = files
         self.directory = directory
         self.topic_partition = topic_partition
@@ -108,8 +108,8 @@ class BrokerLog:
         self._replayed_to = 0
         self._replayed_position: BatchPosition | None = None
 
-    def edges(self, checkpoints: Checkpoints) -> LogOffsets:
-        """Where the log begins and ends now.
+    def offsets(self, checkpoints: Checkpoints) -> LogOffsets:
+        """Find where the log starts and ends now.
 
         Raises:
             KafkaStorageError, OSError: the directory cannot be read.
@@ -117,7 +117,7 @@ class BrokerLog:
         return self._look(checkpoints).offsets
 
     def size_in_bytes(self) -> int:
-        """Of all batches, as of the last look."""
+        """Return the size of all batches, as of the last look."""
         view = self._view
         return sum(one.end_position(self.files) for one in view.segments) if view else 0
 
@@ -137,7 +137,7 @@ class BrokerLog:
 
         Raises:
             OffsetOutOfRangeError: below the log start or above the high watermark.
-            CorruptRecordError: sizes, magics or offsets that cannot be. CRCs are not checked.
+            CorruptRecordError: impossible sizes, magic bytes or offsets. CRCs are not checked.
         """
         view = self._view
         if view is None or asked.offset >= view.offsets.end_offset(asked.isolation):
@@ -154,28 +154,29 @@ class BrokerLog:
     def offset_for_timestamp(
         self, timestamp_ms: int, *, end_offset: int
     ) -> OffsetAndTimestamp | None:
-        """As `TimeLookup`, in the log as of the last look; MAX_TIMESTAMP for the largest time.
+        """Return the first record before `end_offset` at `timestamp_ms` or later, as of the last look.
 
-        Nothing is remembered: its owner may compact segments into one of the same base offset.
+        For MAX_TIMESTAMP return the first record with the largest timestamp. Nothing is remembered, since
+        the owner may compact segments into one with the same base offset.
         """
         view = self._view
         if view is None or not view.segments:
             return None
-        whole = self._as_segments(view)
-        lookup, edges = TimeLookup(self.files), (view.offsets.log_start_offset, end_offset)
+        lookup, segments = TimeLookup(self.files), self._as_views(view)
+        start_offset = view.offsets.log_start_offset
         if timestamp_ms == MAX_TIMESTAMP:
-            return lookup.max_timestamp(whole, *edges)
-        return lookup.offset_for(whole, timestamp_ms, *edges)
+            return lookup.max_timestamp(segments, start_offset, end_offset)
+        return lookup.offset_for(segments, timestamp_ms, start_offset, end_offset)
 
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
-        """As `lookup.split_points`, in the log as of the last look."""
+        """Return where to split a range, as of the last look; see `lookup.split_points`."""
         view = self._view
         if view is None or not view.segments:
             return []
-        whole = self._as_segments(view)
-        return split_points(self.files, whole, start_offset, end_offset, piece_bytes)
+        segments = self._as_views(view)
+        return split_points(self.files, segments, start_offset, end_offset, piece_bytes)
 
-    def _as_segments(self, view: View) -> SegmentViews:
+    def _as_views(self, view: View) -> SegmentViews:
         segments = view.segments
         ends = [*(segment.base_offset for segment in segments[1:]), view.offsets.log_end_offset]
 
@@ -185,7 +186,7 @@ class BrokerLog:
 
         return SegmentViews([segment.base_offset for segment in segments], seen)
 
-    # Looking: what there is.
+    # Looking at the directory.
 
     def _look(self, checkpoints: Checkpoints) -> View:
         missing = ""
@@ -227,7 +228,7 @@ class BrokerLog:
         return view
 
     def _segments(self) -> list[Segment]:
-        """All, ascending, as a broker would have them after its start."""
+        """Return the segments, ascending, as a broker would have them after it starts."""
 
         def next_offset_of(name: str) -> int:
             path = self.directory / name
@@ -263,7 +264,7 @@ class BrokerLog:
         return sorted(segments, key=lambda segment: segment.base_offset)
 
     def _first_offset(self, path: Path) -> int:
-        """Of a file whose name does not say it; 0 where it has no batch that says it."""
+        """Return the first offset in a file whose name does not give it; 0 if it has no valid batch."""
         size = self.files.size(path)
         with self.files.opened(path) as descriptor:
             header = valid_batch_at(self.files, descriptor, 0, size)
@@ -277,7 +278,7 @@ class BrokerLog:
     def _up_to_the_end(
         self, segments: list[Segment], recovery_point: int | None
     ) -> tuple[list[Segment], int]:
-        """The segments up to the first bad tail, and the offset behind their batches."""
+        """Return the segments up to the first bad tail, and the offset after their batches."""
         if not segments:
             return [], 0
         first = len(segments) - 1
@@ -318,7 +319,7 @@ class BrokerLog:
         bytes_left_out = self.files.size(path) - end.position
         also = ""
         if left_out:
-            also = f", and the segments behind it, from offset {left_out[0].base_offset} on,"
+            also = f", and the segments after it, from offset {left_out[0].base_offset} on,"
         self._warn(
             (path, end.position),
             f"the log of {self.topic_partition} is read up to offset {end.next_offset}: the last "
@@ -338,8 +339,8 @@ class BrokerLog:
             except CorruptRecordError as error:
                 self._warn(
                     "transactions",
-                    f"which transactions of {self.topic_partition} are open is not known, and all "
-                    f"count as decided: {error}",
+                    f"cannot tell which transactions of {self.topic_partition} are open, so all count as "
+                    f"decided: {error}",
                 )
                 return high_watermark
             return states.last_stable_offset(high_watermark, log_start_offset)
@@ -347,7 +348,7 @@ class BrokerLog:
     def _states_at(
         self, segments: Sequence[Segment], log_start_offset: int, log_end_offset: int
     ) -> ProducerStates:
-        """The producers as of the log's end; what came since the last look is added to what was."""
+        """Return the producers as of the log's end, replaying what was appended since the last look."""
         states, self._states = self._states, None
         if states is None or not log_start_offset <= self._replayed_to <= log_end_offset:
             rebuilt = rebuild(
@@ -405,13 +406,13 @@ class BrokerLog:
         return _NOTHING
 
     def _read_segment(self, segment: Segment, asked: ReadRange, end_offset: int) -> LogRead | None:
-        """None where compaction left no batch from the offset on in this segment."""
+        """Read from one segment; return None if compaction left no batch from the offset on in it."""
         offset = asked.offset
         path, at_least = segment.log, segment.base_offset
         end_position = segment.end_position(self.files)
         segment = segment._replace(size_in_bytes=end_position)
         with self.files.opened(path) as descriptor:
-            position = self._positions.begin(descriptor, segment, offset)
+            position = self._positions.start_for(descriptor, segment, offset)
             while position < end_position:
                 read = read_batches(
                     self.files, descriptor, path, position, end_position,
@@ -433,16 +434,16 @@ class BrokerLog:
 
 
 def _floor(segments: Sequence[Segment], offset: int) -> int:
-    """Index of the segment that holds `offset`, if one does."""
+    """Return the index of the segment that holds `offset`, if one does; else of the first."""
     at = bisect.bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
     return max(at, 0)
 
 
 def _from(read: LogRead, offset: int) -> LogRead:
-    """Without the batches before the one that holds `offset` or a later one."""
+    """Drop the batches before the one that holds `offset` or a later one."""
     first = next(i for i, (_, header) in enumerate(read.batches) if header.last_offset >= offset)
-    cut = read.batches[first][0]
-    if cut == 0:
+    start = read.batches[first][0]
+    if start == 0:
         return read
-    batches = [(at - cut, header) for at, header in read.batches[first:]]
-    return LogRead(read.path, read.position + cut, read.data[cut:], batches)
+    batches = [(at - start, header) for at, header in read.batches[first:]]
+    return LogRead(read.path, read.position + start, read.data[start:], batches)

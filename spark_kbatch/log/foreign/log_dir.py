@@ -1,16 +1,16 @@
-"""What a broker's PATH holds: a log dir, one partition's directory, or one bare .log file.
+"""The partitions at a broker's PATH: a log dir, one partition's directory, or a single .log file.
 
     /var/lib/kafka-logs                             a log dir: directories named topic-N, checkpoints
-    /var/lib/kafka-logs/events-0                    a partition; its log dir's checkpoints count
+    /var/lib/kafka-logs/events-0                    a partition; its log dir's checkpoints are used
     /var/lib/kafka-logs/events-0/000...000.log      one segment of it
     /tmp/copy                                       a folder with .log files: topic `copy`, partition 0
     /tmp/orders.log                                 a file: topic `orders`, partition 0
 
-Where a name gives no topic-N, the topic is the name itself without `.log`, with `_` for each character
-that a topic's name cannot have.
+If a name is not of the form topic-N, the topic is the name without `.log`, with `_` for each character that
+a topic name cannot have.
 
-In a log dir `topic-N.ID-delete`, `-future` and `-stray` are no partitions, nor is any other name that
-is not a topic's and a number. Nothing is written, `.lock` included: a broker may be running.
+In a log dir `topic-N.ID-delete`, `-future` and `-stray` are not partitions, nor is any other name that is
+not a topic and a number. Nothing is written, not even `.lock`: a broker may be running.
 
 Source: Kafka storage/.../log/LocalLog.parseTopicPartitionName, core/.../log/LogManager.loadLogs.
 """
@@ -55,16 +55,18 @@ _PARTITION_FILES = frozenset({PARTITION_METADATA, LEADER_EPOCHS})
 
 
 class BrokerLogDir:
-    """The partitions at one PATH. Thread-safe; keeps nothing open."""
+    """The partitions of a broker at one PATH. Thread-safe; keeps nothing open."""
 
     def __init__(
         self, files: Files, path: Path, *, only: TopicPartition | None = None, file: str = ""
     ) -> None:
-        """Use `find`.
+        """Use `find` instead.
 
         Args:
+            files: the disk.
             path: the log dir, or the directory of the partition `only`.
-            file: of that partition, the one .log file that is read.
+            only: the only partition, if `path` is not a log dir.
+            file: the only .log file of that partition that is read, if not all are.
         """
         self.files, self._path = files, path
         self._only, self._file = only, file
@@ -74,10 +76,10 @@ class BrokerLogDir:
 
     @classmethod
     def find(cls, files: Files, path: Path) -> BrokerLogDir | None:
-        """What lies at `path`; None where it is nothing of a broker's.
+        """Find the partitions at `path`; return None if it is nothing of a broker's.
 
         Raises:
-            OSError: it cannot be looked at.
+            OSError: it cannot be read.
         """
         if path.is_file():
             if path.suffix != ".log":
@@ -104,24 +106,24 @@ class BrokerLogDir:
         return None
 
     def partitions(self, topic: str | None = None) -> list[TopicPartition]:
-        """All that are here, or those of one topic, sorted."""
+        """Return all partitions, or those of one topic, sorted."""
         if self._only is not None:
             return [self._only] if topic in (None, self._only.topic) else []
         found = []
         names = self.files.list(self._path)
         if topic is not None:
-            # A broker may have thousands of others, and one read asks for each of its topics.
+            # A broker may have thousands of other partitions, and a read asks for each of its topics.
             names = [name for name in names if name.rpartition("-")[0] == topic]
         for name in names:
             topic_partition = topic_partition_of(name)
             if topic_partition is not None and (self._path / name).is_dir():
                 found.append(topic_partition)
             else:
-                logger.debug("%s/%s is no partition and is not read", self._path, name)
+                logger.debug("%s/%s is not a partition and is not read", self._path, name)
         return sorted(found)
 
     def log(self, topic_partition: TopicPartition) -> BrokerLog:
-        """The log of one of `partitions`."""
+        """Return the log of one of `partitions`."""
         with self._mutex:
             log = self._logs.get(topic_partition)
             if log is None:
@@ -131,7 +133,7 @@ class BrokerLogDir:
             return log
 
     def topic_id(self, topic_partition: TopicPartition) -> str:
-        """From partition.metadata; empty where there is none, as before Kafka 2.8."""
+        """Read the topic's id in partition.metadata; empty if there is none, as before Kafka 2.8."""
         try:
             return read_partition_metadata(self.files, self._directory(topic_partition))
         except FileNotFoundError:
@@ -143,13 +145,17 @@ class BrokerLogDir:
     def checkpoints(
         self, topic_partitions: Iterable[TopicPartition], *, with_high_watermark: bool
     ) -> dict[TopicPartition, Checkpoints]:
-        """What the log dir's checkpoints say of these partitions now.
+        """Read what the log dir's checkpoints say about these partitions now.
 
-        A damaged one says nothing, except where the high watermark is what was asked for; there a
-        partition without one has 0, as in a broker.
+        A damaged one counts as empty, except that of the high watermarks; there a partition without an
+        entry has 0, as in a broker.
+
+        Args:
+            topic_partitions: the partitions.
+            with_high_watermark: whether to read the high watermarks, too.
 
         Raises:
-            ConfigError: the high watermarks are asked for, and the file is not there.
+            ConfigError: the high watermarks are wanted, and the file is missing.
             KafkaStorageError: that file is damaged.
         """
         log_dir = self._path if self._only is None else self._path.parent
@@ -180,7 +186,7 @@ class BrokerLogDir:
         try:
             return read_offset_checkpoint(self.files, log_dir, name)
         except KafkaStorageError as error:
-            logger.warning("%s; it is taken as empty", error)
+            logger.warning("%s; it counts as empty", error)
             return {}
 
     def _directory(self, topic_partition: TopicPartition) -> Path:
@@ -188,7 +194,7 @@ class BrokerLogDir:
 
 
 def topic_partition_of(name: str) -> TopicPartition | None:
-    """What a partition's directory of this name holds; None for any other name."""
+    """Return the partition that a directory of this name is for; None for any other name."""
     found = _PARTITION_NAME.fullmatch(name)
     if found is None:
         return None

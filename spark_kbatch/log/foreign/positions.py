@@ -1,12 +1,11 @@
-"""Where batches begin in the segments of a log that another program owns: tried, then remembered.
+"""Positions of batches in the segments of a log that another program owns: checked, then remembered.
 
-An entry is (offset, position): a batch begins at that position, and all before it have lower offsets.
-Entries of `.index` are tried before they are followed; where one leads to no whole valid batch, one
-further back is tried. What reading finds out is remembered by file, whatever the file's name: another
-file may come to have that name, made by compaction from this one.
+An entry is (offset, position): a batch begins at that position, and all batches before it have lower
+offsets. `.index` entries are checked before use: if one does not lead to a whole valid batch, one further
+back is tried. Positions found by reading are remembered by file, not by its name: compaction may give the
+name to another file.
 
-Of an append of several batches a broker's entry has the first one's position, but the last one's last
-offset; so all that is asked of the batch there is that it does not begin above that offset.
+`batch_headers.follow` says what a broker's index entry means.
 
 Source: Kafka storage/.../log/OffsetIndex.java, LogSegment.translateOffset.
 """
@@ -24,7 +23,7 @@ from spark_kbatch.log.segment import RELATIVE_OFFSET_MAX, Segment, candidates
 
 
 class Positions:
-    """Of one log. Thread-safe."""
+    """The known positions of one log. Thread-safe."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -32,8 +31,8 @@ class Positions:
         mutexes.make(self, "_mutex")
         self._known: dict[tuple[int, ...], list[tuple[int, int]]] = {}  # ascending
 
-    def begin(self, descriptor: int, segment: Segment, offset: int) -> int:
-        """A position from which on all batches lie that hold `offset` or a later one."""
+    def start_for(self, descriptor: int, segment: Segment, offset: int) -> int:
+        """Return a position that is not after any batch that holds `offset` or a later one."""
         known = self._known_in(descriptor, segment)
         at = bisect.bisect_right(known, offset, key=lambda entry: entry[0]) - 1
         if at >= 0 and known[at][0] == offset:
@@ -41,14 +40,14 @@ class Positions:
         return max(self._indexed(descriptor, segment, offset), known[at][1] if at >= 0 else 0)
 
     def last(self, descriptor: int, segment: Segment) -> int:
-        """The last position that is known, or in the index, and holds when it is tried; or 0."""
+        """Return the last position, known or in the index, at which a valid batch begins; or 0."""
         known = self._tried(descriptor, segment, reversed(self._known_in(descriptor, segment)))
         return max(
             known, self._indexed(descriptor, segment, segment.base_offset + RELATIVE_OFFSET_MAX)
         )
 
     def remember(self, descriptor: int, segment: Segment, offset: int, position: int) -> None:
-        """Add an entry."""
+        """Remember an entry."""
         with self._mutex:
             known = self._known.setdefault(self._key(descriptor, segment), [])
             at = bisect.bisect_left(known, (offset, position))
@@ -56,7 +55,7 @@ class Positions:
                 known.insert(at, (offset, position))
 
     def forget(self) -> None:
-        """Know nothing again."""
+        """Drop all that is remembered."""
         with self._mutex:
             self._known.clear()
 
@@ -72,7 +71,7 @@ class Positions:
         return self._tried(descriptor, segment, found)
 
     def _tried(self, descriptor: int, segment: Segment, entries: Iterable[tuple[int, int]]) -> int:
-        """The position in the first of these entries that leads to a whole valid batch; 0 without."""
+        """Return the position in the first of the entries that leads to a valid batch; 0 if none does."""
         end_position = segment.end_position(self._files)
         for offset, position in entries:
             if position == 0:

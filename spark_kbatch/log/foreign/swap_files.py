@@ -1,14 +1,14 @@
-"""Which files of a partition's directory a broker has after its start, and under which names.
+"""The files that a broker keeps in a partition's directory when it starts, and their names.
 
-    *.deleted      gone
-    *.cleaned      gone: the cleaner, or a split of a segment, was not done
-    *.swap         gone where its base offset is not below that of some .cleaned; else it takes the
-                   name without the ending, and every other file whose stem lies in
-                   [smallest base offset of a .log.swap, largest next offset in one) is gone: it is
-                   what the .swap was made from
+    *.deleted      removed
+    *.cleaned      removed: the cleaner, or a split of a segment, did not finish
+    *.swap         removed if its base offset is not below that of every .cleaned; else it is renamed to
+                   the name without the suffix, and every other file whose stem is in
+                   [smallest base offset of a .log.swap, largest next offset in one) is removed: the
+                   .swap was made from it
 
-A broker does this on disk, before it loads a segment; here it is only worked out, so that a
-directory of which nobody may write is read as the broker would read it.
+A broker does this on disk before it loads segments. Here it is only worked out, so that a read-only
+directory is read as the broker would read it.
 
 Source: Kafka storage/.../log/LogLoader.load, removeTempFilesAndCollectSwapFiles.
 """
@@ -23,11 +23,11 @@ _SNAPSHOT_OF_METADATA = ".checkpoint.deleted"
 
 
 def names_after_start(names: Iterable[str], next_offset_of: Callable[[str], int]) -> dict[str, str]:
-    """The name that each file will have, with the one that it has now.
+    """Return the names that files will have, each with the file's current name.
 
     Args:
         names: of the regular files in the directory.
-        next_offset_of: the offset behind the last batch of a .log.swap, by its name.
+        next_offset_of: returns the offset after the last batch of a .log.swap, given its name.
     """
     kept, swaps, cleaned = [], [], []
     for name in names:
@@ -54,6 +54,6 @@ def names_after_start(names: Iterable[str], next_offset_of: Callable[[str], int]
 
 
 def _stem(name: str) -> int | None:
-    """The number before the first dot, None where there is none."""
+    """Return the number before the first dot; None if there is none."""
     found = _STEM.match(name)
     return int(found[1]) if found else None

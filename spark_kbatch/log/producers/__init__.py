@@ -1,10 +1,10 @@
-"""Who wrote what to a log: the last batches of each idempotent producer, open and aborted transactions.
+"""The producers of a log: the last batches of each, and open and aborted transactions.
 
-    state              what is known of each producer, and whether its next batch is a duplicate
+    state              what is known of each producer, and which batches are duplicates
     manager            the producers of one log, loaded on first use and kept up to date
-    replay             rebuild them from the batches themselves
+    replay             rebuild them from the batches
     snapshot           Kafka's `.snapshot` file
-    saved              `kbatch.producers`: the same as of a recorded end, larger and faster to read
+    saved              `kbatch.producers`: the same as of any recorded end, with more batches
     transaction_index  Kafka's `.txnindex` file: the aborted transactions of a segment
 
 Source: Kafka storage/.../log/ProducerStateManager.java.

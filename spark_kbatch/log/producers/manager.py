@@ -1,17 +1,17 @@
-"""Which producers a log knows: those of all batches below its end.
+"""The producers of one log: those of all batches below its end.
 
-They are loaded on first need, and brought up to date from the batches that came since the last look: of
-other processes, of commits, and ours where the write of their state seemed to fail. `producer_state` tells
-what is known of each.
+They are loaded when first needed, and then updated from the batches that were appended since: by other
+processes, by commits, and by us if the write of the state seemed to fail. `state` says what is known of
+each. They are loaded from
 
-    kbatch.producers      written once a thousand batches came since, as of the recorded end
-    NNN.snapshot          written when a segment is rolled, as of its begin, for brokers too
+    kbatch.producers      written after every thousand batches, as of the recorded end
+    NNN.snapshot          written when a segment is rolled, as of its start; brokers read it, too
     the batches           from the newer of these on, or from the log start
 
-So the first append of a process reads no more than a thousand headers, unless others wrote without
-knowing the producers: commits and producers without idempotence. Then the first reads theirs, and saves
-what it knows, so that the next need not. Nothing is written when a producer is closed: a process that is
-killed leaves the same.
+So the first append of a process reads at most a thousand batch headers, unless others wrote without
+loading the producers, as commits and producers without idempotence do. Then the first append reads theirs,
+and saves what it found so that the next need not. Nothing is written when a producer is closed, so a
+process that is killed loses nothing.
 
 Source: Kafka storage/.../log/ProducerStateManager.java, UnifiedLog.rebuildProducerState.
 """
@@ -45,19 +45,19 @@ SAVED_AFTER_BATCHES = 1000
 
 
 class LogProducers:
-    """Of one log; guarded by the partition's lock."""
+    """The producers of one log. Guarded by the partition's lock."""
 
     def __init__(self, segments: LogSegments) -> None:
         self._segments = segments
-        # Of the batches below the end of this state; None until somebody needs them.
         self.states = ProducerStates(segments.topic_partition)
+        # `states` has all batches that this state shows; None: not loaded.
         self._as_of: LogState | None = None
-        self._unsaved = 0  # batches, or records where those were not counted, since they were saved
+        self._unsaved = 0  # batches, or records where those were not counted, since the last save
 
     def read(self, state: LogState, now_ms: int) -> None:
-        """Know the producers of all batches that `state` shows."""
+        """Load or update the producers, to those of all batches that `state` shows."""
         known = self._as_of
-        # What is cut off as another leader has it comes again with that leader's epoch.
+        # Truncated batches are refetched under the new leader's epoch.
         if (
             known is None
             or known.log_end_offset > state.log_end_offset
@@ -78,44 +78,44 @@ class LogProducers:
         self.are_as_of(state)
 
     def are_known(self, state: LogState) -> bool:
-        """Whether they are those of all batches that `state` shows."""
+        """Return True if `states` has exactly the batches that `state` shows."""
         return self._as_of is not None and self._as_of.log_end_offset == state.log_end_offset
 
     def are_as_of(self, state: LogState) -> None:
-        """Take note that `states` has all batches that `state` shows."""
+        """Record that `states` has all batches that `state` shows."""
         self._as_of = state
         self.states.forget_ended(state.high_watermark)
 
     def appended(self, state: LogState, batches: int) -> None:
-        """Take note that `states` has the batches of an append, which `state` shows."""
+        """Record an append, whose batches `states` has and `state` shows."""
         self.are_as_of(state)
         self._unsaved += batches
-        # Writing takes time for each producer, so many producers are written more rarely.
+        # Writing takes time for each producer, so many producers are saved less often.
         if self._unsaved >= max(SAVED_AFTER_BATCHES, len(self.states)):
             self._save(state)
 
     def high_watermark_moved(self, state: LogState) -> None:
-        """Take note of it, where the producers of this log are known."""
+        """Record a move of the high watermark, if the producers are loaded."""
         if self.are_known(state):
             self.are_as_of(state)
 
     def forget(self) -> None:
-        """Know of no batch: for who has taken some out of the log, or does not know whether."""
+        """Drop the producers after batches were removed, or may have been: the next read loads them."""
         self.states = ProducerStates(self._segments.topic_partition)
         self._as_of = None
 
     def last_stable_offset(self, state: LogState, now_ms: int) -> int:
-        """Where the first transaction begins that is open in a log of this state, or unstable.
+        """Return the first offset of an open or unstable transaction in a log with this state.
 
-        From the batches, whatever is remembered; nothing is written.
+        It is read from the batches, whatever is cached; nothing is written.
         """
         states = self._rebuilt(state, state.log_end_offset, now_ms, self._saved(state))
         return states.last_stable_offset(state.high_watermark, state.log_start_offset)
 
     def _load(self, state: LogState, now_ms: int) -> ProducerStates:
-        """From the log. Where commits have rolled segments, which write no snapshots, one is written.
+        """Load the producers; write the active segment's snapshot, which rolls by commits do not write.
 
-        Those of segments that are gone are removed.
+        Snapshots of segments that are gone are removed.
         """
         files, directory, active = (
             self._segments.files,
@@ -138,14 +138,14 @@ class LogProducers:
     def _rebuilt(
         self, state: LogState, log_end_offset: int, now_ms: int, saved: SavedProducers | None
     ) -> ProducerStates:
-        """The producers as of an offset.
+        """Return the producers as of an offset.
 
-        A snapshot counts only where a segment begins that the state shows: one that a dead writer
-        left is at an offset that came to hold other batches. Nor does it above the high watermark:
-        it does not say of which transactions the end is not yet sure.
+        A snapshot counts only if a segment that the state shows begins there: one that a dead writer left
+        may be at an offset that now holds other batches. Nor does it count above the high watermark: it
+        does not say which transactions have ended but are not stable yet.
         """
         if saved is not None and saved.offset <= log_end_offset:
-            # No snapshot is newer than one that lies in the active segment.
+            # No snapshot is newer than what was saved in the active segment.
             first = saved.segment_base_offset
             later = [] if first == state.segment_base_offset else self._segments.bases(state)
             start = BatchPosition(first, saved.segment_size)
@@ -164,7 +164,7 @@ class LogProducers:
         ).states
 
     def _save(self, state: LogState) -> None:
-        """Write the producers as of `state`, which is recorded. What goes wrong costs a replay."""
+        """Write the producers as of the recorded `state`. A failure only costs a replay."""
         self._unsaved = 0
         files, directory = self._segments.files, self._segments.directory
         try:
@@ -184,11 +184,11 @@ class LogProducers:
                     saved_producers.write(files, directory, saved)
         except (OSError, CorruptRecordError, KafkaStorageError) as error:
             logger.info(
-                "the producers of %s are not saved: %s", self._segments.topic_partition, error
+                "cannot save the producers of %s: %s", self._segments.topic_partition, error
             )
 
     def _last_batch(self, state: LogState) -> tuple[int, BatchHeader] | None:
-        """Return position and header of the active segment's last batch, if it has one."""
+        """Return the position and header of the active segment's last batch; None if it is empty."""
         view = self._segments.active(state)
         if not view.size_in_bytes:
             return None
@@ -199,7 +199,7 @@ class LogProducers:
             return collections.deque(walked, maxlen=1).pop()
 
     def _saved(self, state: LogState) -> SavedProducers | None:
-        """Return what was saved, if it is of batches that `state` shows, and of these."""
+        """Return what was saved, if it was made from batches that `state` shows."""
         files, directory = self._segments.files, self._segments.directory
         saved = saved_producers.read(files, directory)
         if saved is None or not (

@@ -1,12 +1,12 @@
-"""What the batches of a log say of its producers and transactions, found by reading their headers.
+"""Producers and transactions, found by reading the batch headers of a log.
 
-    rebuild          producers, open transactions and what was aborted, from the newest snapshot that
-                     holds and the batches behind it; from the log start where there is none
-    AbortedSearch    which transactions of a range of offsets were aborted, from that range on
+    rebuild          rebuild producers, open and aborted transactions from the newest valid snapshot and
+                     the batches after it; from the log start if there is none
+    AbortedSearch    find which transactions in a range of offsets were aborted, reading from there on
 
-Both only read, and take no sidecar file's word but that of a snapshot, which has a checksum: they
-serve for the directory of a broker too, also one that is read-only or has lost its `.txnindex`. Of a
-batch with data the header alone is read; a control batch is read whole and its CRC checked.
+Both only read, and trust no other file than a snapshot, which has a checksum. So they also work on a
+broker's directory, even one that is read-only or has lost its `.txnindex`. Of a data batch only the header
+is read; a control batch is read as a whole and its CRC is checked.
 
     segments = [segment_at(directory, 0)._replace(size_in_bytes=whole_bytes)]
     rebuilt = rebuild(
@@ -15,7 +15,7 @@ batch with data the header alone is read; a control batch is read whole and its 
     lso = rebuilt.states.last_stable_offset(high_watermark)
     AbortedSearch(files).decided(read, segments, last_stable_offset=lso, log_end_offset=n)
 
-Messages of formats V0 and V1 have no producers and are stepped over.
+Messages of the formats V0 and V1 have no producers and are skipped.
 
 Source: Kafka core/.../log/UnifiedLog.scala rebuildProducerState, loadProducersFromRecords;
 storage/.../log/ProducerStateManager.java truncateAndReload.
@@ -52,21 +52,21 @@ from spark_kbatch.record.header import (
 
 _MAGIC_POSITION = 16
 _LEGACY_OVERHEAD = LOG_OVERHEAD + 14
-# What has no sequence is small, and looked at whole: a marker that lost its control bit is among it.
+# Batches without a sequence are small, and read as a whole: one may be a marker without its control bit.
 _WITHOUT_SEQUENCE_MAX = 4096
 _WINDOW_SIZE = 8192
 assert _WITHOUT_SEQUENCE_MAX <= _WINDOW_SIZE
 
 
 class BatchPosition(NamedTuple):
-    """Where a batch begins."""
+    """The place where a batch begins."""
 
     base_offset: int  # of its segment
     position: int
 
 
 class ProducerBatch(NamedTuple):
-    """A batch of a producer, and the marker in it if that is what it is for."""
+    """A producer's batch, with its end-of-transaction marker if it is a control batch."""
 
     position: BatchPosition
     header: BatchHeader
@@ -74,7 +74,7 @@ class ProducerBatch(NamedTuple):
 
 
 class Rebuilt(NamedTuple):
-    """What was found."""
+    """What `rebuild` found."""
 
     states: ProducerStates
     aborted: list[AbortedTransaction]  # whose markers lie at `replayed_from` or above, in order
@@ -94,18 +94,20 @@ def rebuild(
     saved: tuple[SavedProducers, BatchPosition] | None = None,
     expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
 ) -> Rebuilt:
-    """The producers of a log as of its end.
+    """Rebuild the producers of a log as of its end.
 
     Args:
-        segments_from: gives those from the one that holds an offset on, ascending. Earlier ones may
-            be among them; they are not opened.
-        log_end_offset: batches from here on are not looked at, nor are snapshots above it.
-        now_ms: which producers are idle for too long, by the time of their last record.
-        snapshots: offsets of the snapshots that may be used, where not all may.
-        saved: what is used where no snapshot can be, and where the batches after it begin.
+        segments_from: returns the segments from the one that holds an offset on, ascending. Earlier ones
+            may be among them; they are not opened.
+        log_start_offset: where the replay starts without a snapshot.
+        log_end_offset: batches from there on are ignored, as are later snapshots.
+        now_ms: the time as of which producers expire, by their last record.
+        snapshots: offsets of the snapshots that may be used; None: all.
+        saved: used if there is no snapshot to use, and where the batches after it begin.
+        expiration_ms: producer.id.expiration.ms.
 
     Raises:
-        CorruptRecordError: a header or a marker that cannot be; carries file and position.
+        CorruptRecordError: an impossible header or marker; carries file and position.
     """
     found_offsets = snapshot_offsets(files, directory) if snapshots is None or snapshots else []
     usable = [
@@ -143,7 +145,7 @@ def replay(
     marker: EndTransactionMarker | None,
     now_ms: int,
 ) -> AbortedTransaction | None:
-    """Let `states` know of a producer's batch that is in the log; what it aborted, if it did."""
+    """Add a producer's batch in the log to `states`; return the transaction it aborted, if any."""
     if not header.is_control:
         states.add(header, now_ms)
     elif marker is not None:
@@ -154,11 +156,12 @@ def replay(
 def producer_batches(
     files: Files, segments: Iterable[Segment], offset: int, start: BatchPosition | None = None
 ) -> Iterator[ProducerBatch]:
-    """The batches that have a producer id, from the one that holds `offset` on, in order.
+    """Yield the batches with a producer id, from the one that holds `offset` on, in order.
 
     Args:
-        segments: ascending. Not asked for the next before that is needed.
-        start: where the first batch that begins at `offset` or above lies, if it is known.
+        segments: ascending; the next one is not taken before it is needed.
+        offset: where to start.
+        start: where the first batch at or above `offset` begins, if it is known.
 
     Raises:
         CorruptRecordError: carries file and position.
@@ -192,7 +195,7 @@ def producer_batches(
 
 
 def _from_offset(segments: Iterable[Segment], offset: int) -> Iterator[Segment]:
-    """From the one that holds `offset` on: the last that does not begin above it."""
+    """Yield the segments from the one that holds `offset` on: the last that does not begin above it."""
     floor: Segment | None = None
     for segment in segments:
         if segment.base_offset > offset:
@@ -207,7 +210,7 @@ def _from_offset(segments: Iterable[Segment], offset: int) -> Iterator[Segment]:
 
 
 class _Window:
-    """Some KiB of a file, read at once where many small batches may lie in them."""
+    """A few KiB of a file, read at once as they may hold many small batches."""
 
     def __init__(self, files: Files, descriptor: int, end_position: int) -> None:
         self._files, self._descriptor, self.end_position = files, descriptor, end_position
@@ -215,7 +218,7 @@ class _Window:
         self._position = self._end = 0
 
     def at(self, position: int, size: int) -> memoryview:
-        """`size` bytes from `position`, fewer where the file has no more; until the next call."""
+        """Return `size` bytes from `position`, fewer at the end of the file; valid until the next call."""
         if not self._position <= position <= self._end - size:
             is_far = position - self._end > _WINDOW_SIZE
             count = min(size if is_far else _WINDOW_SIZE, self.end_position - position)
@@ -225,7 +228,7 @@ class _Window:
         return self._buffer[start : min(start + size, self._end - self._position)]
 
     def size_of_messages(self, position: int, first_size: int) -> int:
-        """Of the plain messages from `position` on: thousands in a row are stepped over together."""
+        """Return the size of a run of uncompressed messages, so that thousands are skipped together."""
         room = self.end_position - position
         data = memoryview(bytearray(min(max(RUN_BYTES_MAX, first_size), room)))
         data = data[: self._files.pread_into(self._descriptor, position, data)]
@@ -235,7 +238,10 @@ class _Window:
 
 
 def _header_and_size(window: _Window, position: int) -> tuple[BatchHeader | None, int]:
-    """Of the batch at `position`; no header of V0 and V1. Errors count from there."""
+    """Return header and size of the batch at `position`, no header for V0 and V1.
+
+    Positions in errors are relative to it.
+    """
     room = window.end_position - position
     view = window.at(position, RECORD_BATCH_OVERHEAD)
     if len(view) < min(room, RECORD_BATCH_OVERHEAD) or len(view) < _LEGACY_OVERHEAD:
@@ -283,25 +289,27 @@ def _marker(window: _Window, position: int, header: BatchHeader) -> EndTransacti
 
 
 class _Looked(NamedTuple):
-    """How far a search went, and what it found; replaced whole."""
+    """How far a search has come, and what it found; replaced whole."""
 
     start_offset: int
     next_offset: int
     position: BatchPosition
-    open: dict[int, int]  # where a transaction began, or was first seen, by producer id
+    open: dict[
+        int, int
+    ]  # first offset of a transaction, or where it was first seen, by producer id
     aborted: tuple[AbortedTransaction, ...]
 
 
 class AbortedSearch:
-    """Which transactions were aborted, of one log. Any number of threads may ask.
+    """A search for the aborted transactions of one log. Any number of threads may use it.
 
-    The outcome of a transaction stands behind its data, as far behind as its producer let it stay
-    open. So the search begins with the data, and goes on until everything in the range is decided;
-    it remembers how far it came, so that who reads on from there does not search twice.
+    A transaction's marker follows its data, as far away as its producer kept it open. So the search starts
+    at the data, and continues until everything in the range is decided. It remembers how far it came, so
+    that a sequential reader does not search twice.
     """
 
-    # Readers take no lock: what is remembered is replaced whole, and one that loses its own to
-    # another reader's searches again from where it reads.
+    # Readers take no lock: what is remembered is replaced whole, and a reader whose result was replaced
+    # by another's searches again from where it reads.
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -315,10 +323,13 @@ class AbortedSearch:
         last_stable_offset: int,
         log_end_offset: int,
     ) -> LogRead:
-        """What a reader of committed data is given of `read`: what is decided, and which to leave out.
+        """Return what a reader of committed data may see of `read`, with the aborted transactions.
 
         Args:
-            segments: from the one that was read on, ascending; only looked at where transactions are.
+            read: what was read.
+            segments: ascending, from the one that was read on; used only if there are transactions.
+            last_stable_offset: the log's.
+            log_end_offset: the log's.
         """
         read = read.below(last_stable_offset)
         if not any(header.is_transactional for _, header in read.batches):
@@ -343,15 +354,16 @@ class AbortedSearch:
         end_offset: int,
         log_end_offset: int,
     ) -> list[AbortedTransaction]:
-        """Those of which something may lie in [offset, end_offset), by their first offset.
+        """Return the aborted transactions with batches in [offset, end_offset), by first offset.
 
-        A first offset below `offset` may be that of the first batch that was looked at.
+        A first offset below `offset` may be that of the first batch that was read.
 
         Args:
-            segments: ascending, from `start` or before on.
+            segments: ascending, from the one of `start` or an earlier one on.
             offset: base offset of the batch at `start`.
-            end_offset: at most the last stable offset: above it nothing is decided.
-            log_end_offset: where the log ends.
+            start: where to start.
+            end_offset: at most the last stable offset: nothing above it is decided.
+            log_end_offset: the log's.
 
         Raises:
             CorruptRecordError: carries file and position.

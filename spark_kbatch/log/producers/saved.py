@@ -1,22 +1,22 @@
-"""`kbatch.producers`: the producers of a log as of a recorded end, read in place of its batches.
+"""`kbatch.producers`: the producers of a log as of a recorded end, read instead of its batches.
 
     position  bytes  field
            0      4  magic "KBPR"
            4      4  CRC-32C of position 8 to the end
            8      4  version                 1
-          12      4  size_in_bytes           of all; the file may be longer
+          12      4  size_in_bytes           up to the last entry; the file may be longer
           16      8  offset                  where the log ended, exclusive
           24      8  segment_base_offset     of its active segment then
-          32      8  segment_size            where that ended
+          32      8  segment_size            of that segment then
           40      8  batch_position          of its last batch
-          48     61  header of that batch, as it lies there
+          48     61  header of that batch, as in the log
          109      4  number of entries
          113         entries:
                   8  producer_id
                   2  producer_epoch
-                  4  coordinator_epoch       -1 where no transaction of it was ended
+                  4  coordinator_epoch       -1 if none of its transactions has ended
                   8  last_timestamp          largest of its last batch or marker, ms
-                  8  last_append_ms          by the clock, as far as that is known
+                  8  last_append_ms          by the clock, if known
                   8  txn_first_offset        of its open transaction; -1 for none
                   4  number of batches, of 28 bytes each, up to five:
                   4  first_sequence
@@ -25,11 +25,11 @@
                   4  offset_delta
                   8  timestamp
 
-Big-endian. Kafka's `.snapshot` holds the last batch of each producer alone, and says nothing of which
-log it was made from; so it serves where a segment begins, and this file anywhere. It counts where the
-batch that it names lies in the log, byte for byte in its header, which has the offset, the leader epoch
-and the CRC of its records. Any other file costs a longer replay: so it is written in place, not flushed.
-A broker takes no notice of it.
+Big-endian. Kafka's `.snapshot` holds only the last batch of each producer, and does not identify the log
+it was made from; so it is usable only at the start of a segment, and this file anywhere. It is valid if
+the log has the batch that it names, with exactly that header, which includes the offset, the leader epoch
+and the CRC of the records. Without a valid file the replay takes longer, and that is all: so it is written
+in place and not flushed. Brokers ignore it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ assert RECORD_BATCH_OVERHEAD == 61
 
 
 class SavedProducers(NamedTuple):
-    """What the file holds."""
+    """The content of the file."""
 
     offset: int
     segment_base_offset: int
@@ -89,7 +89,7 @@ def pack(saved: SavedProducers) -> bytes:
 
 
 def unpack(data: bytes) -> SavedProducers | None:
-    """Return what the bytes hold; None where they are not such a file."""
+    """Return the content in a file's bytes; None if they are damaged."""
     if len(data) < _HEAD.size:
         return None
     magic, crc, version, size, *fields, header, count = _HEAD.unpack_from(data)
@@ -122,12 +122,12 @@ def unpack(data: bytes) -> SavedProducers | None:
 
 
 def write(files: Files, directory: Path, saved: SavedProducers) -> None:
-    """Write the file; not flushed."""
+    """Write the file, without a flush."""
     files.write(directory / PRODUCERS_FILE, 0, pack(saved))
 
 
 def read(files: Files, directory: Path) -> SavedProducers | None:
-    """Return what the file holds; None where there is none, or it is damaged."""
+    """Read the file; return None if it is missing or damaged."""
     try:
         return unpack(files.read(directory / PRODUCERS_FILE))
     except FileNotFoundError:
@@ -135,5 +135,5 @@ def read(files: Files, directory: Path) -> SavedProducers | None:
 
 
 def remove(files: Files, directory: Path) -> None:
-    """Remove the file, for a caller that takes batches out of the log."""
+    """Remove the file after batches were removed from the log."""
     files.remove(directory / PRODUCERS_FILE)

@@ -1,4 +1,4 @@
-"""`.snapshot`: the producers of a log as of an offset, which is in the file's name. Big-endian.
+"""`.snapshot`: the producers of a log as of the offset in the file's name, big-endian.
 
     position  bytes  field
            0      2  version                   1
@@ -7,16 +7,16 @@
           10         entries of 46 bytes:
                   8  producer_id
                   2  producer_epoch
-                  4  last_sequence             of its last batch; -1 where it has none in this epoch
-                  8  last_offset               as above
+                  4  last_sequence             of its last batch; -1 if it has none in this epoch
+                  8  last_offset               of that batch; -1 for none
                   4  offset_delta              last offset - base offset of that batch; 0 for none
                   8  timestamp                 largest of its last batch or marker, ms
-                  4  coordinator_epoch         -1 where no transaction of it was ended
+                  4  coordinator_epoch         -1 if none of its transactions has ended
                   8  txn_first_offset          of its open transaction; -1 for none
 
-Of the up to five batches that are remembered the last one alone is kept: so once a log is opened
-anew, one batch per producer is known to come again. A file that does not hold is as good as none,
-which costs a longer replay: so a snapshot is written in place, with no flush of its own.
+Of the up to five batches that are remembered only the last one is stored: so a log that was loaded from a
+snapshot recognises one duplicate per producer. A damaged file counts as missing, which costs a longer
+replay: so a snapshot is written in place, without a flush of its own.
 
 Source: Kafka storage/.../log/ProducerStateManager.java, resources/message/ProducerSnapshot.json.
 """
@@ -43,27 +43,27 @@ assert _ENTRY.size == 46
 
 
 def snapshot_path(directory: Path, offset: int) -> Path:
-    """Of the snapshot as of `offset`, exclusive."""
+    """Return the path of the snapshot as of `offset`, exclusive."""
     return directory / f"{offset:020d}{SUFFIX}"
 
 
 def snapshot_offset_of(name: str) -> int | None:
-    """The offset in the name of a snapshot; None for any other name."""
+    """Return the offset in the name of a snapshot; None for any other name."""
     stem, dot, end = name.partition(".")
     return int(stem) if f"{dot}{end}" == SUFFIX and len(stem) == 20 and stem.isdigit() else None
 
 
 def snapshot_offsets(files: Files, directory: Path) -> list[int]:
-    """Of all snapshots, whatever is in them; ascending."""
+    """Return the offsets of all snapshots, valid or not, ascending."""
     offsets = map(snapshot_offset_of, files.list(directory))
     return sorted(offset for offset in offsets if offset is not None)
 
 
 def stray_snapshots(offsets: Iterable[int], segment_base_offsets: Collection[int]) -> list[int]:
-    """Those of `offsets` that a log with such segments has no use for.
+    """Return the snapshots that a log with these segments does not need.
 
-    A snapshot belongs to the segment that begins at its offset. Behind the last one the newest is
-    kept, which was written when the log was closed.
+    A snapshot belongs to the segment that begins at its offset. Of those after the last segment the newest
+    stays: it was written when the log was closed.
     Source: ProducerStateManager.removeStraySnapshots.
     """
     without_segment = sorted(set(offsets).difference(segment_base_offsets))
@@ -73,7 +73,7 @@ def stray_snapshots(offsets: Iterable[int], segment_base_offsets: Collection[int
 
 
 def pack(entries: Mapping[int, ProducerEntry]) -> bytes:
-    """A file's bytes, the producers in the order of their ids."""
+    """Return a file's bytes, with the producers in the order of their ids."""
     body = b"".join(
         _pack_entry(producer_id, entry) for producer_id, entry in sorted(entries.items())
     )
@@ -91,7 +91,7 @@ def _pack_entry(producer_id: int, entry: ProducerEntry) -> bytes:
 
 
 def unpack(data: bytes) -> dict[int, ProducerEntry] | None:
-    """The producers by id, or None where the bytes are not a snapshot."""
+    """Return the producers by id; None if the bytes are not a valid snapshot."""
     if len(data) < _HEAD.size:
         return None
     version, crc, count = _HEAD.unpack_from(data)
@@ -127,7 +127,7 @@ def _unpack_entry(fields: tuple[int, ...]) -> tuple[int, ProducerEntry]:
 def write_snapshot(
     files: Files, directory: Path, offset: int, entries: Mapping[int, ProducerEntry]
 ) -> Path:
-    """Write the producers as of `offset`; not flushed. Returns where."""
+    """Write the producers as of `offset`, without a flush; return the path."""
     path = snapshot_path(directory, offset)
     files.remove(path)
     files.write(path, 0, pack(entries))
@@ -137,7 +137,7 @@ def write_snapshot(
 def newest_snapshot(
     files: Files, directory: Path, offsets: Iterable[int]
 ) -> tuple[int, dict[int, ProducerEntry]] | None:
-    """(offset, producers) of the newest snapshot at one of `offsets` that holds."""
+    """Return offset and producers of the newest valid snapshot among `offsets`; None if none is."""
     for offset in sorted(offsets, reverse=True):
         try:
             entries = unpack(files.read(snapshot_path(directory, offset)))

@@ -1,28 +1,27 @@
-"""What a log remembers of its producers: which batches come again, which transactions are open.
+"""What a log remembers of its producers: recent batches, to find duplicates, and open transactions.
 
-Per producer id its epoch, the last five batches of that epoch, the epoch of the coordinator that last
-ended a transaction of it, and where its open transaction began. Sequences count records, from 0 for
-each (producer id, epoch), and go on at 0 after 2^31 - 1. A batch is
+For each producer id: its epoch, the last five batches of that epoch, the epoch of the coordinator that
+last ended one of its transactions, and where its open transaction started. Sequences count records, from 0
+for each (producer id, epoch), and wrap to 0 after 2^31 - 1. A batch is
 
-    a duplicate     its epoch, first and last sequence are those of a remembered batch: it is not
-                    written again, the answer has the offsets of the first time
-    fenced          its epoch is below the producer's
-    in sequence     its first sequence follows the last one; is 0 in an epoch above the producer's,
-                    or behind a marker that raised the epoch; is any where the producer is unknown
-    out of order    otherwise; also a duplicate that is older than five batches
+    a duplicate     if its epoch, first and last sequence are those of a remembered batch: it is not
+                    written again, and the answer has the original offsets
+    fenced          if its epoch is below the producer's
+    in sequence     if its first sequence follows the last one; is 0 in an epoch above the producer's,
+                    or after a marker that raised the epoch; or if the producer is unknown
+    out of order    otherwise, including a duplicate of a batch before the last five
 
-A transactional batch opens a transaction at its base offset where its producer has none open, and a
-marker ends it. Until the marker lies below the high watermark the transaction is unstable, because
-who takes over may not have it: the last stable offset stays at the first offset of the first such
-transaction.
+A transactional batch opens a transaction at its base offset unless its producer has one open, and a marker
+ends it. Until the marker is below the high watermark the transaction is unstable, because a new leader
+may not have the marker: the last stable offset stays at the first offset of the first such transaction.
 
-In memory; `producer_snapshot` writes a part of it to a file, `replay` makes it from batches. Entries
-are replaced whole, and last, so that a child forked in the middle of an append may go over the same
-batches again and comes to the same state.
+All this is in memory; `snapshot` and `saved` write it to files, `replay` rebuilds it from batches. Entries
+are replaced whole, as the last step, so that a child forked in the middle of an append may replay the same
+batches and gets the same state.
 
-A producer is forgotten once it was idle for producer.id.expiration.ms and has no open transaction:
-idle by the clock where its batches were seen to come, because events may be old when they are
-written; by the time of its last record, as in Kafka, where it was only read from the log.
+A producer is removed when it has been idle for producer.id.expiration.ms and has no open transaction. Idle
+time is by the clock if its batches were seen to arrive, because events may be old when they are written;
+by the timestamp of its last record, as in Kafka, if it was only read from the log.
 
 Source: Kafka storage/.../log/ProducerStateManager.java, ProducerStateEntry.java,
 ProducerAppendInfo.java.
@@ -55,7 +54,7 @@ _EXPIRATION_CHECK_MS = 600_000
 
 
 class BatchMetadata(NamedTuple):
-    """One remembered batch."""
+    """A remembered batch."""
 
     first_sequence: int
     last_sequence: int
@@ -65,23 +64,23 @@ class BatchMetadata(NamedTuple):
 
     @property
     def base_offset(self) -> int:
-        """Of its first record."""
+        """Offset of its first record."""
         return self.last_offset - self.offset_delta
 
 
 class ProducerEntry(NamedTuple):
-    """One producer; `batches` from the oldest to the newest, all of its epoch."""
+    """One producer. `batches` are of its epoch, from the oldest to the newest."""
 
     producer_epoch: int
     batches: tuple[BatchMetadata, ...] = ()
     coordinator_epoch: int = NO_COORDINATOR_EPOCH
     last_timestamp: int = NO_TIMESTAMP  # largest of its last batch or marker, ms
     txn_first_offset: int | None = None  # of its open transaction
-    last_append_ms: int = 0  # by the clock, or last_timestamp where that is not known
+    last_append_ms: int = 0  # by the clock, or last_timestamp if that is not known
 
     @property
     def last_sequence(self) -> int:
-        """Of its newest record in this epoch; -1 where there is none."""
+        """Sequence of its newest record in this epoch; -1 if there is none."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
 
@@ -100,18 +99,18 @@ class ProducerStates:
         self._open: dict[int, int] = {}  # producer ids, by the first offset of their transaction
         # Marker offsets, by the first offset of transactions that are ended but still unstable.
         self._ended: dict[int, int] = {}
-        self._checked_ms = 0  # when entries were last looked through for old ones
+        self._checked_ms = 0  # when expired entries were last removed
 
     def __len__(self) -> int:
         return len(self._entries)
 
     @property
     def entries(self) -> Mapping[int, ProducerEntry]:
-        """By producer id. A view: it changes with the next append."""
+        """The entries by producer id. A view: it changes with the next append."""
         return self._entries
 
     def load(self, entries: Mapping[int, ProducerEntry], now_ms: int) -> None:
-        """Take over what a snapshot holds, but for producers idle for too long. Into an empty one."""
+        """Load the entries of a snapshot, except for expired ones. Nothing may have been added before."""
         for producer_id, entry in entries.items():
             if not self._is_expired(entry, now_ms):
                 self._entries[producer_id] = entry
@@ -121,7 +120,7 @@ class ProducerStates:
     # Before an append.
 
     def find_duplicate(self, header: BatchHeader) -> BatchMetadata | None:
-        """The remembered batch that this one is."""
+        """Return the remembered batch of which this one is a duplicate, if there is one."""
         entry = self._entries.get(header.producer_id)
         if entry is None or entry.producer_epoch != header.producer_epoch:
             return None
@@ -132,12 +131,12 @@ class ProducerStates:
         return None
 
     def ensure_follows(self, header: BatchHeader) -> None:
-        """Check that a batch of data is in sequence, and in its producer's transaction if one is open.
+        """Check that a data batch is in sequence, and in its producer's transaction if one is open.
 
         Raises:
             InvalidProducerEpochError: its epoch is fenced.
             OutOfOrderSequenceError: it is out of order.
-            InvalidTxnStateError: it is not transactional, and its producer's transaction is open.
+            InvalidTxnStateError: it is not transactional, but its producer has an open transaction.
         """
         entry = self._entries.get(header.producer_id)
         if entry is None:
@@ -155,11 +154,11 @@ class ProducerStates:
             )
 
     def ensure_may_end(self, header: BatchHeader, marker: EndTransactionMarker) -> None:
-        """Check that a marker comes from the producer and the coordinator that count.
+        """Check that a marker is from the current producer and coordinator epochs.
 
         Raises:
             InvalidProducerEpochError: the producer's epoch is fenced.
-            TransactionCoordinatorFencedError: the coordinator's is.
+            TransactionCoordinatorFencedError: the coordinator's epoch is fenced.
         """
         entry = self._entries.get(header.producer_id)
         if entry is None:
@@ -176,7 +175,7 @@ class ProducerStates:
     def aborted_by(
         self, header: BatchHeader, marker: EndTransactionMarker
     ) -> AbortedTransaction | None:
-        """What a marker aborts that is put into the log with these offsets; None for nothing."""
+        """Return the transaction that a marker with these offsets aborts, if it does."""
         entry = self._entries.get(header.producer_id)
         if not marker.is_abort or entry is None or entry.txn_first_offset is None:
             return None
@@ -188,7 +187,7 @@ class ProducerStates:
         )
 
     def last_stable_offset_with(self, header: BatchHeader) -> int:
-        """That of the log once a batch with these offsets is in it, and below the high watermark."""
+        """Return the last stable offset with a batch of these offsets below the high watermark."""
         still_open = [first for first, owner in self._open.items() if owner != header.producer_id]
         entry = self._entries.get(header.producer_id)
         if not header.is_control:
@@ -207,10 +206,10 @@ class ProducerStates:
                 header.producer_epoch,
             )
 
-    # After it. Nothing is checked any more: what is in the log counts.
+    # After an append. Nothing is checked any more: what is in the log counts.
 
     def add(self, header: BatchHeader, now_ms: int) -> None:
-        """Remember a batch of data that is in the log, its offsets final. Again changes nothing."""
+        """Add a data batch in the log, with its final offsets. Adding it again changes nothing."""
         entry = self._entries.get(header.producer_id) or ProducerEntry(header.producer_epoch)
         batches = entry.batches if entry.producer_epoch == header.producer_epoch else ()
         if batches and batches[-1].last_offset >= header.last_offset:
@@ -238,9 +237,9 @@ class ProducerStates:
     def end_transaction(
         self, header: BatchHeader, marker: EndTransactionMarker, now_ms: int
     ) -> AbortedTransaction | None:
-        """Take note of a marker that is in the log; what it aborted, if there was anything.
+        """End a transaction by a marker in the log; return what it aborted, if anything.
 
-        Where its producer has no transaction open, only the epochs are taken over.
+        If its producer has no open transaction, only the epochs change.
         """
         entry = self._entries.get(header.producer_id) or ProducerEntry(header.producer_epoch)
         aborted = self.aborted_by(header, marker)
@@ -258,22 +257,22 @@ class ProducerStates:
         return aborted
 
     def last_stable_offset(self, high_watermark: int, log_start_offset: int = 0) -> int:
-        """Exclusive end of what is decided.
+        """Return the exclusive end of what is decided.
 
-        Below it each transaction has its marker, and that lies below the high watermark.
+        Each transaction before it has a marker, and that is below the high watermark.
         """
         ended = (first for first, marker in self._ended.items() if marker >= high_watermark)
         unstable = min((*self._open, *ended, high_watermark))
         return max(unstable, min(log_start_offset, high_watermark))
 
     def forget_ended(self, high_watermark: int) -> None:
-        """No longer keep transactions whose marker lies below the high watermark."""
+        """Drop ended transactions whose marker is below the high watermark."""
         self._ended = {
             first: marker for first, marker in self._ended.items() if marker >= high_watermark
         }
 
     def remove_expired(self, now_ms: int) -> None:
-        """Forget producers that were idle for too long. Looks every ten minutes."""
+        """Remove producers that were idle for too long; at most every ten minutes."""
         if 0 <= now_ms - self._checked_ms < _EXPIRATION_CHECK_MS:
             return
         self._checked_ms = now_ms
@@ -289,7 +288,7 @@ class ProducerStates:
 
 
 def _last_sequence(header: BatchHeader) -> int:
-    # A coordinator's own batches, offsets committed in a transaction, have an id and no sequence.
+    # A coordinator's own batches, for offsets committed in a transaction, have an id but no sequence.
     if header.base_sequence < 0:
         return NO_SEQUENCE
     return increment_sequence(header.base_sequence, header.last_offset_delta)

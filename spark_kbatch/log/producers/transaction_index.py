@@ -1,4 +1,4 @@
-"""`.txnindex`: the transactions that were aborted, in the segment that holds the ABORT marker.
+"""`.txnindex`: the aborted transactions of a segment, that is those whose ABORT marker it holds.
 
     position  bytes  field
            0      2  version               0
@@ -7,10 +7,10 @@
           18      8  last_offset           of the marker; strictly increasing
           26      8  last_stable_offset    of the log once the marker was in it
 
-Entries of 34 bytes, big-endian, no header and no checksum; part of one at the end is not there. The
-file is made with its first entry, and of committed transactions there is none. The data may lie in
-segments before the marker's: so a search begins with the segment that is read, and goes on until an
-entry says that all below the end that is wanted was decided by then.
+Entries of 34 bytes, big-endian, no header and no checksum; a partial entry at the end does not count. The
+file is created with its first entry; committed transactions have none. The data may be in segments before
+the marker's: so a search starts in the segment that is read, and continues until an entry says that
+everything below the wanted end was decided by then.
 
 Source: Kafka storage/.../log/TransactionIndex.java, AbortedTxn.java.
 """
@@ -33,19 +33,19 @@ assert ENTRY_SIZE == 34
 
 
 def transaction_index_path(directory: Path, base_offset: int) -> Path:
-    """Of the segment that begins at `base_offset`."""
+    """Return the path of the index of the segment that begins at `base_offset`."""
     return directory / f"{base_offset:020d}{SUFFIX}"
 
 
 def pack(aborted: AbortedTransaction) -> bytes:
-    """One entry."""
+    """Return the bytes of one entry."""
     return _ENTRY.pack(_VERSION, *aborted)
 
 
 def unpack(data: bytes, base_offset: int) -> list[AbortedTransaction] | None:
-    """The entries of a file, or None where they cannot be those of a segment at `base_offset`.
+    """Return the entries of a file; None if they cannot be those of a segment at `base_offset`.
 
-    Source: TransactionIndex.sanityCheck, which looks at the last offset alone.
+    Source: TransactionIndex.sanityCheck, which checks only the last offset.
     """
     found: list[AbortedTransaction] = []
     previous = base_offset - 1
@@ -65,7 +65,7 @@ def unpack(data: bytes, base_offset: int) -> list[AbortedTransaction] | None:
 
 
 def read(files: Files, directory: Path, base_offset: int) -> list[AbortedTransaction] | None:
-    """The entries of a segment, none where it has no such file; None where the file is damaged."""
+    """Read the entries of a segment: empty if it has no such file, None if the file is damaged."""
     try:
         data = files.read(transaction_index_path(directory, base_offset))
     except FileNotFoundError:
@@ -76,7 +76,7 @@ def read(files: Files, directory: Path, base_offset: int) -> list[AbortedTransac
 def append(
     files: Files, directory: Path, base_offset: int, entries: Sequence[AbortedTransaction]
 ) -> Path:
-    """Write entries behind those that there are; not flushed. Returns where."""
+    """Append entries, without a flush; return the path of the file."""
     path = transaction_index_path(directory, base_offset)
     size = files.size(path) if files.exists(path) else 0
     files.write(path, size // ENTRY_SIZE * ENTRY_SIZE, b"".join(map(pack, entries)))
@@ -84,7 +84,7 @@ def append(
 
 
 def truncate(files: Files, directory: Path, base_offset: int, offset: int) -> None:
-    """Remove the entries of markers at `offset` and above; all, where the file is damaged."""
+    """Remove the entries of markers at `offset` and above; all entries if the file is damaged."""
     path = transaction_index_path(directory, base_offset)
     if files.exists(path):
         entries = unpack(files.read(path), base_offset) or []
@@ -96,10 +96,10 @@ def truncate(files: Files, directory: Path, base_offset: int, offset: int) -> No
 def collect(
     segments: Iterable[Iterable[AbortedTransaction]], offset: int, end_offset: int
 ) -> list[AbortedTransaction]:
-    """The aborted transactions of which something may lie in [offset, end_offset).
+    """Return the aborted transactions that may have batches in [offset, end_offset).
 
     Args:
-        segments: their entries, from the segment that holds `offset` on; looked at while needed.
+        segments: the entries of each, from the segment that holds `offset` on; taken while needed.
     Source: LocalLog.collectAbortedTransactions, TransactionIndex.collectAbortedTxns.
     """
     found = []
