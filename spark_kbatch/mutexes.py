@@ -1,8 +1,8 @@
-"""Mutexes of objects that a forked child goes on with.
+"""Mutexes of objects that a forked child continues to use.
 
-A thread that holds a mutex when its process is forked is not there in the child, where the mutex would
-stay taken for ever. So the child makes all of them again. What they guard is replaced in single steps
-of the interpreter, so that it is whole at each moment.
+A thread that holds a mutex when its process is forked does not exist in the child, where the mutex would
+stay locked for ever. So the child replaces all of them. What they guard is changed in single steps of the
+interpreter, so that it is consistent at any moment.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ _owners: weakref.WeakKeyDictionary[object, tuple[str, ...]] = weakref.WeakKeyDic
 
 
 def make(owner: object, *names: str) -> None:
-    """Give an object mutexes under these names, here and in forked children."""
+    """Set these attributes of an object to mutexes, here and in forked children."""
     for name in names:
         setattr(owner, name, threading.Lock())
     _owners[owner] = names
 
 
-def _make_again() -> None:
+def _replace_all() -> None:
     for owner, names in list(_owners.items()):
         for name in names:
             setattr(owner, name, threading.Lock())
 
 
-os.register_at_fork(after_in_child=_make_again)
+os.register_at_fork(after_in_child=_replace_all)

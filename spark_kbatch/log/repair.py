@@ -62,7 +62,7 @@ UNKNOWN_OFFSET = -1
 
 
 class RepairReport(NamedTuple):
-    """What was wrong with one log, and what was done about it, or would be."""
+    """The damage in one log, and what was done about it, or would be."""
 
     topic_partition: TopicPartition
     log_start_offset: int  # UNKNOWN_OFFSET if nothing can be read, as is the next

@@ -82,7 +82,7 @@ class LogState(NamedTuple):
 
     @property
     def offsets(self) -> LogOffsets:
-        """Where the log starts and ends for each kind of reader."""
+        """The offsets where the log starts, and where it ends for each kind of reader."""
         return LogOffsets(
             self.log_start_offset, self.high_watermark, self.last_stable_offset, self.log_end_offset
         )

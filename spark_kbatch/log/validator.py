@@ -1,4 +1,4 @@
-"""What a leader checks in a batch before it appends it, as far as the header and the CRC tell.
+"""The leader's checks of a batch before it appends it, as far as the header and the CRC tell.
 
 Records are not decoded: offset deltas, sizes and timestamps inside are taken from the producer unchecked,
 as Kafka does for an uncompressed batch that it need not rewrite. What would make the log unreadable is

@@ -71,7 +71,7 @@ _NOTHING = LogRead("", 0, memoryview(b""), [])
 
 
 class Checkpoints(NamedTuple):
-    """What the log dir's checkpoints say about one partition; None if they say nothing."""
+    """One partition's entries in the checkpoints of the log dir; None if there is none."""
 
     recovery_point: int | None = None
     log_start_offset: int | None = None

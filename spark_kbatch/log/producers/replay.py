@@ -74,7 +74,7 @@ class ProducerBatch(NamedTuple):
 
 
 class Rebuilt(NamedTuple):
-    """What `rebuild` found."""
+    """The result of `rebuild`."""
 
     states: ProducerStates
     aborted: list[AbortedTransaction]  # whose markers lie at `replayed_from` or above, in order
@@ -289,7 +289,7 @@ def _marker(window: _Window, position: int, header: BatchHeader) -> EndTransacti
 
 
 class _Looked(NamedTuple):
-    """How far a search has come, and what it found; replaced whole."""
+    """The progress and results of a search; replaced whole."""
 
     start_offset: int
     next_offset: int
