@@ -6,7 +6,7 @@ from spark_kbatch.cluster.broker_logs import BrokerLogs
 from spark_kbatch.cluster.cluster import Cluster, StrPath
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files
-from spark_kbatch.log.foreign.log_dir import WHAT_IS_LOOKED_FOR, BrokerLogDir
+from spark_kbatch.log.foreign.log_dir import WHAT_IS_LOOKED_FOR, ForeignLogDir
 from spark_kbatch.options.paths import absolute_path
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.replica.metadata import Metadata
@@ -37,7 +37,7 @@ def open_for_reading(
         return Cluster(path, files=files)
     metadata.cluster_file.ensure_not_inside_a_cluster()
     try:
-        log_dir = BrokerLogDir.find(files, metadata.path)
+        log_dir = ForeignLogDir.find(files, metadata.path)
     except OSError as error:
         raise ConfigError(f"{metadata.path} cannot be read: {error.strerror or error}") from error
     if log_dir is not None:

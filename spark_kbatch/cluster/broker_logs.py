@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 
 from spark_kbatch.consumer.source import TopicReader
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
-from spark_kbatch.log.foreign.log import BrokerLog, Checkpoints
-from spark_kbatch.log.foreign.log_dir import BrokerLogDir
+from spark_kbatch.log.foreign.log import Checkpoints, ForeignLog
+from spark_kbatch.log.foreign.log_dir import ForeignLogDir
 from spark_kbatch.model import (
     LogOffsets,
     OffsetAndTimestamp,
@@ -54,8 +54,8 @@ class BrokerLogs(TopicReader):
 
     _parts = ("_log_dir",)
 
-    def __init__(self, path: Path, log_dir: BrokerLogDir, *, foreign_end: str = "log") -> None:
-        """What `BrokerLogDir.find` found at `path`.
+    def __init__(self, path: Path, log_dir: ForeignLogDir, *, foreign_end: str = "log") -> None:
+        """What `ForeignLogDir.find` found at `path`.
 
         Raises:
             ConfigError: `foreign_end` is neither "log" nor "checkpoint".
@@ -164,16 +164,16 @@ class BrokerLogs(TopicReader):
 class BrokerLogView:
     """A log of the broker's as it was when it was looked at."""
 
-    def __init__(self, log: BrokerLog, checkpoints: Checkpoints) -> None:
+    def __init__(self, log: ForeignLog, checkpoints: Checkpoints) -> None:
         self._log = log
         self.offsets = log.offsets(checkpoints)
 
     def offset_for_timestamp(
         self, timestamp_ms: int, *, end_offset: int
     ) -> OffsetAndTimestamp | None:
-        """As `BrokerLog.offset_for_timestamp`."""
+        """As `ForeignLog.offset_for_timestamp`."""
         return self._log.offset_for_timestamp(timestamp_ms, end_offset=end_offset)
 
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
-        """As `BrokerLog.split_points`."""
+        """As `ForeignLog.split_points`."""
         return self._log.split_points(start_offset, end_offset, piece_bytes=piece_bytes)

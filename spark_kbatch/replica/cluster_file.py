@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from spark_kbatch.errors import ConfigError, KafkaStorageError
 from spark_kbatch.log.checkpoints import META_PROPERTIES, random_id, write_meta_properties
-from spark_kbatch.log.foreign.log_dir import BrokerLogDir
+from spark_kbatch.log.foreign.log_dir import ForeignLogDir
 from spark_kbatch.model import LONG_MAX, TopicPartition
 from spark_kbatch.options.topic import INTERNAL_PREFIX
 from spark_kbatch.replica.json_files import GENERATION, JsonFiles
@@ -111,7 +111,7 @@ class ClusterFile:
         if not path.exists():
             return "there is no such folder; write to it first, or check the path"
         try:
-            if BrokerLogDir.find(self._files, path) is not None:
+            if ForeignLogDir.find(self._files, path) is not None:
                 return (
                     "it is a Kafka broker's, which kbatch only reads; `kbatch export` places topics "
                     "in a broker's log dir"

@@ -77,9 +77,9 @@ def test_a_child_reads_a_brokers_logs_whose_mutexes_a_thread_had(tmp_path: Path)
     owners = [owner for owner in list(mutexes._owners) if owner not in before]
     names = {(type(owner).__name__, name) for owner in owners for name in mutexes._owners[owner]}
     assert names == {
-        ("BrokerLogDir", "_mutex"),
-        ("BrokerLog", "_mutex"),
-        ("BrokerLog", "_replay_mutex"),
+        ("ForeignLogDir", "_mutex"),
+        ("ForeignLog", "_mutex"),
+        ("ForeignLog", "_replay_mutex"),
         ("Positions", "_mutex"),
     }
 

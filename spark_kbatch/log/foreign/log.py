@@ -85,7 +85,7 @@ class View(NamedTuple):
     offsets: LogOffsets
 
 
-class BrokerLog:
+class ForeignLog:
     """The log of a partition that another program owns. Keeps nothing open; thread-safe."""
 
     def __init__(

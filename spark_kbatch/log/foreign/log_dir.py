@@ -36,7 +36,7 @@ from spark_kbatch.log.checkpoints import (
     read_offset_checkpoint,
     read_partition_metadata,
 )
-from spark_kbatch.log.foreign.log import BrokerLog, Checkpoints
+from spark_kbatch.log.foreign.log import Checkpoints, ForeignLog
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import ensure_valid_topic
 
@@ -54,7 +54,7 @@ _LOGS = (".log", ".log.swap")
 _PARTITION_FILES = frozenset({PARTITION_METADATA, LEADER_EPOCHS})
 
 
-class BrokerLogDir:
+class ForeignLogDir:
     """The partitions of a broker at one PATH. Thread-safe; keeps nothing open."""
 
     def __init__(
@@ -72,10 +72,10 @@ class BrokerLogDir:
         self._only, self._file = only, file
         self._mutex: threading.Lock  # guards _logs
         mutexes.make(self, "_mutex")
-        self._logs: dict[TopicPartition, BrokerLog] = {}
+        self._logs: dict[TopicPartition, ForeignLog] = {}
 
     @classmethod
-    def find(cls, files: Files, path: Path) -> BrokerLogDir | None:
+    def find(cls, files: Files, path: Path) -> ForeignLogDir | None:
         """Find the partitions at `path`; return None if it is nothing of a broker's.
 
         Raises:
@@ -122,13 +122,13 @@ class BrokerLogDir:
                 logger.debug("%s/%s is not a partition and is not read", self._path, name)
         return sorted(found)
 
-    def log(self, topic_partition: TopicPartition) -> BrokerLog:
+    def log(self, topic_partition: TopicPartition) -> ForeignLog:
         """Return the log of one of `partitions`."""
         with self._mutex:
             log = self._logs.get(topic_partition)
             if log is None:
                 directory = self._directory(topic_partition)
-                log = BrokerLog(self.files, directory, topic_partition, file=self._file)
+                log = ForeignLog(self.files, directory, topic_partition, file=self._file)
                 self._logs[topic_partition] = log
             return log
 

@@ -10,7 +10,7 @@ import pytest
 import spark_kbatch
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.files import Files
-from spark_kbatch.log.foreign.log import BrokerLog, Checkpoints
+from spark_kbatch.log.foreign.log import Checkpoints, ForeignLog
 from spark_kbatch.log.producers.replay import producer_batches
 from spark_kbatch.log.segment import segment_at
 from spark_kbatch.model import ReadRange, TopicPartition
@@ -31,12 +31,14 @@ def some_records(n: int, magic: int, base_offset: int = 0) -> list[Record]:
     ]
 
 
-def a_broker_log(tmp_path: Path, data: bytes, name: str = "00000000000000000000.log") -> BrokerLog:
+def a_foreign_log(
+    tmp_path: Path, data: bytes, name: str = "00000000000000000000.log"
+) -> ForeignLog:
     (tmp_path / name).write_bytes(data)
-    return BrokerLog(Files(), tmp_path, EVENTS, file="" if name[0] == "0" else name)
+    return ForeignLog(Files(), tmp_path, EVENTS, file="" if name[0] == "0" else name)
 
 
-def contents(log: BrokerLog, offset: int, end_offset: int) -> list[Record]:
+def contents(log: ForeignLog, offset: int, end_offset: int) -> list[Record]:
     found: list[Record] = []
     while offset < end_offset:
         read, _ = log.read(ReadRange(offset, 10_000), lambda: NO_CHECKPOINTS)
@@ -65,7 +67,7 @@ def test_log_ends_behind_the_last_whole_message(tmp_path: Path, magic: int) -> N
     whole = ends(records, magic)
     for cut in (len(data), len(data) - 1, whole[-2], whole[-2] + 11, whole[300] + 20, whole[0] - 1):
         count = sum(end <= cut for end in whole)
-        log = a_broker_log(tmp_path, data[:cut])
+        log = a_foreign_log(tmp_path, data[:cut])
         assert log.offsets(NO_CHECKPOINTS).log_end_offset == count
         assert contents(log, 0, count) == records[:count]
 
@@ -78,7 +80,7 @@ def test_log_that_was_not_closed_ends_before_a_message_that_does_not_hold(
     records = some_records(600, magic)
     data = bytearray(reference.encode_messages(records, magic=magic))
     data[ends(records, magic)[damaged] - 1] ^= 1
-    log = a_broker_log(tmp_path, bytes(data))
+    log = a_foreign_log(tmp_path, bytes(data))
     assert log.edges(Checkpoints(recovery_point=0)).log_end_offset == damaged
 
 
@@ -90,7 +92,7 @@ def test_damaged_message_before_the_end_is_an_error_when_it_is_read(
     data = bytearray(reference.encode_messages(records, magic=magic))
     position = ends(records, magic)[299]
     data[position - 1] ^= 1
-    log = a_broker_log(tmp_path, bytes(data))
+    log = a_foreign_log(tmp_path, bytes(data))
     assert log.offsets(NO_CHECKPOINTS).log_end_offset == 600
     assert contents(log, 300, 600) == records[300:]
     with pytest.raises(CorruptRecordError, match="CRC-32"):
@@ -111,7 +113,7 @@ def test_any_offset_can_be_read_with_an_index_and_without(tmp_path: Path, magic:
     for content in (b"", index, b"\1" * 80):
         (tmp_path / "00000000000000000000.index").write_bytes(content)
         for offset in (0, 1, 61, 299, 300, 310, 555, 599):
-            log = a_broker_log(tmp_path, data)
+            log = a_foreign_log(tmp_path, data)
             assert contents(log, offset, 600) == records[offset:]
 
 
@@ -121,7 +123,7 @@ def test_file_without_an_offset_in_its_name_begins_with_the_first_record_of_a_wr
 ) -> None:
     records = some_records(5, magic, 70)
     data = reference.encode_messages(records, magic=magic, codec=1)
-    log = a_broker_log(tmp_path, data, "saved.log")
+    log = a_foreign_log(tmp_path, data, "saved.log")
     edges = log.offsets(NO_CHECKPOINTS)
     assert (edges.log_start_offset, edges.log_end_offset) == (70, 75)
     assert contents(log, 70, 75) == records
