@@ -81,7 +81,7 @@ def test_log_that_was_not_closed_ends_before_a_message_that_does_not_hold(
     data = bytearray(reference.encode_messages(records, magic=magic))
     data[ends(records, magic)[damaged] - 1] ^= 1
     log = a_foreign_log(tmp_path, bytes(data))
-    assert log.edges(Checkpoints(recovery_point=0)).log_end_offset == damaged
+    assert log.offsets(Checkpoints(recovery_point=0)).log_end_offset == damaged
 
 
 @pytest.mark.parametrize("magic", MAGICS)
