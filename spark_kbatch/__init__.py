@@ -50,7 +50,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from spark_kbatch.cluster.broker_logs import BrokerLogs
-from spark_kbatch.cluster.cluster import Cluster, StrPath
+from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.cluster.parts import StrPath
 from spark_kbatch.commit.history import Commit
 from spark_kbatch.errors import (
     BufferExhaustedError,

@@ -1,9 +1,14 @@
-"""What lies at a path: a cluster, or what a broker wrote."""
+"""Opening what lies at a path: a cluster, or what a Kafka broker wrote."""
 
 from __future__ import annotations
 
-from spark_kbatch.cluster.broker_logs import BrokerLogs
-from spark_kbatch.cluster.cluster import Cluster, StrPath
+import contextlib
+from collections.abc import Iterator
+
+from spark_kbatch.cluster.broker_logs import BrokerLogs, ForeignSource
+from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.cluster.parts import ClusterParts, StrPath
+from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files
 from spark_kbatch.log.foreign.log_dir import WHAT_IS_LOOKED_FOR, ForeignLogDir
@@ -12,37 +17,67 @@ from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.replica.metadata import Metadata
 
 
-def open_topics(options: ReadOptions) -> Cluster | BrokerLogs:
-    """What a read goes to; raises as `open_for_reading`."""
-    return open_for_reading(options.path, foreign_end=options.foreign_end)
-
-
 def open_for_reading(
     path: StrPath, *, foreign_end: str = "log", files: Files | None = None
 ) -> Cluster | BrokerLogs:
-    """What lies at PATH: a cluster, or what a broker wrote.
+    """Open what lies at PATH, as users have it.
 
     Args:
-        path: the cluster's folder; a broker's log dir, the directory of a partition in one, or a
+        path: a cluster's folder; or a broker's log dir, the directory of a partition in one, or a
             .log file.
         foreign_end: where a broker's logs end: "log" or "checkpoint".
-        files: the disk.
+        files: the disk; for tests.
 
     Raises:
         ConfigError: neither is there; says what was looked for.
     """
     files = files or Files()
+    logs = _broker_logs(path, foreign_end, files)
+    if logs is not None:
+        return BrokerLogs(logs)
+    with _told_what_is_looked_for():
+        return Cluster(path, files=files)
+
+
+def open_reader(
+    path: StrPath, *, foreign_end: str = "log", files: Files | None = None
+) -> TopicReader:
+    """Open what lies at PATH, to plan and run reads; arguments and errors as of `open_for_reading`."""
+    files = files or Files()
+    logs = _broker_logs(path, foreign_end, files)
+    if logs is not None:
+        return TopicReader(logs)
+    with _told_what_is_looked_for():
+        return TopicReader(ClusterParts(path, files=files))
+
+
+def open_topics(options: ReadOptions) -> TopicReader:
+    """Open what Spark reads from; raises as `open_for_reading`."""
+    return open_reader(options.path, foreign_end=options.foreign_end)
+
+
+def _broker_logs(path: StrPath, foreign_end: str, files: Files) -> ForeignSource | None:
+    """Return a broker's logs at PATH, or None if there is a cluster, or neither.
+
+    Raises:
+        ConfigError: PATH cannot be read, or lies inside a cluster.
+    """
     metadata = Metadata(files, absolute_path(path))
     if metadata.cluster_file.exists():
-        return Cluster(path, files=files)
+        return None
     metadata.cluster_file.ensure_not_inside_a_cluster()
     try:
         log_dir = ForeignLogDir.find(files, metadata.path)
     except OSError as error:
         raise ConfigError(f"{metadata.path} cannot be read: {error.strerror or error}") from error
-    if log_dir is not None:
-        return BrokerLogs(metadata.path, log_dir, foreign_end=foreign_end)
+    if log_dir is None:
+        return None
+    return ForeignSource(metadata.path, log_dir, foreign_end=foreign_end)
+
+
+@contextlib.contextmanager
+def _told_what_is_looked_for() -> Iterator[None]:
     try:
-        return Cluster(path, files=files)
+        yield
     except ConfigError as error:
         raise ConfigError(f"{error}; {WHAT_IS_LOOKED_FOR}") from None

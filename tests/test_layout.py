@@ -38,7 +38,7 @@ LAYERS = (
 HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 
 # Who may import what: parts of ours that only few may know, and modules with one home.
-PRODUCER_USERS = {"cluster", "spark"}
+PRODUCER_USERS = {"cluster", "opening", "spark"}
 HOMES = {
     "pyspark": {
         "spark/__init__.py",
@@ -156,6 +156,7 @@ import sys
 from pathlib import Path
 
 import spark_kbatch
+from spark_kbatch.cluster.job import coordinator_for
 from spark_kbatch.opening import open_for_reading
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.consumer.data_loss import DataLoss
@@ -170,11 +171,11 @@ cluster = builders.a_cluster(Path(path), topics={"events": 2})
 batch = bytes(scalar.encode([(b"key", b"value"), (None, b"value")], 0))
 builders.write(cluster, {("events", 0): [batch, batch], ("events", 1): [batch]})
 builders.append_records(cluster, {("events", 1): batch})
-cluster.coordinator(parse_write_options({"path": path})).roll_forward()
+coordinator_for(cluster._parts, parse_write_options({"path": path})).roll_forward()
 
 options = parse_read_options({"path": path, "subscribe": "events", "minPartitions": "3"})
 loss = DataLoss(fail=True)
-ranges = [cluster.resolve(piece, options, "an-action", loss) for piece in cluster.plan(options)]
+ranges = [cluster._reader.resolve(piece, options, "an-action", loss) for piece in cluster._reader.plan(options)]
 assert [wanted[1:] for wanted in ranges] == [(0, 2), (2, 4), (0, 2), (2, 4)]
 assert [info.offsets.high_watermark for info in cluster.describe(["events"])] == [4, 4]
 assert cluster.list_offsets({("events", 0): 0}) == {TopicPartition("events", 0): (0, 0)}
@@ -183,7 +184,7 @@ assert not any(report.found for report in cluster.repair())
 shutil.copytree(cluster.path / "broker-0", Path(path) / "broker")
 logs = open_for_reading(str(Path(path) / "broker"))
 options = parse_read_options({"path": path, "subscribe": "events"})
-assert [logs.resolve(piece, options, "", loss).end for piece in logs.plan(options)] == [4, 4]
+assert [logs._reader.resolve(piece, options, "", loss).end for piece in logs._reader.plan(options)] == [4, 4]
 
 # As many as lie between two entries of an index.
 messages = reference.encode_messages([reference.Record(n, 0, None, b"v") for n in range(99)], magic=1)

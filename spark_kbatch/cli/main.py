@@ -44,15 +44,16 @@ from spark_kbatch import __version__
 from spark_kbatch.cluster.broker_logs import BrokerLogs
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit.history import Commit
-from spark_kbatch.errors import KBatchError
+from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.model import INT_MAX, IsolationLevel, TopicPartition
-from spark_kbatch.opening import open_for_reading
+from spark_kbatch.opening import open_for_reading, open_reader
 from spark_kbatch.options.topic import ensure_not_internal, topic_key
 from spark_kbatch.options.write import (
     FOREIGN_ENDS,
     MAX_DECOMPRESSED_BATCH_BYTES,
     STAGING_RETENTION_MS,
 )
+from spark_kbatch.replica.view import ReplicaInfo
 from spark_kbatch.terminal import LogFormatter, cell, field, to_json, visible
 
 _foreign_end = click.option(
@@ -130,7 +131,7 @@ def topics(
     """List the topics at PATH, a cluster or a real broker's log dir, with offsets and sizes by partition."""
     cluster = open_for_reading(path, foreign_end=foreign_end)
     chosen = list(names) or cluster.topic_names(internal=internal)
-    partitions = cluster.describe(chosen)
+    partitions, replicas = cluster.describe(chosen), _replicas(cluster, chosen)
     if as_json:
         for name in chosen:
             topic = cluster.topic(name)
@@ -139,7 +140,7 @@ def topics(
                     "partition": row.topic_partition.partition,
                     **row.offsets._asdict(),
                     "size_in_bytes": row.size_in_bytes,
-                    **_replication(cluster, row.topic_partition),
+                    **_replication(replicas.get(row.topic_partition)),
                 }
                 for row in partitions
                 if row.topic_partition.topic == name
@@ -150,14 +151,14 @@ def topics(
     table.add_column("topic", overflow="fold")
     for heading in ("partition", "first offset", "next offset", "records", "bytes"):
         table.add_column(heading, justify="right")
-    replication = [_replication(cluster, row.topic_partition) for row in partitions]
+    replication = [_replication(replicas.get(row.topic_partition)) for row in partitions]
     if any(replication):
         for heading in _REPLICA_COLUMNS:
             table.add_column(heading)
-    for row, replicas in zip(partitions, replication, strict=True):
+    for row, shown_replicas in zip(partitions, replication, strict=True):
         start, end = row.offsets.log_start_offset, row.offsets.high_watermark
         numbers = (row.topic_partition.partition, start, end, end - start, row.size_in_bytes)
-        shown = (_shown(replicas[name]) for name in _REPLICA_COLUMNS if replicas)
+        shown = (_shown(shown_replicas[name]) for name in _REPLICA_COLUMNS if shown_replicas)
         topic_cell = cell(row.topic_partition.topic)
         table.add_row(topic_cell, *(f"{number:,}" for number in numbers), *shown)
     _print_table(table, if_empty=f"{cluster.path} has no topics yet.")
@@ -211,10 +212,10 @@ def consume(
     and backslashes (\\); in headers also "=" and ",". With --json, bytes that are not UTF-8 are
     {"base64": "..."}.
     """
-    cluster = open_for_reading(path, foreign_end=foreign_end)
     records = _records(
-        cluster, topic, partitions, start, end, isolation_level, max_decompressed_batch_bytes
-    )
+        path, foreign_end, topic, partitions, start, end, isolation_level,
+        max_decompressed_batch_bytes,
+    )  # fmt: skip
     shown = _as_object if as_json else _as_line
     for number, record in enumerate(records, 1):
         _print(shown(record))
@@ -625,11 +626,19 @@ def log_dirs(path: str, replicate: bool, replace: int | None, as_json: bool) -> 
         sys.exit(1)
 
 
-def _replication(cluster: Cluster | BrokerLogs, tp: TopicPartition) -> dict[str, Any]:
-    """Return a partition's leader and in-sync replicas; empty for one replica."""
-    if isinstance(cluster, BrokerLogs) or cluster.topic(tp.topic).replication_factor == 1:
+def _replicas(
+    cluster: Cluster | BrokerLogs, topics: Sequence[str]
+) -> dict[TopicPartition, list[ReplicaInfo]]:
+    """Return the replicas of topics that have several."""
+    if isinstance(cluster, BrokerLogs):
         return {}
-    replicas = cluster.manager.partition(tp).view.describe()
+    return cluster.replicas([t for t in topics if cluster.topic(t).replication_factor > 1])
+
+
+def _replication(replicas: Sequence[ReplicaInfo] | None) -> dict[str, Any]:
+    """Return which replica leads and which are in sync; nothing if there is only one."""
+    if replicas is None:
+        return {}
     return {
         "leader": next(replica.node_id for replica in replicas if replica.is_leader),
         "replicas": [replica.node_id for replica in replicas],
@@ -640,11 +649,17 @@ def _replication(cluster: Cluster | BrokerLogs, tp: TopicPartition) -> dict[str,
 
 
 def _partitions_named(cluster: Cluster, name: str) -> list[TopicPartition]:
-    """Return the partitions of the topic `name`, or the one partition that it names."""
+    """Return the partitions of a topic, or the one that is called `name`."""
     topic, _, number = name.rpartition("-")
-    if cluster.metadata.topics.find(name) is None and topic and number.isdecimal():
-        return [cluster.manager.partition(TopicPartition(topic, int(number))).topic_partition]
-    return cluster.manager.partitions(name)
+    if name not in cluster.topic_names(internal=True) and topic and number.isdecimal():
+        partitions = cluster.partitions(topic)
+        if int(number) >= len(partitions):
+            raise UnknownTopicOrPartitionError(
+                f"partition {name} does not exist: topic {topic!r} has partitions 0 to "
+                f"{len(partitions) - 1}"
+            )
+        return [partitions[int(number)]]
+    return cluster.partitions(name)
 
 
 @cli.command()
@@ -684,7 +699,8 @@ _COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 
 
 def _records(
-    cluster: Cluster | BrokerLogs,
+    path: str,
+    foreign_end: str,
     topic: str,
     partitions: Sequence[int],
     start: int | str,
@@ -692,7 +708,8 @@ def _records(
     isolation_level: str,
     max_decompressed_batch_bytes: int,
 ) -> Iterator[dict[str, Any]]:
-    ranges = cluster.offset_ranges(
+    reader = open_reader(path, foreign_end=foreign_end)
+    ranges = reader.offset_ranges(
         topic,
         partitions=partitions or None,
         start=start,
@@ -703,7 +720,7 @@ def _records(
     for wanted in ranges:
         rows = (
             row
-            for batch in cluster.read_range(
+            for batch in reader.read_range(
                 wanted,
                 _COLUMNS[1:],
                 isolation,

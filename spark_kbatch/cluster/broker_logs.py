@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from spark_kbatch.consumer.source import TopicReader
+from spark_kbatch.cluster.readable import ReadableTopics
+from spark_kbatch.consumer.source import Closed
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.log.foreign.log import Checkpoints, ForeignLog
 from spark_kbatch.log.foreign.log_dir import ForeignLogDir
@@ -23,7 +24,6 @@ from spark_kbatch.model import (
     ReadRange,
     TopicPartition,
 )
-from spark_kbatch.options import arguments
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.options.write import parse_foreign_end
@@ -49,13 +49,14 @@ def _refused(what: str) -> Callable[..., NoReturn]:
     return refuse_to_write
 
 
-class BrokerLogs(TopicReader):
-    """The topics of a broker's log dir, of one partition's directory, or of one .log file."""
+class ForeignSource:
+    """The logs in a broker's log dir, in one partition's directory, or in one .log file.
 
-    _parts = ("_log_dir",)
+    A `consumer.source.Source`.
+    """
 
     def __init__(self, path: Path, log_dir: ForeignLogDir, *, foreign_end: str = "log") -> None:
-        """What `ForeignLogDir.find` found at `path`.
+        """Set up for what `ForeignLogDir.find` found at `path`.
 
         Raises:
             ConfigError: `foreign_end` is neither "log" nor "checkpoint".
@@ -65,23 +66,26 @@ class BrokerLogs(TopicReader):
         self._log_dir = log_dir
         self._to_high_watermark = foreign_end == "checkpoint"
 
+    def close(self) -> None:
+        """Make every later call raise ClosedError, including those of reads in progress."""
+        setattr(self, "_log_dir", Closed(self.path))  # noqa: B010  of another type
+
     def topic_names(self, *, internal: bool = False) -> list[str]:
-        """Sorted; those of Kafka itself where asked."""
-        arguments.boolean("internal", internal)
+        """Return the names of all topics, sorted; of Kafka's internal ones only if asked."""
         return sorted(name for name in self._by_topic() if internal or name not in _INTERNAL)
 
     def topic(self, name: str) -> Topic:
-        """With as many partitions as are here; its id is empty where the broker wrote none."""
+        """Return a topic with the partitions that are here; its id is empty if none was written."""
         partitions = self.partitions(name)
         return Topic(name, self._log_dir.topic_id(partitions[0]), len(partitions), TopicConfig())
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """Those that are here, in order; a cluster of several brokers has others elsewhere.
+        """Return the partitions that are here; a cluster of several brokers has others elsewhere.
 
         Raises:
-            UnknownTopicOrPartitionError: names the nearest topics.
+            UnknownTopicOrPartitionError: no such topic; names the nearest.
         """
-        found = self._log_dir.partitions(arguments.text("topic", topic))
+        found = self._log_dir.partitions(topic)
         if not found:
             topics = self._by_topic()
             near = difflib.get_close_matches(topic, sorted(topics), n=_NEAREST, cutoff=0.0)
@@ -92,7 +96,7 @@ class BrokerLogs(TopicReader):
         return found
 
     def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BrokerLogView]:
-        """Of each log when it is looked at."""
+        """Return views of these logs, each as of when it is looked at."""
         wanted = list(partitions)
         for topic in {tp.topic for tp in wanted}:
             held = self.partitions(topic)
@@ -105,32 +109,49 @@ class BrokerLogs(TopicReader):
         checkpoints = self._checkpoints(wanted)
         return {tp: BrokerLogView(self._log_dir.log(tp), checkpoints[tp]) for tp in wanted}
 
-    def describe(self, topics: str | Iterable[str]) -> list[PartitionInfo]:
-        """Edges and sizes of all partitions of these topics that are here."""
-        names = arguments.topic_names("topics", topics)
-        partitions = [tp for topic in names for tp in self.partitions(topic)]
+    def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
+        """Return offsets and sizes of all partitions of these topics that are here."""
+        views = self.views(tp for topic in topics for tp in self.partitions(topic))
         return [
-            PartitionInfo(tp, offsets, self._log_dir.log(tp).size_in_bytes())
-            for tp, offsets in self.edges(partitions).items()
+            PartitionInfo(tp, view.offsets, self._log_dir.log(tp).size_in_bytes())
+            for tp, view in views.items()
         ]
 
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
-        """The `Fetcher` of readers in this process."""
+        """Do as `reading.Fetcher.fetch`."""
         return self._log_dir.log(topic_partition).read(
             asked, lambda: self._checkpoints([topic_partition])[topic_partition]
         )
 
-    def agreed_edges(
+    def agreed_offsets(
         self, topic_partition: TopicPartition, options: ReadOptions, action: str
     ) -> tuple[int, int]:
-        """Each caller for itself: there is no place to agree in."""
+        """Look a partition up; each caller does so for itself, as nothing may be written here."""
         del action
-        edges = self.edges([topic_partition])[topic_partition]
-        return edges.log_start_offset, edges.end_offset(options.isolation_level)
+        offsets = self.views([topic_partition])[topic_partition].offsets
+        return offsets.log_start_offset, offsets.end_offset(options.isolation_level)
 
-    # What only a cluster has: here so that what `open` gives can be used without asking what it is.
+    def _by_topic(self) -> dict[str, list[TopicPartition]]:
+        found: dict[str, list[TopicPartition]] = {}
+        for topic_partition in self._log_dir.partitions():
+            found.setdefault(topic_partition.topic, []).append(topic_partition)
+        return found
+
+    def _checkpoints(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, Checkpoints]:
+        return self._log_dir.checkpoints(partitions, with_high_watermark=self._to_high_watermark)
+
+
+class BrokerLogs(ReadableTopics):
+    """The topics of a Kafka broker's log dir, of one partition's directory, or of one .log file.
+
+    They are only read; methods that would write raise ConfigError.
+    """
+
+    # Here so that what `open` returns can be used without asking what it is.
 
     create_topic = _refused("topics cannot be created")
     alter_topic = _refused("topics cannot be altered")
@@ -148,17 +169,6 @@ class BrokerLogs(TopicReader):
     replicate = _refused("there is one replica of each partition")
     log_dirs = _refused("there is one log dir")
     replace_log_dir = _refused("there is one log dir")
-
-    def _by_topic(self) -> dict[str, list[TopicPartition]]:
-        found: dict[str, list[TopicPartition]] = {}
-        for topic_partition in self._log_dir.partitions():
-            found.setdefault(topic_partition.topic, []).append(topic_partition)
-        return found
-
-    def _checkpoints(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, Checkpoints]:
-        return self._log_dir.checkpoints(partitions, with_high_watermark=self._to_high_watermark)
 
 
 class BrokerLogView:

@@ -18,7 +18,6 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_kbatch.consumer.rows import Rows
-from spark_kbatch.consumer.source import TopicReader
 from spark_kbatch.consumer.splits import Piece
 from spark_kbatch.opening import open_topics
 from spark_kbatch.options.read import ReadOptions
@@ -44,7 +43,9 @@ class KBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """One for each piece of the plan."""
         load = uuid.uuid4().hex
-        return [RangePartition(load, piece) for piece in self._open().plan(self._options)]
+        return [
+            RangePartition(load, piece) for piece in open_topics(self._options).plan(self._options)
+        ]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of one range, in offset order."""
@@ -52,11 +53,9 @@ class KBatchReader(DataSourceReader):
         if not isinstance(partition, RangePartition):
             return
         piece, action = partition.piece, f"{partition.load}-{_action()}"
-        batches = self._open().read_piece(piece, self._rows.decoded, self._options, action)
+        reader = open_topics(self._options)
+        batches = reader.read_piece(piece, self._rows.decoded, self._options, action)
         yield from self._rows.of(batches, piece.whole.topic_partition)
-
-    def _open(self) -> TopicReader:
-        return open_topics(self._options)
 
 
 def _action() -> str:

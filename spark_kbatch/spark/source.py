@@ -25,6 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_kbatch.cluster.job import Job
 from spark_kbatch.consumer import planning
 from spark_kbatch.errors import ConfigError, KBatchError
 from spark_kbatch.opening import open_topics
@@ -38,7 +39,7 @@ from spark_kbatch.spark.reader import KBatchReader
 from spark_kbatch.spark.shown import briefly
 from spark_kbatch.spark.stream_reader import FailedStreamReader, KBatchStreamReader
 from spark_kbatch.spark.workers import why_unknown_to_workers
-from spark_kbatch.spark.writer import Job, KBatchStreamWriter, KBatchWriter, ensure_writable
+from spark_kbatch.spark.writer import KBatchStreamWriter, KBatchWriter, ensure_writable
 
 HEADERS_TYPE = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -85,9 +86,9 @@ class KBatchDataSource(DataSource):
     def schema(self) -> StructType:
         """Spark's Kafka row, with headers where they are wanted; checks the options."""
         options, is_batch = parse_batch_or_stream_options(self.options)
-        topics = open_topics(options)
+        topics = open_topics(options).source
         if is_batch:
-            topics.ranges(options)
+            planning.ranges(options, topics)
         else:
             # A stream that goes on from its checkpoint does not need what its starting offsets name.
             planning.selected(options.selection, topics, strict=options.fail_on_data_loss)
@@ -98,7 +99,7 @@ class KBatchDataSource(DataSource):
         """Of the columns that the user or `schema` named."""
         options = parse_read_options(self.options)
         _ensure_readable(schema)
-        path = open_topics(options).path
+        path = open_topics(options).source.path
         return KBatchReader(options, path, schema.fieldNames())
 
     def streamReader(self, schema: StructType) -> KBatchStreamReader | FailedStreamReader:
@@ -106,7 +107,7 @@ class KBatchDataSource(DataSource):
         try:
             options = parse_stream_read_options(self.options)
             _ensure_readable(schema)
-            path = open_topics(options).path
+            path = open_topics(options).source.path
         except KBatchError as error:
             return FailedStreamReader(error.with_traceback(None))
         return KBatchStreamReader(options, path, schema.fieldNames())

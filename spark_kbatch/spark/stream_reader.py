@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.consumer.rows import Rows
-from spark_kbatch.consumer.source import TopicReader
+from spark_kbatch.consumer.source import Source
 from spark_kbatch.consumer.stream_offset import StreamOffset
 from spark_kbatch.consumer.stream_planner import StreamPiece, StreamPlanner, still_there
 from spark_kbatch.errors import KBatchError
@@ -65,7 +65,7 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @functools.cached_property
     def _planner(self) -> StreamPlanner:
         """Only of the reader that Spark asks for offsets; what goes to tasks has none."""
-        return StreamPlanner(self._options, self._open, monotonic_ms)
+        return StreamPlanner(self._options, self._open_source, monotonic_ms)
 
     def initialOffset(self) -> dict[str, Any]:
         """Where the query begins, where no checkpoint says so."""
@@ -111,15 +111,15 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark makes a partition of its own where there are none.
         if not isinstance(partition, StreamPartition):
             return
-        logs, wanted = self._open(), partition.piece.wanted
-        if still_there(partition.piece, logs, self._options):
-            batches = logs.read_available(
+        reader, wanted = open_topics(self._options), partition.piece.wanted
+        if still_there(partition.piece, reader.source, self._options):
+            batches = reader.read_available(
                 wanted, self._rows.decoded, self._options, topic_id=partition.piece.topic_id
             )
             yield from self._rows.of(batches, wanted.topic_partition)
 
-    def _open(self) -> TopicReader:
-        return open_topics(self._options)
+    def _open_source(self) -> Source:
+        return open_topics(self._options).source
 
 
 class FailedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -15,13 +15,9 @@ KafkaStreamingWrite.scala.
 
 from __future__ import annotations
 
-import contextlib
-import getpass
 import logging
-import os
-import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -42,14 +38,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_kbatch.cluster.cluster import Cluster
-from spark_kbatch.commit.coordinator import Coordinator, Overwrite
-from spark_kbatch.commit.history import Author
-from spark_kbatch.commit.probe import Probe
-from spark_kbatch.commit.staging import Extent
-from spark_kbatch.commit.state_records import NO_TRANSACTION_SEQUENCE
+from spark_kbatch.cluster.job import Job, Staged
 from spark_kbatch.errors import ConfigError, KafkaStorageError
-from spark_kbatch.files import Files
 from spark_kbatch.options.option import nearest
 from spark_kbatch.options.write import WriteOptions
 
@@ -148,163 +138,50 @@ _REQUIRED = {
 
 
 @dataclass
-class Staged(WriterCommitMessage):
-    """What one task staged, where, and for whom: on the driver nobody knows."""
+class TaskMessage(WriterCommitMessage):
+    """What one task tells the commit: what it staged."""
 
-    extents: list[Extent]
-    transaction: str
-    application_id: str | None
-    query_id: str | None
+    staged: Staged
 
 
-class Job:
-    """What a writer's tasks and its commit share; `begin` makes it on the driver, others get copies."""
-
-    def __init__(
-        self,
-        options: WriteOptions,
-        transaction: str,
-        probe: Probe,
-        overwrite: Overwrite | None,
-        topic_id: str,
-    ) -> None:
-        self.options = options
-        self._topic_id = (
-            topic_id  # of the topic that the options name, empty where rows name theirs
-        )
-        self._transaction = transaction
-        self._probe = probe
-        self._overwrite = overwrite
-
-    @classmethod
-    def begin(cls, options: WriteOptions, *, overwrite: bool = False) -> Job:
-        """Make cluster and topic where they do not exist, and the job's staging directory.
-
-        Raises:
-            ConfigError: what would be overwritten is not named.
-        """
-        if overwrite and options.topic is None:
-            raise ConfigError(
-                "save mode \"overwrite\" needs the option 'topic': it replaces all that the topic holds"
-            )
-        cluster = Cluster(options.path, create=True, log_dirs=options.log_dirs)
-        options = replace(options, path=str(cluster.path))
-        transaction = uuid.uuid4().hex
-        replaced, topic_id = None, ""
-        try:
-            if options.topic is not None:
-                topic = cluster.topic_for(options.topic, options)
-                topic_id = topic.topic_id
-                if overwrite:
-                    replaced = Overwrite(topic, options.overwrite_delete_delay_ms)
-            probe = Probe.leave(cluster.files, cluster.staging_dir() / transaction)
-        except OSError as error:
-            raise KafkaStorageError(
-                f"the cluster at {cluster.path} cannot be written: {error}"
-            ) from error
-        return cls(options, transaction, probe, replaced, topic_id)
-
-    def stage(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """In a task: stage all rows."""
-        self._probe.ensure_seen(Files())
-        producer = Cluster(self.options.path).task_producer(
-            self._transaction, self.options, self._topic_id
-        )
-        done = False
-        try:
-            for batch in iterator:
-                with _explained():
-                    producer.append(batch)
-            with _explained():
-                extents = producer.finish()
-            done = True
-        finally:
-            if not done:
-                producer.abandon()
-        context = TaskContext.get()
-        application_id, query_id = (
-            context.getLocalProperty(name) if context else None
-            for name in ("spark.app.id", "sql.streaming.queryId")
-        )
-        return Staged(extents, self._transaction, application_id, query_id)
-
-    def commit(
-        self,
-        messages: Sequence[WriterCommitMessage | None],
-        transactional_id: str | None = None,
-        sequence: int = NO_TRANSACTION_SEQUENCE,
-    ) -> None:
-        """On the driver: publish what the tasks staged, in the order of tasks."""
-        coordinator = Cluster(self.options.path).coordinator(self.options)
-        staged = [message for message in messages if isinstance(message, Staged)]
-        extents = [extent for message in staged for extent in message.extents]
-        coordinator.commit(
-            extents,
-            transactional_id=transactional_id or self._transaction,
-            sequence=sequence,
-            author=_author(staged),
-            overwrite=self._overwrite,
-        )
-        self._discard(coordinator, staged)
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver: remove what finished tasks staged; others may still be writing."""
-        coordinator = Cluster(self.options.path).coordinator(self.options)
-        self._discard(coordinator, [m for m in messages if isinstance(m, Staged)])
-
-    def _discard(self, coordinator: Coordinator, staged: Sequence[Staged]) -> None:
-        extents = [extent for message in staged for extent in message.extents]
-        own = self._transaction
-        for transaction in dict.fromkeys([*(message.transaction for message in staged), own]):
-            coordinator.discard(extents, transaction)
-            extents = []
-
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """Say of an error of the disk what it means for the job."""
-    try:
-        yield
-    except OSError as error:
-        raise KafkaStorageError(
-            f"a task cannot stage its rows: {error}; nothing of the job is visible"
-        ) from error
-
-
-def _author(staged: Sequence[Staged]) -> Author:
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # a container's user may have no name
-        user = str(os.getuid())
-    first = staged[0] if staged else None
-    return Author(
-        application_id=(first and first.application_id) or "",
-        query_id=(first and first.query_id) or "",
-        user=user,
+def _stage(job: Job, rows: Iterator[pa.RecordBatch]) -> TaskMessage:
+    context = TaskContext.get()
+    application_id, query_id = (
+        context.getLocalProperty(name) if context else None
+        for name in ("spark.app.id", "sql.streaming.queryId")
     )
+    return TaskMessage(job.stage(rows, application_id=application_id, query_id=query_id))
+
+
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    return [message.staged for message in messages if isinstance(message, TaskMessage)]
 
 
 class KBatchWriter(DataSourceArrowWriter):
-    """One batch job's writer."""
+    """The writer of one batch job."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """In a task: stage all rows."""
-        return self._job.stage(iterator)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
+        """Stage all rows of a task; runs in the task."""
+        return _stage(self._job, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver: publish what the tasks staged, in the order of tasks."""
+        """Publish what the tasks staged; runs on the driver."""
         options = self._job.options
         if options.txn_app_id is None or options.txn_version is None:
-            self._job.commit(messages)
+            self._job.commit(_staged(messages))
         else:
-            self._job.commit(messages, options.txn_app_id, options.txn_version)
+            self._job.commit(
+                _staged(messages),
+                transactional_id=options.txn_app_id,
+                sequence=options.txn_version,
+            )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver: remove what finished tasks staged; others may still be writing."""
-        self._job.abort(messages)
+        """Remove what finished tasks staged; runs on the driver, while others may still write."""
+        self._job.abort(_staged(messages))
 
 
 class KBatchStreamWriter(DataSourceStreamArrowWriter):
@@ -313,15 +190,16 @@ class KBatchStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, job: Job) -> None:
         self._job = job
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """In a task: stage all rows."""
-        return self._job.stage(iterator)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
+        """Stage all rows of a task; runs in the task."""
+        return _stage(self._job, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """On the driver: publish the micro-batch, unless that was done before."""
-        query_ids = {m.query_id for m in messages if isinstance(m, Staged) and m.extents}
+        """Publish the micro-batch, unless it is committed already; runs on the driver."""
+        staged = _staged(messages)
+        query_ids = {one.query_id for one in staged if one.extents}
         if not query_ids:
-            self._job.abort(messages)  # no rows
+            self._job.abort(staged)  # no rows
             return
         (query_id,) = query_ids
         if query_id is None:
@@ -329,8 +207,8 @@ class KBatchStreamWriter(DataSourceStreamArrowWriter):
                 "the tasks of this micro-batch do not know their query, so a repetition of it could "
                 "not be told; nothing is visible"
             )
-        self._job.commit(messages, query_id, batchId)
+        self._job.commit(staged, transactional_id=query_id, sequence=batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """On the driver: remove what finished tasks staged; others may still be writing."""
-        self._job.abort(messages)
+        """Remove what finished tasks staged; runs on the driver, while others may still write."""
+        self._job.abort(_staged(messages))

@@ -22,6 +22,7 @@ from rich.console import Console
 
 from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.cluster.job import task_producer
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.history import COMMITS
 from spark_kbatch.commit.snapshot import TRANSACTION_STATE
@@ -48,7 +49,7 @@ def say(what: str, found: float, limit: float, unit: str = "") -> None:
 
 def commit(cluster: Cluster, extents: list[Extent], number: int, *, flush: bool = False) -> float:
     """Milliseconds."""
-    coordinator = Coordinator(cluster.manager, now_ms, adopt_min_bytes=8 << 20, flush=flush)
+    coordinator = Coordinator(cluster._parts.manager, now_ms, adopt_min_bytes=8 << 20, flush=flush)
     start = time.perf_counter()
     coordinator.commit(extents, transactional_id=f"job-{number}")
     return (time.perf_counter() - start) * 1e3
@@ -67,10 +68,10 @@ def bench_small_commits(tmp_path: Path) -> None:
     say(f"a commit of 100 rows, median of {SMALL_COMMITS}", statistics.median(times), SMALL_MS_MAX, " ms")  # fmt: skip
     partitions = [TopicPartition("events", p) for p in range(4)]
     for tp in (*partitions, COMMITS, TRANSACTION_STATE):
-        log = cluster.manager.log(tp)
+        log = cluster._parts.manager.log(tp)
         ensure_sound(log)
         say(f"segments of {tp}", len(log.segments.bases(log.state())), SEGMENTS_MAX)
-    edges = cluster.edges(partitions)
+    edges = cluster._reader.edges(partitions)
     assert sum(edges[tp].high_watermark for tp in partitions) == 100 * SMALL_COMMITS
 
 
@@ -80,8 +81,8 @@ def large_files(cluster: Cluster, count: int, batch: bytes, *, flush: bool) -> l
     topic = cluster.topic("events")
     for number in range(count):
         staging = Staging(
-            cluster.files,
-            cluster.metadata.cluster_file.log_dir(0).staging,
+            cluster._parts.files,
+            cluster._parts.metadata.cluster_file.log_dir(0).staging,
             "job",
             shared_bytes_max=0,
             flush=flush,
@@ -104,7 +105,7 @@ def bench_large_files(tmp_path: Path) -> None:
         extents = large_files(cluster, count, batch, flush=flush)
         writing_s = time.perf_counter() - start
         publishing_s = commit(cluster, extents, 0, flush=flush) / 1e3
-        edges = cluster.edges(cluster.partitions("events"))
+        edges = cluster._reader.edges(cluster.partitions("events"))
         assert sum(edge.high_watermark for edge in edges.values()) == count * FILE_BATCHES * 8
         limit = FLUSH_SHARE_MAX * writing_s if flush else FILES_S_MAX * count / FILES
         how = f"flushed, written in {writing_s:.3g} s" if flush else "not flushed"
@@ -128,18 +129,19 @@ def bench_many_tasks_and_partitions(tmp_path: Path) -> None:
     )
     extents = []
     for _ in range(TASKS):
-        task = cluster.task_producer("job", options)
+        task = task_producer(cluster._parts, "job", options)
         task.append(rows)
         extents += task.finish()
     files = sum(
-        len(names) for _, _, names in os.walk(cluster.metadata.cluster_file.log_dir(0).staging)
+        len(names)
+        for _, _, names in os.walk(cluster._parts.metadata.cluster_file.log_dir(0).staging)
     )
     say(
         f"files that {TASKS} tasks staged for {TASK_PARTITIONS} partitions", files, STAGED_FILES_MAX
     )
     seconds = commit(cluster, extents, 0) / 1e3
     Console(width=110).print(f"publishing their {len(extents):,} extents: {seconds:.3g} s")
-    edges = cluster.edges(cluster.partitions("events"))
+    edges = cluster._reader.edges(cluster.partitions("events"))
     assert {edge.high_watermark for edge in edges.values()} == {TASKS * TASK_ROWS}
 
 
@@ -147,7 +149,7 @@ def poll(path: Path) -> None:
     cluster = Cluster(str(path))
     partitions = cluster.partitions("events")
     while True:
-        cluster.edges(partitions)
+        cluster._reader.edges(partitions)
 
 
 def burn(_path: Path) -> None:
@@ -160,7 +162,9 @@ def commit_for_ever(path: Path) -> None:
     for number in range(1 << 30):
         (extents,) = small_jobs(cluster, 1)
         commit(cluster, extents, number)
-        cluster.files.remove_dir(cluster.metadata.cluster_file.log_dir(0).staging / "job-0")
+        cluster._parts.files.remove_dir(
+            cluster._parts.metadata.cluster_file.log_dir(0).staging / "job-0"
+        )
 
 
 @contextmanager
@@ -198,7 +202,7 @@ def bench_commits_do_not_starve_snapshots(tmp_path: Path) -> None:
     def snapshots() -> float:
         start = time.perf_counter()
         for _ in range(1000):
-            cluster.edges(partitions)
+            cluster._reader.edges(partitions)
         return time.perf_counter() - start
 
     ratios = []

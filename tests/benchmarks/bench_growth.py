@@ -33,6 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_kbatch.cluster.cluster import Cluster, now_ms
+from spark_kbatch.cluster.job import coordinator_for, task_producer
 from spark_kbatch.commit.staging import Extent
 from spark_kbatch.log.append import LogAppender
 from spark_kbatch.model import TopicPartition
@@ -63,7 +64,7 @@ class Sized(NamedTuple):
 
 def look_up(sized: Sized) -> None:
     """Open the cluster, and see where one partition ends."""
-    Cluster(str(sized.path)).edges([PARTITION])
+    Cluster(str(sized.path))._reader.edges([PARTITION])
 
 
 def append(sized: Sized) -> None:
@@ -79,7 +80,7 @@ def append_again(sized: Sized) -> None:
 def append_first_idempotent(sized: Sized) -> None:
     """As the one before, of a producer that is new to the log."""
     cluster = Cluster(str(sized.path))
-    data = builders.idempotent_batch(base_sequence=0, producer_id=cluster.new_producer_id())
+    data = builders.idempotent_batch(base_sequence=0, producer_id=cluster._parts.new_producer_id())
     result = builders.append_records(cluster, {tuple(PARTITION): data})
     assert result[PARTITION].error is None
 
@@ -97,18 +98,18 @@ def commit_again(sized: Sized) -> None:
 def _commit(sized: Sized, cluster: Cluster) -> None:
     options = parse_write_options({**sized.options(), "topic": TOPIC})
     transaction = uuid.uuid4().hex
-    (cluster.staging_dir() / transaction).mkdir(parents=True)
-    task = cluster.task_producer(transaction, options)
+    (cluster._parts.metadata.paths.staging_dir / transaction).mkdir(parents=True)
+    task = task_producer(cluster._parts, transaction, options)
     task.append(pa.record_batch({"value": [b"x"], "partition": pa.array([0], pa.int32())}))
     staged = task.finish()
-    coordinator = cluster.coordinator(options)
+    coordinator = coordinator_for(cluster._parts, options)
     coordinator.commit(staged, transactional_id=transaction)
     coordinator.discard(staged, transaction)
 
 
 def plan(sized: Sized) -> None:
     options = parse_read_options({"path": str(sized.path), "subscribe": TOPIC})
-    assert Cluster(str(sized.path)).plan(options)
+    assert Cluster(str(sized.path))._reader.plan(options)
 
 
 def describe(sized: Sized) -> None:
@@ -118,14 +119,14 @@ def describe(sized: Sized) -> None:
 def read_the_last(sized: Sized) -> None:
     """Plan a read of one record at the end, agree on where it ends, and read it."""
     cluster = Cluster(str(sized.path))
-    end = cluster.edges([PARTITION])[PARTITION].high_watermark
+    end = cluster._reader.edges([PARTITION])[PARTITION].high_watermark
     given = {"assign": f'{{"{TOPIC}":[0]}}', "startingOffsets": f'{{"{TOPIC}":{{"0":{end - 1}}}}}'}
     options = parse_read_options({"path": str(sized.path), **given})
     action = uuid.uuid4().hex
     rows = [
         rows.num_rows
-        for piece in cluster.plan(options)
-        for rows in cluster.read_piece(piece, ["value"], options, action)
+        for piece in cluster._reader.plan(options)
+        for rows in cluster._reader.read_piece(piece, ["value"], options, action)
     ]
     assert sum(rows) >= 1
 
@@ -243,7 +244,7 @@ def bench_by_segments(memory_path: Path) -> None:
     for size in (1, 100, 1000, 10_000):
         clusters.append(a_cluster(memory_path, size, config=TopicConfig(segment_bytes=200)))
         _append_batches(clusters[-1], size - 1, builders.batch(n=1, value_bytes=100))
-        log = clusters[-1].opened.manager.log(PARTITION)
+        log = clusters[-1].opened._parts.manager.log(PARTITION)
         assert len(log.segments.bases(log.state())) == size
     measure("segments of the partition", clusters, flat=AGAIN, linear=FIRST + ON_ALL)
 
@@ -257,7 +258,7 @@ def bench_by_small_batches(memory_path: Path) -> None:
 
 
 def _append_batches(sized: Sized, count: int, batch: bytes) -> None:
-    log = sized.opened.manager.log(PARTITION)
+    log = sized.opened._parts.manager.log(PARTITION)
     appender = LogAppender(log, log.state(), now_ms=now_ms())
     for _ in range(count):
         appender.append(bytearray(batch))
@@ -276,7 +277,9 @@ def bench_by_commits(memory_path: Path) -> None:
 def _commit_of_a_query(sized: Sized, number: int) -> None:
     cluster = sized.opened
     extents: list[Extent] = builders.staged(cluster, {tuple(PARTITION): [sized.batch]})
-    coordinator = cluster.coordinator(parse_write_options({**sized.options(), "topic": TOPIC}))
+    coordinator = coordinator_for(
+        cluster._parts, parse_write_options({**sized.options(), "topic": TOPIC})
+    )
     coordinator.commit(extents, transactional_id=f"query-{number % 10}", sequence=number)
     coordinator.discard(extents, "job")
 

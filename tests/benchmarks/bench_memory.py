@@ -22,7 +22,8 @@ FLAT_WITHIN = 24
 _SCRIPT = """
 import resource, sys
 from pathlib import Path
-from spark_kbatch.spark.writer import Job, KBatchWriter
+from spark_kbatch.cluster.job import Job
+from spark_kbatch.spark.writer import KBatchWriter
 from spark_kbatch.spark.reader import KBatchReader
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.options.read import parse_read_options

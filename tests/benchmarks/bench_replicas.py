@@ -28,7 +28,7 @@ TARGETS = {("one replica, acks=1", "the log alone"): 1 / 1.05, ("three replicas,
 
 def through_the_log(cluster: Cluster) -> Callable[[], None]:
     cluster.create_topic("alone", partitions=PARTITIONS)
-    logs = [cluster.manager.log(TopicPartition("alone", n)) for n in range(PARTITIONS)]
+    logs = [cluster._parts.manager.log(TopicPartition("alone", n)) for n in range(PARTITIONS)]
     origin = AppendOrigin.CLIENT
 
     def run() -> None:
@@ -48,7 +48,7 @@ def through_the_manager(
     def run() -> None:
         answers: list[Mapping[TopicPartition, AppendResult]] = []
         for one in LAPS * entries:
-            cluster.append_records(
+            cluster._parts.append_records(
                 timeout_ms=1000,
                 required_acks=acks,
                 entries_per_partition=one,

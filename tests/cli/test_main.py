@@ -68,7 +68,7 @@ def test_topics_as_json_is_one_object_a_topic(path: Path) -> None:
 
     assert (empty["topic"], events["topic"]) == ("empty", "events")
     assert [p["high_watermark"] for p in events["partitions"]] == [3, 3]
-    assert events["topic_id"] == Cluster(str(path)).metadata.topics.topic("events").topic_id
+    assert events["topic_id"] == Cluster(str(path))._parts.metadata.topics.topic("events").topic_id
 
 
 def test_topics_names_internal_topics_when_asked(path: Path) -> None:
@@ -175,7 +175,7 @@ def old(tmp_path: Path) -> Path:
 
 def first_offset(path: Path) -> int:
     cluster = Cluster(str(path))
-    return cluster.edges([TopicPartition("events", 0)])[TopicPartition("events", 0)][0]
+    return cluster._reader.edges([TopicPartition("events", 0)])[TopicPartition("events", 0)][0]
 
 
 def test_gc_says_what_it_deletes(old: Path) -> None:

@@ -297,7 +297,7 @@ def test_a_partitions_checkpoints_lie_in_its_log_dir(log_dir: Path) -> None:
     for path in (log_dir, log_dir / "events-12"):
         logs = open_for_reading(str(path), foreign_end="checkpoint")
         [tp] = [tp for tp in logs.partitions("events") if tp.partition == 12]
-        assert logs.edges([tp])[tp] == (2, 5, 5, 6)
+        assert logs._reader.edges([tp])[tp] == (2, 5, 5, 6)
 
 
 def test_an_empty_log_dir_has_no_topics(tmp_path: Path) -> None:
@@ -362,7 +362,7 @@ def test_a_question_about_one_topic_looks_at_the_files_of_no_other(
         return is_dir(path)
 
     monkeypatch.setattr(Path, "is_dir", noted)
-    logs.edges(logs.partitions("views"))
+    logs._reader.edges(logs.partitions("views"))
     logs.topic("views")
 
     assert set(looked_at) == {"views-1"}
@@ -488,8 +488,10 @@ def test_a_batch_over_the_limit_is_an_error_that_names_file_and_option(tmp_path:
 
     def through_options(limit: int) -> int:
         options = parse_read_options({**ask, "max.decompressed.batch.bytes": str(limit)})
-        (piece,) = logs.plan(options)
-        return sum(rows.num_rows for rows in logs.read_piece(piece, ["value"], options, "action"))
+        (piece,) = logs._reader.plan(options)
+        return sum(
+            rows.num_rows for rows in logs._reader.read_piece(piece, ["value"], options, "action")
+        )
 
     def by_command(limit: int) -> int:
         words = ["consume", str(tmp_path), "t", "--max-decompressed-batch-bytes", str(limit)]

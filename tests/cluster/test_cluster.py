@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import spark_kbatch
+from spark_kbatch.cluster.job import coordinator_for, find_or_create_topic, task_producer
 from spark_kbatch.consumer.rows import ROW_SCHEMA
 from spark_kbatch.errors import (
     ConfigError,
@@ -31,10 +32,10 @@ def write_rows(cluster: spark_kbatch.Cluster, rows: pa.RecordBatch, **options: s
         {"path": str(cluster.path), "flush": "false"}
         | {key.replace("_", "."): value for key, value in options.items()}
     )
-    producer = cluster.task_producer("job", parsed)
+    producer = task_producer(cluster._parts, "job", parsed)
     producer.append(rows)
     extents = producer.finish()
-    cluster.coordinator(parsed).commit(extents, transactional_id="job")
+    coordinator_for(cluster._parts, parsed).commit(extents, transactional_id="job")
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -61,7 +62,7 @@ def test_a_task_with_many_partitions_gives_each_one_batch(tmp_path: Path) -> Non
     numbers = pa.array(list(range(100)) * 10, pa.int32())
     rows = pa.record_batch({"value": [b"v" * 100] * 1000, "partition": numbers})
     options = parse_write_options({"path": str(cluster.path), "topic": "events", "flush": "false"})
-    producer = cluster.task_producer("job", options)
+    producer = task_producer(cluster._parts, "job", options)
     producer.append(rows)
     assert [extent.records_count for extent in producer.finish()] == [10] * 100
 
@@ -91,7 +92,7 @@ def test_a_topic_name_that_kafka_refuses_makes_nothing(tmp_path: Path, name: str
     options = parse_write_options({"path": str(cluster.path)})
     for use in (
         lambda: cluster.create_topic(name),
-        lambda: cluster.topic_for(name, options),
+        lambda: find_or_create_topic(cluster._parts, name, options),
         lambda: list(cluster.read(name)),
         lambda: cluster.describe([name]),
     ):
@@ -107,8 +108,8 @@ def test_the_clusters_own_topics_cannot_be_made_or_written(tmp_path: Path) -> No
         with pytest.raises(ConfigError, match="is the cluster's own"):
             cluster.create_topic(name)
         with pytest.raises(ConfigError, match="is the cluster's own"):
-            cluster.topic_for(name, options)
-    assert cluster.metadata.topics.names(internal=True) == [
+            find_or_create_topic(cluster._parts, name, options)
+    assert cluster._parts.metadata.topics.names(internal=True) == [
         "__commits",
         "__transaction_state",
         "events",
@@ -137,14 +138,17 @@ def test_a_topic_is_made_with_the_settings_of_kafkas_keys(tmp_path: Path) -> Non
 def test_a_write_to_a_topic_with_other_settings_is_refused(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     given = {"path": str(cluster.path), "retention.ms": "5", "segment.bytes": "1048576"}
-    made = cluster.topic_for("made", parse_write_options(given))
+    made = find_or_create_topic(cluster._parts, "made", parse_write_options(given))
     assert made.config == TopicConfig(retention_ms=5, segment_bytes=1 << 20)
-    assert cluster.topic_for("made", parse_write_options(given)) == made
-    assert cluster.topic_for("made", parse_write_options({"path": given["path"]})) == made
+    assert find_or_create_topic(cluster._parts, "made", parse_write_options(given)) == made
+    assert (
+        find_or_create_topic(cluster._parts, "made", parse_write_options({"path": given["path"]}))
+        == made
+    )
     for key, existing in (("retention.ms", -1), ("segment.bytes", 1 << 30)):
         options = parse_write_options({"path": given["path"], key: given[key]})
         with pytest.raises(ConfigError) as error:
-            cluster.topic_for("events", options)
+            find_or_create_topic(cluster._parts, "events", options)
         assert str(error.value).startswith(
             f"option {key!r} is {given[key]}, but topic 'events' exists with {existing}; leave"
         )

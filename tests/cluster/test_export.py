@@ -99,7 +99,7 @@ def test_segments_and_indexes_are_those_of_the_log(tmp_path: Path) -> None:
 
     for partition, held in builders.contents(cluster).items():
         ours, theirs = (
-            cluster.metadata.cluster_file.log_directory(partition),
+            cluster._parts.metadata.cluster_file.log_directory(partition),
             log_dir / str(partition),
         )
         assert len(segments(theirs)) > 2
@@ -141,7 +141,7 @@ def test_the_topic_keeps_the_id_that_it_has_on_the_broker(tmp_path: Path) -> Non
 
     text = (log_dir / "events-1" / "partition.metadata").read_text()
     assert text == f"version: 0\ntopic_id: {TOPIC_ID}"
-    assert cluster.metadata.topics.topic("events").topic_id != TOPIC_ID
+    assert cluster._parts.metadata.topics.topic("events").topic_id != TOPIC_ID
 
 
 def test_checkpoints_forget_the_partitions_and_keep_the_others(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_messages_of_the_formats_before_batches_are_exported_from_any_offset_on(
                 producer.send("events", b"%d of %d" % (number, size))
             producer.flush()
     (held,) = builders.contents(cluster).values()
-    (path,) = segments(cluster.metadata.cluster_file.log_directory(EVENTS_0))
+    (path,) = segments(cluster._parts.metadata.cluster_file.log_directory(EVENTS_0))
 
     for log_start in range(9):
         folder = tmp_path / str(log_start)
@@ -228,7 +228,7 @@ def test_the_log_dir_reads_as_the_cluster_does(tmp_path: Path) -> None:
 
 def test_what_is_not_committed_stays(tmp_path: Path) -> None:
     cluster, log_dir = a_cluster(tmp_path, batches=2), a_broker_log_dir(tmp_path)
-    ours = cluster.metadata.cluster_file.log_directory(EVENTS_0)
+    ours = cluster._parts.metadata.cluster_file.log_directory(EVENTS_0)
     with (ours / f"{0:020d}.log").open("ab") as file:
         file.write(builders.batch(base_offset=6, leader_epoch=0))
 
@@ -322,7 +322,7 @@ def test_the_log_dir_of_a_kbatch_cluster_is_refused(tmp_path: Path) -> None:
     cluster = a_cluster(tmp_path, batches=1)
 
     with pytest.raises(ConfigError, match="of a kbatch cluster"):
-        cluster.export("events", to=cluster.metadata.cluster_file.log_dir(0).path)
+        cluster.export("events", to=cluster._parts.metadata.cluster_file.log_dir(0).path)
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -339,7 +339,8 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_batch_is_not_exported(tmp_path: Path) -> None:
     cluster, log_dir = a_cluster(tmp_path, batches=1), a_broker_log_dir(tmp_path)
     path = (
-        cluster.metadata.cluster_file.log_directory(TopicPartition("events", 1)) / f"{0:020d}.log"
+        cluster._parts.metadata.cluster_file.log_directory(TopicPartition("events", 1))
+        / f"{0:020d}.log"
     )
     data = bytearray(path.read_bytes())
     data[-1] ^= 1

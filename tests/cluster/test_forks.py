@@ -55,10 +55,10 @@ def ensure_a_child_can(work: Callable[[], object], mutex: Any) -> None:
 def test_a_child_uses_a_cluster_whose_mutex_a_thread_had(tmp_path: Path, part: str) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events": 2})
     builders.append_records(cluster, {("events", 0): builders.batch(n=3)})
-    held = cluster.manager if part == "partitions" else cluster.manager.dirs
+    held = cluster._parts.manager if part == "partitions" else cluster._parts.manager.dirs
 
     def work() -> None:
-        assert cluster.manager.dirs.is_online(0)
+        assert cluster._parts.manager.dirs.is_online(0)
         result = builders.append_records(cluster, {("events", 1): builders.batch(n=3)})
         assert [one.error for one in result.values()] == [None]
         assert cluster.read("events").read_all().num_rows == 6

@@ -94,11 +94,11 @@ def test_appends_and_commits_go_behind_what_is_there(kept: Kept) -> None:
         here = [one._replace(offset=start + one.offset) for one in added] if tp in places else []
         assert after[tp] == records + here
     for tp in places:
-        ensure_sound(kept.open().manager.log(tp))
+        ensure_sound(kept.open()._parts.manager.log(tp))
 
 
 def _log_end(kept: Kept, topic_partition: TopicPartition) -> int:
-    (edges,) = kept.open().edges([topic_partition]).values()
+    (edges,) = kept.open()._reader.edges([topic_partition]).values()
     return edges.log_end_offset
 
 
@@ -107,7 +107,7 @@ def test_a_decided_commit_is_finished_and_its_repetition_dropped(kept: Kept) -> 
     cluster = kept.open()
     extents = builders.staged(cluster, {("plain", 0): [new]})
     coordinator = Coordinator(
-        cluster.manager, lambda: builders.FIRST_TIMESTAMP_MS, adopt_min_bytes=0, flush=False
+        cluster._parts.manager, lambda: builders.FIRST_TIMESTAMP_MS, adopt_min_bytes=0, flush=False
     )
 
     assert not coordinator.commit(extents, transactional_id="the-query", sequence=2)

@@ -13,6 +13,7 @@ import pytest
 
 from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.cluster.job import coordinator_for, find_or_create_topic, task_producer
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -67,10 +68,10 @@ def a_job(cluster: Cluster, *tasks: pa.RecordBatch, **options: str) -> None:
     )
     extents = []
     for rows in tasks:
-        producer = cluster.task_producer("job", given)
+        producer = task_producer(cluster._parts, "job", given)
         producer.append(rows)
         extents += producer.finish()
-    cluster.coordinator(given).commit(extents, transactional_id="job")
+    coordinator_for(cluster._parts, given).commit(extents, transactional_id="job")
 
 
 # Producers.
@@ -132,7 +133,7 @@ def test_zstd_is_refused_by_name(tmp_path: Path, magic: int) -> None:
             producer.send("events", b"v")
     options = parse_write_options({"path": "/x", "compression.type": "zstd"})
     with pytest.raises(ConfigError, match=message):
-        cluster.topic_for("events", options)
+        find_or_create_topic(cluster._parts, "events", options)
 
 
 @pytest.mark.parametrize("magic", MAGICS)
@@ -181,7 +182,10 @@ def test_what_jobs_write_is_held_in_the_topics_format(
     assert builders.contents(cluster)[EVENTS] == expected
     assert reference.decode_messages(log_bytes(cluster)) == expected
     assert {header.magic for _, header in walk(log_bytes(cluster))} == {magic}
-    assert cluster.metadata.topics.topic("events").config.message_format_version == VERSIONS[magic]
+    assert (
+        cluster._parts.metadata.topics.topic("events").config.message_format_version
+        == VERSIONS[magic]
+    )
 
 
 @pytest.mark.parametrize("magic", MAGICS)
@@ -259,7 +263,7 @@ def test_damaged_byte_of_a_log_is_refused_or_changes_nothing(
     rows = rows.drop_columns(["headers"])
     for first in (0, 3, 6):
         a_job(cluster, rows.slice(first, 3), topic="events", compression_type=compression)
-    log = cluster.manager.log(EVENTS)
+    log = cluster._parts.manager.log(EVENTS)
     path, state = log.directory / LOG, log.state()
 
     def contents() -> list[Record]:
@@ -357,7 +361,9 @@ def test_follower_has_the_bytes_of_its_leader(tmp_path: Path, magic: int) -> Non
     for compression in ("none", "gzip", "none"):
         a_job(cluster, rows, topic="events", compression_type=compression, batch_size="3000")
     data = log_bytes(cluster)
-    follower = PartitionLog(Files(), tmp_path / "f", EVENTS, cluster.manager.log(EVENTS).config)
+    follower = PartitionLog(
+        Files(), tmp_path / "f", EVENTS, cluster._parts.manager.log(EVENTS).config
+    )
     follower.create("a-topic-id-of-22-chars")
 
     state = append_as_follower(
@@ -396,7 +402,7 @@ def test_truncated_log_ends_with_a_whole_entry(tmp_path: Path, magic: int, offse
     rows = builders.rows(n=300).drop_columns(["headers"])
     a_job(cluster, rows, topic="events")
     a_job(cluster, rows.slice(0, 160), topic="events", compression_type="lz4", batch_size="3000")
-    log = cluster.manager.log(EVENTS)
+    log = cluster._parts.manager.log(EVENTS)
     held = reference.decode_messages(log_bytes(cluster))
     ends = [0, *range(1, 301)]
     data = log_bytes(cluster)
@@ -418,7 +424,7 @@ def test_headers_of_a_segment_are_those_of_its_entries(tmp_path: Path, together:
     cluster, rows = a_cluster(tmp_path, 1), builders.rows(n=1_000).drop_columns(["headers"])
     a_job(cluster, rows, topic="events")
     a_job(cluster, rows, topic="events", compression_type="gzip")
-    log, data = cluster.manager.log(EVENTS), log_bytes(cluster)
+    log, data = cluster._parts.manager.log(EVENTS), log_bytes(cluster)
 
     found = list(log.batch_headers(0, 0, len(data), messages_together=together))
 

@@ -15,6 +15,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch import Cluster, TopicConfig, TopicPartition
+from spark_kbatch.cluster.job import Job
 from spark_kbatch.errors import (
     ClosedError,
     ConfigError,
@@ -24,7 +25,6 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.options.option import PATH
 from spark_kbatch.options.write import parse_write_options
-from spark_kbatch.spark.writer import Job
 from tests.support import builders
 
 SOON = 20.0
@@ -68,7 +68,7 @@ def test_a_tilde_is_the_home_folder_everywhere(
     assert Job.begin(options).options.path == str(home / "jobs")
     assert names(home) == ["cluster", "disk", "disk-of-jobs", "jobs"]
     assert names(working) == []
-    with pytest.raises(ConfigError, match=r"no such user .* is written \./~nobody-at-all/x"):
+    with pytest.raises(ConfigError, match=r"no such user .* give \./~nobody-at-all/x"):
         spark_kbatch.open("~nobody-at-all/x", create=True)
     assert spark_kbatch.open("./~x", create=True).path == working / "~x"
     assert "`~`" in PATH.text

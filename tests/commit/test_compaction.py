@@ -37,7 +37,7 @@ def write(
     """A record into each partition; whether it was not dropped."""
     extents = builders.staged(cluster, {tp: [BATCH] for tp in PARTITIONS})
     committer = Coordinator(
-        cluster.manager,
+        cluster._parts.manager,
         lambda: now_ms,
         adopt_min_bytes=1 << 20,
         flush=False,
@@ -48,13 +48,13 @@ def write(
 
 def ids(cluster: Cluster) -> list[tuple[str, int]]:
     """The ids that the log has, each with a sequence as often as it has it."""
-    replica = cluster.manager.replica(TRANSACTION_STATE)
+    replica = cluster._parts.manager.replica(TRANSACTION_STATE)
     found = transactions(replica, replica.state.log_start_offset)
     return [(one.transactional_id, one.value.sequence) for one in found]
 
 
 def ends(cluster: Cluster) -> list[int]:
-    return [edges.high_watermark for edges in cluster.edges(PARTITIONS).values()]
+    return [edges.high_watermark for edges in cluster._reader.edges(PARTITIONS).values()]
 
 
 @pytest.fixture
@@ -77,11 +77,13 @@ def test_the_last_sequence_of_each_id_stays_and_jobs_without_one_are_dropped(
     rewrites_at(1)
     write(cluster, "last-job")
     assert ids(cluster) == [("a", 2), ("b", 7)]
-    log = cluster.manager.log(TRANSACTION_STATE)
+    log = cluster._parts.manager.log(TRANSACTION_STATE)
     ensure_sound(log)
     assert log.state().segment_size == 0
 
-    shutil.rmtree(cluster.metadata.paths.transactions_dir)  # notes are made anew from what is left
+    shutil.rmtree(
+        cluster._parts.metadata.paths.transactions_dir
+    )  # notes are made anew from what is left
     for transactional_id, last in (("a", 2), ("b", 7)):
         assert not write(cluster, transactional_id, last)
         assert write(cluster, transactional_id, last + 1)
@@ -93,7 +95,7 @@ def test_a_log_that_is_smaller_is_left_as_it_is(
     cluster: Cluster, rewrites_at: Callable[[int], None]
 ) -> None:
     write(cluster, "a", 0)
-    size = cluster.manager.log(TRANSACTION_STATE).state().segment_size
+    size = cluster._parts.manager.log(TRANSACTION_STATE).state().segment_size
     rewrites_at(3 * size)
     write(cluster, "job")
     assert ids(cluster) == [("a", 0), ("a", 0), ("job", -1), ("job", -1)]  # prepared, complete
@@ -117,7 +119,7 @@ def test_the_log_stays_small_over_many_commits(
     sizes = []
     for sequence in range(60):
         write(cluster, "query", sequence)
-        log = cluster.manager.log(TRANSACTION_STATE)
+        log = cluster._parts.manager.log(TRANSACTION_STATE)
         sizes.append(log.size_in_bytes(log.state()))
     assert max(sizes) < 6000
     assert log.state().log_start_offset > 60
@@ -152,7 +154,7 @@ def test_a_rewriting_that_fails_does_not_fail_the_commit(
     assert ends(cluster) == [2, 2]
     assert write(cluster, "c", 1)
     assert ids(cluster) == [("a", 1), ("b", 1), ("c", 1)]
-    ensure_sound(cluster.manager.log(TRANSACTION_STATE))
+    ensure_sound(cluster._parts.manager.log(TRANSACTION_STATE))
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["between steps", "within a step"])
@@ -189,7 +191,7 @@ def test_killed_at_any_step_of_it_everything_counts_that_counted(
         assert write(crashed, "b", 6), step
         assert ends(crashed) == [6, 6], step
         assert dict(ids(crashed)) == {"a": 2, "b": 6, "c": 0}, step
-        ensure_sound(crashed.manager.log(TRANSACTION_STATE))
+        ensure_sound(crashed._parts.manager.log(TRANSACTION_STATE))
         shutil.rmtree(path)
 
 
@@ -264,7 +266,7 @@ def test_what_is_pending_is_found_without_going_over_the_log(cluster: Cluster) -
         files = CountingFiles()
         looking = Cluster(str(cluster.path), files=files)
         files.read_bytes = 0
-        assert looking._commits(flush=False).is_pending(PARTITIONS)
+        assert looking._parts.coordinator(flush=False).is_pending(PARTITIONS)
         write(cluster)
         return files.read_bytes
 

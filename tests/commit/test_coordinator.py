@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.cluster.job import coordinator_for
 from spark_kbatch.commit import coordinator
 from spark_kbatch.commit.history import COMMITS
 from spark_kbatch.commit.snapshot import TRANSACTION_STATE
@@ -53,7 +54,7 @@ def test_tasks_come_in_the_order_of_their_extents(tmp_path: Path) -> None:
     tasks = [staged(cluster, a_job(2 * n, 2 * n + 1), adopt_min_bytes=n) for n in range(4)]
     commit(cluster, [extent for task in tasks for extent in task])
     assert contents(cluster)[EVENTS] == records_of([batch(seed=seed) for seed in range(8)])
-    ensure_sound(cluster.manager.log(EVENTS))
+    ensure_sound(cluster._parts.manager.log(EVENTS))
 
 
 def test_many_small_commits_leave_few_segments(tmp_path: Path) -> None:
@@ -65,7 +66,7 @@ def test_many_small_commits_leave_few_segments(tmp_path: Path) -> None:
         commit(cluster, extents, transaction=f"job-{number}", adopt_min_bytes=2000)
     assert len(contents(cluster)[EVENTS]) == 60
     for tp, segments in ((EVENTS, [0, 19, 39, 59]), (COMMITS, [0]), (TRANSACTION_STATE, [0])):
-        log = cluster.manager.log(tp)
+        log = cluster._parts.manager.log(tp)
         assert log.segments.bases(log.state()) == segments, (
             "one for each file that was large enough"
         )
@@ -74,24 +75,24 @@ def test_many_small_commits_leave_few_segments(tmp_path: Path) -> None:
 
 def test_a_job_without_rows_commits_nothing(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
-    before = cluster.manager.log(TRANSACTION_STATE).state()
+    before = cluster._parts.manager.log(TRANSACTION_STATE).state()
     commit(cluster, [])
-    assert cluster.manager.log(TRANSACTION_STATE).state() == before
+    assert cluster._parts.manager.log(TRANSACTION_STATE).state() == before
 
 
 def test_a_commit_leaves_no_staged_files(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     commit(cluster, staged(cluster, a_job(1, 2), adopt_min_bytes=0))
-    assert list(cluster.metadata.cluster_file.log_dir(0).staging.iterdir()) == []
+    assert list(cluster._parts.metadata.cluster_file.log_dir(0).staging.iterdir()) == []
 
 
 def test_an_attempt_that_is_not_committed_stays_as_it_is(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     late = staged(cluster, a_job(9))
     commit(cluster, staged(cluster, a_job(1)))
-    assert (cluster.metadata.cluster_file.log_dir(0).staging / late[0].file).read_bytes() == batch(
-        seed=9
-    )
+    assert (
+        cluster._parts.metadata.cluster_file.log_dir(0).staging / late[0].file
+    ).read_bytes() == batch(seed=9)
     assert contents(cluster)[EVENTS] == records_of([batch(seed=1)])
 
 
@@ -141,7 +142,7 @@ def test_extents_that_do_not_fit_abort_the_whole_job(
 
     builders.write(cluster, a_job(2))
     assert contents(cluster)[EVENTS] == records_of([batch(seed=2)])
-    ensure_sound(cluster.manager.log(EVENTS))
+    ensure_sound(cluster._parts.manager.log(EVENTS))
 
 
 def test_jobs_that_commit_at_once_follow_each_other(tmp_path: Path) -> None:
@@ -166,8 +167,8 @@ def test_jobs_that_commit_at_once_follow_each_other(tmp_path: Path) -> None:
     assert errors == []
     for place in (EVENTS, TopicPartition("others", 1)):
         assert [record.offset for record in contents(cluster)[place]] == list(range(20))
-        ensure_sound(cluster.manager.log(place))
-    ensure_sound(cluster.manager.log(TRANSACTION_STATE))
+        ensure_sound(cluster._parts.manager.log(place))
+    ensure_sound(cluster._parts.manager.log(TRANSACTION_STATE))
 
 
 # Rolling forward.
@@ -178,7 +179,7 @@ def test_rolling_forward_with_nothing_pending_writes_nothing(tmp_path: Path) -> 
     builders.write(cluster, a_job(1))
     files = FaultyFiles()
     options = parse_write_options({"path": str(cluster.path)})
-    Cluster(str(cluster.path), files=files).coordinator(options).roll_forward()
+    coordinator_for(Cluster(str(cluster.path), files=files)._parts, options).roll_forward()
     assert {step.split()[0] for step in files.steps} == {"lock"}
 
 
@@ -210,28 +211,28 @@ def test_a_full_disk_does_not_stop_rolling_forward(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics=TWO_TOPICS)
     an_undone_flip(cluster)
     options = parse_write_options({"path": str(cluster.path)})
-    Cluster(str(cluster.path), files=FullDisk()).coordinator(options).roll_forward()
+    coordinator_for(Cluster(str(cluster.path), files=FullDisk())._parts, options).roll_forward()
 
-    assert not cluster.manager.log(TRANSACTION_STATE).state().has_pending_commit
+    assert not cluster._parts.manager.log(TRANSACTION_STATE).state().has_pending_commit
     for topic, count in TWO_TOPICS.items():
         for number in range(count):
-            log = cluster.manager.log(TopicPartition(topic, number))
+            log = cluster._parts.manager.log(TopicPartition(topic, number))
             assert log.state().log_end_offset == 3
             ensure_sound(log)
-    ensure_sound(cluster.manager.log(TRANSACTION_STATE))
+    ensure_sound(cluster._parts.manager.log(TRANSACTION_STATE))
 
 
 def test_rolling_forward_never_goes_back(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics=TWO_TOPICS)
     an_undone_flip(cluster)
-    log = cluster.manager.log(EVENTS)
-    newer = cluster.snapshots.replicas([EVENTS])[EVENTS].state
+    log = cluster._parts.manager.log(EVENTS)
+    newer = cluster._parts.snapshots.replicas([EVENTS])[EVENTS].state
     newer = newer._replace(sequence=newer.sequence + 1, log_start_offset=2)
     log.write_state(newer, flush=False)
 
-    cluster.coordinator(parse_write_options({"path": str(cluster.path)})).roll_forward()
+    coordinator_for(cluster._parts, parse_write_options({"path": str(cluster.path)})).roll_forward()
     assert log.state() == newer
-    assert cluster.manager.log(TopicPartition("others", 0)).state().log_end_offset == 3
+    assert cluster._parts.manager.log(TopicPartition("others", 0)).state().log_end_offset == 3
 
 
 def test_rolling_forward_twice_is_as_good_as_once(tmp_path: Path) -> None:
@@ -240,6 +241,8 @@ def test_rolling_forward_twice_is_as_good_as_once(tmp_path: Path) -> None:
     options = parse_write_options({"path": str(cluster.path)})
     states = []
     for _ in range(2):
-        cluster.coordinator(options).roll_forward()
-        states.append([cluster.manager.log(tp).state() for tp in (EVENTS, TRANSACTION_STATE)])
+        coordinator_for(cluster._parts, options).roll_forward()
+        states.append(
+            [cluster._parts.manager.log(tp).state() for tp in (EVENTS, TRANSACTION_STATE)]
+        )
     assert states[0] == states[1]

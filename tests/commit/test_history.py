@@ -43,7 +43,7 @@ def write(
     """A batch of two records into each of these partitions."""
     extents = builders.staged(cluster, {place: [BATCH] for place in places})
     coordinator = Coordinator(
-        cluster.manager,
+        cluster._parts.manager,
         lambda: builders.FIRST_TIMESTAMP_MS,
         adopt_min_bytes=1 << 20,
         flush=False,
@@ -149,7 +149,7 @@ def test_the_ends_of_a_commit_are_ending_offsets_that_give_what_there_was(cluste
     options = parse_read_options(
         {"path": str(cluster.path), "subscribe": "clicks", "endingOffsets": text}
     )
-    found = {one.whole.topic_partition: one.whole.end for one in cluster.plan(options)}
+    found = {one.whole.topic_partition: one.whole.end for one in cluster._reader.plan(options)}
     assert found == {tp: len(before[tp]) for tp in found}
     assert sum(found.values()) == 4
 
@@ -214,7 +214,7 @@ def test_killed_at_any_step_a_commit_is_in_the_history_where_its_data_is(tmp_pat
         seen.add(len(numbers))
         write(crashed, ("views", 0))
         assert len(list(crashed.history())) == len(numbers) + 1
-        ensure_sound(crashed.manager.log(COMMITS))
+        ensure_sound(crashed._parts.manager.log(COMMITS))
         shutil.rmtree(path)
     assert seen == {1, 2}
 
@@ -230,7 +230,7 @@ def test_the_oldest_commits_go_and_numbers_go_on(cluster: Cluster) -> None:
     assert kept == list(range(59, kept[-1] - 1, -1))
     assert 10 < len(kept) < 40
     assert cluster.first_commit() == kept[-1]
-    log = cluster.manager.log(COMMITS)
+    log = cluster._parts.manager.log(COMMITS)
     assert limit - limit // 8 <= log.size_in_bytes(log.state()) <= limit + limit // 4
     ensure_sound(log)
     assert cluster.find_commit(kept[-1]).transactional_id == f"job {kept[-1]}"
@@ -246,7 +246,7 @@ def test_commits_go_with_their_segment_only_where_a_limit_is_given(cluster: Clus
     for number in range(20):
         write(cluster, ("clicks", 0), transaction=f"job {number}", retention=-1)
     assert len([*cluster.history()]) == 20
-    log = cluster.manager.log(COMMITS)
+    log = cluster._parts.manager.log(COMMITS)
     assert log.segments.bases(log.state()) == [0]
 
 
@@ -256,7 +256,7 @@ def test_a_history_that_loses_its_oldest_commits_meanwhile_is_read_to_what_is_le
     monkeypatch.setattr(history, "_PAGE", 4)
     for number in range(30):
         write(cluster, ("clicks", 0), transaction=f"job {number}", retention=1 << 20)
-    log = cluster.manager.log(COMMITS)
+    log = cluster._parts.manager.log(COMMITS)
     reading = cluster.history()
     found = [next(reading).number for _ in range(4)]
     for number in range(3):

@@ -70,7 +70,7 @@ def overwrite(files: Files) -> None:
     cluster = Cluster(PATH, files=files)
     extents = builders.staged(cluster, NEW, flush=True)
     committer = Coordinator(
-        cluster.manager, lambda: builders.FIRST_TIMESTAMP_MS, adopt_min_bytes=0, flush=True
+        cluster._parts.manager, lambda: builders.FIRST_TIMESTAMP_MS, adopt_min_bytes=0, flush=True
     )
     replaced = Overwrite(cluster.topic("events"), 0)
     committer.commit(extents, transactional_id="job", overwrite=replaced)
@@ -120,7 +120,10 @@ def commit(files: Files, transactional_id: str, sequence: int) -> bool:
     cluster = Cluster(PATH, files=files)
     extents = builders.staged(cluster, NEXT, flush=True)
     committer = Coordinator(
-        cluster.manager, lambda: builders.FIRST_TIMESTAMP_MS, adopt_min_bytes=1 << 20, flush=True
+        cluster._parts.manager,
+        lambda: builders.FIRST_TIMESTAMP_MS,
+        adopt_min_bytes=1 << 20,
+        flush=True,
     )
     return committer.commit(extents, transactional_id=transactional_id, sequence=sequence)
 

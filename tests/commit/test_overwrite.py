@@ -46,31 +46,31 @@ def overwrite(
     adopt_min_bytes: int = 1 << 20,
 ) -> None:
     """Replace `events` by these batches."""
-    cluster.manager.now_ms = lambda: now_ms
+    cluster._parts.manager.now_ms = lambda: now_ms
     topic = cluster.topic("events")
     extents = builders.staged(
         cluster, batches, transaction=transaction, adopt_min_bytes=adopt_min_bytes
     )
     committer = Coordinator(
-        cluster.manager, lambda: now_ms, adopt_min_bytes=adopt_min_bytes, flush=False
+        cluster._parts.manager, lambda: now_ms, adopt_min_bytes=adopt_min_bytes, flush=False
     )
     committer.commit(extents, transactional_id="job", overwrite=Overwrite(topic, DELAY))
 
 
 def collect_garbage(cluster: Cluster, now_ms: int) -> None:
     """What `kbatch gc` does with the logs, at a time."""
-    cluster.manager.now_ms = lambda: now_ms
-    cluster.manager.delete_old_segments(PARTITIONS, cluster._commits(flush=False))
+    cluster._parts.manager.now_ms = lambda: now_ms
+    cluster._parts.manager.delete_old_segments(PARTITIONS, cluster._parts.coordinator(flush=False))
 
 
 def read(cluster: Cluster, tp: TopicPartition, start: int, end: int, **named: OnLoss) -> list[int]:
     """The offsets of a range that was resolved before."""
-    pieces = read_range(cluster, OffsetRange(tp, start, end), ["offset"], **named)
+    pieces = read_range(cluster._parts, OffsetRange(tp, start, end), ["offset"], **named)
     return [offset for piece in pieces for offset in piece.column("offset").to_pylist()]
 
 
 def bases(cluster: Cluster, tp: TopicPartition) -> list[int]:
-    log = Cluster(str(cluster.path)).manager.log(tp)  # which remembers no list
+    log = Cluster(str(cluster.path))._parts.manager.log(tp)  # which remembers no list
     return log.segments.bases(log.state())
 
 
@@ -98,7 +98,7 @@ def test_a_topic_has_the_new_records_alone_and_offsets_go_on(
     assert found[SECOND] == after(0, batch(3))
     assert found[OTHER] == records_of([batch(9)])
     for tp in found:
-        ensure_sound(cluster.manager.log(tp))
+        ensure_sound(cluster._parts.manager.log(tp))
 
     builders.write(cluster, {("events", 0): [batch(4)]})
     assert contents(cluster)[FIRST] == after(3, batch(2), batch(4))
@@ -111,12 +111,12 @@ def test_without_rows_a_topic_is_emptied(cluster: Cluster) -> None:
     overwrite(cluster, {})
     found = contents(cluster)
     assert (found[FIRST], found[SECOND]) == ([], [])
-    assert cluster.edges([FIRST])[FIRST].log_start_offset == 3
+    assert cluster._reader.edges([FIRST])[FIRST].log_start_offset == 3
     assert next(cluster.history()).ends == {FIRST: 3, SECOND: 0}
     overwrite(cluster, {})
     builders.write(cluster, {("events", 0): [batch(2)]})
     assert contents(cluster)[FIRST] == after(3, batch(2))
-    ensure_sound(cluster.manager.log(FIRST))
+    ensure_sound(cluster._parts.manager.log(FIRST))
 
 
 def test_a_partition_that_gets_no_rows_is_emptied_too(cluster: Cluster) -> None:
@@ -160,7 +160,7 @@ def test_each_overwrite_has_its_own_time(cluster: Cluster) -> None:
 
 def test_records_that_were_deleted_are_not_read_though_their_files_stay(cluster: Cluster) -> None:
     overwrite(cluster, {("events", 0): [batch(2)]})
-    cluster.manager.now_ms = lambda: NOW
+    cluster._parts.manager.now_ms = lambda: NOW
     cluster.delete_records({FIRST: 6})
     builders.write(cluster, {("events", 0): [batch(3)]})
     assert contents(cluster)[FIRST] == after(6, batch(3))
@@ -187,7 +187,7 @@ def test_a_topic_that_was_recreated_meanwhile_is_left_alone(cluster: Cluster) ->
     stale = Overwrite(cluster.topic("events"), DELAY)
     path = cluster.path / "topics/events.json"
     path.write_text(path.read_text().replace(stale.topic.topic_id, "A" * 22))
-    committer = Coordinator(cluster.manager, lambda: NOW, adopt_min_bytes=0, flush=False)
+    committer = Coordinator(cluster._parts.manager, lambda: NOW, adopt_min_bytes=0, flush=False)
     with pytest.raises(CommitError, match="was recreated while the job ran") as error:
         committer.commit([], transactional_id="job", overwrite=stale)
     assert error.value.outcome == coordinator.NOTHING_VISIBLE
@@ -231,7 +231,7 @@ def test_killed_at_any_step_an_overwrite_has_replaced_all_or_nothing(
         assert [contents(crashed)[tp] for tp in PARTITIONS] == [[], after(6, batch(7))], step
         assert read(crashed, SECOND, 0, 9) == list(range(9)), step
         for tp in PARTITIONS:
-            ensure_sound(crashed.manager.log(tp))
+            ensure_sound(crashed._parts.manager.log(tp))
         shutil.rmtree(path)
     assert seen == sorted(seen)
     assert set(seen) == {False, True}
@@ -249,7 +249,7 @@ def test_readers_beside_overwrites_see_one_whole_topic_each_time(cluster: Cluste
     child = run_child(overwrites)
     numbers = set()
     while 29 not in numbers:
-        edges = cluster.edges(PARTITIONS)
+        edges = cluster._reader.edges(PARTITIONS)
         sizes = [edges[tp].high_watermark - edges[tp].log_start_offset for tp in PARTITIONS]
         assert sizes[0] == sizes[1], edges
         numbers.add(sizes[0])

@@ -37,7 +37,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 def lose(cluster: Cluster, *partitions: TopicPartition) -> None:
     for tp in partitions:
-        path = cluster.metadata.cluster_file.log_directory(tp) / "kbatch.state"
+        path = cluster._parts.metadata.cluster_file.log_directory(tp) / "kbatch.state"
         data = bytearray(path.read_bytes())
         for at in (20, 4096 + 20):
             data[at] ^= 1
@@ -106,7 +106,7 @@ def test_a_decided_commit_is_rolled_forward_before_anything_is_cut(
     list(cluster.repair())
     cluster = Cluster(str(cluster.path))
     assert counts(cluster) == COUNTS
-    assert not cluster.manager.log(TRANSACTIONS).state().has_pending_commit
+    assert not cluster._parts.manager.log(TRANSACTIONS).state().has_pending_commit
     write(cluster, BEFORE)
     assert counts(cluster) == {FIRST: 8, SECOND: 9}
 
@@ -132,7 +132,7 @@ def test_one_partition_can_be_repaired_alone(cluster: Cluster) -> None:
 
 
 def damaged_base_offset(cluster: Cluster, tp: TopicPartition) -> None:
-    path = cluster.metadata.cluster_file.log_directory(tp) / f"{0:020d}.log"
+    path = cluster._parts.metadata.cluster_file.log_directory(tp) / f"{0:020d}.log"
     path.write_bytes(b"\x80" + path.read_bytes()[1:])
 
 
@@ -141,7 +141,7 @@ def damaged_base_offset(cluster: Cluster, tp: TopicPartition) -> None:
 def test_later_partitions_are_looked_at_after_one_that_cannot_be_repaired(
     cluster: Cluster, lost: str, dry_run: bool
 ) -> None:
-    directory = cluster.metadata.cluster_file.log_directory(FIRST)
+    directory = cluster._parts.metadata.cluster_file.log_directory(FIRST)
     if lost == "directory":
         directory.rename(directory.parent.parent / "moved away")
     else:
@@ -157,9 +157,9 @@ def test_later_partitions_are_looked_at_after_one_that_cannot_be_repaired(
 
 def test_what_a_commit_needs_that_cannot_be_finished_is_left_as_it_is(cluster: Cluster) -> None:
     cluster = stopped_in_the_flip(cluster, 0)
-    directory = cluster.metadata.cluster_file.log_directory(FIRST)
+    directory = cluster._parts.metadata.cluster_file.log_directory(FIRST)
     away = directory.rename(directory.parent.parent / "moved away")
-    other = cluster.metadata.cluster_file.log_directory(SECOND)
+    other = cluster._parts.metadata.cluster_file.log_directory(SECOND)
     (other / f"{0:020d}.index").unlink()
     before = {path.name: path.read_bytes() for path in other.iterdir()}
     reports = {report.topic_partition: report for report in cluster.repair()}

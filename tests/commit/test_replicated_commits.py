@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.cluster.job import find_or_create_topic
 from spark_kbatch.commit.coordinator import (
     COMMITTED,
     NOTHING_VISIBLE,
@@ -63,7 +64,7 @@ def job(cluster: Cluster, data: bytes) -> list[Extent]:
 def commit(
     cluster: Cluster, extents: Sequence[Extent], clock: Clock, *, acks: int = ACKS_ALL
 ) -> None:
-    committer = Coordinator(cluster.manager, clock, adopt_min_bytes=1, flush=True, acks=acks)
+    committer = Coordinator(cluster._parts.manager, clock, adopt_min_bytes=1, flush=True, acks=acks)
     committer.commit(extents, transactional_id="job")
     committer.discard(extents, JOB)
 
@@ -75,7 +76,7 @@ def write(cluster: Cluster, data: bytes, clock: Clock) -> None:
 def values(cluster: Cluster) -> list[list[bytes | None]]:
     """Of each partition, as a process sees them that has opened the cluster just now."""
     found: list[list[bytes | None]] = [[] for _ in PARTITIONS]
-    for rows in Cluster(str(cluster.path), files=cluster.files).read("events"):
+    for rows in Cluster(str(cluster.path), files=cluster._parts.files).read("events"):
         for number, value in zip(
             rows["partition"].to_pylist(), rows["value"].to_pylist(), strict=True
         ):
@@ -88,7 +89,7 @@ def of(*batches: bytes) -> list[list[bytes | None]]:
 
 
 def isr(cluster: Cluster, topic_partition: TopicPartition) -> list[int]:
-    return sorted(cluster.manager.partition(topic_partition).view.state().isr)
+    return sorted(cluster._parts.manager.partition(topic_partition).view.state().isr)
 
 
 def ensure_equal_replicas(cluster: Cluster) -> None:
@@ -107,7 +108,10 @@ def test_every_replica_gets_the_same_bytes(cluster: Cluster, clock: Clock) -> No
     assert [c.records_count for c in cluster.history()] == [8, 6]
     ensure_equal_replicas(cluster)
     for node in NODES:
-        assert cluster.files.list(cluster.metadata.cluster_file.log_dir(node).staging) == []
+        assert (
+            cluster._parts.files.list(cluster._parts.metadata.cluster_file.log_dir(node).staging)
+            == []
+        )
 
 
 def test_jobs_and_producers_take_turns(cluster: Cluster, clock: Clock) -> None:
@@ -192,23 +196,25 @@ def test_log_dirs_are_those_that_the_cluster_was_made_with(cluster: Cluster) -> 
 def test_a_topic_has_as_many_replicas_as_it_was_made_with(cluster: Cluster) -> None:
     options = {"path": str(cluster.path), "topic": "events", "replication.factor": "2"}
     with pytest.raises(ConfigError, match=r"'replication.factor' is 2, .* exists with 3"):
-        cluster.topic_for("events", parse_write_options(options))
+        find_or_create_topic(cluster._parts, "events", parse_write_options(options))
 
 
 def test_what_is_overwritten_goes_from_every_replica(cluster: Cluster, clock: Clock) -> None:
     write(cluster, OLD, clock)
-    committer = Coordinator(cluster.manager, clock, adopt_min_bytes=1, flush=True)
+    committer = Coordinator(cluster._parts.manager, clock, adopt_min_bytes=1, flush=True)
     overwrite = Overwrite(cluster.topic("events"), delete_delay_ms=0)
     committer.commit(job(cluster, NEW), transactional_id="job", overwrite=overwrite)
     assert values(cluster) == of(NEW)
 
     clock.now_ms += 60_001
     write(cluster, LATER, clock)
-    cluster.manager.delete_old_segments(PARTITIONS, committer)
+    cluster._parts.manager.delete_old_segments(PARTITIONS, committer)
     assert values(cluster) == of(NEW, LATER)
     for tp in PARTITIONS:
         for node in NODES:
-            names = cluster.files.list(cluster.metadata.cluster_file.log_directory(tp, node))
+            names = cluster._parts.files.list(
+                cluster._parts.metadata.cluster_file.log_directory(tp, node)
+            )
             assert f"{3:020d}.log" in names
             assert not [name for name in names if name.startswith(f"{0:020d}")]
 
@@ -351,7 +357,7 @@ def test_a_reader_sees_a_commit_that_is_decided_in_all_replicas(tmp_path: Path) 
     """Also where it reads one that stands in for a leader, and where nobody has rolled it forward."""
     disks = Disks()
     cluster, extents, clock = begun(tmp_path, disks)
-    committer = Coordinator(cluster.manager, clock, adopt_min_bytes=1, flush=True)
+    committer = Coordinator(cluster._parts.manager, clock, adopt_min_bytes=1, flush=True)
 
     def die(*_: object, **__: object) -> None:
         raise Killed

@@ -29,7 +29,10 @@ def write(cluster: Cluster, seed: int, transactional_id: str, sequence: int, flu
     job = {place: [builders.batch(n=1, seed=seed)] for place in PLACES}
     extents = builders.staged(cluster, job, transaction=f"{transactional_id}-{sequence}")
     coordinator = Coordinator(
-        cluster.manager, lambda: builders.FIRST_TIMESTAMP_MS, adopt_min_bytes=1 << 20, flush=flush
+        cluster._parts.manager,
+        lambda: builders.FIRST_TIMESTAMP_MS,
+        adopt_min_bytes=1 << 20,
+        flush=flush,
     )
     return coordinator.commit(extents, transactional_id=transactional_id, sequence=sequence)
 
@@ -98,7 +101,7 @@ def test_the_last_sequence_is_found_without_going_over_the_log(
 
 
 def notes_of(cluster: Cluster) -> list[Path]:
-    return sorted(cluster.metadata.paths.transactions_dir.glob("*.json"))
+    return sorted(cluster._parts.metadata.paths.transactions_dir.glob("*.json"))
 
 
 def note_of(cluster: Cluster) -> Path:
@@ -147,7 +150,7 @@ def test_a_full_disk_behind_the_commit_point_costs_the_note_alone(cluster: Clust
 
     write(cluster, 1, "query", 0)
     assert write(Cluster(str(cluster.path), files=NoNotes()), 2, "query", 1)
-    assert not (cluster.metadata.paths.transactions_dir / "whole").exists()
+    assert not (cluster._parts.metadata.paths.transactions_dir / "whole").exists()
     assert not write(cluster, 3, "query", 1)
     assert seeds(cluster) == [1, 2]
 
@@ -217,7 +220,7 @@ def test_rolling_forward_keeps_the_sequence(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         write(Cluster(str(cluster.path), files=DiesAtTheNote()), 1, "query", 0)
-    assert cluster.manager.log(TRANSACTION_STATE).state().has_pending_commit
+    assert cluster._parts.manager.log(TRANSACTION_STATE).state().has_pending_commit
     assert not write(cluster, 2, "query", 0)
     assert note_of(cluster).exists()
     assert seeds(cluster) == [1]

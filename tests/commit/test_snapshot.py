@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.cluster.job import coordinator_for
 from spark_kbatch.commit import coordinator
 from spark_kbatch.commit.snapshot import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError, KafkaStorageError, UnknownTopicOrPartitionError
@@ -39,12 +40,14 @@ def a_commit(path: Path, files: Files | None = None, *, number: int = 0) -> None
 
 def ends(cluster: Cluster) -> list[int]:
     """Every partition's high watermark, of one answer."""
-    return [offsets.high_watermark for offsets in cluster.edges(PARTITIONS).values()]
+    return [offsets.high_watermark for offsets in cluster._reader.edges(PARTITIONS).values()]
 
 
 def an_undone_flip(path: Path, flips: int) -> None:
     """A commit whose committer stopped after `flips` of its partitions' states were written."""
-    Cluster(str(path)).coordinator(parse_write_options({"path": str(path)})).roll_forward()
+    coordinator_for(
+        Cluster(str(path))._parts, parse_write_options({"path": str(path)})
+    ).roll_forward()
     dry_run = FaultyFiles()
     a_commit(path, dry_run)
     states = [n for n, step in enumerate(dry_run.steps) if step.endswith("kbatch.state")]
@@ -179,11 +182,11 @@ def test_a_commit_that_was_decided_is_read_where_nothing_can_be_written(
 ) -> None:
     an_undone_flip(path, flips)
     reader = Cluster(str(path), files=ReadOnlyFiles())
-    assert reader.manager.log(TRANSACTION_STATE).state().has_pending_commit
+    assert reader._parts.manager.log(TRANSACTION_STATE).state().has_pending_commit
 
     assert ends(reader) == [2 * RECORDS] * len(PLACES)
     assert {len(records) for records in builders.contents(reader).values()} == {2 * RECORDS}
-    one = reader.edges(PARTITIONS[3:4])
+    one = reader._reader.edges(PARTITIONS[3:4])
     assert one[PARTITIONS[3]].high_watermark == 2 * RECORDS
     assert [info.size_in_bytes for info in reader.describe(["clicks"])] == [
         2 * len(builders.batch(n=RECORDS))
@@ -193,24 +196,24 @@ def test_a_commit_that_was_decided_is_read_where_nothing_can_be_written(
 def test_a_state_that_is_newer_than_the_pending_commit_is_not_replaced(path: Path) -> None:
     an_undone_flip(path, flips=5)
     cluster = Cluster(str(path))
-    log = cluster.manager.log(PARTITIONS[0])
+    log = cluster._parts.manager.log(PARTITIONS[0])
     newer = log.state()._replace(sequence=log.state().sequence + 1, log_start_offset=2)
     log.write_state(newer, flush=False)
-    assert cluster.edges(PARTITIONS[:1])[PARTITIONS[0]] == newer.offsets
+    assert cluster._reader.edges(PARTITIONS[:1])[PARTITIONS[0]] == newer.offsets
 
 
 def test_the_next_commit_finishes_the_one_before_and_both_are_there(path: Path) -> None:
     an_undone_flip(path, flips=2)
     a_commit(path)
     cluster = Cluster(str(path))
-    assert [cluster.manager.log(tp).state().log_end_offset for tp in PARTITIONS] == (
+    assert [cluster._parts.manager.log(tp).state().log_end_offset for tp in PARTITIONS] == (
         [3 * RECORDS] * len(PLACES)
     )
 
 
 def test_a_partition_that_does_not_exist_is_an_error(path: Path) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match=r"clicks-3 .* partitions 0 to 2"):
-        Cluster(str(path)).edges([TopicPartition("clicks", 3)])
+        Cluster(str(path))._reader.edges([TopicPartition("clicks", 3)])
 
 
 def test_a_partition_without_a_readable_replica_is_an_error(path: Path) -> None:

@@ -170,7 +170,7 @@ def test_a_commit_leaves_a_prepare_and_a_complete_that_kafka_reads(tmp_path: Pat
         extents = builders.staged(cluster, {("views", 0): [batch], ("clicks", 1): [batch]})
         builders.commit(cluster, extents, transaction=f"job-{number}")
 
-    directory = cluster.metadata.cluster_file.log_directory(TRANSACTION_STATE)
+    directory = cluster._parts.metadata.cluster_file.log_directory(TRANSACTION_STATE)
     records = reference.decode_batches((directory / f"{0:020d}.log").read_bytes())
     keys = [transaction_log_key(record.key or b"") for record in records]
     values = [transaction_log_value(record.value or b"") for record in records]

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_kbatch.cluster.broker_logs import BrokerLogs
 from spark_kbatch.cluster.cluster import Cluster
-from spark_kbatch.consumer.source import TopicReader
 from spark_kbatch.errors import DataLossError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.opening import open_for_reading
@@ -29,11 +29,11 @@ ALL_COLUMNS = tuple(RECORD_SCHEMA.names)
 class Load:
     """What `spark.read.load()` makes: a plan, and actions that read it."""
 
-    def __init__(self, reader: TopicReader, **options: Any) -> None:
+    def __init__(self, topics: Cluster | BrokerLogs, **options: Any) -> None:
         texts = {key.replace("_", "."): str(value) for key, value in options.items()}
-        self._options = parse_read_options({"path": str(reader.path), **texts})
-        self._reader = reader
-        self.pieces = reader.plan(self._options)
+        self._options = parse_read_options({"path": str(topics.path), **texts})
+        self._reader = topics._reader
+        self.pieces = self._reader.plan(self._options)
         self._actions = 0
 
     def tasks(self, columns: Sequence[str] = ALL_COLUMNS) -> list[Iterator[pa.RecordBatch]]:
@@ -60,7 +60,7 @@ class Load:
 def write(cluster: Cluster, counts: dict[int, int], first_time: int = 0) -> None:
     """So many more records for each partition of `t`; an offset's time is `first_time` and its number."""
     for partition, count in counts.items():
-        ((_, edges),) = cluster.edges([cluster.partitions("t")[partition]]).items()
+        ((_, edges),) = cluster._reader.edges([cluster.partitions("t")[partition]]).items()
         start = edges.log_end_offset
         with cluster.producer(flush=False) as producer:
             for offset in range(start, start + count):
@@ -368,13 +368,13 @@ def test_a_topic_that_is_created_again_while_it_is_read_is_data_loss(
 def test_a_topic_that_is_created_again_while_a_read_is_planned_is_said(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    views = cluster.views
+    views = cluster._parts.views
 
     def slow_views(partitions: Iterable[TopicPartition]) -> Any:
         recreate(cluster)
         return views(partitions)
 
-    monkeypatch.setattr(cluster, "views", slow_views)
+    monkeypatch.setattr(cluster._parts, "views", slow_views)
     with pytest.raises(
         UnknownTopicOrPartitionError, match="created again while this read was plan"
     ):

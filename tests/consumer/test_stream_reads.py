@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
-from spark_kbatch.consumer.source import TopicReader
+from spark_kbatch.consumer.source import Source
 from spark_kbatch.consumer.stream_planner import StreamPiece, still_there
 from spark_kbatch.errors import DataLossError
-from spark_kbatch.opening import open_for_reading
+from spark_kbatch.opening import open_reader
 from tests.support import builders
 from tests.support.log_histories import History
 from tests.support.stream_queries import Query
@@ -26,13 +26,13 @@ class Stream(Query):
         self.path = path
         super().__init__(self.opened(), **({"subscribe": "t"} | options))
 
-    def opened(self) -> TopicReader:
-        return open_for_reading(str(self.path))
+    def opened(self) -> Source:
+        return open_reader(str(self.path)).source
 
     def task(self, piece: StreamPiece, columns: Sequence[str] = ("offset",)) -> Iterator[Any]:
         """The rows of one task, as tuples, or values where there is one column."""
-        reader = self.opened()
-        if still_there(piece, reader, self.parsed):
+        reader = open_reader(str(self.path))
+        if still_there(piece, reader.source, self.parsed):
             rows_of = reader.read_available(
                 piece.wanted, columns, self.parsed, topic_id=piece.topic_id
             )

@@ -84,7 +84,7 @@ def test_an_evil_value_in_json_ends_in_an_error_of_the_package(tmp_path: Path, d
     builders.write(cluster, {("events", p): [builders.batch(seed=p)] for p in range(2)})
     state = PartitionState(0, (0,), 0, 0, {0: log_state.empty_state()})
     others = cluster.topic("others").topic_id
-    cluster.metadata.partition_states.write(TopicPartition("others", 0), state, others)
+    cluster._parts.metadata.partition_states.write(TopicPartition("others", 0), state, others)
     sound = {
         path: path.read_bytes()
         for path in files_of(cluster.path)
@@ -126,7 +126,7 @@ USES: tuple[Callable[[Cluster], object], ...] = (
     builders.contents,
     lambda cluster: cluster.replicas(["events", "others"]),
     lambda cluster: cluster.log_dirs(),
-    lambda cluster: cluster.new_producer_id(),
+    lambda cluster: cluster._parts.new_producer_id(),
     lambda cluster: builders.append_records(cluster, {("events", 0): builders.batch(n=1)}),
     lambda cluster: list(cluster.history()),
 )

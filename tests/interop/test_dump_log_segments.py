@@ -90,7 +90,7 @@ def test_what_a_producer_wrote_has_no_fault(
 ) -> None:
     cluster, held = clusters[format_name]
     number = codecs_of(format_name).index(compression)
-    directory = cluster.metadata.cluster_file.log_dir(0).path / f"events-{number}"
+    directory = cluster._parts.metadata.cluster_file.log_dir(0).path / f"events-{number}"
     assert len(list(directory.glob("*.log"))) > 2
 
     printed = ensure_sound(kafka, directory)
@@ -108,7 +108,7 @@ def test_snapshots_tell_of_the_last_batch_before_them(
     kafka: Kafka, clusters: dict[str, tuple[Cluster, list[list[Record]]]]
 ) -> None:
     cluster, _ = clusters["V2"]
-    directory = cluster.metadata.cluster_file.log_dir(0).path / "events-0"
+    directory = cluster._parts.metadata.cluster_file.log_dir(0).path / "events-0"
     snapshots = sorted(directory.glob("*.snapshot"))
     headers = {}
     for path in sorted(directory.glob("*.log")):
@@ -144,7 +144,7 @@ def test_what_jobs_committed_has_no_fault(
         builders.commit(cluster, extents, adopt_min_bytes=adopt_min_bytes)
         for part in rows:
             expected += builders.to_records(part, len(expected))
-    directory = cluster.metadata.cluster_file.log_dir(0).path / "events-0"
+    directory = cluster._parts.metadata.cluster_file.log_dir(0).path / "events-0"
     assert len(list(directory.glob("*.log"))) > 2
 
     printed = ensure_sound(kafka, directory)
@@ -162,7 +162,7 @@ def test_a_topic_with_times_of_its_own_has_no_fault(kafka: Kafka, tmp_path: Path
                 producer.send("events", b"%d" % number, timestamp_ms=1)
                 time.sleep(0.005)
     after = time.time_ns() // 1_000_000
-    directory = cluster.metadata.cluster_file.log_dir(0).path / "events-0"
+    directory = cluster._parts.metadata.cluster_file.log_dir(0).path / "events-0"
     assert len(list(directory.glob("*.log"))) > 2
 
     printed = ensure_sound(kafka, directory)
@@ -179,7 +179,9 @@ def test_the_topic_of_commits_has_no_fault(kafka: Kafka, tmp_path: Path) -> None
     for seed in range(40):
         builders.write(cluster, {("events", 0): [builders.batch(seed=seed)]})
 
-    ensure_sound(kafka, cluster.metadata.cluster_file.log_dir(0).path / "__transaction_state-0")
+    ensure_sound(
+        kafka, cluster._parts.metadata.cluster_file.log_dir(0).path / "__transaction_state-0"
+    )
 
 
 def damage_a_value(files: Mapping[str, Path]) -> None:

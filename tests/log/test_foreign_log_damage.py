@@ -66,14 +66,14 @@ def test_a_tail_that_does_not_hold_is_left_out_and_said_once(
     log.write_bytes(log.read_bytes() + tail)
     logs = open_for_reading(str(tmp_path))
 
-    assert [logs.edges([TP])[TP].high_watermark for _ in range(3)] == [8, 8, 8]
+    assert [logs._reader.edges([TP])[TP].high_watermark for _ in range(3)] == [8, 8, 8]
     assert read(tmp_path, end=8) == records_in(held)
 
     with caplog.at_level(logging.WARNING):
         caplog.clear()
         logs = open_for_reading(str(tmp_path))
         for _ in range(3):
-            logs.edges([TP])
+            logs._reader.edges([TP])
     (said,) = caplog.messages
     assert f"the last {len(tail)} bytes of {log} are left out" in said
     assert "read up to offset 8" in said
@@ -355,7 +355,7 @@ def test_a_tail_made_of_what_looks_like_batches_is_looked_at_in_linear_time(
     files = CountedFiles()
 
     logs = open_for_reading(str(tmp_path), files=files)
-    assert logs.edges([TP])[TP].high_watermark == 8
+    assert logs._reader.edges([TP])[TP].high_watermark == 8
     assert files.bytes_read < 10 * size
 
 
@@ -377,6 +377,6 @@ def test_damage_everywhere_takes_a_bounded_look_each_time(tmp_path: Path) -> Non
     files = CountedFiles()
 
     logs = open_for_reading(str(tmp_path), files=files)
-    assert logs.edges([TP])[TP].high_watermark == 600
+    assert logs._reader.edges([TP])[TP].high_watermark == 600
     assert log.stat().st_size > 60_000
     assert files.bytes_read < 300 * 3 * 4096 + 10 * log.stat().st_size

@@ -318,9 +318,11 @@ def test_times_are_found_in_what_real_brokers_wrote(shared_data: Path) -> None:
         try:
             brokers = open_for_reading(str(directory))
             (topic,) = brokers.topic_names(internal=True)
-            (wanted,) = brokers.offset_ranges(topic, isolation_level="read_uncommitted")
+            (wanted,) = brokers._reader.offset_ranges(topic, isolation_level="read_uncommitted")
             columns = ["offset", "timestamp"]
-            batches = list(brokers.read_range(wanted, columns, IsolationLevel.READ_UNCOMMITTED))
+            batches = list(
+                brokers._reader.read_range(wanted, columns, IsolationLevel.READ_UNCOMMITTED)
+            )
         except (KBatchError, ValueError):
             continue  # Not a partition's directory, or of a format that is not read here.
         rows = [row for batch in batches for row in batch.to_pylist()]

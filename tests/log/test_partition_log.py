@@ -466,7 +466,9 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Cluster:
     config = TopicConfig(segment_bytes=len(batches[0]) * 3 + 10, index_interval_bytes=1)
     cluster = builders.a_cluster(tmp_path, config=config)
     builders.write(cluster, {("events", 0): batches})
-    assert len(list(cluster.metadata.cluster_file.log_directory(PARTITION).glob("*.log"))) == 2
+    assert (
+        len(list(cluster._parts.metadata.cluster_file.log_directory(PARTITION).glob("*.log"))) == 2
+    )
     return cluster
 
 
@@ -487,7 +489,7 @@ def test_a_flipped_byte_is_reported_with_file_and_position_and_never_returned(
     whole = builders.contents(cluster)[PARTITION]
     everything = OffsetRange(PARTITION, 0, len(whole))
     columns = RECORD_SCHEMA.names
-    for path in cluster.metadata.cluster_file.log_directory(PARTITION).glob("*.log"):
+    for path in cluster._parts.metadata.cluster_file.log_directory(PARTITION).glob("*.log"):
         data = path.read_bytes()
         sizes = [len(batch) for batch in reference.split_batches(data)]
         starts = [end - size for end, size in zip(accumulate(sizes), sizes, strict=True)]
@@ -497,7 +499,10 @@ def test_a_flipped_byte_is_reported_with_file_and_position_and_never_returned(
                 flipped = bytearray(data)
                 flipped[position] ^= mask
                 path.write_bytes(flipped)
-                for pieces in (cluster.read("events"), cluster.read_range(everything, columns)):
+                for pieces in (
+                    cluster.read("events"),
+                    cluster._reader.read_range(everything, columns),
+                ):
                     found, error = rows_until_error(pieces)
                     message = f"byte {position} of {path.name} ^ {mask}"
                     assert error is not None, message
@@ -510,7 +515,7 @@ def test_a_flipped_byte_is_reported_with_file_and_position_and_never_returned(
 
 def test_a_flipped_byte_is_not_returned_to_who_begins_in_the_middle(cluster: Cluster) -> None:
     whole = builders.contents(cluster)[PARTITION]
-    for path in cluster.metadata.cluster_file.log_directory(PARTITION).glob("*.log"):
+    for path in cluster._parts.metadata.cluster_file.log_directory(PARTITION).glob("*.log"):
         data = path.read_bytes()
         for position in damaged_positions(data):
             flipped = bytearray(data)
@@ -518,13 +523,13 @@ def test_a_flipped_byte_is_not_returned_to_who_begins_in_the_middle(cluster: Clu
             path.write_bytes(flipped)
             for offset in (2, 6, 9, 15):
                 wanted = OffsetRange(PARTITION, offset, len(whole))
-                found, _ = rows_until_error(cluster.read_range(wanted, RECORD_SCHEMA.names))
+                found, _ = rows_until_error(cluster._reader.read_range(wanted, RECORD_SCHEMA.names))
                 assert found == whole[offset : offset + len(found)], f"{position} of {path.name}"
         path.write_bytes(data)
 
 
 def test_batches_that_changed_places_are_reported(cluster: Cluster) -> None:
-    path = cluster.metadata.cluster_file.log_directory(PARTITION) / f"{FIRST_SEGMENT}.log"
+    path = cluster._parts.metadata.cluster_file.log_directory(PARTITION) / f"{FIRST_SEGMENT}.log"
     first, second, *rest = reference.split_batches(path.read_bytes())
     path.write_bytes(b"".join([second, first, *rest]))
     with pytest.raises(CorruptRecordError, match="base offset: expected 0, found 4"):

@@ -11,6 +11,7 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.cluster.job import coordinator_for, task_producer
 from spark_kbatch.errors import InvalidTimestampError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
@@ -44,9 +45,9 @@ def job(cluster: Cluster, rows: pa.RecordBatch, **options: str) -> None:
     """As a task of a Spark job does, and then the driver."""
     given = {key.replace("_", "."): value for key, value in options.items()}
     parsed = parse_write_options({"path": str(cluster.path), "flush": "false"} | given)
-    producer = cluster.task_producer("job", parsed)
+    producer = task_producer(cluster._parts, "job", parsed)
     producer.append(rows)
-    cluster.coordinator(parsed).commit(producer.finish(), transactional_id="job")
+    coordinator_for(cluster._parts, parsed).commit(producer.finish(), transactional_id="job")
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
@@ -62,7 +63,8 @@ def test_kafka_python_reads_the_time_of_the_append(cluster: Cluster, codec: str)
     after = now_ms()
 
     stored = b"".join(
-        path.read_bytes() for path in sorted(cluster.manager.log(STAMPED).directory.glob("*.log"))
+        path.read_bytes()
+        for path in sorted(cluster._parts.manager.log(STAMPED).directory.glob("*.log"))
     )
     found, times = [], []
     batches = kafka_python.MemoryRecords(stored)

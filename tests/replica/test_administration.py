@@ -64,21 +64,21 @@ def append(cluster: Cluster, topic_partition: TopicPartition, data: bytes = b"")
 
 def another(cluster: Cluster) -> Cluster:
     """The same cluster, as another process has it open."""
-    return Cluster(str(cluster.path), files=cluster.files)
+    return Cluster(str(cluster.path), files=cluster._parts.files)
 
 
 def later(cluster: Cluster, ms: int = DAY_MS) -> Cluster:
     """The same cluster, by a clock that is so much ahead."""
-    now_ms: Callable[[], int] = cluster.manager.now_ms
+    now_ms: Callable[[], int] = cluster._parts.manager.now_ms
     ahead = another(cluster)
-    ahead.manager.now_ms = lambda: now_ms() + ms
+    ahead._parts.manager.now_ms = lambda: now_ms() + ms
     return ahead
 
 
 def directories(cluster: Cluster, node: int = 0) -> list[str]:
     """Of a log dir; those of topics that are deleted without what makes them unique."""
     found = []
-    for path in sorted(cluster.metadata.cluster_file.log_dir(node).path.iterdir()):
+    for path in sorted(cluster._parts.metadata.cluster_file.log_dir(node).path.iterdir()):
         if path.is_dir() and not path.name.startswith("__"):
             name, dot, ending = path.name.rpartition(".")
             assert not dot or len(ending) == len("-delete") + 32
@@ -98,7 +98,7 @@ def test_a_deleted_topic_is_gone_for_everyone_at_once(cluster: Cluster) -> None:
             lambda c: c.topic("events"),
             lambda c: c.describe(["events"]),
             lambda c: list(c.read("events")),
-            lambda c: c.edges([EVENTS]),
+            lambda c: c._reader.edges([EVENTS]),
             lambda c: c.delete_records({EVENTS: 1}),
             lambda c: c.export("events", to="broker"),
             lambda c: c.replicas(["events"]),
@@ -108,7 +108,7 @@ def test_a_deleted_topic_is_gone_for_everyone_at_once(cluster: Cluster) -> None:
             lambda c: c.alter_topic("events", {}),
         ]
         assert found.topic_names() == ["others"]
-        assert found.metadata.topics.find("events") is None
+        assert found._parts.metadata.topics.find("events") is None
         assert list(builders.contents(found)) == [OTHERS]
         assert isinstance(append(found, EVENTS).error, UnknownTopicOrPartitionError)
         for use in uses:
@@ -249,7 +249,7 @@ def test_a_fetch_that_waits_is_answered_when_its_topic_goes(cluster: Cluster) ->
         answers.extend(results.values())
         done.set()
 
-    cluster.fetch_messages({EVENTS: FetchInfo(6, 1 << 20)}, on_complete, max_wait_ms=600_000)
+    cluster._parts.fetch_messages({EVENTS: FetchInfo(6, 1 << 20)}, on_complete, max_wait_ms=600_000)
     assert not answers
     cluster.delete_topic("events")
     assert done.wait(30)
@@ -315,7 +315,7 @@ def test_a_commit_that_was_decided_is_finished_first(cluster: Cluster) -> None:
     another(cluster).delete_topic("events")
     assert builders.contents(cluster)[OTHERS] == records_of([batch(), batch(seed=6)])
     assert append(cluster, OTHERS).base_offset == 6
-    ensure_sound(cluster.manager.log(TRANSACTION_STATE))
+    ensure_sound(cluster._parts.manager.log(TRANSACTION_STATE))
 
 
 def test_history_still_tells_what_was_committed_to_it(cluster: Cluster) -> None:
@@ -334,7 +334,7 @@ def test_a_deletion_that_cannot_be_decided_changes_nothing(
     def refuse(source: Path, target: Path) -> None:
         raise PermissionError(13, "Permission denied", str(target))
 
-    monkeypatch.setattr(stubborn.files, "rename", refuse)
+    monkeypatch.setattr(stubborn._parts.files, "rename", refuse)
     with pytest.raises(PermissionError):
         stubborn.delete_topic("events")
     assert len(builders.contents(cluster)[EVENTS]) == 6
@@ -345,14 +345,14 @@ def test_directories_that_cannot_be_renamed_keep_the_name_from_others(
 ) -> None:
     """Until they can be: what a new topic held would go with them."""
     stubborn = Cluster(str(cluster.path))
-    rename = stubborn.files.rename
+    rename = stubborn._parts.files.rename
 
     def refuse(source: Path, target: Path) -> None:
         if target.name.endswith("-delete"):
             raise PermissionError(13, "Permission denied", str(target))
         rename(source, target)
 
-    monkeypatch.setattr(stubborn.files, "rename", refuse)
+    monkeypatch.setattr(stubborn._parts.files, "rename", refuse)
     stubborn.delete_topic("events")
     assert "files of the deleted topic events cannot be removed for now" in caplog.text
     assert cluster.topic_names() == ["others"]
@@ -450,7 +450,7 @@ def test_a_disk_that_was_away_does_not_bring_a_deleted_topic_back(
     assert (disk(replicated, 1) / "mirror-1" / "topics" / "events.json").exists()
     assert directories(back, 1) == ["events-0"]
     assert back.topic_names() == []
-    assert back.metadata.topics.find("events") is None
+    assert back._parts.metadata.topics.find("events") is None
     assert isinstance(append(back, EVENTS).error, UnknownTopicOrPartitionError)
 
     back.collect_garbage()
@@ -467,7 +467,7 @@ def test_a_disk_that_stays_away_is_not_forgotten(replicated: Cluster, disks: Dis
     later(away).collect_garbage()
     (note,) = away.metadata.deleted.all()
     assert (note.named, note.nodes) == ((1,), (1,))
-    assert not later(away).manager.deletions.due(10**15), "there is nothing that can be done"
+    assert not later(away)._parts.manager.deletions.due(10**15), "there is nothing that can be done"
 
 
 def test_a_new_topic_of_the_name_takes_nothing_from_a_disk_that_was_away(
@@ -488,7 +488,7 @@ def test_a_new_topic_of_the_name_takes_nothing_from_a_disk_that_was_away(
     assert on_it
     for number in on_it:
         directory = disk(replicated, 1) / "broker-1" / f"events-{number}"
-        assert read_partition_metadata(back.files, directory) == made.topic_id
+        assert read_partition_metadata(back._parts.files, directory) == made.topic_id
     assert builders.contents(back)[EVENTS] == records_of([batch(seed=9)])
 
 
@@ -505,7 +505,7 @@ def test_path_made_again_from_its_disks_has_no_deleted_topic(
     folders = [disk(replicated, node) for node in range(3)]
     again = Cluster(str(replicated.path), create=True, log_dirs=folders, files=disks)
     assert again.topic_names() == (["events"] if recreated else [])
-    assert again.metadata.topics.find("events") == made
+    assert again._parts.metadata.topics.find("events") == made
     later(again).collect_garbage()
     assert list((replicated.path / "deleted").iterdir()) == []
     if recreated:
@@ -555,8 +555,8 @@ def test_new_partitions_are_empty_and_the_others_as_they_were(cluster: Cluster) 
     for number in range(5):
         topic_partition = TopicPartition("events", number)
         assert append(another(cluster), topic_partition).error is None
-        log = cluster.manager.log(topic_partition)
-        assert read_partition_metadata(cluster.files, log.directory) == grown.topic_id
+        log = cluster._parts.manager.log(topic_partition)
+        assert read_partition_metadata(cluster._parts.files, log.directory) == grown.topic_id
         ensure_sound(log)
     builders.write(cluster, {("events", 4): [batch()], ("events", 0): [batch()]})
 
@@ -604,7 +604,7 @@ def test_writers_that_are_open_obey_altered_settings(cluster: Cluster) -> None:
     other.alter_topic("events", {"message.timestamp.type": "logappendtime"})
     assert append(cluster, EVENTS).log_append_time > 0
     builders.write(cluster, {EVENTS: [batch()]})
-    ensure_sound(cluster.manager.log(EVENTS))
+    ensure_sound(cluster._parts.manager.log(EVENTS))
 
 
 def test_only_what_is_named_is_altered(cluster: Cluster) -> None:
@@ -653,11 +653,11 @@ def test_more_replicas_that_must_be_in_sync_take_nothing_back(
     cluster = with_clock(Cluster(str(replicated.path), files=disks), clock)
     disks.fail(disk(replicated, 2), BROKEN)
     assert append(cluster, EVENTS).error is None
-    shown = cluster.edges([EVENTS])[EVENTS].high_watermark
+    shown = cluster._reader.edges([EVENTS])[EVENTS].high_watermark
     cluster.alter_topic("events", {"min.insync.replicas": 3})
     disks.fail(disk(replicated, 0), BROKEN)
     clock.now_ms += RETRY_MS
-    assert with_clock(cluster, clock).edges([EVENTS])[EVENTS].high_watermark == shown
+    assert with_clock(cluster, clock)._reader.edges([EVENTS])[EVENTS].high_watermark == shown
 
 
 def test_json_has_the_number_of_its_version(cluster: Cluster) -> None:

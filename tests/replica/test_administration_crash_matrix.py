@@ -107,7 +107,7 @@ class Start:
         return builders.contents(Cluster(PATH, files=files))
 
     def described(self, disk: Disk) -> tuple[object, ...]:
-        topic = Cluster(PATH, files=DiskFiles(disk)).metadata.topics.find("topic")
+        topic = Cluster(PATH, files=DiskFiles(disk))._parts.metadata.topics.find("topic")
         return (topic,) if topic is None else (topic.topic_id, topic.partitions, topic.config)
 
     def ensure_met_well(self, crash: Crash, *, by: int = 1) -> None:
@@ -152,7 +152,7 @@ class Start:
         """One who wants a topic of this name, which may be there."""
         cluster = Cluster(PATH, files=files)
         topic = administration.create_topic(
-            cluster.manager, "topic", partitions=3, config=TopicConfig()
+            cluster._parts.manager, "topic", partitions=3, config=TopicConfig()
         )
         assert (topic.topic_id == self.topic[0]) == is_there
         self.append(cluster, ("topic", 1))
@@ -191,20 +191,20 @@ class Start:
     # What they find.
 
     def ensure_collected(self, cluster: Cluster) -> None:
-        now_ms = cluster.manager.now_ms
-        cluster.manager.now_ms = lambda: now_ms() + DAY_MS
+        now_ms = cluster._parts.manager.now_ms
+        cluster._parts.manager.now_ms = lambda: now_ms() + DAY_MS
         cluster.collect_garbage()
-        names = "\n".join(cluster.files.disk.contents())  # type: ignore[attr-defined]
+        names = "\n".join(cluster._parts.files.disk.contents())  # type: ignore[attr-defined]
         assert "-delete" not in names
         assert "deleted/" not in names
 
     def ensure_no_other_names(self, cluster: Cluster) -> None:
         """Each directory that has a topic's name has its id."""
-        for log_dir in cluster.metadata.cluster_file.log_dirs():
-            for name in cluster.files.list(log_dir.path):
-                topic = cluster.metadata.topics.find(name.rpartition("-")[0] or "none")
+        for log_dir in cluster._parts.metadata.cluster_file.log_dirs():
+            for name in cluster._parts.files.list(log_dir.path):
+                topic = cluster._parts.metadata.topics.find(name.rpartition("-")[0] or "none")
                 if topic is not None and int(name.rpartition("-")[2]) < topic.partitions:
-                    found = read_partition_metadata(cluster.files, log_dir.path / name)
+                    found = read_partition_metadata(cluster._parts.files, log_dir.path / name)
                     assert found == topic.topic_id, name
 
     def ensure_others_work(self, files: DiskFiles) -> None:
@@ -216,7 +216,7 @@ class Start:
         expected = builders.records_of([*self.batches["other", 0], MORE, MORE])
         assert self.look(files)[TopicPartition("other", 0)] == expected
         for topic_partition in [TopicPartition("other", 0), TRANSACTION_STATE]:
-            ensure_sound(cluster.manager.log(topic_partition))
+            ensure_sound(cluster._parts.manager.log(topic_partition))
 
     def append(self, cluster: Cluster, place: tuple[str, int]) -> None:
         (result,) = builders.append_records(cluster, {place: MORE}, flush=True).values()

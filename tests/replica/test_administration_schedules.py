@@ -100,14 +100,14 @@ class Schedule:
         key = self.new_key()
         self.log[-1] += f" {key!r} to {topic_partition}"
         results: list[AppendResult] = []
-        cluster.append_records(
+        cluster._parts.append_records(
             timeout_ms=0,
             required_acks=-1,
             entries_per_partition={topic_partition: encode_batch([Record(0, 1000, key, b"v")])},
             on_complete=lambda found: results.extend(found.values()),
             flush=False,
         )
-        cluster.manager.delayed_produces.look()
+        cluster._parts.manager.delayed_produces.look()
         for result in results:
             if result.error is None:
                 place = (self.ids[name], topic_partition, result.base_offset)
@@ -131,7 +131,9 @@ class Schedule:
             )
             if self.disks.kill_at is None and self.rng.random() < 0.4 and not self.is_over:
                 self.change(1 - number)
-            committer = Coordinator(cluster.manager, self.clock, adopt_min_bytes=0, flush=False)
+            committer = Coordinator(
+                cluster._parts.manager, self.clock, adopt_min_bytes=0, flush=False
+            )
             committer.commit(extents, transactional_id=key.decode())
             outcome = COMMITTED
             committer.discard(extents, key.decode())
@@ -148,8 +150,8 @@ class Schedule:
     def change(self, number: int) -> None:
         """Delete, create, grow or alter."""
         cluster, before = self.processes[number], self.found()
-        commits = cluster._commits(flush=False)
-        manager, steps = cluster.manager, [self.rng.choice(["delete", "grow", "alter"])]
+        commits = cluster._parts.coordinator(flush=False)
+        manager, steps = cluster._parts.manager, [self.rng.choice(["delete", "grow", "alter"])]
         if before is None:
             steps = ["create"]
 
@@ -251,14 +253,14 @@ class Schedule:
 
     def look(self) -> None:
         process = self.rng.choice(self.processes)
-        assert self.found() == process.metadata.topics.find("events")
+        assert self.found() == process._parts.metadata.topics.find("events")
         assert process.topic_names() == sorted(self.ids)
         try:
             found = builders.contents(process)
         except (OSError, KafkaStorageError):
             # What has failed is not tried again for a while.
             self.clock.now_ms += 2 * RETRY_MS
-            topics = [tp for name in self.ids for tp in process.manager.partitions(name)]
+            topics = [tp for name in self.ids for tp in process._parts.manager.partitions(name)]
             if not all(self.has_readable(tp) for tp in [*topics, TRANSACTION_STATE]):
                 return
             found = builders.contents(process)
@@ -300,14 +302,14 @@ class Schedule:
         cluster.collect_garbage()
         assert list((cluster.path / "deleted").glob("*")) == []
         for node in range(self.nodes):
-            log_dir = cluster.metadata.cluster_file.log_dir(node).path
+            log_dir = cluster._parts.metadata.cluster_file.log_dir(node).path
             for path in log_dir.iterdir():
                 assert not path.name.endswith("-delete"), path
                 held = partition_of(path.name)
                 if held is not None and held.topic in self.ids:
                     self.ensure_of_its_topic(path, held, node)
         for name in self.ids:
-            for tp in cluster.manager.partitions(name):
+            for tp in cluster._parts.manager.partitions(name):
                 nodes = cluster.topic(name).replicas_of(tp.partition)
                 assert partition(cluster, tp).view.state().isr == nodes
                 assert len({bytes_of(cluster, node, tp) for node in nodes}) == 1
@@ -317,12 +319,12 @@ class Schedule:
         cluster = self.processes[0]
         topic = cluster.topic(held.topic)
         if held.partition < topic.partitions and node in topic.replicas_of(held.partition):
-            assert read_partition_metadata(cluster.files, directory) == topic.topic_id
+            assert read_partition_metadata(cluster._parts.files, directory) == topic.topic_id
         else:  # An attempt to create or to grow was cut off, which is always empty.
-            assert not holds_records(cluster.files, directory), directory
+            assert not holds_records(cluster._parts.files, directory), directory
 
     def found(self) -> Topic | None:
-        return Cluster(str(self.folder / "cluster")).metadata.topics.find("events")
+        return Cluster(str(self.folder / "cluster"))._parts.metadata.topics.find("events")
 
     def new_key(self) -> bytes:
         self.count += 1

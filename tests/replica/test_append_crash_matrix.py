@@ -90,7 +90,7 @@ def ensure_next_writers_work(
         new = [data for batches in NEW[: counts[partition]] for data in batches]
         assert records == builders.records_of([*before[partition], *new, NEXT, NEXT])
     for topic_partition in [*PARTITIONS, TRANSACTION_STATE]:
-        ensure_sound(cluster.manager.log(topic_partition))
+        ensure_sound(cluster._parts.manager.log(topic_partition))
 
 
 class Start:

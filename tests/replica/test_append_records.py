@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.cluster.job import coordinator_for
 from spark_kbatch.commit import TRANSACTION_STATE_TOPIC, coordinator
 from spark_kbatch.commit.snapshot import TRANSACTION_STATE
 from spark_kbatch.errors import (
@@ -70,9 +71,9 @@ def another(cluster: Cluster, files: Files | None = None) -> Cluster:
 
 def ensure_all_sound(cluster: Cluster) -> None:
     for topic in cluster.topics():
-        for topic_partition in cluster.manager.partitions(topic.name):
-            ensure_sound(cluster.manager.log(topic_partition))
-    ensure_sound(cluster.manager.log(TRANSACTION_STATE))
+        for topic_partition in cluster._parts.manager.partitions(topic.name):
+            ensure_sound(cluster._parts.manager.log(topic_partition))
+    ensure_sound(cluster._parts.manager.log(TRANSACTION_STATE))
 
 
 # Answers.
@@ -144,18 +145,20 @@ def test_one_partitions_error_does_not_stop_the_others(cluster: Cluster) -> None
 
 def test_a_batch_that_a_log_does_not_take_leaves_no_trace(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, config=TopicConfig(max_message_bytes=300))
-    before = cluster.manager.log(EVENTS).state()
+    before = cluster._parts.manager.log(EVENTS).state()
     for data, kind in (
         (batch(n=9), RecordTooLargeError),
         (batch(n=1) * 2, InvalidRecordError),
         (b"", InvalidRecordError),
     ):
         assert isinstance(append_records(cluster, {EVENTS: data})[EVENTS].error, kind)
-    assert cluster.manager.log(EVENTS).state() == before
+    assert cluster._parts.manager.log(EVENTS).state() == before
 
 
 def test_internal_topics_are_written_where_allowed(cluster: Cluster) -> None:
-    administration.create_topic(cluster.manager, "__commits", partitions=1, config=TopicConfig())
+    administration.create_topic(
+        cluster._parts.manager, "__commits", partitions=1, config=TopicConfig()
+    )
     place = ("__commits", 0)
     (refused,) = append_records(cluster, {place: batch()}).values()
     assert str(refused.error) == "topic '__commits' is the cluster's own; write to another"
@@ -200,7 +203,7 @@ def test_a_broker_in_the_log_dir_is_every_partitions_error(
 
 def test_a_partition_whose_lock_is_held_does_not_stop_the_others(cluster: Cluster) -> None:
     last = TopicPartition("others", 1)
-    with another(cluster).manager.locks.partitions([EVENTS]):
+    with another(cluster)._parts.manager.locks.partitions([EVENTS]):
         begun = time.monotonic()
         found = append_records(
             cluster, {EVENTS: batch(), OTHERS: batch(), last: batch()}, lock_timeout_ms=200
@@ -216,7 +219,7 @@ def test_a_partition_whose_lock_is_held_does_not_stop_the_others(cluster: Cluste
 
 
 def test_a_lock_that_is_let_go_in_time_is_taken(cluster: Cluster) -> None:
-    held = another(cluster).manager.locks.partitions([EVENTS, OTHERS])
+    held = another(cluster)._parts.manager.locks.partitions([EVENTS, OTHERS])
     held.__enter__()
     timer = threading.Timer(0.1, held.__exit__, (None, None, None))
     timer.start()
@@ -227,8 +230,8 @@ def test_a_lock_that_is_let_go_in_time_is_taken(cluster: Cluster) -> None:
 
 def test_an_append_waits_no_longer_for_a_lock_than_its_timeout(cluster: Cluster) -> None:
     answers: list[AppendResult] = []
-    with another(cluster).manager.locks.partitions([EVENTS]):
-        cluster.append_records(
+    with another(cluster)._parts.manager.locks.partitions([EVENTS]):
+        cluster._parts.append_records(
             timeout_ms=50,
             required_acks=-1,
             entries_per_partition={EVENTS: batch()},
@@ -243,7 +246,7 @@ def test_an_append_waits_no_longer_for_a_committer_that_stands_still(
 ) -> None:
     """It holds the commit lock, and has flipped this partition already."""
     monkeypatch.setattr(coordinator.Coordinator, "is_pending", lambda *_: True)
-    with another(cluster).manager.locks.commit():
+    with another(cluster)._parts.manager.locks.commit():
         found = append_records(cluster, {EVENTS: batch()}, lock_timeout_ms=100)[EVENTS].error
     assert isinstance(found, LockTimeoutError)
     assert found.lock == "commit"
@@ -256,7 +259,7 @@ def test_a_damaged_state_is_not_the_batchs_error(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    (cluster.manager.log(EVENTS).directory / STATE_FILE).write_bytes(bytes(8192))
+    (cluster._parts.manager.log(EVENTS).directory / STATE_FILE).write_bytes(bytes(8192))
     found = append_records(cluster, {EVENTS: batch(), OTHERS: batch()})
     assert isinstance(found[EVENTS].error, KafkaStorageError)
     assert "neither slot of the state is valid" in str(found[EVENTS].error)
@@ -265,7 +268,7 @@ def test_a_damaged_state_is_not_the_batchs_error(
 
 def test_a_log_shorter_than_recorded_is_not_appended_to(cluster: Cluster) -> None:
     append_records(cluster, {EVENTS: batch()}, flush=True)
-    os.truncate(cluster.manager.log(EVENTS).directory / f"{0:020d}.log", 50)
+    os.truncate(cluster._parts.manager.log(EVENTS).directory / f"{0:020d}.log", 50)
     found = append_records(cluster, {EVENTS: batch()})[EVENTS].error
     assert isinstance(found, KafkaStorageError)
     assert "fewer than the" in str(found)
@@ -283,7 +286,7 @@ def test_an_append_where_an_adoption_stopped_halfway_makes_the_segments_file_ane
 ) -> None:
     """And flushes the directory with it, or a power loss would take the file."""
     extents = builders.staged(cluster, {EVENTS: [batch()]}, adopt_min_bytes=0)
-    log = cluster.manager.log(EVENTS)
+    log = cluster._parts.manager.log(EVENTS)
     dry_run = FaultyFiles()
     assert died(
         lambda: builders.commit(another(cluster, DiesAtTheRename()), extents, adopt_min_bytes=0)
@@ -313,7 +316,7 @@ def test_all_threads_have_one_log_of_a_partition(
 ) -> None:
     """It knows the producers: with one each, a retry in another thread would be written again."""
     mine, both = another(cluster), threading.Barrier(2)
-    find = mine.metadata.topics.topic
+    find = mine._parts.metadata.topics.topic
     looked: set[int] = set()
 
     def find_at_once(name: str) -> Topic:
@@ -323,10 +326,11 @@ def test_all_threads_have_one_log_of_a_partition(
             both.wait(10)
         return find(name)
 
-    monkeypatch.setattr(mine.metadata.topics, "topic", find_at_once)
+    monkeypatch.setattr(mine._parts.metadata.topics, "topic", find_at_once)
     found: list[PartitionLog] = []
     threads = [
-        threading.Thread(target=lambda: found.append(mine.manager.log(EVENTS))) for _ in range(2)
+        threading.Thread(target=lambda: found.append(mine._parts.manager.log(EVENTS)))
+        for _ in range(2)
     ]
     for thread in threads:
         thread.start()
@@ -336,7 +340,7 @@ def test_all_threads_have_one_log_of_a_partition(
 
 
 def test_a_retry_after_a_lost_answer_keeps_one_copy(cluster: Cluster) -> None:
-    producer_id = cluster.new_producer_id()
+    producer_id = cluster._parts.new_producer_id()
     batches = [
         idempotent_batch(producer_id=producer_id, base_sequence=3 * n, n=3) for n in range(5)
     ]
@@ -379,7 +383,7 @@ def test_kafka_python_reads_what_was_appended(cluster: Cluster, codec: str) -> N
         data = builders.batch(n=4, compression=codec, seed=seed)
         append_records(cluster, {EVENTS: data})
     append_records(cluster, {EVENTS: idempotent_batch(base_sequence=7, n=2)})
-    stored = (cluster.manager.log(EVENTS).directory / f"{0:020d}.log").read_bytes()
+    stored = (cluster._parts.manager.log(EVENTS).directory / f"{0:020d}.log").read_bytes()
 
     found, epochs = [], []
     batches = kafka_python.MemoryRecords(stored)
@@ -426,7 +430,7 @@ def test_a_commit_decided_and_not_flipped_comes_first(
     expected[0] = records_of([*everywhere[0], batch(n=3), batch(n=2)])
     assert list(contents(cluster).values()) == expected
     # A roll forward that comes later takes nothing back.
-    cluster.coordinator(parse_write_options({"path": str(cluster.path)})).roll_forward()
+    coordinator_for(cluster._parts, parse_write_options({"path": str(cluster.path)})).roll_forward()
     assert list(contents(cluster).values()) == expected
     ensure_all_sound(cluster)
 
@@ -489,7 +493,7 @@ def one_record(key: str) -> bytes:
 
 def append_and_commit(cluster: Cluster, name: str) -> None:
     """By turns, to all partitions of both topics."""
-    producer_id = cluster.new_producer_id()
+    producer_id = cluster._parts.new_producer_id()
     for n in range(ROUNDS):
         key = f"append {name} {n}"
         data = idempotent_batch(producer_id=producer_id, base_sequence=n, key=key.encode())
@@ -529,7 +533,7 @@ def test_processes_and_threads_append_and_commit_to_the_same_partitions(cluster:
     seen = []
     partitions = [TopicPartition(*place) for place in PLACES]
     while children:
-        seen.append(cluster.edges(partitions))
+        seen.append(cluster._reader.edges(partitions))
         ended, status = os.waitpid(-1, os.WNOHANG)
         if ended:
             children.remove(ended)
@@ -557,11 +561,11 @@ def test_processes_and_threads_append_and_commit_to_the_same_partitions(cluster:
 
 
 def test_a_forked_child_appends_beside_its_parent(cluster: Cluster) -> None:
-    producer_id = cluster.new_producer_id()
+    producer_id = cluster._parts.new_producer_id()
     append_records(cluster, {EVENTS: idempotent_batch(producer_id=producer_id, base_sequence=0)})
 
     def work() -> None:
-        mine = cluster.new_producer_id()
+        mine = cluster._parts.new_producer_id()
         for n in range(20):
             data = idempotent_batch(producer_id=mine, base_sequence=n)
             assert append_records(cluster, {EVENTS: data})[EVENTS].error is None
@@ -571,6 +575,6 @@ def test_a_forked_child_appends_beside_its_parent(cluster: Cluster) -> None:
         data = idempotent_batch(producer_id=producer_id, base_sequence=n)
         assert append_records(cluster, {EVENTS: data})[EVENTS].error is None
     assert os.waitpid(child, 0)[1] == 0
-    stored = (cluster.manager.log(EVENTS).directory / f"{0:020d}.log").read_bytes()
+    stored = (cluster._parts.manager.log(EVENTS).directory / f"{0:020d}.log").read_bytes()
     assert len(list(split_batches(stored))) == 41
     ensure_all_sound(cluster)

@@ -53,7 +53,7 @@ def fetch(
         tp: FetchInfo(info, 1 << 20) if isinstance(info, int) else info
         for tp, info in infos.items()
     }
-    cluster.fetch_messages(wanted, answer, **{"max_wait_ms": 60_000} | options)
+    cluster._parts.fetch_messages(wanted, answer, **{"max_wait_ms": 60_000} | options)
     return answer
 
 
@@ -125,7 +125,7 @@ def test_an_error_is_answered_at_once_beside_the_others_batches(
 def test_an_older_leader_epoch_is_fenced_and_a_log_that_went_another_way_is_told_where(
     cluster: Cluster,
 ) -> None:
-    log = cluster.manager.log(EVENTS)
+    log = cluster._parts.manager.log(EVENTS)
     append_records(cluster, {EVENTS: SMALL})
     append_records(cluster, {EVENTS: SMALL})
     log.write_state(log.state()._replace(leader_epoch=3, sequence=9), flush=False)
@@ -174,7 +174,7 @@ def test_a_fetch_waits_for_its_bytes_and_is_answered_by_the_append_that_brings_t
     append_records(cluster, {OTHERS: SMALL})
 
     assert (answer.count, answer.sizes) == (1, [len(SMALL)] * 2)
-    assert len(cluster.manager.delayed_fetches) == 0
+    assert len(cluster._parts.manager.delayed_fetches) == 0
 
 
 def test_a_fetch_is_answered_when_its_time_is_over(cluster: Cluster) -> None:
@@ -207,7 +207,7 @@ def test_a_fetch_sees_a_commit_in_all_partitions_or_in_none(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, looks: int, max_wait_ms: int
 ) -> None:
     other = Cluster(str(cluster.path), files=FaultyFiles())
-    look, left = cluster.snapshots.replicas, looks
+    look, left = cluster._parts.snapshots.replicas, looks
 
     def commit_after_some(*arguments: Any) -> Any:
         nonlocal left
@@ -216,7 +216,7 @@ def test_a_fetch_sees_a_commit_in_all_partitions_or_in_none(
             builders.write(other, {("events", 0): [SMALL], ("others", 0): [SMALL]})
         return found
 
-    monkeypatch.setattr(cluster.snapshots, "replicas", commit_after_some)
+    monkeypatch.setattr(cluster._parts.snapshots, "replicas", commit_after_some)
     answer = fetch(cluster, {EVENTS: 0, OTHERS: 0}, max_wait_ms=max_wait_ms)
 
     assert answer.came.wait(10)
@@ -228,13 +228,13 @@ def test_a_fetch_looks_at_all_partitions_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append_records(cluster, {EVENTS: SMALL, OTHERS: SMALL})
-    look, looks = cluster.snapshots.replicas, []
+    look, looks = cluster._parts.snapshots.replicas, []
 
     def count(topic_partitions: Iterable[TopicPartition], *rest: Any) -> Any:
         looks.append([*topic_partitions])
         return look(looks[-1], *rest)
 
-    monkeypatch.setattr(cluster.snapshots, "replicas", count)
+    monkeypatch.setattr(cluster._parts.snapshots, "replicas", count)
     fetch(cluster, {EVENTS: 0, OTHERS: 0})
 
     assert looks == [[EVENTS, OTHERS]]
@@ -253,7 +253,7 @@ def test_a_roll_answers_a_fetch_that_waits_in_the_segment_before(tmp_path: Path)
 
 
 def test_a_log_that_is_cut_below_the_offset_answers_a_fetch(cluster: Cluster) -> None:
-    log = cluster.manager.log(EVENTS)
+    log = cluster._parts.manager.log(EVENTS)
     before = log.state()
     append_records(cluster, {EVENTS: SMALL})
     answer = fetch(cluster, {EVENTS: 1})
@@ -304,7 +304,7 @@ def test_each_sees_as_far_as_it_may(
     marker = marker_batch(base_offset=0, producer_id=7, abort=True)
     for data in (transactional(7), marker, SMALL, transactional(8), SMALL):
         append_records(cluster, {EVENTS: data}, origin=AppendOrigin.COORDINATOR)
-    log = cluster.manager.log(EVENTS)
+    log = cluster._parts.manager.log(EVENTS)
     state = log.state()
     log.write_state(state._replace(high_watermark=4, sequence=99), flush=False)
     (result,) = fetch(cluster, {EVENTS: 0}, **options).results.values()

@@ -74,7 +74,7 @@ def ensure_killing_loses_nothing(folder: Path, kills: int) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while len(acknowledged(notes)) < wanted:
             assert time.monotonic() < deadline, "an appender does not get on"
-            for tp, edges in cluster.edges(PARTITIONS).items():
+            for tp, edges in cluster._reader.edges(PARTITIONS).items():
                 assert edges.high_watermark >= high_watermarks[tp]
                 high_watermarks[tp] = edges.high_watermark
             time.sleep(0.002)

@@ -259,7 +259,7 @@ def test_a_reader_who_may_not_write_can_hold_the_commit_lock_and_that_is_said(
 ) -> None:
     monkeypatch.setattr(locks_module, "_LOGGED_AFTER_S", 0.02)
     cluster = builders.a_cluster(tmp_path)
-    with cluster.manager.locks.commit():
+    with cluster._parts.manager.locks.commit():
         pass
     with (cluster.path / "locks" / "commit").open() as reader:
         fcntl.flock(reader, fcntl.LOCK_EX)
@@ -268,7 +268,7 @@ def test_a_reader_who_may_not_write_can_hold_the_commit_lock_and_that_is_said(
             assert "the lock of commit has not been free" in caplog.text
             fcntl.flock(reader, fcntl.LOCK_UN)
 
-        waits(lambda locks: locks.commit(), cluster.manager.locks, let_go)
+        waits(lambda locks: locks.commit(), cluster._parts.manager.locks, let_go)
 
 
 @pytest.mark.parametrize("name", ["link", "two slashes", "link to a parent"])
@@ -284,9 +284,9 @@ def test_a_cluster_opened_by_another_name_waits_for_the_same_locks(
         other = str(link / cluster.path.relative_to(links[name]))
     opened = Cluster(other)
     for take in LOCKS.values():
-        held = take(cluster.manager.locks)
+        held = take(cluster._parts.manager.locks)
         held.__enter__()
-        waits(take, opened.manager.locks, lambda held=held: held.__exit__(None, None, None))
+        waits(take, opened._parts.manager.locks, lambda held=held: held.__exit__(None, None, None))
 
 
 def test_a_lock_that_fails_for_another_reason_is_an_error(folder: Path) -> None:
@@ -448,7 +448,7 @@ def test_where_a_broker_is_in_nothing_is_written(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     batches = {("events", 0): [builders.batch()]}
     extents = builders.staged(cluster, batches)
-    with held_by_a_process(lambda: a_broker(cluster.metadata.cluster_file.log_dir(0).path)):
+    with held_by_a_process(lambda: a_broker(cluster._parts.metadata.cluster_file.log_dir(0).path)):
         for write in (
             lambda: builders.commit(cluster, extents),
             lambda: cluster.create_topic("another"),
@@ -476,8 +476,8 @@ def test_a_broker_is_in_the_way_of_those_alone_who_write_into_its_log_dir(tmp_pa
 
 def test_while_we_write_no_broker_starts_and_then_one_does(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
-    broker_dir = cluster.metadata.cluster_file.log_dir(0).path
-    with cluster.manager.writing():
+    broker_dir = cluster._parts.metadata.cluster_file.log_dir(0).path
+    with cluster._parts.manager.writing():
         assert not a_broker_starts(broker_dir)
         # Another thread of this process, with a cluster of its own, comes and goes.
         Cluster(str(cluster.path)).create_topic("another")
@@ -487,13 +487,13 @@ def test_while_we_write_no_broker_starts_and_then_one_does(tmp_path: Path) -> No
 
 def test_a_log_dirs_lock_that_was_replaced_while_we_write_is_taken_anew(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
-    broker_dir = cluster.metadata.cluster_file.log_dir(0).path
-    with cluster.manager.writing():
+    broker_dir = cluster._parts.metadata.cluster_file.log_dir(0).path
+    with cluster._parts.manager.writing():
         (broker_dir / ".lock").unlink()
         assert a_broker_starts(broker_dir)  # which nobody can help
-        with Cluster(str(cluster.path)).manager.writing():
+        with Cluster(str(cluster.path))._parts.manager.writing():
             assert not a_broker_starts(broker_dir)
-            with cluster.manager.writing():
+            with cluster._parts.manager.writing():
                 pass
             assert not a_broker_starts(broker_dir)
         assert a_broker_starts(broker_dir)
@@ -505,8 +505,8 @@ def test_reading_does_not_keep_a_broker_out_nor_is_it_kept_out(tmp_path: Path) -
     builders.write(cluster, {("events", 0): [builders.batch()]})
     rows = cluster.read("events")
     assert next(rows).num_rows == 3
-    assert a_broker_starts(cluster.metadata.cluster_file.log_dir(0).path)
-    with held_by_a_process(lambda: a_broker(cluster.metadata.cluster_file.log_dir(0).path)):
+    assert a_broker_starts(cluster._parts.metadata.cluster_file.log_dir(0).path)
+    with held_by_a_process(lambda: a_broker(cluster._parts.metadata.cluster_file.log_dir(0).path)):
         assert len(list(cluster.read("events"))) == 1
 
 

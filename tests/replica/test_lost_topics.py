@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.cluster.job import find_or_create_topic
 from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
@@ -54,7 +55,7 @@ def test_a_topic_is_not_created_over_records(tmp_path: Path, way: str, partition
     other = another(cluster)
     create = {
         "create": lambda: other.create_topic("events", partitions=partitions),
-        "write": lambda: other.topic_for("events", options),
+        "write": lambda: find_or_create_topic(other._parts, "events", options),
     }[way]
     with pytest.raises(KafkaStorageError) as error:
         create()
@@ -206,5 +207,7 @@ def test_a_cluster_whose_own_file_is_lost_is_not_made_again_over_its_topics(tmp_
         Cluster(str(cluster.path), create=True)
     (cluster.path / "cluster.json").write_text(text)
 
-    assert json.loads(text)["cluster_id"] == another(cluster).metadata.cluster_file.cluster_id()
+    assert (
+        json.loads(text)["cluster_id"] == another(cluster)._parts.metadata.cluster_file.cluster_id()
+    )
     assert contents(another(cluster)) == before

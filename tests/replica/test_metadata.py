@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.cluster.job import find_or_create_topic
 from spark_kbatch.errors import (
     ConfigError,
     InvalidTopicError,
@@ -289,7 +290,7 @@ def test_replicas_are_stored_as_the_rule_that_they_follow(
 def test_replicas_that_follow_no_rule_are_stored_one_by_one(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events": 3})
     topic = replace(cluster.topic("events"), replicas=((0,), (1,), (1,)))
-    cluster.metadata.topics.write(topic)
+    cluster._parts.metadata.topics.write(topic)
 
     assert stored_topic(cluster, "events")["replica_cycle"] == [[0], [1], [1]]
     assert Cluster(str(cluster.path)).topic("events") == topic
@@ -324,7 +325,8 @@ class CountsReads(Files):
     [
         pytest.param(lambda c: builders.write(c, {("events", 7): [builders.batch()]}), id="commit"),
         pytest.param(
-            lambda c: c.plan(parse_read_options({"path": "/x", "subscribe": "events"})), id="plan"
+            lambda c: c._reader.plan(parse_read_options({"path": "/x", "subscribe": "events"})),
+            id="plan",
         ),
         pytest.param(lambda c: c.describe(["events"]), id="describe"),
         pytest.param(lambda c: c.replicas(["events"]), id="replicas"),
@@ -414,7 +416,7 @@ def test_damaged_topic_file_is_named(tmp_path: Path, content: bytes) -> None:
 def test_topic_is_as_it_was_made(tmp_path: Path) -> None:
     config = TopicConfig(max_message_bytes=2_000, segment_bytes=1 << 20)
     made = create(tmp_path / "cluster").create_topic("events", partitions=3, config=config)
-    found = Cluster(str(tmp_path / "cluster")).metadata.topics.topic("events")
+    found = Cluster(str(tmp_path / "cluster"))._parts.metadata.topics.topic("events")
 
     assert found == made
     assert (found.name, found.partitions, found.config) == ("events", 3, config)
@@ -423,12 +425,12 @@ def test_topic_is_as_it_was_made(tmp_path: Path) -> None:
 def test_topics_are_sorted_and_without_the_clusters_own(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"b": 1, "a.json": 1, "a": 1})
 
-    assert cluster.metadata.topics.names() == ["a", "a.json", "b"]
-    assert "__transaction_state" in cluster.metadata.topics.names(internal=True)
+    assert cluster._parts.metadata.topics.names() == ["a", "a.json", "b"]
+    assert "__transaction_state" in cluster._parts.metadata.topics.names(internal=True)
 
 
 def test_unknown_topic_is_refused_with_those_that_exist(tmp_path: Path) -> None:
-    metadata = builders.a_cluster(tmp_path, topics={"clicks": 1, "views": 1}).metadata
+    metadata = builders.a_cluster(tmp_path, topics={"clicks": 1, "views": 1})._parts.metadata
     with pytest.raises(UnknownTopicOrPartitionError) as error:
         metadata.topics.topic("event")
 
@@ -439,7 +441,7 @@ def test_unknown_topic_is_refused_with_those_that_exist(tmp_path: Path) -> None:
 
 def test_unknown_topic_among_many_is_refused_with_the_nearest(tmp_path: Path) -> None:
     topics = {f"other.{number}": 1 for number in range(20)} | {"orders.eu": 1}
-    metadata = builders.a_cluster(tmp_path, topics=topics).metadata
+    metadata = builders.a_cluster(tmp_path, topics=topics)._parts.metadata
     with pytest.raises(
         UnknownTopicOrPartitionError, match=r"of its 21 topics the nearest are: orders\.eu, "
     ) as error:
@@ -449,18 +451,18 @@ def test_unknown_topic_among_many_is_refused_with_the_nearest(tmp_path: Path) ->
 
 
 def test_topic_name_does_not_lead_out_of_the_cluster(tmp_path: Path) -> None:
-    metadata = builders.a_cluster(tmp_path).metadata
+    metadata = builders.a_cluster(tmp_path)._parts.metadata
     with pytest.raises(InvalidTopicError):
         metadata.topics.find("../cluster")
 
 
 def test_topic_that_exists_is_not_made_again(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
-    before = cluster.metadata.topics.topic("events")
+    before = cluster._parts.metadata.topics.topic("events")
     with pytest.raises(ConfigError, match="topic 'events' already exists"):
         cluster.create_topic("events", partitions=2)
 
-    assert cluster.metadata.topics.topic("events") == before
+    assert cluster._parts.metadata.topics.topic("events") == before
 
 
 EXISTING = TopicConfig(
@@ -483,7 +485,9 @@ def test_existing_topic_with_other_settings_is_refused(
 ) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events": 2}, config=EXISTING)
     with pytest.raises(ConfigError) as error:
-        cluster.topic_for("events", parse_write_options({"path": "/x", key: str(given)}))
+        find_or_create_topic(
+            cluster._parts, "events", parse_write_options({"path": "/x", key: str(given)})
+        )
 
     assert str(error.value) == (
         f"option {key!r} is {given}, but topic 'events' exists with {existing}; leave the option out, "
@@ -496,12 +500,16 @@ def test_existing_topic_with_the_same_or_no_settings_is_taken(tmp_path: Path) ->
     settings = {"num.partitions": "2", "max.message.bytes": "2000", "segment.bytes": str(1 << 20)}
     settings["message.format.version"] = "0.10.2"
     for options in ({}, settings):
-        found = cluster.topic_for("events", parse_write_options({"path": "/x", **options}))
+        found = find_or_create_topic(
+            cluster._parts, "events", parse_write_options({"path": "/x", **options})
+        )
 
-        assert found == cluster.metadata.topics.topic("events")
+        assert found == cluster._parts.metadata.topics.topic("events")
 
 
 def test_the_clusters_own_topic_cannot_be_written(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     with pytest.raises(ConfigError, match="topic '__transaction_state' is the cluster's own"):
-        cluster.topic_for("__transaction_state", parse_write_options({"path": "/x"}))
+        find_or_create_topic(
+            cluster._parts, "__transaction_state", parse_write_options({"path": "/x"})
+        )

@@ -68,7 +68,7 @@ def test_one_that_is_lost_is_shown_and_replaced(cluster: Cluster) -> None:
     code, rows = run("log-dirs", str(cluster.path), "--replace", "0")
     assert code == 0
     assert [row["not_in_sync"] for row in rows] == [0, 0, 0]
-    assert Cluster(str(cluster.path)).manager.partition(COPIED).view.state().isr == (0, 1, 2)
+    assert Cluster(str(cluster.path))._parts.manager.partition(COPIED).view.state().isr == (0, 1, 2)
     assert len(builders.contents(cluster)[EVENTS]) == 6
 
 
@@ -89,7 +89,7 @@ def test_a_replica_whose_state_is_damaged_is_named_once_and_shown_as_unreadable(
 
 def test_the_lag_of_a_replica_is_in_offsets(cluster: Cluster) -> None:
     append_records(cluster, {EVENTS: batch(n=2)})
-    log = cluster.manager.partition(EVENTS)._log_of(0)
+    log = cluster._parts.manager.partition(EVENTS)._log_of(0)
     builders.append(log, batch(n=5))
 
     assert [replica.lag for replica in cluster.replicas(["events"])[EVENTS]] == [0, 5, 5]

@@ -102,7 +102,7 @@ def ensure_holds(cluster: Cluster, *numbers: int) -> None:
 
 
 def high_watermark(cluster: Cluster) -> int:
-    return cluster.edges([EVENTS])[EVENTS].high_watermark
+    return cluster._reader.edges([EVENTS])[EVENTS].high_watermark
 
 
 # In sync.
@@ -202,8 +202,8 @@ def test_a_log_dir_that_is_deleted_stays_offline_until_it_is_replaced(
     write(cluster, 3)
     assert node_id not in isr(cluster)
     assert "No such file" in str(replicas(cluster)[node_id].why_offline)
-    with cluster.manager.locks.metadata():
-        cluster.metadata.cluster_file.replace_log_dir(node_id)
+    with cluster._parts.manager.locks.metadata():
+        cluster._parts.metadata.cluster_file.replace_log_dir(node_id)
     clock.now_ms += RETRY_MS
     write(cluster, 4)
 
@@ -339,7 +339,7 @@ def test_a_replica_that_cannot_flush_leaves_and_nothing_is_there_twice(
 
     disks.folder = None
     clock.now_ms += RETRY_MS
-    cluster.manager.dirs.look_again()
+    cluster._parts.manager.dirs.look_again()
     write(cluster, 2)
     ensure_holds(cluster, 0, 1, 2)
     assert isr(cluster) == (0, 1, 2)
@@ -356,7 +356,7 @@ def test_what_only_the_old_leader_has_is_cut_off_when_it_is_back(
         disks.fail(disk(cluster, node_id), FULL)
     disks.kill_at = 10**9
     leader = with_clock(cluster, clock)
-    log = leader.manager.log(EVENTS)
+    log = leader._parts.manager.log(EVENTS)
     builders.append(log, BATCHES[1])  # as one that is killed before it copies
     log.write_state(log.state()._replace(high_watermark=1), flush=False)
     for node_id in (1, 2):
@@ -414,7 +414,7 @@ class Answer:
 
 def send(cluster: Cluster, data: bytes, *, required_acks: int = -1) -> Answer:
     answer = Answer()
-    cluster.append_records(
+    cluster._parts.append_records(
         timeout_ms=500,
         required_acks=required_acks,
         entries_per_partition={EVENTS: data},
@@ -441,7 +441,7 @@ def test_with_too_few_in_sync_acks_all_writes_nothing_and_acks_one_is_not_seen(
     assert isinstance(error, NotEnoughReplicasError)
     assert "in-sync replicas 0, and min.insync.replicas is 2: nothing is written" in str(error)
     ensure_holds(strict, 0)
-    assert strict.edges([EVENTS])[EVENTS] == (0, 1, 1, 3)
+    assert strict._reader.edges([EVENTS])[EVENTS] == (0, 1, 1, 3)
     disks.folder = None
     disks.mend(disk(strict, 1))
     clock.now_ms += RETRY_MS
@@ -458,16 +458,16 @@ def test_an_append_waits_for_a_replica_that_comes_back(
     disks.folder = disk(strict, 1)
     answer = send(strict, BATCHES[1])
     assert answer.results == []
-    strict.manager.delayed_produces.look()
+    strict._parts.manager.delayed_produces.look()
     assert answer.results == []
     disks.folder = None
     disks.mend(disk(strict, 1))
     clock.now_ms += RETRY_MS // 3
-    strict.manager.delayed_produces.look()
+    strict._parts.manager.delayed_produces.look()
     assert answer.results == []
-    strict.manager.dirs.look_again()
-    strict.manager.delayed_produces.look()
-    strict.manager.delayed_produces.look()
+    strict._parts.manager.dirs.look_again()
+    strict._parts.manager.delayed_produces.look()
+    strict._parts.manager.delayed_produces.look()
 
     assert answer.error is None
     ensure_holds(strict, 0, 1)
@@ -479,10 +479,10 @@ def test_an_append_that_waits_too_long_is_timed_out_and_stays(
     disks.folder = disk(strict, 1)
     answer = send(strict, BATCHES[1])
     clock.now_ms += 500
-    strict.manager.delayed_produces.look()
+    strict._parts.manager.delayed_produces.look()
 
     assert isinstance(answer.error, RequestTimedOutError)
-    assert len(strict.manager.delayed_produces) == 0
+    assert len(strict._parts.manager.delayed_produces) == 0
     disks.folder = None
     disks.mend(disk(strict, 1))
     clock.now_ms += RETRY_MS
@@ -498,8 +498,8 @@ def test_an_append_that_waits_is_told_when_another_leads(
     answer = send(strict, BATCHES[1])
     state = partition(strict).view.state()
     after = state._replace(leader_epoch=1, partition_epoch=state.partition_epoch + 1)
-    strict.metadata.partition_states.write(EVENTS, after, strict.topic("events").topic_id)
-    strict.manager.delayed_produces.look()
+    strict._parts.metadata.partition_states.write(EVENTS, after, strict.topic("events").topic_id)
+    strict._parts.manager.delayed_produces.look()
 
     assert isinstance(answer.error, NotLeaderOrFollowerError)
     assert "another leader, node 0" in str(answer.error)
@@ -514,12 +514,12 @@ def test_an_append_that_waits_is_told_when_its_topic_was_created_again(
     assert answer.results == []
     disks.folder = None
     disks.mend(disk(strict, 1))
-    strict.manager.dirs.look_again()
+    strict._parts.manager.dirs.look_again()
     other = Cluster(str(strict.path))
     other.delete_topic("events")
     other.create_topic("events", replication_factor=2)
     write(other, *range(written))
-    strict.manager.delayed_produces.look()
+    strict._parts.manager.delayed_produces.look()
 
     assert isinstance(answer.error, UnknownTopicOrPartitionError)
     assert "topic 'events' was deleted and created again" in str(answer.error)
@@ -567,4 +567,6 @@ def test_segments_roll_in_every_replica(tmp_path: Path, disks: Disks, clock: Clo
     write(cluster, *range(8))
 
     ensure_holds(cluster, *range(8))
-    assert len(list(cluster.metadata.cluster_file.log_directory(EVENTS, 1).glob("*.log"))) > 2
+    assert (
+        len(list(cluster._parts.metadata.cluster_file.log_directory(EVENTS, 1).glob("*.log"))) > 2
+    )

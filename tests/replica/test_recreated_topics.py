@@ -67,14 +67,14 @@ def test_append_obeys_the_settings_of_the_recreated_topic(cluster: Cluster) -> N
 def test_settings_count_that_changed_while_an_append_waited_for_the_lock(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take = cluster.manager.locks.partitions
+    take = cluster._parts.manager.locks.partitions
 
     def change_first(*arguments: Any, **named: Any) -> Any:
         monkeypatch.undo()
         recreate(cluster, SMALL_LIMIT)
         return take(*arguments, **named)
 
-    monkeypatch.setattr(cluster.manager.locks, "partitions", change_first)
+    monkeypatch.setattr(cluster._parts.manager.locks, "partitions", change_first)
 
     assert isinstance(append(cluster, batch(n=20)).error, RecordTooLargeError)
     assert contents(another(cluster)) == {EVENTS: []}
@@ -193,13 +193,13 @@ def test_a_change_that_looks_like_the_topic_before_the_last_is_seen(tmp_path: Pa
     for number in range(100, 300):
         for changed in (number + 1000, number):
             config = replace(topic.config, retention_ms=changed)
-            cluster.metadata.topics.write(replace(topic, config=config))
+            cluster._parts.metadata.topics.write(replace(topic, config=config))
 
         assert reader.topic("events").config.retention_ms == number
 
 
 def test_errors_of_a_deleted_topic_are_of_the_package(cluster: Cluster) -> None:
-    partition = cluster.manager.partition(EVENTS)
+    partition = cluster._parts.manager.partition(EVENTS)
     another(cluster).delete_topic("events")
     with pytest.raises(KBatchError):
         partition.ready_locked(flush=False)

@@ -135,7 +135,7 @@ class Schedule:
                 cluster, {tuple(tp): [data] for tp in PARTITIONS}, transaction=key.decode()
             )
             committer = Coordinator(
-                cluster.manager, self.clock, adopt_min_bytes=0, flush=flush, acks=acks
+                cluster._parts.manager, self.clock, adopt_min_bytes=0, flush=flush, acks=acks
             )
             committer.commit(extents, transactional_id=key.decode())
             self.jobs[key] = COMMITTED
@@ -172,7 +172,7 @@ class Schedule:
     def turn(self) -> None:
         self.clock.now_ms += self.rng.choice([10, TIMEOUT_MS, RETRY_MS, 2 * RETRY_MS])
         for process in self.processes:
-            process.manager.delayed_produces.look()
+            process._parts.manager.delayed_produces.look()
 
     def lose(self) -> None:
         """All that a disk holds, where another one has everything that counts, too."""
@@ -187,7 +187,7 @@ class Schedule:
 
     def sync(self) -> None:
         self.processes[self.rng.randrange(2)].manager.replicate(
-            PARTITIONS, self.processes[0]._commits(flush=False), flush=False
+            PARTITIONS, self.processes[0]._parts.coordinator(flush=False), flush=False
         )
 
     # What must hold.
@@ -214,7 +214,7 @@ class Schedule:
             self.seen |= {r.offset: r.key for r in found[: edges.high_watermark]}
 
     def read(self, process: Cluster) -> tuple[LogOffsets, list[Record]]:
-        edges, found = process.edges([EVENTS])[EVENTS], builders.contents(process)
+        edges, found = process._reader.edges([EVENTS])[EVENTS], builders.contents(process)
         self.ensure_whole(found)
         return edges, found[EVENTS]
 
@@ -231,7 +231,7 @@ class Schedule:
         for node in range(self.nodes):
             if not self.disk(node).exists():
                 with self.processes[0].manager.locks.metadata():
-                    self.processes[0].metadata.cluster_file.replace_log_dir(node)
+                    self.processes[0]._parts.metadata.cluster_file.replace_log_dir(node)
         self.clock.now_ms += 2 * RETRY_MS
         self.sync()  # a replica that is lost leaves first, and is made anew then
         self.sync()
@@ -240,10 +240,10 @@ class Schedule:
         assert self.jobs.popitem()[1] == COMMITTED
         self.look()
         for process in self.processes:
-            process.manager.delayed_produces.look()
+            process._parts.manager.delayed_produces.look()
             self.clock.now_ms += TIMEOUT_MS
-            process.manager.delayed_produces.look()
-            assert len(process.manager.delayed_produces) == 0
+            process._parts.manager.delayed_produces.look()
+            assert len(process._parts.manager.delayed_produces) == 0
 
         cluster = self.processes[0]
         for tp in PARTITIONS:

@@ -17,10 +17,10 @@ from pyspark.errors import AnalysisException, PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_kbatch
+from spark_kbatch.cluster.job import Job
 from spark_kbatch.errors import KafkaStorageError, KBatchError
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.source import KBatchDataSource
-from spark_kbatch.spark.writer import Job
 from tests.conftest import few
 from tests.support import builders
 from tests.support.frames import frame_of, load, save, values

@@ -17,12 +17,12 @@ import pytest
 
 from spark_kbatch.cluster import cluster as cluster_module
 from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.cluster.job import Job, Staged
 from spark_kbatch.commit import coordinator
 from spark_kbatch.errors import CommitError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options
-from spark_kbatch.spark.writer import Job, Staged
 from tests.support import builders
 from tests.support.soundness import ensure_sound
 
@@ -66,7 +66,7 @@ def ensure_next_job_works(cluster: Cluster) -> None:
     job.commit([stage(job)])
     assert written(cluster) == before + 1
     for partition in cluster.partitions("events"):
-        ensure_sound(Cluster(str(cluster.path)).manager.log(partition))
+        ensure_sound(Cluster(str(cluster.path))._parts.manager.log(partition))
 
 
 def break_files(patch: pytest.MonkeyPatch, where: str, number: int) -> None:
@@ -109,7 +109,7 @@ def test_a_task_that_cannot_stage_says_why_and_that_nothing_is_visible(
         break_files(patch, "staging-0", number)
         with pytest.raises(KafkaStorageError, match=f"cannot stage.*{words}.*nothing of the job"):
             stage(job)
-    job.abort([done, None])
+    job.abort([done])
     assert list((cluster.path / "staging-0").iterdir()) == []
     assert written(cluster) == 0
     ensure_next_job_works(cluster)
@@ -257,7 +257,7 @@ def test_a_task_whose_files_are_removed_while_it_writes_names_the_option(
 
     with pytest.raises(KafkaStorageError, match=r"staging\.retention\.ms"):
         job.stage(batches())
-    job.abort([None])
+    job.abort([])
     assert written(cluster) == 0
     ensure_next_job_works(cluster)
 
@@ -286,7 +286,7 @@ def test_a_commit_removes_what_dead_jobs_have_staged(
     dead, silent, alive = (begin(cluster) for _ in range(3))
     for job, days in ((dead, 7.1), (silent, 6.9), (alive, 8)):
         done = stage(job)
-        age(cluster.metadata.cluster_file.log_dir(0).staging / done.transaction, days)
+        age(cluster._parts.metadata.cluster_file.log_dir(0).staging / done.transaction, days)
     newest = cluster.path / "staging-0" / stage(alive).extents[0].file
     age(newest.parent.parent, 8)
     os.utime(newest)  # a task that is still writing: of its job everything stays
@@ -307,7 +307,7 @@ def test_a_job_that_was_taken_for_dead_says_so_in_its_tasks_and_its_commit(
 ) -> None:
     job = begin(cluster)
     done = stage(job)
-    age(cluster.metadata.cluster_file.log_dir(0).staging / done.transaction, 8)
+    age(cluster._parts.metadata.cluster_file.log_dir(0).staging / done.transaction, 8)
     ensure_next_job_works(cluster)
     with pytest.raises(KafkaStorageError, match=r"staging\.retention\.ms"):
         stage(job)
@@ -338,5 +338,5 @@ def test_a_clock_that_goes_back_stops_nothing_and_removes_nothing(
     monkeypatch.undo()
     other.commit([staged])
     assert written(cluster) == 7
-    ensure_sound(Cluster(str(cluster.path)).manager.log(TopicPartition("stamped", 0)))
+    ensure_sound(Cluster(str(cluster.path))._parts.manager.log(TopicPartition("stamped", 0)))
     ensure_next_job_works(cluster)

@@ -54,7 +54,7 @@ def isr(cluster: Cluster) -> list[list[int]]:
 
 def let_join(cluster: Cluster) -> None:
     """Fill up the disks that are back, now and not with the next job."""
-    cluster.manager.dirs.look_again()
+    cluster._parts.manager.dirs.look_again()
     assert cluster.replicate() == []
 
 

@@ -28,9 +28,10 @@ from pyspark.sql.types import (
 )
 
 import spark_kbatch
+from spark_kbatch.cluster.job import Job
 from spark_kbatch.options.write import parse_write_options
 from spark_kbatch.spark.source import ROW_SCHEMA
-from spark_kbatch.spark.writer import Job, KBatchWriter
+from spark_kbatch.spark.writer import KBatchWriter
 from tests.conftest import few
 from tests.support import builders
 from tests.support.frames import frame_of, kafkas_partition, load, records, save, values

@@ -6,7 +6,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spark_kbatch.consumer.source import TopicReader
+from spark_kbatch.cluster.broker_logs import BrokerLogs
+from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.files import Files
 from spark_kbatch.model import LogOffsets, ReadRange, TopicPartition
 from spark_kbatch.opening import open_for_reading
@@ -120,9 +121,11 @@ def listing(path: Path) -> dict[str, tuple[int, bytes]]:
 
 def end_of(path: Path, *, foreign_end: str = "log") -> int:
     """The high watermark of t-0."""
-    return open_for_reading(str(path), foreign_end=foreign_end).edges([TP])[TP].high_watermark
+    return (
+        open_for_reading(str(path), foreign_end=foreign_end)._reader.edges([TP])[TP].high_watermark
+    )
 
 
-def fetch(logs: TopicReader, offset: int, *, max_bytes: int) -> tuple[LogRead, LogOffsets]:
+def fetch(logs: Cluster | BrokerLogs, offset: int, *, max_bytes: int) -> tuple[LogRead, LogOffsets]:
     """What a fetch of t-0 finds."""
-    return logs.fetch(TP, ReadRange(offset, max_bytes))
+    return logs._reader.source.fetch(TP, ReadRange(offset, max_bytes))

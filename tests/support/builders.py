@@ -10,10 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_kbatch.cluster.broker_logs import BrokerLogs
 from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.cluster.job import new_staging
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.staging import Extent
-from spark_kbatch.consumer.source import TopicReader
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.log.append import LogAppender
 from spark_kbatch.log.partition_log import PartitionLog
@@ -160,9 +161,9 @@ def append_records(
     flush: bool = False,
     **named: Any,
 ) -> dict[TopicPartition, AppendResult]:
-    """What `cluster.append_records` answers, and that it does so once."""
+    """What `ClusterParts.append_records` answers, and that it does so once."""
     answers: list[Mapping[TopicPartition, AppendResult]] = []
-    cluster.append_records(
+    cluster._parts.append_records(
         timeout_ms=1000,
         required_acks=required_acks,
         entries_per_partition={TopicPartition(*place): data for place, data in entries.items()},
@@ -224,12 +225,14 @@ def staged(
     flush: bool = False,
 ) -> list[Extent]:
     """What one task stages when it writes these batches, one partition after the other."""
-    staging = cluster.staging(transaction, shared_bytes_max=adopt_min_bytes, flush=flush)
+    staging = new_staging(
+        cluster._parts, transaction, shared_bytes_max=adopt_min_bytes, flush=flush
+    )
     try:
         for (topic, partition), parts in batches.items():
             for data in parts:
                 count = read_header(data).records_count
-                staging.send(cluster.metadata.topics.topic(topic), partition, data, count)
+                staging.send(cluster._parts.metadata.topics.topic(topic), partition, data, count)
         return staging.finish()
     except OSError:
         staging.abandon()
@@ -255,7 +258,10 @@ def coordinator(
 ) -> Coordinator:
     """Who commits what was staged."""
     return Coordinator(
-        cluster.manager, lambda: FIRST_TIMESTAMP_MS, adopt_min_bytes=adopt_min_bytes, flush=flush
+        cluster._parts.manager,
+        lambda: FIRST_TIMESTAMP_MS,
+        adopt_min_bytes=adopt_min_bytes,
+        flush=flush,
     )
 
 
@@ -270,8 +276,8 @@ def contents(cluster: Cluster) -> dict[TopicPartition, list[Record]]:
     for topic in cluster.topics():
         for partition in range(topic.partitions):
             found[TopicPartition(topic.name, partition)] = []
-        for wanted in cluster.offset_ranges(topic.name):
-            for arrow_batch in cluster.read_range(wanted, codec.RECORD_SCHEMA.names):
+        for wanted in cluster._reader.offset_ranges(topic.name):
+            for arrow_batch in cluster._reader.read_range(wanted, codec.RECORD_SCHEMA.names):
                 found[wanted.topic_partition] += as_read(arrow_batch)
     return found
 
@@ -294,12 +300,12 @@ def as_read(arrow_batch: pa.RecordBatch) -> list[Record]:
     ]
 
 
-def read_records(topics: TopicReader, topic: str, **bounds: Any) -> list[Record]:
+def read_records(topics: Cluster | BrokerLogs, topic: str, **bounds: Any) -> list[Record]:
     """What a read of a topic goes over, with any time that a record can have."""
     return [
         record
-        for wanted in topics.offset_ranges(topic, **bounds)
-        for arrow_batch in topics.read_range(wanted, codec.RECORD_SCHEMA.names)
+        for wanted in topics._reader.offset_ranges(topic, **bounds)
+        for arrow_batch in topics._reader.read_range(wanted, codec.RECORD_SCHEMA.names)
         for record in as_read(arrow_batch)
     ]
 

@@ -119,13 +119,13 @@ def a_replicated_cluster(
 
 def with_clock(cluster: Cluster, clock: Clock) -> Cluster:
     """The cluster as another process has it open, by this clock; nothing happens by itself."""
-    again = Cluster(str(cluster.path), files=cluster.files)
-    metadata = Metadata(cluster.files, cluster.path)
+    again = Cluster(str(cluster.path), files=cluster._parts.files)
+    metadata = Metadata(cluster._parts.files, cluster.path)
     metadata.cluster_file.ensure_exists()
-    again.manager = ReplicaManager(
-        cluster.files, metadata, clock.time_of_day, monotonic_ms=clock, uses_threads=False
+    again._parts.manager = ReplicaManager(
+        cluster._parts.files, metadata, clock.time_of_day, monotonic_ms=clock, uses_threads=False
     )
-    again.snapshots._manager = again.manager
+    again._parts.snapshots._manager = again._parts.manager
     return again
 
 
@@ -134,7 +134,7 @@ def replicas(cluster: Cluster, topic_partition: TopicPartition = EVENTS) -> list
 
 
 def partition(cluster: Cluster, topic_partition: TopicPartition = EVENTS) -> Partition:
-    return cluster.manager.partition(topic_partition)
+    return cluster._parts.manager.partition(topic_partition)
 
 
 def isr(cluster: Cluster) -> tuple[int, ...]:
@@ -143,5 +143,5 @@ def isr(cluster: Cluster) -> tuple[int, ...]:
 
 def bytes_of(cluster: Cluster, node_id: int, topic_partition: TopicPartition = EVENTS) -> bytes:
     """All batches that a replica holds, as its files have them."""
-    directory = cluster.metadata.cluster_file.log_directory(topic_partition, node_id)
+    directory = cluster._parts.metadata.cluster_file.log_directory(topic_partition, node_id)
     return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))

@@ -116,7 +116,7 @@ class Scenario:
     def coordinator(self, cluster: Cluster) -> Coordinator:
         """Of the job."""
         return Coordinator(
-            cluster.manager,
+            cluster._parts.manager,
             lambda: builders.FIRST_TIMESTAMP_MS,
             adopt_min_bytes=ADOPT_MIN_BYTES,
             flush=self.flush,
@@ -187,7 +187,7 @@ class Scenario:
         assert not files.open_files(), message
         cluster = Cluster(PATH, files=files)
         for topic_partition in [*self.partitions, TRANSACTION_STATE]:
-            ensure_sound(cluster.manager.log(topic_partition))
+            ensure_sound(cluster._parts.manager.log(topic_partition))
 
     def nobody_comes(self, _files: DiskFiles, found: Contents) -> Contents:
         """The next job is the first."""
@@ -256,7 +256,7 @@ class Scenario:
         """Of a job that is long dead."""
         cluster = Cluster(PATH, files=files)
         cluster.collect_garbage(staging_retention_ms=0)
-        assert files.list(cluster.metadata.cluster_file.log_dir(0).staging) == []
+        assert files.list(cluster._parts.metadata.cluster_file.log_dir(0).staging) == []
         return found
 
     def _commit_next(self, files: DiskFiles) -> None:

@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 import spark_kbatch
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.spark.source import KBatchDataSource
-from spark_kbatch.spark.writer import KBatchWriter, Staged
+from spark_kbatch.spark.writer import KBatchWriter, TaskMessage
 from tests.support.frames import save, use_in_this_thread
 
 TASKS, ROWS, PARTITIONS = 2, 60, 2
@@ -87,7 +87,7 @@ STEPS = [ONE_TASK_STAGED, *STEPS_OF_COMMIT]
 class StoppingWriter(KBatchWriter):
     """Its cluster's folder is named after the step at which it stops."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         staged = super().write(iterator)
         context = TaskContext.get()
         if self._cluster_dir.name == ONE_TASK_STAGED and context and context.partitionId() == 1:

@@ -1,0 +1,312 @@
+"""The parts of one cluster, wired together: what `Cluster` and Spark jobs delegate to.
+
+Other processes may change a cluster at any time, so the disk is looked at on every call.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spark_kbatch.clock import now_ms
+from spark_kbatch.commit import COMMITS_TOPIC, INTERNAL_TOPIC_CONFIG, TRANSACTION_STATE_TOPIC
+from spark_kbatch.commit.agreements import Agreements
+from spark_kbatch.commit.coordinator import Coordinator
+from spark_kbatch.commit.history import History
+from spark_kbatch.commit.snapshot import TRANSACTION_STATE, Snapshots
+from spark_kbatch.consumer import planning
+from spark_kbatch.consumer.source import Closed
+from spark_kbatch.errors import (
+    ConfigError,
+    KafkaStorageError,
+    KBatchError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.files import Buffer, Files
+from spark_kbatch.model import (
+    AppendOrigin,
+    IsolationLevel,
+    LogOffsets,
+    OnAppended,
+    PartitionInfo,
+    ReadRange,
+    TopicPartition,
+)
+from spark_kbatch.options import arguments
+from spark_kbatch.options.option import MiB
+from spark_kbatch.options.paths import absolute_path
+from spark_kbatch.options.read import ReadOptions
+from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal
+from spark_kbatch.options.write import parse_folders
+from spark_kbatch.record.header import LogRead
+from spark_kbatch.replica import administration
+from spark_kbatch.replica.delayed_fetch import CONSUMER_REPLICA_ID, FetchInfo, OnFetched
+from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.replica.metadata import Metadata
+from spark_kbatch.replica.view import Replica
+
+logger = logging.getLogger(__name__)
+
+StrPath = str | os.PathLike[str]
+
+
+class ClusterParts:
+    """One open cluster; a `consumer.source.Source`. Thread-safe; keeps no file open."""
+
+    def __init__(
+        self,
+        path: StrPath,
+        *,
+        create: bool = False,
+        log_dirs: str | Sequence[StrPath] = (),
+        files: Files | None = None,
+    ) -> None:
+        """Open the cluster at `path`; arguments and errors as of `Cluster`."""
+        files = files or Files()
+        folders = _folders(log_dirs)
+        self.metadata = Metadata(files, absolute_path(path))
+        self.files, self.path = files, self.metadata.path
+        self.manager = ReplicaManager(files, self.metadata, now_ms)
+        self.snapshots = Snapshots(self.manager, self._elect)
+        self.history = History(self.manager)
+        self._agreements = Agreements(files, self.metadata.paths.snapshots_dir, now_ms)
+        self._committers: dict[bool, Coordinator] = {}  # by whether they flush
+        if arguments.boolean("create", create) and not self.metadata.cluster_file.exists():
+            # Only few processes create one.
+            from spark_kbatch.replica.creation import create_cluster  # noqa: PLC0415
+
+            internal = dict.fromkeys(
+                (TRANSACTION_STATE_TOPIC, COMMITS_TOPIC), INTERNAL_TOPIC_CONFIG
+            )
+            create_cluster(self.manager, folders, internal)
+        self.metadata.cluster_file.ensure_exists()
+        if folders:
+            self._ensure_log_dirs(folders)
+
+    def close(self) -> None:
+        """Make every later call raise ClosedError, including those of reads in progress."""
+        for part in ("metadata", "manager", "snapshots", "history"):
+            setattr(self, part, Closed(self.path))
+
+    def _ensure_log_dirs(self, folders: Sequence[Path]) -> None:
+        """Check that the cluster was created with these log dirs."""
+        found = [one.path.parent for one in self.metadata.cluster_file.log_dirs()]
+        if folders != found:
+            given, has = (",".join(map(str, paths)) for paths in (folders, found))
+            raise ConfigError(
+                f"option 'log.dirs' is {given!r}, but the cluster at {self.path} exists with {has!r}; "
+                "leave the option out, or write to a new cluster"
+            )
+
+    # Topics.
+
+    def topic_names(self, *, internal: bool = False) -> list[str]:
+        """Return the names of all topics, sorted; of internal ones only if asked."""
+        return self.metadata.topics.names(internal=internal)
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic; raises as `TopicFiles.topic`."""
+        return self.metadata.topics.topic(name)
+
+    def topic_to_write(self, name: str) -> Topic:
+        """Return a topic that exists and is not internal.
+
+        Raises:
+            ConfigError: it is internal.
+            UnknownTopicOrPartitionError: no such topic.
+        """
+        ensure_not_internal(name)
+        return self.metadata.topics.topic(name)
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """Do as `ReplicaManager.partitions`."""
+        return self.manager.partitions(topic)
+
+    def make_topic(
+        self, name: str, config: TopicConfig, *, partitions: int, replication_factor: int
+    ) -> Topic:
+        """Create a topic; warns if its replicas lie on one disk."""
+        topic = administration.create_topic(
+            self.manager, name, partitions=partitions, config=config,
+            replication_factor=replication_factor,
+        )  # fmt: skip
+        in_path = [
+            one for one in self.metadata.cluster_file.log_dirs() if one.path.parent == self.path
+        ]
+        if replication_factor > 1 and len(in_path) > 1:
+            logger.warning(
+                "the %d copies of each record of topic %r lie in folders of %s, on one disk: they "
+                "survive the loss of a folder, not of the disk; for that make a cluster with log_dirs, "
+                "on disks of their own",
+                replication_factor,
+                name,
+                self.path,
+            )
+        return topic
+
+    def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
+        """Return offsets and sizes of all partitions of these topics, at one moment."""
+        names = list(topics)
+        partitions = [tp for topic in names for tp in self.manager.partitions(topic)]
+        known = self.manager.all_of(partitions)
+        found = self.snapshots.replicas(partitions)
+        try:
+            rows = [
+                PartitionInfo(tp, state.offsets, log.size_in_bytes(state))
+                for tp, (_, log, state) in found.items()
+            ]
+        except KafkaStorageError:
+            if self.manager.all_of(partitions) == known:
+                raise
+            rows = []
+        # A topic may have been deleted before its files were looked at, and created again.
+        return rows if self.manager.all_of(partitions) == known else self.describe(names)
+
+    # Reading.
+
+    def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, Replica]:
+        """Return these logs, all as of one moment."""
+        return self.snapshots.replicas(partitions)
+
+    def fetch(
+        self, topic_partition: TopicPartition, asked: ReadRange
+    ) -> tuple[LogRead, LogOffsets]:
+        """Do as `reading.Fetcher.fetch`; also reads ranges overwritten since they were resolved."""
+        replicas = self.snapshots.replicas
+        try:
+            return self.manager.fetch(topic_partition, asked, replicas=replicas)
+        except OffsetOutOfRangeError as error:
+            if asked.offset >= error.log_start_offset:
+                raise
+        return self.manager.fetch_overwritten(topic_partition, asked, replicas=replicas)
+
+    def fetch_messages(
+        self,
+        fetch_infos: Mapping[TopicPartition, FetchInfo],
+        on_complete: OnFetched,
+        *,
+        max_wait_ms: int = 500,
+        min_bytes: int = 1,
+        max_bytes: int = 50 * MiB,
+        hard_max_bytes_limit: bool = False,
+        replica_id: int = CONSUMER_REPLICA_ID,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> None:
+        """Do as `ReplicaManager.fetch_messages`, with the defaults of Kafka's consumer."""
+        self.manager.fetch_messages(
+            max_wait_ms=max_wait_ms,
+            replica_id=replica_id,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            hard_max_bytes_limit=hard_max_bytes_limit,
+            fetch_infos=fetch_infos,
+            isolation=isolation,
+            on_complete=on_complete,
+            replicas=self.snapshots.replicas,
+        )
+
+    def agreed_offsets(
+        self, topic_partition: TopicPartition, options: ReadOptions, action: str
+    ) -> tuple[int, int]:
+        """Let the first caller of an action look up all partitions, and others take its answer."""
+
+        def look_up() -> dict[TopicPartition, tuple[int, int]]:
+            views = self.views(planning.selected(options.selection, self))
+            return {
+                tp: (
+                    view.offsets.log_start_offset,
+                    view.offsets.end_offset(options.isolation_level),
+                )
+                for tp, view in views.items()
+            }
+
+        agreed = self._agreements.agree(action, look_up)
+        if topic_partition not in agreed:
+            raise UnknownTopicOrPartitionError(
+                f"partition {topic_partition} does not exist in {self.path} any more: its topic was "
+                "deleted after this read was planned; load again"
+            )
+        return agreed[topic_partition]
+
+    # Writing.
+
+    def append_records(
+        self,
+        *,
+        timeout_ms: int,
+        required_acks: int,
+        entries_per_partition: Mapping[TopicPartition, Buffer],
+        on_complete: OnAppended,
+        flush: bool,
+        internal_topics_allowed: bool = False,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        lock_timeout_ms: int | None = None,
+        topic_ids: Mapping[TopicPartition, str] | None = None,
+    ) -> None:
+        """Do as `ReplicaManager.append_records`, finishing a commit that a dead committer left."""
+        self.manager.append_records(
+            timeout_ms=timeout_ms,
+            required_acks=required_acks,
+            internal_topics_allowed=internal_topics_allowed,
+            origin=origin,
+            entries_per_partition=entries_per_partition,
+            on_complete=on_complete,
+            flush=flush,
+            commits=self.coordinator(flush=flush),
+            lock_timeout_ms=lock_timeout_ms,
+            topic_ids=topic_ids,
+        )
+
+    def coordinator(self, *, flush: bool) -> Coordinator:
+        """Return the coordinator that finishes commits left by dead committers."""
+        known = self._committers.get(flush)
+        if known is None:
+            known = Coordinator(self.manager, now_ms, adopt_min_bytes=0, flush=flush)
+            self._committers[flush] = known
+        return known
+
+    def new_producer_id(self) -> int:
+        """Return an id that no producer of this cluster has had, in any process.
+
+        Raises:
+            KafkaStorageError: the cluster's folder cannot be written.
+        """
+        try:
+            return self.manager.producer_ids.next()
+        except OSError as error:
+            raise KafkaStorageError.of(error, "no producer id can be had") from error
+
+    def _elect(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Elect other leaders where the current ones cannot be read; failures are logged."""
+        commits = self.coordinator(flush=True)
+        others = [tp for tp in topic_partitions if tp != TRANSACTION_STATE]
+        try:
+            if len(others) < len(topic_partitions):
+                commits.roll_forward()
+        except (OSError, KBatchError) as error:
+            logger.warning("nobody is elected for now: %s", error)
+        self.manager.replicate(others, commits, flush=True)
+
+
+def _folders(log_dirs: Any) -> list[Path]:
+    """Return the folders that `log_dirs` names.
+
+    Raises:
+        ConfigError: it names none, or one twice.
+    """
+    if isinstance(log_dirs, str):
+        log_dirs = parse_folders("log_dirs", log_dirs)
+    if isinstance(log_dirs, (bytes, Mapping)) or not isinstance(log_dirs, Iterable):
+        arguments.refuse(
+            "log_dirs", log_dirs, "folders in a list, or text with commas between them"
+        )
+    folders = [absolute_path(folder, "a folder in log_dirs") for folder in log_dirs]
+    if len(set(folders)) < len(folders):
+        raise ConfigError(
+            f"log_dirs names a folder twice, of {', '.join(map(str, folders))}; each is a disk of its own"
+        )
+    return folders
