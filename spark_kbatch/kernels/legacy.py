@@ -37,7 +37,6 @@ _8, _12, _14, _16, _17, _18 = (np.uint64(number) for number in (8, 12, 14, 16, 1
 _22, _24, _32 = np.uint64(22), np.uint64(24), np.uint64(32)
 _TO_INT64 = np.int64(32)
 _LOW_8, _LOW_32 = np.uint64(0xFF), np.uint64(0xFFFFFFFF)
-_AHEAD = np.uint64(3072)  # as in `records`
 
 
 def _crc_tables() -> np.ndarray[Any, Any]:
@@ -59,7 +58,7 @@ _CRC_5, _CRC_6, _CRC_7 = (np.uint64(256 * table) for table in range(5, 8))
 
 # Helpers: compiled into the kernels that call them.
 
-_copy, _prefetch = llvm.copy, llvm.prefetch
+_copy = llvm.copy
 
 
 def _uint32(data: Any, position: Any) -> Any:
@@ -215,7 +214,6 @@ def read_messages(
             if size < (_14 if magic == 0 else _22):
                 return BAD_LENGTH
             message_end = position + _12 + size
-            _prefetch(data, position + _AHEAD)
             if _crc32(data, position + _16, message_end) != _uint32(data, position + _12):
                 return BAD_CRC
             offset = _int64(data, position)
@@ -345,7 +343,6 @@ def stamp_messages(out: Any, end: Any, timestamp: Any) -> Any:
 # Names for `jit`: helpers in the order in which they call each other, then kernels.
 HELPERS = (
     "_copy",
-    "_prefetch",
     "_uint32",
     "_int32",
     "_int64",

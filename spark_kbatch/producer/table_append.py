@@ -24,7 +24,7 @@ from spark_kbatch.producer.memory import BatchMemory
 from spark_kbatch.producer.partitioner import Routing
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import (
-    NOT_TOLD,
+    NO_BATCH_INDEXES,
     SPARE_SLOT,
     RecordBatchBuilder,
     size_upper_bound,
@@ -122,7 +122,7 @@ class TableAppend:
                 builder.state[SLOT], current[slot] = slot, number
         is_told = self._on_appended is not None
         counts = self._number_builders(last) if is_told else ()
-        batch_of = np.empty(self._columns.rows_count, np.int32) if is_told else NOT_TOLD
+        batch_of = np.empty(self._columns.rows_count, np.int32) if is_told else NO_BATCH_INDEXES
         now_current = np.array(current, np.int64)
         first_row = self._next_row
         self._next_row = self._memory.write(

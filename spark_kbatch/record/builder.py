@@ -1,16 +1,15 @@
-"""An open batch: rows go in while there is room, then it is closed into its final bytes.
+"""An open V2 batch: rows are appended while there is room, then it is closed into its final bytes.
 
     builder = RecordBatchBuilder(memory, start, capacity, write_limit=16384)
     next_row = builder.append(columns)          # as many as fit, in order
     builder.close()
     builder.data                                # header, CRC, records: what a log stores
 
-The write limit is compared with what the batch will take: the bytes of its records and the next one,
-times what a codec is expected to leave of them. (Kafka counts the next one uncompressed.) So the
-limit is a position in memory, where a batch is full. A first record is taken whatever its size. What
-lies in memory is uncompressed until `close`: a builder for a codec has more capacity than its limit.
-
-The interface says nothing of the format's version; the bytes are V2.
+The write limit is compared with the batch's expected size when closed: the bytes of its records and of
+the next one, times the expected compression ratio. (Kafka counts the next one uncompressed.) So the
+limit is a position in memory, at which the batch is full. A first record is accepted whatever its
+size. Records are uncompressed in memory until `close`, so with a codec the capacity is larger than the
+limit.
 
 Source: Kafka clients/.../record/MemoryRecordsBuilder.java, CompressionRatioEstimator.java.
 """
@@ -48,22 +47,22 @@ from spark_kbatch.record.header import (
 )
 from spark_kbatch.record.scalar import Header
 
-# A record takes at most this many bytes beside its key, value and headers.
+# The most bytes that a record takes in addition to its key, value and headers.
 RECORD_OVERHEAD_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 1
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 SPARE_SLOT = -1
 
 _STATE = struct.Struct(f"={BATCH_COLUMNS}q")
-NOT_TOLD = np.empty(0, np.int32)
-_ESTIMATION_FACTOR = 1.05  # what an expected ratio may be too good
+NO_BATCH_INDEXES = np.empty(0, np.int32)
+_ESTIMATION_FACTOR = 1.05  # by how much an expected ratio may be too good
 
 
 class RecordBatchBuilder:
     """One batch in memory[start : start + capacity]. Not thread-safe."""
 
-    # Of a builder that is open and empty; here, since one is made for every batch.
-    takes_more = True  # if it has room
+    # Initial values. They are set here and not in __init__, which runs for every batch.
+    takes_more = True  # while it has room
     is_closed = False
     data = memoryview(b"")  # the whole batch, once closed
 
@@ -80,15 +79,16 @@ class RecordBatchBuilder:
         slot: int = 0,
         state: memoryview[int] | None = None,
     ) -> None:
-        """An empty batch.
+        """Start an empty batch.
 
         Args:
-            memory: bytes, shared with other builders. (Of an array it would have to be made anew.)
+            memory: shared with other builders; each has a part of its own.
             capacity: bytes that the batch may take in `memory`, compressed or not.
-            write_limit: bytes that it should take when closed; the capacity by default.
+            write_limit: bytes that it should have when closed; the capacity by default.
             compression_ratio: expected, compressed / uncompressed.
-            slot: the rows that `fill` gives to it; SPARE_SLOT for those of one that is full.
-            state: int64[8], a place for what write_records changes, used until the batch is closed.
+            slot: of the rows that `fill` appends to this batch; with SPARE_SLOT, of the first slot
+                whose batch is full.
+            state: int64[8], where write_records keeps its numbers until the batch is closed.
         """
         self.memory = memory
         self.start = start
@@ -101,7 +101,7 @@ class RecordBatchBuilder:
             limit = max(write_limit - RECORD_BATCH_OVERHEAD, 0)
             stop = min(first + int(limit / self._scale), end)
         empty = [first, stop, NO_TIMESTAMP, NO_TIMESTAMP, 0, end, slot, 0]
-        # Eight numbers, as write_records has them of each batch.
+        # One batch's row of write_records' `batches`.
         self.state: list[int] | memoryview[int] = empty
         if state is not None:
             _STATE.pack_into(state, 0, *empty)
@@ -109,27 +109,27 @@ class RecordBatchBuilder:
 
     @property
     def records_count(self) -> int:
-        """Records so far."""
+        """Number of records so far."""
         return self.state[RECORDS_COUNT]
 
     @property
     def capacity(self) -> int:
-        """Bytes that it has in memory."""
+        """Bytes of memory that the batch has."""
         return self.state[END] - self.start
 
     @property
     def room(self) -> int:
-        """Bytes of records that it should still take."""
+        """Bytes of records that it should still accept."""
         return self.state[STOP] - self.state[POSITION]
 
     @property
     def uncompressed_size(self) -> int:
-        """Bytes of header and records in memory."""
+        """Size of header and uncompressed records."""
         return self.state[POSITION] - self.start
 
     @property
     def estimated_size_in_bytes(self) -> int:
-        """What the batch will take when closed, or takes since it was."""
+        """Expected size of the batch when closed, or its size once it is."""
         if self.is_closed:
             return len(self.data)
         records = self.uncompressed_size - RECORD_BATCH_OVERHEAD
@@ -137,23 +137,23 @@ class RecordBatchBuilder:
 
     @property
     def max_timestamp(self) -> int:
-        """The largest of all records, ms; -1 where there is none."""
+        """Largest timestamp of the records, ms; -1 if there is none."""
         return self.state[MAX_TIMESTAMP]
 
     @property
     def is_full(self) -> bool:
-        """Whether no further record has room, whatever its size."""
+        """Whether there is no room for another record, whatever its size."""
         state = self.state
         return not self.takes_more or (state[RECORDS_COUNT] > 0 and state[POSITION] >= state[STOP])
 
     def has_room_for(self, record_size: int) -> bool:
-        """Whether a record of so many bytes, its length included, goes in."""
+        """Return True if there is room for a record of this size, its length field included."""
         state = self.state
         last = state[STOP] if state[RECORDS_COUNT] else state[END]
         return self.takes_more and state[POSITION] + record_size <= last
 
     def append(self, columns: Columns, first_row: int = 0) -> int:
-        """Append rows from `first_row` on, as many as fit; returns the row after the last of them."""
+        """Append rows from `first_row` on, as many as fit; return the row after the last of them."""
         return fill([self], columns, first_row) if self.takes_more else first_row
 
     def append_record(
@@ -163,10 +163,10 @@ class RecordBatchBuilder:
         value: bytes | None,
         headers: Sequence[Header] = (),
     ) -> bool:
-        """Append one record; False where it has no room.
+        """Append one record; return False if there is no room for it.
 
         Raises:
-            ValueError: a timestamp that is no int64; the batch is as it was.
+            ValueError: the timestamp is no int64; the batch is unchanged.
         """
         state = self.state
         count = state[RECORDS_COUNT]
@@ -180,12 +180,12 @@ class RecordBatchBuilder:
         self.memory[position : position + len(record)] = record
         state[BASE_TIMESTAMP] = base_timestamp
         state[MAX_TIMESTAMP] = max(state[MAX_TIMESTAMP], timestamp)
-        # The record counts from here on; whatever may fail comes before.
+        # The record counts from here on, so everything that may fail comes before.
         state[POSITION], state[RECORDS_COUNT] = position + len(record), count + 1
         return True
 
     def close_for_appends(self) -> None:
-        """Take nothing more; `close` makes the bytes final."""
+        """Accept no more records; `close` makes the bytes final."""
         self.takes_more = False
 
     def close(
@@ -199,10 +199,10 @@ class RecordBatchBuilder:
     ) -> None:
         """Compress the records and write header and CRC; `data` is the batch from now on.
 
-        It stays uncompressed where the codec makes more of it than the capacity.
+        The batch stays uncompressed if it would not fit into the capacity.
         """
-        self.takes_more = False  # also where the rest fails
-        self._keep_state()
+        self.takes_more = False  # even if the rest fails
+        self._own_state()
         position, _, base_timestamp, max_timestamp, records_count, *_ = self.state
         data, codec = self.memory[self.start : position], 0
         if self._codec:
@@ -223,8 +223,8 @@ class RecordBatchBuilder:
         )
 
     def _compressed(self, data: memoryview) -> tuple[memoryview, int]:
-        """The batch with its records compressed in their place, where they have room, and the codec."""
-        # Not where there are no records, nor more than a reader accepts decompressed.
+        """Compress the records in place, if they fit; return the batch and its codec."""
+        # Not if there are no records, or more bytes than a reader accepts after decompression.
         if 0 < len(data) - RECORD_BATCH_OVERHEAD <= MAX_DECOMPRESSED_BATCH_BYTES:
             first = self.start + RECORD_BATCH_OVERHEAD
             section = compression.compress(
@@ -237,18 +237,18 @@ class RecordBatchBuilder:
         return data, 0
 
     def abort(self) -> None:
-        """Give the batch up: nothing goes in any more and there is no data."""
-        self._keep_state()
+        """Discard the batch: it accepts no more records and has no data."""
+        self._own_state()
         self.takes_more = False
         self.is_closed = True
         self.data = memoryview(b"")
 
-    def _keep_state(self) -> None:
-        """From now on in a list of its own: the place that it was given is used again."""
+    def _own_state(self) -> None:
+        """Copy the state, whose memory is used again for another batch."""
         self.state = [*self.state]
 
     def actual_compression_ratio(self) -> float:
-        """Compressed / uncompressed bytes of the records of a closed batch; 1 for none."""
+        """Return compressed / uncompressed bytes of a closed batch's records; 1 if there are none."""
         uncompressed = self.uncompressed_size - RECORD_BATCH_OVERHEAD
         if uncompressed == 0:
             return 1.0
@@ -262,23 +262,23 @@ def fill(
     *,
     slots: Array = EMPTY_I32,
     slots_count: int = 1,
-    batch_of: Array = NOT_TOLD,
+    batch_of: Array = NO_BATCH_INDEXES,
 ) -> int:
-    """Append rows in their order, each to the builder of its slot, as many as fit.
+    """Append rows in order, each to the builder of its slot, as many as fit.
 
-    One call for all, because a call costs as much as some hundred records.
+    One call serves all builders, because a call costs as much as a few hundred records.
 
     Args:
-        builders: open, in one memory, at most one for a slot. Those of SPARE_SLOT are empty and
-            stand last; one that is taken has its slot from then on.
-        first_row: where to begin.
-        slots: int32[n], each row's; empty where all have slot 0.
-        batch_of: int32[n], is told the index of each row's builder; may be empty.
+        builders: open, in one memory, at most one per slot. Those with SPARE_SLOT are empty and
+            come last; one that is used gets the slot of its rows.
+        first_row: where to start.
+        slots: int32[n], each row's; empty if all rows have slot 0.
+        batch_of: int32[n], receives the index of each row's builder; may be empty.
 
     Returns:
-        The first row that had no room, the number of rows if all had.
+        The first row that had no room, or the number of rows.
     """
-    flat: list[int] = []  # an array of it is made twice as fast as of lists
+    flat: list[int] = []  # twice as fast to turn into an array as a list of lists
     current, spares = [-1] * slots_count, []
     for index, builder in enumerate(builders):
         slot = builder.state[SLOT]
@@ -309,7 +309,7 @@ def write(
     spares: Sequence[int],
     batch_of: Array,
 ) -> int:
-    """kernels.write_records for rows of `columns`; returns the first row that had no room."""
+    """Call the kernel write_records for rows of `columns`; return the first row that had no room."""
     return int(
         record_kernels.write_records(
             slots, first_row, columns.timestamps, *columns.key, *columns.value,
@@ -320,14 +320,14 @@ def write(
 
 
 def capacity_for(write_limit: int, compression_ratio: float, capacity_max: int) -> int:
-    """Bytes of records, uncompressed, that a batch of `write_limit` bytes is expected to hold."""
+    """Return how many bytes of uncompressed records a batch of `write_limit` bytes should hold."""
     scale = compression_ratio * _ESTIMATION_FACTOR
     wanted = int(max(write_limit, write_limit / max(scale, 1e-6)))
     return max(write_limit, min(wanted, capacity_max))
 
 
 def size_upper_bound(columns: Columns, row: int) -> int:
-    """What a batch that holds only this row takes at the most, before compression.
+    """Return the most bytes that a batch with only this row takes, before compression.
 
     Source: AbstractRecords.estimateSizeInBytesUpperBound.
     """
@@ -339,7 +339,7 @@ def size_upper_bound(columns: Columns, row: int) -> int:
 
 
 def size_upper_bounds(columns: Columns, first_row: int, last_row: int) -> Array:
-    """`size_upper_bound` of rows [first_row, last_row), as far as there are any: int64."""
+    """Return `size_upper_bound` of each row in [first_row, last_row) that exists, as int64[n]."""
     count = min(last_row, columns.rows_count) - first_row
     totals = np.full(count, RECORD_BATCH_OVERHEAD + RECORD_OVERHEAD_MAX, np.int64)
     for spans in (columns.key, columns.value, columns.headers):
@@ -349,7 +349,7 @@ def size_upper_bounds(columns: Columns, first_row: int, last_row: int) -> Array:
 
 
 class CompressionRatioEstimator:
-    """What a codec is expected to leave of a topic's records. Thread-safe.
+    """Expected compression ratio per topic and codec. Thread-safe.
 
     Quick to get worse, slow to get better: a batch that comes out larger than expected may be too
     large for its topic, one that comes out smaller is only smaller.
@@ -362,11 +362,11 @@ class CompressionRatioEstimator:
         self._ratios: dict[tuple[str, int], float] = {}
 
     def estimation(self, topic: str, codec: int) -> float:
-        """Compressed / uncompressed; 1 for a topic without batches."""
+        """Return compressed / uncompressed bytes; 1 for a topic without batches."""
         return self._ratios.get((topic, codec), 1.0)
 
     def update(self, topic: str, codec: int, observed: float) -> None:
-        """Take in what a closed batch came to."""
+        """Update the estimation with the ratio of a closed batch."""
         with self._lock:
             current = self.estimation(topic, codec)
             if observed > current:
@@ -376,6 +376,6 @@ class CompressionRatioEstimator:
             self._ratios[topic, codec] = current
 
     def reset(self, topic: str, codec: int, ratio: float) -> None:
-        """Expect `ratio` from now on: a batch had to be split."""
+        """Set the estimation, after a batch had to be split."""
         with self._lock:
             self._ratios[topic, codec] = ratio

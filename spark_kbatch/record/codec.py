@@ -1,15 +1,13 @@
-"""One batch from rows, and rows from batches.
+"""Batches of all formats -> Arrow rows, and V2 batches -> messages of the older formats.
 
-    rows --Columns, builder--> bytes                                             `encode`
-    bytes --walk--> headers --decompress--> read_records, CRC --> Arrow   `decode_batches`
+    decode_batches    bytes --walk--> headers --decompress--> kernel, CRC --> Arrow
+    down_convert      V2 batch --decode--> rows --kernel--> messages of V0 or V1
 
-Messages of the formats V0 and V1 (`legacy`) are read likewise, by a kernel of their own.
+Many small batches become one Arrow batch, and a large one becomes several. So memory is bounded, except
+for the bytes of one batch and of one record.
 
-Many small batches become one Arrow batch, and one that is large several: beside the bytes of one batch
-and of one record memory is bounded, whatever they hold.
-
-Python does a fixed amount of work per batch; what is done per record is in `kernels`, whose
-negative answers become errors with a position here.
+Python does a fixed amount of work per batch. Everything per record is done by `kernels`, whose negative
+codes become errors with a position here.
 
 Source: Kafka clients/.../record/MemoryRecordsBuilder.java, DefaultRecordBatch.java.
 """
@@ -25,12 +23,10 @@ import pyarrow as pa
 from spark_kbatch.errors import CorruptRecordError, InvalidRecordError
 from spark_kbatch.kernels import legacy as legacy_kernels
 from spark_kbatch.kernels import records as record_kernels
-from spark_kbatch.model import CODECS
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record import compression, legacy
 from spark_kbatch.record import header as batch_header
-from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX, RecordBatchBuilder
 from spark_kbatch.record.checksums import Buffer
 from spark_kbatch.record.columns import Array
 from spark_kbatch.record.header import (
@@ -44,6 +40,7 @@ from spark_kbatch.record.header import (
     MIN_RECORD_SIZE,
     NO_TIMESTAMP,
     RECORD_BATCH_OVERHEAD,
+    RECORDS_COUNT_POSITION,
     BatchHeader,
 )
 
@@ -58,69 +55,34 @@ RECORD_SCHEMA = pa.schema(
     ]
 )
 
-MAX_SECTION_SIZE = 2**31 - 1  # positions in a records section are int32, as in Kafka
+_SECTION_SIZE_MAX = 2**31 - 1  # positions in a records section are int32, as in Kafka
 
-# A compressed batch that says it has more records than this for its bytes is opened and looked at also
-# where its header would be enough. 7 bytes are the least that a record takes.
+# A compressed batch that claims more records for its size than this ratio allows, at 7 bytes per record,
+# is opened and checked even if its header would be enough.
 _RECORD_BYTES_PER_BYTE = 32
 
-# By how many times what a piece has a batch is larger that becomes several: finding where to divide it
-# takes half of the time that decoding it does.
+# A batch this many times larger than a piece is divided. Finding where takes half the time of decoding.
 _LARGE = 4
 
-# What is gone over at once, about, between two looks at its CRC, so that it is still in the cache.
+# About how many bytes of batches are decoded before their CRCs are checked: they are still in the cache.
 _BYTES_AT_ONCE = 512 * 1024
 
 _WHAT = {
     record_kernels.TRUNCATED: "a field reaches past the end of its record",
     record_kernels.BAD_VARINT: "a varint with too many bytes",
-    record_kernels.BAD_LENGTH: "a record's length differs from what its fields take",
+    record_kernels.BAD_LENGTH: "a record's length differs from the size of its fields",
     record_kernels.BAD_HEADER_COUNT: "a header count that its record cannot hold, or above "
     f"{record_kernels.HEADERS_MAX:,}",
     record_kernels.BAD_HEADER_KEY: "a header with a null key",
-    record_kernels.TRAILING_BYTES: "bytes behind the last record",
-    record_kernels.BAD_OFFSET: "an offset delta that does not grow, or passes the batch's last",
+    record_kernels.TRAILING_BYTES: "bytes after the last record",
+    record_kernels.BAD_OFFSET: "an offset delta that does not grow, or passes the batch's last one",
 }
 _WHAT_OF_MESSAGES = {
     legacy_kernels.TRUNCATED: "a message is cut off",
     legacy_kernels.BAD_CRC: "CRC-32",
-    legacy_kernels.BAD_LENGTH: "a message's size differs from what its key and value take",
+    legacy_kernels.BAD_LENGTH: "a message's size differs from the size of its key and value",
     legacy_kernels.BAD_OFFSET: "an offset that does not grow",
 }
-
-
-def encode(
-    rows: pa.RecordBatch, *, compression: str = "none", base_offset: int = 0, leader_epoch: int = 0
-) -> bytes:
-    """All rows as one batch.
-
-    Args:
-        rows: columns key, value (string or binary), timestamp (int64 ms or timestamp) and headers,
-            each optional; a null or absent timestamp is written as -1.
-    Source: MemoryRecordsBuilder.
-    """
-
-    def column(name: str) -> pa.Array | None:
-        return rows.column(name) if name in rows.schema.names else None
-
-    count = rows.num_rows
-    columns = arrow.columns(
-        count,
-        key=column("key"),
-        value=column("value"),
-        timestamps=arrow.timestamps_ms(column("timestamp"), count, NO_TIMESTAMP),
-        headers=column("headers"),
-    )
-    spans = (columns.key, columns.value, columns.headers)
-    size = RECORD_BATCH_OVERHEAD + count * RECORD_OVERHEAD_MAX + sum(len(s.data) for s in spans)
-    # Twice, so that there is room for what a codec makes larger.
-    builder = RecordBatchBuilder(
-        np.empty(2 * size, np.uint8).data, 0, 2 * size, codec=CODECS[compression] if count else 0
-    )
-    written = builder.append(columns)
-    assert written == count
-    builder.close(base_offset=base_offset, leader_epoch=leader_epoch)
-    return bytes(builder.data)
 
 
 def decode(
@@ -130,17 +92,17 @@ def decode(
     start_offset: int = 0,
     end_offset: int = MAX_OFFSET,
 ) -> pa.RecordBatch:
-    """Every record of `data` whose offset lies in [start_offset, end_offset).
+    """Decode every record of `data` whose offset lies in [start_offset, end_offset).
 
     Args:
         data: whole batches, back to back. Only read; the result owns its memory.
-        columns: which of RECORD_SCHEMA, in which order.
+        columns: names of RECORD_SCHEMA, in the order of the result.
 
     Returns:
         n rows in offset order. Control records are left out.
 
     Raises:
-        CorruptRecordError: CRC, length, count or varint does not hold; carries the position.
+        CorruptRecordError: a wrong CRC, length, count or varint; carries the position.
         OverflowError: over 2 GiB in one column.
     Source: DefaultRecordBatch.iterator, DefaultRecord.readFrom.
     """
@@ -151,7 +113,7 @@ def decode(
             columns=columns,
             start_offset=start_offset,
             end_offset=end_offset,
-            max_bytes=MAX_SECTION_SIZE,
+            max_bytes=_SECTION_SIZE_MAX,
         )
     )
     schema = pa.schema([RECORD_SCHEMA.field(name) for name in columns])
@@ -171,26 +133,25 @@ def decode_batches(
     max_bytes: int,
     max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """As `decode`, for batches at known positions, in pieces.
+    """Decode batches at known positions, as `decode` does, in pieces.
 
-    A piece ends behind the batch with which its uncompressed bytes pass `max_bytes`. A batch of over
-    four times that becomes several pieces, each of which ends behind the record with which it passes
-    `max_bytes`.
+    A piece ends with the batch that brings its uncompressed bytes to `max_bytes` or more. A batch of over
+    four times as many becomes several pieces, each of which ends with such a record.
 
     Args:
         max_decompressed_batch_bytes: a compressed batch that holds more is an error.
     """
-    offsets_alone = set(columns) <= {"offset"}
+    only_offsets = set(columns) <= {"offset"}
     schema = pa.schema([RECORD_SCHEMA.field(name) for name in columns])
     piece = _Piece(data, schema)
-    is_long, large_from = len(data) > MAX_SECTION_SIZE, max_bytes * _LARGE
+    is_long, large_from = len(data) > _SECTION_SIZE_MAX, max_bytes * _LARGE
     next_offset = 0
     for position, header in batches:
         plain: Buffer | None = None
         shift = 0
         is_legacy = header.magic < MAGIC
         if is_legacy and header.attributes & CODEC_MASK:
-            # What offsets it holds is known once it is open, but not below those before it.
+            # Its first offset is known only once it is open, but is not below those before it.
             if header.last_offset < start_offset or next_offset >= end_offset:
                 continue
             header, plain, shift = legacy.unwrap(
@@ -199,29 +160,31 @@ def decode_batches(
         base_offset, length, _, _, _, attributes, last_delta, _, _, _, _, _, count = header
         next_offset = base_offset + last_delta + 1
         is_control = attributes & CONTROL and not is_legacy
-        # Nothing of the header but its offsets is believed without the CRC; those are checked
-        # against the neighbours by whoever has read the batches. They are enough where there is a
-        # record at each of them, and may be: of plain records that was checked with the header.
+        # Without the CRC only the header's offsets are believed, which the caller has checked against
+        # the neighbouring batches. They are enough if there is a record at each offset, and if the
+        # batch can hold so many: for plain records that was checked with the header.
         is_open = (
-            not offsets_alone
+            not only_offsets
             or is_control
             or base_offset + count != next_offset
             or count * MIN_RECORD_SIZE > length * _RECORD_BYTES_PER_BYTE
         )
-        # Without records it is empty, whatever bytes it has, as in Kafka.
+        # A batch whose count is 0 is empty, whatever bytes it has, as in Kafka.
         if next_offset <= start_offset or base_offset >= end_offset or is_control or not count:
-            if is_open and not is_legacy:  # whose CRCs do not cover offsets
+            if is_open and not is_legacy:  # CRCs of messages do not cover offsets
                 batch_header.ensure_valid(data, position, header)
             continue
         if is_open and plain is None and attributes & CODEC_MASK:
             plain = _decompressed(data, position, header, max_decompressed_batch_bytes)
-        # 8 bytes a record stand for offsets made of the header alone.
+        # Offsets that are made from the header alone take 8 bytes per record.
         size = 8 * count if not is_open else length if plain is None else len(plain)
-        reader = (_FoundMessages if is_legacy else _Found) if is_open else None
+        reader = (_MessageReader if is_legacy else _RecordReader) if is_open else None
         if piece.parts and (
             piece.reader != reader
-            or piece.size + size > MAX_SECTION_SIZE
-            or (is_long and position + length - piece.parts[0][0] > MAX_SECTION_SIZE - LOG_OVERHEAD)
+            or piece.size + size > _SECTION_SIZE_MAX
+            or (
+                is_long and position + length - piece.parts[0][0] > _SECTION_SIZE_MAX - LOG_OVERHEAD
+            )
         ):
             yield piece.to_arrow(start_offset, end_offset)
             piece = _Piece(data, schema)
@@ -250,8 +213,8 @@ def down_convert(batch: Buffer, magic: int, *, level: int | None = None) -> lega
         level: of the codec.
 
     Raises:
-        InvalidRecordError: a record has headers, which the format has not.
-        ConfigError: the codec is zstd, which the format has not.
+        InvalidRecordError: a record has headers, which the format does not have.
+        ConfigError: the codec is zstd, which the format does not have.
     """
     header = batch_header.unpack(batch)
     rows = decode(batch)
@@ -273,14 +236,14 @@ def down_convert(batch: Buffer, magic: int, *, level: int | None = None) -> lega
 
 
 def _decompressed(data: Buffer, position: int, header: BatchHeader, limit: int) -> Buffer:
-    """The records of a compressed batch, whose CRC was checked."""
+    """Check the CRC of a compressed batch and return its records, decompressed."""
     batch_header.ensure_valid(data, position, header)
     start, end = position + RECORD_BATCH_OVERHEAD, position + header.size_in_bytes
     plain = compression.decompress_at(header.codec, data, start, end, limit=limit)
     if header.records_count * MIN_RECORD_SIZE > len(plain):
         raise CorruptRecordError(
             "records count for the bytes there are",
-            position=position + 57,
+            position=position + RECORDS_COUNT_POSITION,
             expected=f"at most {len(plain) // MIN_RECORD_SIZE}",
             found=header.records_count,
         )
@@ -291,15 +254,15 @@ def _in_pieces(
     data: Buffer,
     schema: pa.Schema,
     part: _Part,
-    reader: type[_Found] | None,
+    reader: type[_RecordReader] | None,
     start_offset: int,
     end_offset: int,
     max_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one large batch; a piece of it is decoded when it is asked for."""
+    """Yield the rows of one large batch in pieces, each decoded when it is asked for."""
     if reader is None:
         runs = _runs_of_offsets(part, start_offset, end_offset, max_bytes)
-    elif reader is _Found:
+    elif reader is _RecordReader:
         runs = _runs_of_records(data, part, max_bytes)
     else:
         runs = _runs_of_messages(part, max_bytes)
@@ -319,18 +282,18 @@ def _in_pieces(
 def _runs_of_offsets(
     part: _Part, start_offset: int, end_offset: int, max_bytes: int
 ) -> Iterator[_Part]:
-    """A batch of which only the header counts, as several; without offsets that are not wanted."""
-    position, header, plain, shift, begin = part
+    """Divide a batch of which only the header is needed; leave out offsets that are not wanted."""
+    position, header, plain, shift, start = part
     at, end = max(header.base_offset, start_offset), min(header.next_offset, end_offset)
     while at < end:
         count = min(max(max_bytes // 8, 1), end - at)
         run = header._replace(base_offset=at, last_offset_delta=count - 1, records_count=count)
-        yield position, run, plain, shift, begin
+        yield position, run, plain, shift, start
         at += count
 
 
 def _runs_of_records(data: Buffer, part: _Part, max_bytes: int) -> Iterator[_Part]:
-    """The records of one batch, divided behind each record with which they pass `max_bytes`."""
+    """Divide the records of one batch into runs that reach `max_bytes` with their last record."""
     position, header, plain, shift, _ = part
     if plain is None:
         batch_header.ensure_valid(data, position, header)
@@ -339,17 +302,17 @@ def _runs_of_records(data: Buffer, part: _Part, max_bytes: int) -> Iterator[_Par
     flat.setflags(write=False)
     runs = np.zeros((2, len(plain) // max_bytes + 1), np.int64)
     fault = np.zeros(1, np.int64)
-    answer = int(record_kernels.divide_records(flat, header.records_count, max_bytes, runs, fault))
-    if answer < 0:
-        raise _corrupt_records(answer, part, int(fault[0]))
+    code = int(record_kernels.divide_records(flat, header.records_count, max_bytes, runs, fault))
+    if code < 0:
+        raise _corrupt_records(code, part, int(fault[0]))
     start, view = 0, memoryview(plain)
-    for end, count in runs[:, :answer].T.tolist():
+    for end, count in runs[:, :code].T.tolist():
         yield position, header._replace(records_count=count), view[start:end], shift, start
         start = end
 
 
 def _runs_of_messages(part: _Part, max_bytes: int) -> Iterator[_Part]:
-    """The messages of a wrapper, likewise; they are known to be whole, and their offsets to grow."""
+    """Divide the messages of a wrapper likewise; they were checked when it was opened."""
     position, header, plain, shift, _ = part
     assert plain is not None
     view, start = memoryview(plain), 0
@@ -359,9 +322,9 @@ def _runs_of_messages(part: _Part, max_bytes: int) -> Iterator[_Part]:
         start = end
 
 
-# One batch of a piece: its position, its header, its records where they do not lie in the source, what
-# is added to the offsets in a wrapper, and where in the batch's records those begin. A plain tuple,
-# because making another takes longer.
+# One batch of a piece: its position; its header; its records, if they do not lie in the source; what to
+# add to the offsets in a wrapper; and where those records start among all of the batch. It is a plain
+# tuple because creating a named one takes longer.
 _Part = tuple[int, BatchHeader, Buffer | None, int, int]
 
 
@@ -369,22 +332,22 @@ class _Piece:
     """Batches that become one Arrow batch."""
 
     def __init__(self, data: Buffer, schema: pa.Schema, at_least: int = 0) -> None:
-        """`at_least` is the lowest first offset that may be found."""
+        """Start an empty piece, whose first offset must be `at_least` or more."""
         self._data, self._schema = data, schema
-        self.next_offset = at_least  # of its rows, once they are read
+        self.next_offset = at_least  # after its rows, once they are read
         self.parts: list[_Part] = []
-        self.reader: type[_Found] | None = None  # of their records; None where headers suffice
+        self.reader: type[_RecordReader] | None = None  # None if headers are enough
         self.size = 0
 
     def to_arrow(self, start_offset: int, end_offset: int) -> pa.RecordBatch:
-        """The rows of all batches whose offset lies in [start_offset, end_offset)."""
+        """Return the rows of all batches whose offset lies in [start_offset, end_offset)."""
         columns = self._schema.names
         if self.reader is not None:
-            found = self.reader(self._data, self.parts, columns)
-            found.read()
-            if len(found.offsets) and found.offsets[0] < self.next_offset:
+            reader = self.reader(self._data, self.parts, columns)
+            reader.read()
+            if len(reader.offsets) and reader.offsets[0] < self.next_offset:
                 raise _corrupt_records(record_kernels.BAD_OFFSET, self.parts[0], 0)
-            arrays, offsets = [found.column(name) for name in columns], found.offsets
+            arrays, offsets = [reader.column(name) for name in columns], reader.offsets
         else:
             ranges = [np.arange(h.base_offset, h.next_offset) for _, h, _, _, _ in self.parts]
             offsets = np.concatenate(ranges)
@@ -404,14 +367,14 @@ class _Piece:
         return rows if end - first == len(offsets) else rows.slice(first, end - first)
 
 
-class _Found:
-    """What kernels find in the records of some batches of `source`."""
+class _RecordReader:
+    """The columns of the records of some V2 batches in `source`."""
 
-    OVERHEAD = RECORD_BATCH_OVERHEAD  # what stands before a batch's records
+    OVERHEAD = RECORD_BATCH_OVERHEAD  # bytes before a batch's records
 
     def __init__(self, source: Buffer, parts: list[_Part], columns: Sequence[str]) -> None:
         self._source, self._parts = source, parts
-        # Twice as fast as np.array, which first looks what there is.
+        # Twice as fast as np.array, which inspects its argument first.
         numbers = chain.from_iterable([header for _, header, _, _, _ in parts])
         self._fields = np.fromiter(numbers, np.int64).reshape(len(parts), -1).T
         positions = np.array([position for position, _, _, _, _ in parts], np.int64)
@@ -427,18 +390,18 @@ class _Found:
         self._bounds = arrow.empty((3, count + 1), np.int32)
         self._bounds[:, 0] = 0
         self._valid = arrow.empty((2, count), np.uint8)
-        # Larger than needed, for each may be all there is.
+        # Larger than needed, because either may take nearly all bytes.
         self._bytes = [arrow.empty(size if c in columns else 0, np.uint8) for c in ("key", "value")]
         self.offsets = self._numbers[0]
 
     def read(self) -> None:
-        """Go over all records and check the CRCs of their batches.
+        """Read all records and check the CRCs of their batches.
 
-        The kernel checks whatever it uses, so that the bytes may come from memory to it, which has
-        other work meanwhile, and to the CRC from the cache.
+        The CRC comes second: the kernel, which checks everything it uses, has other work to do while
+        bytes arrive from memory, and the CRC then finds them in the cache.
 
         Raises:
-            CorruptRecordError: bytes that are not what the format says.
+            CorruptRecordError: bytes that do not follow the format.
         """
         table = self._table(
             *map(self._field, ("base_offset", "last_offset_delta", "base_timestamp"))
@@ -448,7 +411,7 @@ class _Found:
         progress = np.zeros(5, np.int64)
         for first in range(0, count, count_at_once):
             end = min(first + count_at_once, count)
-            answer = record_kernels.read_records(
+            code = record_kernels.read_records(
                 self._data, table[first:end], self._numbers, self._headers,
                 self._bounds, self._valid, self._bytes[0], self._bytes[1], progress,
             )  # fmt: skip
@@ -456,17 +419,17 @@ class _Found:
                 self._source,
                 [part[:2] for part in self._parts[first:end] if part[2] is None],
             )
-            if answer < 0:
-                raise self._corrupt(int(answer), first + int(progress[3]), int(progress[4]))
+            if code < 0:
+                raise self._corrupt(int(code), first + int(progress[3]), int(progress[4]))
         self._set_log_append_times(self._field("attributes") & LOG_APPEND_TIME)
 
     def _field(self, name: str) -> Array:
-        """int64[k]: one field of all headers."""
+        """Return one field of all headers, int64[k]."""
         field: Array = self._fields[BatchHeader._fields.index(name)]
         return field
 
     def _table(self, *facts: Array) -> Array:
-        """int64[k, 3 + facts]: where each batch's records lie, how many they are, and more."""
+        """Return the start and end of each batch's records, their number, and `facts`, as int64[k, ..]."""
         columns = (self._starts, self._starts + self._sizes, self._counts, *facts)
         table = np.empty((len(self._starts), len(columns)), np.int64)
         for index, column in enumerate(columns):
@@ -474,7 +437,7 @@ class _Found:
         return table
 
     def _set_log_append_times(self, where: Array) -> None:
-        """All records of a batch have its largest timestamp, where that says so."""
+        """Set the largest timestamp of a batch as the time of all its records, in batches at `where`."""
         if not where.any():
             return
         ends, times = np.cumsum(self._counts), self._field("max_timestamp")
@@ -483,7 +446,7 @@ class _Found:
             self._numbers[1, first : ends[index]] = times[index]
 
     def column(self, name: str) -> pa.Array:
-        """One column of RECORD_SCHEMA."""
+        """Return one column of RECORD_SCHEMA."""
         match name:
             case "offset":
                 return arrow.int64_array(self.offsets)
@@ -505,15 +468,15 @@ class _Found:
         positions, bounds = arrow.empty((2, count), np.int32), arrow.empty((2, count + 1), np.int32)
         bounds[:, 0] = 0
         valid, fault = arrow.empty(count, np.uint8), np.zeros(1, np.int64)
-        answer = record_kernels.scan_headers(
+        code = record_kernels.scan_headers(
             self._data, self._headers, self._bounds[2], positions, bounds, valid, fault
         )
-        if answer < 0:
+        if code < 0:
             row = int(fault[0])
             ends = np.cumsum(self._counts)
             index = int(np.searchsorted(ends, row, side="right"))
             position = int(self._headers[0, row]) - int(self._starts[index])
-            raise self._corrupt(int(answer), index, position)
+            raise self._corrupt(int(code), index, position)
         keys, values = (self._gather(positions[i], bounds[i]) for i in (0, 1))
         return arrow.headers_array(
             self._bounds[2],
@@ -526,29 +489,29 @@ class _Found:
         record_kernels.copy_spans(self._data, positions, bounds, data)
         return data
 
-    def _corrupt(self, answer: int, index: int, position: int) -> CorruptRecordError:
-        return _corrupt_records(answer, self._parts[index], position)
+    def _corrupt(self, code: int, index: int, position: int) -> CorruptRecordError:
+        return _corrupt_records(code, self._parts[index], position)
 
 
-class _FoundMessages(_Found):
-    """What a kernel finds in messages of V0 and V1: plain ones, and those out of wrappers."""
+class _MessageReader(_RecordReader):
+    """The columns of messages of V0 and V1, plain ones and those from wrappers."""
 
     OVERHEAD = 0
 
     def read(self) -> None:
-        """Go over all messages, each with a CRC of its own.
+        """Read all messages and check their CRCs.
 
         Raises:
-            CorruptRecordError: bytes that are not what the format says.
+            CorruptRecordError: bytes that do not follow the format.
         """
         fault = np.zeros(2, np.int64)
         shifts = np.array([shift for _, _, _, shift, _ in self._parts], np.int64)
-        answer = legacy_kernels.read_messages(
+        code = legacy_kernels.read_messages(
             self._data, self._table(shifts), self._numbers,
             self._bounds[:2], self._valid, self._bytes[0], self._bytes[1], fault,
         )  # fmt: skip
-        if answer < 0:
-            raise self._corrupt(int(answer), int(fault[0]), int(fault[1]))
+        if code < 0:
+            raise self._corrupt(int(code), int(fault[0]), int(fault[1]))
         has_one_time = [
             plain is not None and header.timestamp_type == LOG_APPEND_TIME_TYPE
             for _, header, plain, _, _ in self._parts
@@ -558,24 +521,23 @@ class _FoundMessages(_Found):
     def _headers_column(self) -> pa.Array:
         return pa.nulls(len(self.offsets), arrow.HEADERS_TYPE)
 
-    def _corrupt(self, answer: int, index: int, position: int) -> CorruptRecordError:
-        (at, _, plain, _, begin), expected, found = self._parts[index], "", ""
-        what = _WHAT_OF_MESSAGES[answer]
-        if answer == legacy_kernels.BAD_CRC:
-            start = int(self._starts[index]) + position
-            crcs = batch_header.message_crcs(self._data.data, start)
+    def _corrupt(self, code: int, index: int, position: int) -> CorruptRecordError:
+        (at, _, plain, _, start), expected, found = self._parts[index], "", ""
+        what = _WHAT_OF_MESSAGES[code]
+        if code == legacy_kernels.BAD_CRC:
+            crcs = batch_header.message_crcs(self._data.data, int(self._starts[index]) + position)
             expected, found = (f"{crc:#010x}" for crc in crcs)
         if plain is None:
             at += position
         else:
-            what = f"{what}, {begin + position} bytes into a wrapper's decompressed messages"
+            what = f"{what}, {start + position} bytes into a wrapper's decompressed messages"
         return CorruptRecordError(what, position=at, expected=expected, found=found)
 
 
-def _corrupt_records(answer: int, part: _Part, position: int) -> CorruptRecordError:
-    """The error for what a kernel answers; `position` counts from where the part's records begin."""
-    what, (at, header, _, _, begin) = _WHAT[answer], part
-    position += begin
+def _corrupt_records(code: int, part: _Part, position: int) -> CorruptRecordError:
+    """Return the error for a kernel's negative code; `position` counts from the part's records."""
+    what, (at, header, _, _, start) = _WHAT[code], part
+    position += start
     if header.codec:
         what = f"{what}, {position} bytes into its decompressed records"
         return CorruptRecordError(what, position=at)
@@ -585,10 +547,10 @@ def _corrupt_records(answer: int, part: _Part, position: int) -> CorruptRecordEr
 def _joined(
     source: Buffer, parts: list[_Part], positions: Array, lengths: Array, overhead: int
 ) -> tuple[Buffer, Array, Array]:
-    """Bytes in which the records of all batches lie; where each batch's begin, and their size."""
+    """Return bytes that hold the records of all batches, with the start and size of each batch's."""
     starts, sizes = positions + overhead, lengths + (LOG_OVERHEAD - overhead)
     if all(plain is None for _, _, plain, _, _ in parts):
-        # From the first on, for positions in them are int32 and those in the source may be larger.
+        # Positions are int32, so they count from the first batch and not from the source's start.
         first, end = int(starts[0]), int(starts[-1] + sizes[-1])
         return memoryview(source)[first:end], starts - first, sizes
     pieces = [

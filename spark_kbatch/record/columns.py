@@ -1,12 +1,12 @@
-"""Arrow buffers <-> the flat views that kernels take; the only code that opens Arrow buffers.
+"""Arrow arrays <-> the flat views that kernels take; the only code that opens Arrow buffers.
 
-Slices, nulls, large types and headers are where silent errors live, so they all end here:
+Slices, nulls, large types and headers invite silent errors, so they are dealt with here and nowhere else:
 
     Spans      data uint8, bounds int32[n + 1], valid uint8[n] or empty   (string, binary, large_*)
-    Columns    what one batch encoder takes: timestamps int64[n], key, value, and headers as the bytes
-               that they take in a record
+    Columns    rows for the encoder: timestamps int64[n], key, value, and headers as the bytes that end
+               a record
 
-A view shares the array's memory wherever its layout allows that, and keeps the array alive.
+A view shares the array's memory if its layout allows that, and keeps the array alive.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]
 
 
 def frozen(array: Array) -> Array:
-    """Read-only: kernels are compiled for one mutability."""
+    """Make an array read-only, as kernels expect their inputs."""
     array.setflags(write=False)
     return array
 
 
-HEADER_OVERHEAD_MAX = 5 + 5  # of a header, beside its key and value
+HEADER_OVERHEAD_MAX = 5 + 5  # the most bytes of a header in addition to its key and value
 
 
 def empty(shape: int | tuple[int, ...], dtype: type[np.generic]) -> Array:
-    """As np.empty, in memory of Arrow's pool.
+    """Return an uninitialized array in memory of Arrow's pool.
 
-    The pool hands out again what was given back; memory that numpy gives back goes to the system, which
-    clears it, page by page, when it is next touched: a quarter of the time that decoding takes.
+    The pool reuses freed memory. numpy returns large arrays to the system, which clears each page when
+    it is next touched: that would take a quarter of the time of decoding.
     """
     size = math.prod(shape if isinstance(shape, tuple) else (shape,)) * np.dtype(dtype).itemsize
-    if size == 0:  # which numpy would not see in a buffer
+    if size == 0:  # numpy.frombuffer refuses an empty buffer
         return np.empty(shape, dtype)
     return np.frombuffer(pa.allocate_buffer(size), dtype).reshape(shape)
 
@@ -54,7 +54,7 @@ EMPTY_I32 = frozen(np.empty(0, np.int32))
 
 
 class Spans(NamedTuple):
-    """n byte strings. An empty `bounds` means a column that is absent: all null."""
+    """n byte strings. With empty `bounds` the column is absent, and all its values are null."""
 
     data: Array
     bounds: Array
@@ -65,16 +65,16 @@ ABSENT = Spans(EMPTY_U8, EMPTY_I32, EMPTY_U8)
 
 
 class Columns(NamedTuple):
-    """The rows of one Arrow batch as a batch encoder takes them."""
+    """The rows of one Arrow batch in the form that the encoder takes."""
 
     rows_count: int
     timestamps: Array
     key: Spans
     value: Spans
-    headers: Spans  # each row's as written; absent where no row has any
+    headers: Spans  # each row's, as bytes of its record; absent if no row has any
 
     def head(self, rows_count: int) -> Columns:
-        """The first so many rows, or all."""
+        """Return the first `rows_count` rows, or all if there are fewer."""
         timestamps = self.timestamps[:rows_count]
         return self._replace(rows_count=len(timestamps), timestamps=timestamps)
 
@@ -87,7 +87,7 @@ def columns(
     timestamps: Array,
     headers: pa.Array | None,
 ) -> Columns:
-    """Views of `rows_count` rows; an absent column is None, `timestamps` is int64[n], ms."""
+    """Return views of `rows_count` rows; an absent column is None, `timestamps` is int64[n], ms."""
     return Columns(
         rows_count,
         timestamps,
@@ -101,10 +101,10 @@ def ensure_sendable(schema: pa.Schema, *, has_topic: bool) -> None:
     """Check the columns of rows to be sent: those of Spark's Kafka sink; others are ignored.
 
     Args:
-        has_topic: whether the topic is given beside the rows.
+        has_topic: whether the topic is given separately.
 
     Raises:
-        ConfigError: no value, no topic, or a type that a column cannot have.
+        ConfigError: no value, no topic, or a column of a wrong type.
     """
     if "value" not in schema.names:
         found = ", ".join(schema.names) or "none"
@@ -121,10 +121,10 @@ def ensure_sendable(schema: pa.Schema, *, has_topic: bool) -> None:
 
 
 def sendable(table: pa.Table | pa.RecordBatch, *, has_topic: bool) -> pa.Table | pa.RecordBatch:
-    """The rows with the types that are sent; views, dictionaries and run-end encoding are undone.
+    """Convert rows to types that can be sent: decode views, dictionaries and run-end encoding.
 
     Raises:
-        ConfigError: as `ensure_sendable`.
+        ConfigError: as `ensure_sendable`, or two columns with one name.
     """
     if len(set(table.schema.names)) < len(table.schema.names):
         twice = sorted({name for name in table.schema.names if table.schema.names.count(name) > 1})
@@ -139,7 +139,7 @@ def sendable(table: pa.Table | pa.RecordBatch, *, has_topic: bool) -> pa.Table |
 
 
 def _plain_type(given: pa.DataType) -> pa.DataType:
-    """What a column of rows becomes; the same type where it may stay, or nothing can be done."""
+    """Return the type to convert a column to; the same type if it can be sent, or never can be."""
     types = pa.types
     if types.is_dictionary(given) or types.is_run_end_encoded(given):
         return _plain_type(given.value_type)
@@ -184,7 +184,7 @@ def _cast(column: pa.Array | pa.ChunkedArray, plain: pa.DataType) -> pa.Array | 
         column = compute.run_end_decode(column)
         return column if column.type == plain else _cast(column, plain)
     if pa.types.is_list_view(column.type) or pa.types.is_large_list_view(column.type):
-        # Arrow's own cast ends an empty list before it begins.
+        # Arrow's own cast of an empty list has an end before its start.
         lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         bounds = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
         column = pa.LargeListArray.from_arrays(bounds, column.flatten(), mask=column.is_null())
@@ -192,10 +192,10 @@ def _cast(column: pa.Array | pa.ChunkedArray, plain: pa.DataType) -> pa.Array | 
 
 
 def spans(array: pa.Array) -> Spans:
-    """A string or binary array (also large) as views.
+    """Return views of a string or binary array, which may be a large one.
 
     Raises:
-        OverflowError: over 2 GiB of bytes in a large array; take fewer rows at a time.
+        OverflowError: over 2 GiB of bytes in a large array; pass fewer rows at a time.
     """
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
@@ -218,11 +218,11 @@ def spans(array: pa.Array) -> Spans:
 
 
 def headers_spans(array: pa.Array) -> Spans:
-    """An array of list<struct<key, value>> (also large_list), as the bytes that records end with.
+    """Encode an array of list<struct<key, value>>, or large_list, as the bytes that end each record.
 
     Raises:
         ConfigError: a header whose key is null.
-        OverflowError: over 2 GiB of headers; take fewer rows at a time.
+        OverflowError: over 2 GiB of headers; pass fewer rows at a time.
     """
     if pa.types.is_null(array.type):
         return ABSENT
@@ -234,7 +234,7 @@ def headers_spans(array: pa.Array) -> Spans:
     first, last = int(bounds[0]), int(bounds[-1])
     if first == last:
         return ABSENT
-    # `values` ignores the list's own offset, `flatten` regards the struct's.
+    # `values` ignores the list's own offset; `flatten` respects the struct's.
     entries = array.values.slice(first, last - first)
     keys, values = entries.flatten()
     if pa.types.is_null(values.type):
@@ -256,7 +256,7 @@ def headers_spans(array: pa.Array) -> Spans:
 
 
 def mean_row_size(of: Columns) -> int:
-    """Roughly what a row takes in a batch, in bytes."""
+    """Return the approximate number of bytes that a row takes in a batch."""
     total = _size(of.key) + _size(of.value) + _size(of.headers)
     return total // max(of.rows_count, 1) + MIN_RECORD_SIZE
 
@@ -266,11 +266,11 @@ def _size(of: Spans) -> int:
 
 
 def timestamps_ms(array: pa.Array | None, rows_count: int, now_ms: int) -> Array:
-    """Record times in ms, int64[n]: floored, nulls and an absent column as `now_ms`.
+    """Return record times in ms, int64[n]: floored, with `now_ms` for nulls and an absent column.
 
     Raises:
-        InvalidTimestampError: a time before 1970 other than -1 ms, or one that no timestamp of
-            microseconds holds.
+        InvalidTimestampError: a time before 1970 other than -1 ms, or one that does not fit into a
+            timestamp of microseconds.
     """
     if array is None or array.type.id == _NULL:
         return frozen(np.full(rows_count, now_ms, np.int64))
@@ -304,7 +304,7 @@ def _multiplied(seconds: Array, factor: int) -> Array:
 
 
 def _to_ms(arrow_type: pa.DataType) -> tuple[int, int]:
-    """(what to divide by, what to multiply with); an int64 column holds ms."""
+    """Return a divisor and a factor that turn a column into ms; an int64 column holds ms."""
     if arrow_type.id == _TIMESTAMP:
         per_second = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[arrow_type.unit]
         return max(per_second // 1_000, 1), 1_000 if per_second == 1 else 1
@@ -312,10 +312,10 @@ def _to_ms(arrow_type: pa.DataType) -> tuple[int, int]:
 
 
 def integers(array: pa.Array) -> tuple[Array, Array]:
-    """An integer array as (int32[n], valid); what null rows hold does not matter.
+    """Return an integer array as (int32[n], valid); the numbers of null rows are arbitrary.
 
     Raises:
-        ConfigError: a number that int32 does not hold.
+        ConfigError: a number that does not fit into int32.
     """
     if pa.types.is_null(array.type):
         return EMPTY_I32, EMPTY_U8
@@ -330,18 +330,18 @@ def integers(array: pa.Array) -> tuple[Array, Array]:
 
 
 def dictionary(array: pa.Array) -> tuple[list[str], Array]:
-    """The distinct strings of an array without nulls, and each row's index among them."""
+    """Return the distinct strings of an array without nulls, and each row's index among them."""
     encoded = array.dictionary_encode()
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False)
 
 
 def int64_array(numbers: Array) -> pa.Array:
-    """Contiguous int64[n] as an Arrow array without nulls, which takes over its memory."""
+    """Return contiguous int64[n] as an Arrow array without nulls, which takes over its memory."""
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def binary_array(data: Array, bounds: Array, valid: Array, *, string: bool = False) -> pa.Array:
-    """The views back as an Arrow array, which takes over their memory; `valid` is uint8[n]."""
+    """Return views as an Arrow array, which takes over their memory; `valid` is uint8[n]."""
     arrow_type = pa.string() if string else pa.binary()
     validity, null_count = _validity(valid)
     buffers = [validity, pa.py_buffer(bounds), pa.py_buffer(data)]
@@ -349,7 +349,7 @@ def binary_array(data: Array, bounds: Array, valid: Array, *, string: bool = Fal
 
 
 def string_array(data: Array, bounds: Array) -> pa.Array:
-    """As `binary_array`, of strings without nulls; malformed UTF-8 is replaced, as Java does."""
+    """Return views as an Arrow array of strings without nulls; malformed UTF-8 is replaced, as in Java."""
     array = binary_array(data, bounds, np.ones(len(bounds) - 1, np.uint8), string=True)
     try:
         array.validate(full=True)
@@ -360,7 +360,7 @@ def string_array(data: Array, bounds: Array) -> pa.Array:
 
 
 def headers_array(bounds: Array, keys: pa.Array, values: pa.Array) -> pa.Array:
-    """list<struct<key, value>>[n], null where a record has no headers."""
+    """Return list<struct<key, value>>[n], null for a record without headers."""
     entries = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS_TYPE.value_type))
     validity, null_count = _validity((bounds[1:] > bounds[:-1]).view(np.uint8))
     return pa.Array.from_buffers(
@@ -380,7 +380,7 @@ def _validity(valid: Array) -> tuple[pa.Buffer | None, int]:
 
 
 def _bounds(array: pa.Array, buffer: pa.Buffer | None, large: bool) -> Array:
-    """Arrow's n + 1 offsets of a list, string or binary array; an empty array may have none."""
+    """Return Arrow's n + 1 offsets of a list, string or binary array; an empty array may have none."""
     dtype, size = (np.int64, 8) if large else (np.int32, 4)
     if buffer is None or len(array) == 0:
         return np.zeros(len(array) + 1, dtype)
@@ -388,7 +388,7 @@ def _bounds(array: pa.Array, buffer: pa.Buffer | None, large: bool) -> Array:
 
 
 def _valid(array: pa.Array) -> Array:
-    """One byte a row, or empty where nothing is null."""
+    """Return one byte per row, or an empty array if nothing is null."""
     if array.null_count == 0:
         return EMPTY_U8
     bitmap = np.frombuffer(array.buffers()[0], np.uint8)
@@ -397,7 +397,7 @@ def _valid(array: pa.Array) -> Array:
     return frozen(np.ascontiguousarray(bits[bit:]))
 
 
-# By number: each append asks for its columns.
+# By type id, because comparing types is slow and each append does it for its columns.
 _NULL = pa.null().id
 _TIMESTAMP = pa.timestamp("us").id
 _EIGHT_BYTES = {_TIMESTAMP, pa.int64().id}

@@ -11,8 +11,8 @@
                 00 00 00 00                         end mark
      4  zstd    28 b5 2f fd 00 58, blocks           frame: no content size, no checksum
 
-The lz4 header ends in a checksum of the two bytes before it. With magic 0 it is 1a, because the first
-clients took it over the frame's magic too, and their readers do not check it. zstd needs magic 2; its
+The lz4 header ends with a checksum of the two bytes before it. With magic 0 it is 1a, because the first
+clients computed it over the frame's magic too; their readers do not check it. zstd requires magic 2; its
 sixth byte is the window, 58 at level 3.
 
     level   accepted       default
@@ -20,15 +20,14 @@ sixth byte is the window, 58 at level 3.
     lz4     1 to 17        9           9 is the fast compressor, every other one the high one
     zstd    -131072 to 22  3
 
-Levels are the writer's affair and not stored. The options check them, nothing here does.
+Levels are not stored. The options check them; nothing here does.
 
-Read, though never written: gzip of several members, and anything behind them that begins no member;
-snappy as one bare block, or with the header again between two blocks; lz4 with larger or linked
-blocks, checksums or a content size, and anything behind the end mark; zstd of several frames.
+Accepted when reading, though never written: several gzip members, followed by bytes that are no member;
+snappy as one bare block, or with the header repeated between two blocks; lz4 with larger or linked
+blocks, checksums or a content size, and bytes after the end mark; several zstd frames.
 
-Input is untrusted: a length is checked before it is used, output stays within a limit, and whatever
-is wrong raises CorruptRecordError. Its position, where it has one, counts from the first compressed
-byte.
+Input is untrusted: a length is checked before it is used, output stays within a limit, and any fault
+raises CorruptRecordError. Its position, if it has one, counts from the first compressed byte.
 
 Source: Kafka clients/.../common/compress; xerial SnappyOutputStream, SnappyInputStream; RFC 1952;
 RFC 8878; LZ4 frame format 1.6; KIP-57, KIP-110.
@@ -61,9 +60,9 @@ if TYPE_CHECKING:
 NONE, GZIP, SNAPPY, LZ4, ZSTD = CODECS.values()
 _NAMES = {codec: name for name, codec in CODECS.items()}
 
-# Decoders give this much at a time, so a stream has cost at most this much more than its limit when it
-# is refused. zlib also takes its input in steps: it copies what lies behind a member's end, which for
-# a stream of many small members would be quadratic.
+# Decoders return this much at a time, so when a stream is refused it has cost at most this much more than
+# its limit. zlib also gets its input in steps: it copies what follows the end of a member, which would be
+# quadratic for a stream of many small members.
 _STEP_SIZE = 1 << 20
 _GZIP_INPUT_STEP_SIZE = 1 << 16
 
@@ -81,7 +80,7 @@ _ZSTD_RLE_BLOCK = 1
 
 
 class _ZstdContexts(threading.local):
-    """A thread's own zstd contexts: making one takes longer than compressing a small batch."""
+    """The zstd contexts of a thread; creating one takes longer than compressing a small batch."""
 
     def __init__(self) -> None:
         self._compressors: dict[int, zstandard.ZstdCompressor] = {}
@@ -97,7 +96,7 @@ class _ZstdContexts(threading.local):
 
 
 _zstd = _ZstdContexts()
-_snappy = pa.Codec("snappy")  # has no state, so all threads share it
+_snappy = pa.Codec("snappy")  # stateless, so all threads share it
 
 
 def codec_name(codec: int) -> str:
@@ -114,10 +113,10 @@ def compress(codec: int, data: Buffer, *, magic: int = 2, level: int | None = No
         codec: a value of CODECS.
         data: contiguous bytes, possibly none. Only read; the result is a copy even for NONE.
         magic: 0, 1 or 2.
-        level: of the codec, as Kafka counts them; None for Kafka's default. NONE and SNAPPY have none.
+        level: of the codec, in Kafka's scale; None for Kafka's default. NONE and SNAPPY have none.
 
     Raises:
-        ConfigError: unknown codec, or zstd where magic is below 2.
+        ConfigError: unknown codec, or zstd with a magic below 2.
     """
     view = _bytes_view(data)
     if codec == NONE:
@@ -131,7 +130,7 @@ def compress(codec: int, data: Buffer, *, magic: int = 2, level: int | None = No
     if codec == LZ4:
         return _lz4_frame(view, magic, level)
     if codec == ZSTD and magic == 2:
-        # Streamed, because then the frame has the window that Kafka's writer asks for; as fast.
+        # Streamed, so that the frame has the window of Kafka's writer; it is as fast.
         stream = _zstd.compressor(ZSTD_LEVEL_DEFAULT if level is None else level).compressobj()
         return stream.compress(view) + stream.flush()
     raise ConfigError(f"no batch of magic {magic} is compressed with {_NAMES.get(codec, codec)}")
@@ -146,10 +145,10 @@ def decompress(
         codec: the codec id in the batch's attributes.
         data: one whole compressed stream. Only read.
         magic: 0, 1 or 2, of the batch.
-        limit: the most bytes to return, inclusive. NONE does not look at it.
+        limit: the most bytes to return, inclusive; ignored for NONE.
 
     Returns:
-        Bytes of its own; for NONE a view of `data`.
+        New bytes; for NONE a view of `data`.
 
     Raises:
         CorruptRecordError: unknown codec, broken or short stream, more than `limit` bytes.
@@ -167,7 +166,7 @@ def decompress(
         pieces = _unzstd(view)
     else:
         raise _corrupt("batch of an old format is compressed with zstd", -1, "magic 2", magic)
-    # Most batches are one piece. What is larger grows in its place, and is never held twice.
+    # Most batches are one piece. Larger ones grow in place, so they are never held twice.
     whole: bytes | bytearray = b""
     for piece in pieces:
         size = len(whole) + len(piece)
@@ -191,7 +190,7 @@ def decompress_at(
     magic: int = 2,
     limit: int = MAX_DECOMPRESSED_BATCH_BYTES,
 ) -> bytes | bytearray | memoryview:
-    """As `decompress`, for data[start:end]; positions of errors count from the start of `data`."""
+    """Decompress data[start:end] as `decompress` does; error positions count from the start of `data`."""
     try:
         return decompress(codec, memoryview(data)[start:end], magic=magic, limit=limit)
     except CorruptRecordError as error:
@@ -239,7 +238,7 @@ def _gunzip(view: memoryview) -> Iterator[bytes]:
             if view[position : position + 3].tobytes() != _GZIP_MEMBER_MAGIC:
                 return
             inflater = zlib.decompressobj(_GZIP_WINDOW_BITS)
-    # Output that is held back cannot be lost here: the trailer is consumed after the last of it.
+    # No output is lost here: the decoder consumes the trailer only after it has returned everything.
     raise _truncated("gzip", view)
 
 
@@ -265,11 +264,11 @@ def _unsnappy(view: memoryview, limit: int) -> Iterator[bytes]:
 
 
 def _snappy_blocks(view: memoryview) -> Iterator[tuple[int, int]]:
-    """Where each raw block starts and ends."""
+    """Yield the start and end of each raw block."""
     if len(view) < len(_XERIAL_HEADER) or view[:8].tobytes() != _XERIAL_MAGIC:
         yield 0, len(view)
         return
-    # The version is not checked: there are writers that write it little-endian.
+    # The version is not checked, because some writers write it little-endian.
     position = len(_XERIAL_HEADER)
     while position < len(view):
         if view[position : position + 8].tobytes() == _XERIAL_MAGIC:
@@ -287,7 +286,7 @@ def _snappy_blocks(view: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def _snappy_size(view: memoryview, start: int, end: int) -> int:
-    """The size, decompressed, that a raw block claims, if it is one that it can have."""
+    """Return the decompressed size that a raw block claims, if that is possible."""
     size = 0
     for index, byte in enumerate(view[start : min(start + 5, end)]):
         size |= (byte & 0x7F) << 7 * index
@@ -302,8 +301,8 @@ def _snappy_size(view: memoryview, start: int, end: int) -> int:
 
 
 def _lz4_frame(view: memoryview, magic: int, level: int | None) -> bytes:
-    # Kafka's default level asks lz4-java for its fast compressor, others for the high one, which the
-    # frames of this library have from level 3 on: below, they are fast ones.
+    # Kafka's default level selects lz4-java's fast compressor and every other level its high one, which
+    # this library uses from level 3 on.
     is_fast = level is None or level == LZ4_LEVEL_DEFAULT
     frame: bytes = lz4.frame.compress(
         view,
@@ -316,7 +315,7 @@ def _lz4_frame(view: memoryview, magic: int, level: int | None) -> bytes:
 
 
 def _unlz4(view: memoryview) -> Iterator[bytes]:
-    if view[:4].tobytes() != _LZ4_MAGIC:  # the library also knows frames to be skipped
+    if view[:4].tobytes() != _LZ4_MAGIC:  # the library would also accept skippable frames
         raise _corrupt("no lz4 frame", 0, _LZ4_MAGIC.hex(), view[:4].hex())
     context = lz4.frame.create_decompression_context()
     position, at_end = 0, False
@@ -334,7 +333,7 @@ def _unlz4(view: memoryview) -> Iterator[bytes]:
 
 
 def _with_lz4_checksum(view: memoryview) -> memoryview:
-    """A copy of the frame with the header checksum that the library expects."""
+    """Return a copy of the frame with the header checksum that the library expects."""
     flags = view[4] if len(view) > 4 else 0
     content_size, dictionary_id = 8 * (flags >> 3 & 1), 4 * (flags & 1)
     end = 6 + content_size + dictionary_id
@@ -346,7 +345,7 @@ def _with_lz4_checksum(view: memoryview) -> memoryview:
 
 
 def _lz4_checksum(descriptor: bytes | bytearray) -> int:
-    """Second byte of the descriptor's XXH32, seed 0; below 16 bytes it has no rounds in parallel."""
+    """Return the second byte of the descriptor's XXH32 with seed 0; it has fewer than 16 bytes."""
     words_end = len(descriptor) & ~3
     h = 374761393 + len(descriptor)
     for (word,) in struct.iter_unpack("<I", descriptor[:words_end]):
@@ -378,10 +377,10 @@ def _unzstd(view: memoryview) -> Iterator[bytes]:
 
 
 def _zstd_frame_end(view: memoryview, start: int) -> int:
-    """Follow the block headers from `start` to the frame's end.
+    """Follow the block headers from `start` and return the end of the frame.
 
-    The library's reader takes the end of its input for the end of the frame, without a word. A frame
-    that is whole by its block headers is read to its last byte or refused.
+    The library's reader silently accepts a frame that is cut off. A frame that its block headers show to
+    be whole is either read to its last byte or refused.
     """
     header = view[start : start + _ZSTD_HEADER_SIZE_MAX]
     if header[:4].tobytes() != _ZSTD_MAGIC:
@@ -393,7 +392,7 @@ def _zstd_frame_end(view: memoryview, start: int) -> int:
         raise _undecodable("zstd", start, error) from error
     is_last = False
     while not is_last:
-        # Bits: 0 is last, 1-2 type, 3-23 size. A size past the end cannot be read by the next turn.
+        # Bits: 0 last block, 1-2 type, 3-23 size. A size past the end is refused before it is followed.
         block = int.from_bytes(view[position : position + 3], "little")
         is_last = bool(block & 1)
         position += 3 + (1 if block >> 1 & 3 == _ZSTD_RLE_BLOCK else block >> 3)

@@ -1,6 +1,6 @@
-"""Control records: what a transaction coordinator writes between the data, for readers to obey.
+"""Control records, with which a transaction coordinator marks the end of a transaction in the log.
 
-A batch with the control bit holds one record, which consumers never see though it has an offset:
+A batch with the control bit holds one record. It has an offset, but consumers never see it:
 
     key     version  int16  0
             type     int16  0 ABORT, 1 COMMIT; 2 to 6 are the metadata quorum's
@@ -9,8 +9,8 @@ A batch with the control bit holds one record, which consumers never see though 
 
 ABORT and COMMIT end the transaction that the batch's producer id has open in the partition, if it has
 one. Their batch is transactional and uncompressed, and its base sequence is -1. A higher version is
-read as version 0, and of a type that is not known here nothing is expected, so that newer brokers
-may add to both. Compaction may leave the batch without its record.
+read as version 0, and the value of an unknown type is not checked, so that newer brokers may extend
+both. Compaction may leave the batch without its record.
 
 Source: Kafka clients/.../record/ControlRecordType.java, EndTransactionMarker.java,
 MemoryRecords.writeEndTransactionalMarker.
@@ -33,19 +33,19 @@ _MARKER = struct.Struct(">hi")
 
 
 class EndTransactionMarker(NamedTuple):
-    """What ends a transaction."""
+    """The outcome of a transaction."""
 
     is_abort: bool
-    coordinator_epoch: int
+    coordinator_epoch: int  # of the coordinator that decided
 
 
 def read_marker(data: Buffer, position: int, header: BatchHeader) -> EndTransactionMarker | None:
-    """The marker in the control batch at `position`, all of which lies in `data`.
+    """Return the marker in the control batch at `position`, all of which lies in `data`.
 
-    None where the record is another control record, or was removed by compaction.
+    None if the record is of another type, or was removed by compaction.
 
     Raises:
-        CorruptRecordError: the CRC, or what the format says of a control record, does not hold.
+        CorruptRecordError: the CRC does not hold, or the record is malformed.
     """
     records = scalar.decode(data, position, header)
     if not records:

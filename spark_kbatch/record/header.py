@@ -10,19 +10,20 @@
                                                      5 control, 6 delete horizon
           23      4  last_offset_delta       int32
           27      8  base_timestamp          int64   ms; of the first record, -1 for none
-          35      8  max_timestamp           int64   ms; append time where bit 3 is set
+          35      8  max_timestamp           int64   ms; the append time if bit 3 is set
           43      8  producer_id             int64   -1 for none
           51      2  producer_epoch          int16   -1 for none
           53      4  base_sequence           int32   -1 for none
           57      4  records_count           int32
           61         records
 
-A message of the formats V0 and V1 (`legacy` has their table) is told by the same tuple, what it does
-not have by its sentinel. Plain ones that lie back to back are walked as one batch. One that holds
-others, compressed, says how many and from which offset on only when it is opened: until then its
-count is -1, and base_offset is its last.
+A message of the formats V0 and V1 (`legacy` has their table) has the same header tuple, with the
+sentinels above for fields that it does not have. Plain messages that lie back to back are walked as one
+batch. A wrapper, whose value holds other messages, compressed, does not say how many they are or at
+which offset they start; until it is opened, its records_count is -1 and its base_offset its last offset.
 
 Nothing here reads record bodies or touches a file.
+
 Source: Kafka clients/.../record/DefaultRecordBatch.java, AbstractLegacyRecordBatch.java; KIP-98,
 KIP-534.
 """
@@ -45,13 +46,15 @@ from spark_kbatch.record.checksums import Buffer
 
 LOG_OVERHEAD = 12
 RECORD_BATCH_OVERHEAD = 61
+LENGTH_POSITION = 8
 MAGIC_POSITION = 16
 CRC_POSITION = 17
 CRC_COVERS_FROM = 21
+RECORDS_COUNT_POSITION = 57
 MAGIC = 2
 MIN_RECORD_SIZE = 7  # null key, null value, no headers
 
-# Of a message of magic 0 and 1: what it takes beside key and value.
+# Bytes of a message of magic 0 and 1 in addition to its key and value.
 MESSAGE_OVERHEADS = (26, 34)
 MESSAGE_CRC_COVERS_FROM = 16
 
@@ -87,15 +90,15 @@ assert _HEADER.size == RECORD_BATCH_OVERHEAD
 
 _LENGTH_MIN = RECORD_BATCH_OVERHEAD - LOG_OVERHEAD
 
-# Plain messages walked as one batch take at most so many bytes, unless the first is larger, and the
-# first so many are walked without the kernel: the way from one index entry to the next is shorter,
-# so who looks for a position need not load it.
+# Plain messages that are walked as one batch have at most RUN_BYTES_MAX bytes, unless the first is
+# larger. The first _PLAIN_WALK_MAX of them are walked in plain Python: fewer lie between two index
+# entries, so looking for a position does not load numba.
 RUN_BYTES_MAX = 1024 * 1024
-_BY_HAND_MAX = 256
+_PLAIN_WALK_MAX = 256
 
 
 class BatchHeader(NamedTuple):
-    """One batch's header; the fields in the order of their bytes."""
+    """The header of one batch, with its fields in the order of their bytes."""
 
     base_offset: int
     batch_length: int
@@ -113,12 +116,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_in_bytes(self) -> int:
-        """The whole batch, header included."""
+        """Size of the whole batch, header included."""
         return LOG_OVERHEAD + self.batch_length
 
     @property
     def last_offset(self) -> int:
-        """Inclusive."""
+        """Offset of the last record, inclusive."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -133,32 +136,32 @@ class BatchHeader(NamedTuple):
 
     @property
     def timestamp_type(self) -> int:
-        """0 CreateTime, 1 LogAppendTime; -1 in V0, which has no times."""
+        """0 for CreateTime, 1 for LogAppendTime, -1 for V0, which has no times."""
         if self.magic == 0:
             return NO_TIMESTAMP_TYPE
         return (self.attributes & LOG_APPEND_TIME) >> 3
 
     def with_log_append_time(self, time_ms: int) -> BatchHeader:
-        """The fields after `set_log_append_time`, all but the CRC."""
+        """Return the header after `set_log_append_time`, except for its CRC."""
         return self._replace(attributes=self.attributes | LOG_APPEND_TIME, max_timestamp=time_ms)
 
     @property
     def is_control(self) -> bool:
-        """Whether it holds a control record, which consumers never see."""
+        """Whether the batch holds a control record, which consumers never see."""
         return self.magic == MAGIC and bool(self.attributes & CONTROL)
 
     @property
     def is_wrapper(self) -> bool:
-        """Whether it is one message of V0 or V1 that holds others, compressed."""
+        """Whether this is one message of V0 or V1 that holds others, compressed."""
         return self.magic < MAGIC and bool(self.attributes & CODEC_MASK)
 
     @property
     def is_dense(self) -> bool:
-        """Whether there is a record at each of its offsets; not known of a wrapper."""
+        """Whether there is a record at each offset; False for a wrapper that was not opened."""
         return self.records_count == self.last_offset_delta + 1
 
     def opened(self, base_offset: int) -> BatchHeader:
-        """Of a wrapper, with what is known of the records in it: the first offset, and no gaps."""
+        """Return a wrapper's header with its first offset and its count, as it has no gaps."""
         delta = self.last_offset - base_offset
         return self._replace(
             base_offset=base_offset, last_offset_delta=delta, records_count=delta + 1
@@ -166,20 +169,20 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
-        """Whether it belongs to a transaction, or ends one."""
+        """Whether the batch belongs to a transaction, or ends one."""
         return self.magic == MAGIC and bool(self.attributes & TRANSACTIONAL)
 
     def ensure_sane(self, position: int, room: int) -> None:
         """Check what can be checked without the records.
 
         Args:
-            position: where the batch begins; errors count from it.
-            room: how many bytes there are from there on.
+            position: where the batch starts; positions of errors count from the same origin.
+            room: number of bytes from there on.
 
         Raises:
-            CorruptRecordError: a magic, size or count that cannot be.
+            CorruptRecordError: an impossible magic, size, count or offset.
         """
-        # Unpacked at once: this is done for every batch, and naming a field takes as long as testing it.
+        # Unpacked at once: this runs for every batch, and naming a field takes as long as testing it.
         base_offset, length, _, magic, _, attributes, delta, _, _, _, _, _, count = self
         if not 0 <= magic <= MAGIC:
             raise CorruptRecordError(
@@ -192,7 +195,7 @@ class BatchHeader(NamedTuple):
         if not length_min <= length <= room - LOG_OVERHEAD:
             raise CorruptRecordError(
                 "batch length",
-                position=position + 8,
+                position=position + LENGTH_POSITION,
                 expected=f"{length_min} to {room - LOG_OVERHEAD}",
                 found=length,
             )
@@ -207,7 +210,7 @@ class BatchHeader(NamedTuple):
             if not attributes & CODEC_MASK and count * MIN_RECORD_SIZE > length - _LENGTH_MIN:
                 raise CorruptRecordError(
                     "records count for the bytes there are",
-                    position=position + 57,
+                    position=position + RECORDS_COUNT_POSITION,
                     expected=f"at most {(length - _LENGTH_MIN) // MIN_RECORD_SIZE}",
                     found=count,
                 )
@@ -220,32 +223,33 @@ class BatchHeader(NamedTuple):
             )
 
 
-# What `_make` does, without its count of the fields: `_HEADER` has as many.
+# BatchHeader._make without its check of the number of fields, which `_HEADER` guarantees.
 _make = functools.partial(tuple.__new__, BatchHeader)
 
 
 class LogRead(NamedTuple):
-    """Whole batches as they lie in a file. `data` may be a view of the reader's buffer."""
+    """Whole batches as read from a file. `data` may be a view of the reader's buffer."""
 
     path: str
     position: int
     data: memoryview
     batches: list[tuple[int, BatchHeader]]
-    # Of which something may be among the batches, by first offset; where committed data was asked for.
+    # Aborted transactions that may have data in the batches, by first offset, if the reader asked for
+    # committed data.
     aborted: Sequence[AbortedTransaction] = ()
 
     def below(self, end_offset: int) -> LogRead:
-        """Without the batches that are known to begin at `end_offset` or above."""
+        """Return this without the batches that are known to start at `end_offset` or above."""
         count = len(self.batches)
-        while count and self._begins(count - 1) >= end_offset:
+        while count and self._first_offset(count - 1) >= end_offset:
             count -= 1
         if count == len(self.batches):
             return self
         size = self.batches[count][0]
         return self._replace(data=self.data[:size], batches=self.batches[:count])
 
-    def _begins(self, index: int) -> int:
-        """An offset below which a batch has none: a wrapper says its last, but lies behind others."""
+    def _first_offset(self, index: int) -> int:
+        """Return a lower bound of a batch's offsets; for a wrapper, from the batch before it."""
         header = self.batches[index][1]
         if not header.is_wrapper or header.is_dense:
             return header.base_offset
@@ -253,9 +257,9 @@ class LogRead(NamedTuple):
 
 
 def unpack(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`, of a batch or of one message.
+    """Return the header at `position`, of a batch or of one message.
 
-    The caller has checked that 61 bytes are there, or 26 where the magic is below 2.
+    The caller has checked that there are 61 bytes, or 26 if the magic is below 2.
     """
     if data[position + MAGIC_POSITION] < MAGIC:
         return _message(data, position)
@@ -296,7 +300,7 @@ def seal(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
 ) -> None:
-    """Write header and CRC of a batch whose records already lie at out[61:]."""
+    """Write the header and CRC of a batch whose records are already at out[61:]."""
     _HEADER.pack_into(
         out, 0,
         base_offset, len(out) - LOG_OVERHEAD, leader_epoch, MAGIC, 0, attributes,
@@ -307,7 +311,7 @@ def seal(
 
 
 def seal_message(out: memoryview, magic: int, offset: int, attributes: int, timestamp: int) -> None:
-    """Write header and CRC of one message of V0 or V1, whose key and value lie in their places."""
+    """Write the header and CRC of one message of V0 or V1 whose key and value are already in place."""
     if magic > 0:
         _TIMESTAMP.pack_into(out, _MESSAGE.size, timestamp)
     _MESSAGE.pack_into(out, 0, offset, len(out) - LOG_OVERHEAD, 0, magic, attributes)
@@ -315,30 +319,30 @@ def seal_message(out: memoryview, magic: int, offset: int, attributes: int, time
 
 
 def rewrite(data: memoryview, *, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-    """Set the producer's numbers of a whole batch, and the CRC, which covers them."""
+    """Set producer id, epoch and sequence in a whole batch, and the CRC, which covers them."""
     _PRODUCER.pack_into(data, _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
     _CRC.pack_into(data, CRC_POSITION, checksums.crc32c(data[CRC_COVERS_FROM:]))
 
 
 def increment_sequence(sequence: int, count: int) -> int:
-    """`count` further, within [0, 2^31 - 1]: 0 follows the largest."""
+    """Return the sequence `count` later, within [0, 2^31 - 1]: 0 follows the largest."""
     return (sequence + count) & SEQUENCE_MAX
 
 
 def assign(
     data: bytearray | memoryview, position: int, *, base_offset: int, leader_epoch: int
 ) -> None:
-    """Set what the leader sets, as absolute values; both lie outside the CRC."""
-    length = _LENGTH.unpack_from(data, position + 8)[0]
+    """Set the base offset and leader epoch of a batch; both lie outside the CRC."""
+    length = _LENGTH.unpack_from(data, position + LENGTH_POSITION)[0]
     _BASE_OFFSET_TO_EPOCH.pack_into(data, position, base_offset, length, leader_epoch)
 
 
 def set_log_append_time(head: bytearray | memoryview, records: Buffer, time_ms: int) -> None:
-    """Give all records of a batch the time of their append, and the batch a CRC that covers it.
+    """Set the append time as the time of all records of a batch, and the CRC, which covers it.
 
     Args:
         head: the batch's first 61 bytes, written to.
-        records: what follows them, only read.
+        records: the bytes after them, only read.
     Source: DefaultRecordBatch.setMaxTimestamp.
     """
     (attributes,) = _ATTRIBUTES.unpack_from(head, CRC_COVERS_FROM)
@@ -349,9 +353,9 @@ def set_log_append_time(head: bytearray | memoryview, records: Buffer, time_ms: 
 
 
 def whole_size(data: Buffer) -> int:
-    """How many bytes of `data`, from its begin, are whole batches as far as their sizes say.
+    """Return how many bytes at the start of `data` are whole batches, judging by their sizes alone.
 
-    A size that cannot be counts as the least a batch has; `walk` says what is wrong with it.
+    An impossible size counts as the smallest possible one; `walk` raises for it.
     """
     end, room = 0, len(data)
     while room > MAGIC_POSITION:
@@ -361,7 +365,7 @@ def whole_size(data: Buffer) -> int:
             size_min = RECORD_BATCH_OVERHEAD
         if room < size_min:
             break
-        size = LOG_OVERHEAD + _LENGTH.unpack_from(data, end + 8)[0]
+        size = LOG_OVERHEAD + _LENGTH.unpack_from(data, end + LENGTH_POSITION)[0]
         if size > room:
             break
         if size < size_min:
@@ -380,14 +384,14 @@ def walk(
     *,
     run_bytes_max: int = RUN_BYTES_MAX,
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """The batches that lie back to back in data[position:end], as (position, header).
+    """Yield (position, header) of the batches that lie back to back in data[position:end].
 
-    Checks sizes and magic before they are used, not the CRC. A partial batch at the end is an
-    error: whoever may meet one bounds `end` first. Plain messages are one batch as long as their
-    offsets grow, and they have no more than `run_bytes_max` together.
+    Sizes and magic are checked before they are used; CRCs are not checked. A partial batch at the end is
+    an error, so a caller that may have one limits `end` by `whole_size`. Plain messages form one batch
+    while their offsets grow and they have at most `run_bytes_max` together.
 
     Raises:
-        CorruptRecordError: a size, magic or count that cannot be; carries the position in `data`.
+        CorruptRecordError: an impossible size, magic, count or offset; carries the position in `data`.
     Source: ByteBufferLogInputStream.nextBatch.
     """
     end = len(data) if end is None else end
@@ -404,10 +408,11 @@ def walk(
 
 
 def header_at(data: Buffer, position: int, end: int, *, room: int | None = None) -> BatchHeader:
-    """The header at `position`, of the batch, or the one message, that lies before `end`; checked.
+    """Return the checked header of the batch, or of the one message, at `position`.
 
-    `room` says how many bytes there are from `position` on, where `data` holds fewer than that; 61
-    are enough.
+    Args:
+        end: end of the readable bytes in `data`, of which a header needs 61 at most.
+        room: number of bytes from `position` on, if `data` does not hold the whole batch.
 
     Raises:
         CorruptRecordError: as `walk`.
@@ -440,7 +445,7 @@ def _messages(data: Buffer, position: int, end: int, run_bytes_max: int) -> Batc
                 break
             last_offset, max_timestamp = offset, max(max_timestamp, timestamp)
             run_end, count = at + size, count + 1
-            if count == _BY_HAND_MAX:
+            if count == _PLAIN_WALK_MAX:
                 run = MessageRun(run_end, count, last_offset, max_timestamp)
                 run = scan_messages(data, run, stop, magic, kind, mask)
                 run_end, count, last_offset, max_timestamp, _ = run
@@ -456,19 +461,19 @@ def _messages(data: Buffer, position: int, end: int, run_bytes_max: int) -> Batc
 def walk_messages(
     data: Buffer, position: int, end: int
 ) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """Yield position, size in bytes, offset, timestamp, magic and attributes of each message.
+    """Yield position, size in bytes, offset, timestamp, magic and attributes of each whole message.
 
-    In pure Python, for a few messages. One that `end` cuts off is not among them.
+    In plain Python, for a few messages.
 
     Raises:
-        CorruptRecordError: a size that no message has.
+        CorruptRecordError: an impossible size.
     """
     while end - position >= _MESSAGE.size:
         offset, length, _, magic, attributes = _MESSAGE.unpack_from(data, position)
         size, size_min = LOG_OVERHEAD + length, MESSAGE_OVERHEADS[1 if magic else 0]
         if size < size_min:
             raise CorruptRecordError(
-                "message size", position=position + 8,
+                "message size", position=position + LENGTH_POSITION,
                 expected=f"{size_min - LOG_OVERHEAD} or more", found=length,
             )  # fmt: skip
         if size > end - position:
@@ -498,13 +503,13 @@ def scan_messages(
     attributes: int = 0,
     mask: int = CODEC_MASK,
 ) -> MessageRun:
-    """Return the run with the messages after it, while they are whole and their offsets grow.
+    """Extend a run by the messages after it, while they are whole and their offsets grow.
 
     In compiled code, for many messages.
 
     Args:
-        stop: no message passes it.
-        attributes: those that the messages have in the bits of `mask`.
+        stop: a position that no message may pass.
+        attributes: the value of all messages' attributes in the bits of `mask`.
     """
     facts = np.array([*run, magic, attributes, mask], np.int64)
     legacy_kernels.scan_messages(_flat(data), stop, facts)
@@ -512,14 +517,14 @@ def scan_messages(
 
 
 def _flat(data: Buffer) -> np.ndarray[Any, Any]:
-    """As kernels take it."""
+    """Return the bytes as an array in the form that kernels take."""
     flat = np.frombuffer(data, np.uint8)
     flat.setflags(write=False)
     return flat
 
 
 def ensure_valid(data: Buffer, position: int, header: BatchHeader) -> None:
-    """Check the CRC of the batch at `position`, or those of the messages that are walked as one.
+    """Check the CRC of the batch at `position`, or the CRCs of messages that are walked as one batch.
 
     Raises:
         CorruptRecordError: carries both values, and the position of the batch or of the message.
@@ -530,26 +535,26 @@ def ensure_valid(data: Buffer, position: int, header: BatchHeader) -> None:
         if found != header.crc:
             raise _wrong_crc("CRC-32C", position, header.crc, found)
         return
-    if header.records_count > _BY_HAND_MAX:
+    if header.records_count > _PLAIN_WALK_MAX:
         position = int(legacy_kernels.check_messages(_flat(data), position, end))
     while position < end:
         expected, found = message_crcs(data, position)
         if found != expected:
             raise _wrong_crc("CRC-32", position, expected, found)
-        position += LOG_OVERHEAD + _LENGTH.unpack_from(data, position + 8)[0]
+        position += LOG_OVERHEAD + _LENGTH.unpack_from(data, position + LENGTH_POSITION)[0]
 
 
 def ensure_all_valid(data: Buffer, batches: Iterable[tuple[int, BatchHeader]]) -> None:
-    """As `ensure_valid`, for many batches of V2."""
+    """Check the CRCs of many batches of V2; raise as `ensure_valid`."""
     view, crc32c = memoryview(data), checksums.crc32c
     for position, header in batches:
         end = position + LOG_OVERHEAD + header[1]
         if crc32c(view[position + CRC_COVERS_FROM : end]) != header[4]:
-            ensure_valid(data, position, header)  # says what is wrong
+            ensure_valid(data, position, header)  # raises
 
 
 def message_crcs(data: Buffer, position: int) -> tuple[int, int]:
-    """The CRC that the message at `position`, whose size was checked, says that it has; and has."""
+    """Return the stored and the actual CRC of the message at `position`, whose size was checked."""
     _, size, crc, _, _ = _MESSAGE.unpack_from(data, position)
     end = position + LOG_OVERHEAD + size
     return crc, checksums.crc32(memoryview(data)[position + MESSAGE_CRC_COVERS_FROM : end])

@@ -1,4 +1,4 @@
-"""Message sets: Kafka's formats V0 and V1, from before record batches. Big-endian.
+"""Message sets: Kafka's formats V0 and V1, the predecessors of record batches. Big-endian.
 
     position  bytes  field
            0      8  offset
@@ -12,29 +12,28 @@
                   4  value length  int32   -1 for null
                      value
 
-There are no headers of records, producer ids, transactions or leader epochs. A message without a codec
-is a record, and stands in the log by itself. With one it is a wrapper: its value is a compressed run
-of whole messages, which are the records. A wrapper's offset is that of the last record in it.
+There are no record headers, producer ids, transactions or leader epochs. A message without a codec is a
+record, and lies in the log by itself. With a codec it is a wrapper: its value is a compressed run of
+whole messages, which are the records. A wrapper's offset is that of its last record.
 
     in a wrapper    V0             V1
-    offsets         as they are    from 0; added to what makes the last one the wrapper's offset
-    timestamps      none           their own; the wrapper's, where that has LogAppendTime
+    offsets         absolute       from 0; shifted so that the last one is the wrapper's offset
+    timestamps      none           their own; the wrapper's if it has LogAppendTime
     timestamp type  none           the wrapper's
 
-A V1 wrapper with offset 0 was never given one, whatever it holds: its records count from 0. Messages in
-a wrapper have its magic and no codec. Where the last of them is cut off it was not written.
+A V1 wrapper with offset 0 was never assigned an offset, whatever it holds: its records count from 0.
+Messages in a wrapper have its magic and no codec. If the last one is cut off, it does not count.
 
-Offset and size lie outside the CRC. The size is checked against the lengths of key and value, which lie
-inside; the offset cannot be. Whoever gives a message its offset need not take the CRC again, but for a
-V0 wrapper has to compress again.
+Offset and size lie outside the CRC. The size is checked against the lengths of key and value, which the
+CRC covers; the offset cannot be checked. Assigning an offset leaves the CRC as it is, but the messages in
+a V0 wrapper have to be compressed again.
 
-Producers build V2 batches alone. For a topic with an older format:
+Producers build only V2 batches. For a topic with an older format:
 
     codec.down_convert    V2 batch -> messages with offsets 0, 1, 2 ...    for the transport
     assign_offsets        those -> with their offsets in the log           for the leader
 
-A V0 wrapper is compressed again when it gets its offsets, at the codec's default level, so its size may
-change by some bytes.
+A V0 wrapper is compressed again at the codec's default level, so its size may change by a few bytes.
 
 Source: Kafka clients/.../record/LegacyRecord.java, AbstractLegacyRecordBatch.java, RecordsUtil.java,
 MemoryRecordsBuilder.java; storage/.../log/LogValidator.java; KIP-31, KIP-32.
@@ -77,10 +76,10 @@ _NULL = -1
 
 
 class MessageSet(NamedTuple):
-    """Messages back to back: plain ones, or one wrapper."""
+    """Messages that lie back to back: plain ones, or one wrapper."""
 
     data: memoryview
-    largest: int  # bytes of the largest message: what max.message.bytes limits
+    largest: int  # size in bytes of the largest message, which max.message.bytes limits
 
 
 def encode(
@@ -90,7 +89,7 @@ def encode(
 
     Args:
         columns: one row or more. Their times are dropped for V0.
-        max_timestamp: of the rows; a V1 wrapper has it.
+        max_timestamp: of the rows, for a V1 wrapper.
 
     Raises:
         ConfigError: the codec is zstd, which came after these formats.
@@ -113,12 +112,12 @@ def encode(
 def assign_offsets(
     data: memoryview, header: BatchHeader, base_offset: int, *, append_time_ms: int | None = None
 ) -> tuple[memoryview, BatchHeader]:
-    """Give plain messages, or a wrapper as `encode` makes it, the offsets from `base_offset` on.
+    """Assign offsets from `base_offset` on to plain messages, or to a wrapper made by `encode`.
 
     Args:
         data: writable, and written to.
-        header: of the first message; of a wrapper its last offset says how many it holds.
-        append_time_ms: of V1, the time of all messages in place of their own.
+        header: of the first message; a wrapper's last offset is one less than its number of records.
+        append_time_ms: for V1, a time for all messages that replaces their own.
 
     Returns:
         The bytes for the log, and their header.
@@ -162,15 +161,18 @@ def _wrapper(
 
 
 class Unwrapped(NamedTuple):
-    """What a wrapper holds."""
+    """The messages in a wrapper."""
 
-    header: BatchHeader  # its own, with the offsets and the count of the records in it
-    messages: memoryview  # those, whole
-    shift: int  # what is added to the offsets that stand in them
+    header: BatchHeader  # the wrapper's, with the offsets and the number of its records
+    messages: memoryview  # whole messages only
+    shift: int  # to add to the offsets in the messages
 
 
 def run(messages: memoryview, position: int, run_bytes: int, magic: int) -> tuple[int, int]:
-    """How far and how many of a wrapper's messages lie in `run_bytes` from `position` on: one or more."""
+    """Return where the messages end that fit into `run_bytes` from `position` on, and their number.
+
+    The first one is included even if it does not fit.
+    """
     stop = min(position + run_bytes, len(messages))
     found = scan_messages(messages, MessageRun(position), stop, magic)
     if found.records_count:
@@ -186,11 +188,14 @@ def unwrap(
     *,
     limit: int = MAX_DECOMPRESSED_BATCH_BYTES,
 ) -> Unwrapped:
-    """Open the wrapper at `position`, whose size was checked; its messages take up to `limit` bytes.
+    """Decompress and check the messages in the wrapper at `position`, whose size was checked.
+
+    Args:
+        limit: the most bytes that the messages may have.
 
     Raises:
-        CorruptRecordError: its CRC, its lengths or its codec do not hold, or what it holds is not as
-            the module's docstring says; carries the wrapper's position.
+        CorruptRecordError: a wrong CRC, length or codec, or messages that a wrapper cannot hold;
+            carries the wrapper's position.
     Source: AbstractLegacyRecordBatch.DeepRecordsIterator.
     """
     plain = _decompressed(data, position, header, limit)
@@ -242,7 +247,7 @@ def wrapped_times(data: Buffer, position: int, header: BatchHeader) -> list[tupl
 
 
 def _shift(header: BatchHeader, last_offset: int) -> int:
-    """Return what is added to the offsets in a wrapper, of which the last one is given."""
+    """Return what to add to the offsets in a wrapper, the last of which is `last_offset`."""
     return header.last_offset - last_offset if header.magic > 0 and header.last_offset > 0 else 0
 
 
@@ -255,7 +260,7 @@ def _decompressed(data: Buffer, position: int, header: BatchHeader, limit: int) 
 
 
 def _value_position(data: Buffer, position: int, header: BatchHeader) -> int:
-    """Where the wrapper's value begins; it ends where the wrapper does."""
+    """Return the start of the wrapper's value, which ends where the wrapper ends."""
     at, end = position + _KEY_POSITIONS[header.magic], position + header.size_in_bytes
     (key_size,) = _SIZE.unpack_from(data, at)
     room = end - at - 2 * _SIZE.size
@@ -274,7 +279,7 @@ def _value_position(data: Buffer, position: int, header: BatchHeader) -> int:
 
 
 def _what_is_wrong(messages: memoryview, position: int, magic: int) -> tuple[str, str] | None:
-    """What is expected and found where a scan has ended; None where no whole message is left."""
+    """Return what is expected and found where a scan ended; None if no whole message is left there."""
     room = len(messages) - position
     if room < LOG_OVERHEAD:
         return None

@@ -1,7 +1,7 @@
-"""A few records in pure Python: one that is sent alone, and the batches of the cluster's own topics.
+"""A few V2 records in pure Python: single sends, control batches and batches of internal topics.
 
-Whoever commits or resolves offsets reads and writes a handful of records and must not load numba.
-Their batches are uncompressed, without headers; the format is told in `record/__init__`.
+Committing and resolving offsets read and write a handful of records, and must not load numba for them.
+`record/__init__` describes the format.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from spark_kbatch.record.header import (
     seal,
 )
 
-_SHIFT_MAX = 63  # of a varint's last byte: what takes more than ten is no number of the format
+_SHIFT_MAX = 63  # of the last byte of a varint, which has at most ten
 
-Header: TypeAlias = tuple[bytes, bytes | None]  # of a record; the key is UTF-8
+Header: TypeAlias = tuple[bytes, bytes | None]  # one of a record's headers: UTF-8 key, value
 
 
 class PlainRecord(NamedTuple):
-    """One record."""
+    """A record as offset, key and value."""
 
     offset: int
     key: bytes | None
@@ -32,7 +32,7 @@ class PlainRecord(NamedTuple):
 
 
 def encode(records: Iterable[tuple[bytes | None, bytes | None]], timestamp_ms: int) -> bytearray:
-    """(key, value) of every record as one batch, all with the same time."""
+    """Return one uncompressed batch with these (key, value) records, all with the same time."""
     out = bytearray(RECORD_BATCH_OVERHEAD)
     count = 0
     for key, value in records:
@@ -54,7 +54,7 @@ def encode_record(
     value: bytes | None,
     headers: Sequence[Header] = (),
 ) -> bytes:
-    """One record, its length in front."""
+    """Return the bytes of one record, starting with its length."""
     parts = [b"\0", varint(wrapped(timestamp_delta)), varint(offset_delta)]
     for part in (key, value):
         parts += (_NULL,) if part is None else (varint(len(part)), part)
@@ -136,23 +136,23 @@ def _wrong_length(position: int, error: IndexError) -> CorruptRecordError:
 
 
 def wrapped(number: int) -> int:
-    """Return a sum or difference of two int64 as Java computes it, which wraps around.
+    """Wrap a sum or difference of two int64 around, as Java does.
 
-    Two times may lie further apart than an int64 says. Writer and reader both wrap, so the reader gets
-    the time that was written.
+    The difference of two times may not fit into an int64. Writer and reader both wrap, so the reader
+    gets the time that was written.
     """
     return (number + 2**63) % 2**64 - 2**63
 
 
 def varint(number: int) -> bytes:
-    """Zigzag, of an int64."""
+    """Return the zigzag varint of an int64."""
     if 0 <= number < len(_SMALL):
         return _SMALL[number]
     return unsigned_varint((number << 1) ^ (number >> 63))
 
 
 def unsigned_varint(number: int) -> bytes:
-    """Groups of 7 bits, low first."""
+    """Return the varint of a number that is not negative: groups of 7 bits, low group first."""
     out = bytearray()
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)
@@ -162,13 +162,21 @@ def unsigned_varint(number: int) -> bytes:
 
 
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """(number, position behind it)."""
+    """Return the number of the zigzag varint at `position`, and the position after it.
+
+    Raises:
+        IndexError: as `read_unsigned_varint`.
+    """
     number, position = read_unsigned_varint(data, position)
     return (number >> 1) ^ -(number & 1), position
 
 
 def read_unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """(number, position behind it). IndexError where it passes the end, or has over ten bytes."""
+    """Return the number of the varint at `position`, and the position after it.
+
+    Raises:
+        IndexError: the varint passes the end of `data`, or has over ten bytes.
+    """
     number, shift = 0, 0
     while True:
         if shift > _SHIFT_MAX:

@@ -12,7 +12,6 @@ import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.record import codec
 from tests.support import builders
 from tests.support.kafka import Kafka
 from tests.support.logs_for_kafka import (
@@ -137,7 +136,7 @@ def test_what_jobs_committed_has_no_fault(
     expected = []
     for job, compression in enumerate(CODECS):
         rows = [builders.rows(n=40, headers=1, nulls=0.2, seed=10 * job + s) for s in range(8)]
-        batches = [codec.encode(part, compression=compression) for part in rows]
+        batches = [builders.encode(part, compression=compression) for part in rows]
         extents = builders.staged(
             cluster, {("events", 0): batches}, adopt_min_bytes=adopt_min_bytes
         )

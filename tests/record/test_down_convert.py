@@ -73,7 +73,7 @@ without_headers = (
 def test_clients_and_reference_read_what_is_converted_and_placed(
     magic: int, compression: str, rows: pa.RecordBatch, base_offset: int
 ) -> None:
-    converted = down_convert(codec.encode(rows, compression=compression), magic)
+    converted = down_convert(builders.encode(rows, compression=compression), magic)
     data = placed(converted.data, base_offset)
 
     expected = as_held(rows, magic, base_offset)
@@ -87,7 +87,7 @@ def test_clients_and_reference_read_what_is_converted_and_placed(
 @pytest.mark.parametrize("magic", MAGICS)
 def test_plain_messages_are_the_bytes_of_the_reference(magic: int) -> None:
     rows = builders.rows(n=300, nulls=0.3)
-    converted = down_convert(codec.encode(rows), magic)
+    converted = down_convert(builders.encode(rows), magic)
     records = as_held(rows, magic)
     assert bytes(converted.data) == reference.encode_messages(records, magic=magic)
     assert converted.largest == max(
@@ -103,7 +103,7 @@ def test_wrapper_has_the_offset_of_its_last_record_and_the_largest_time(
     magic: int, compression: str
 ) -> None:
     rows = builders.rows(n=50)
-    converted = down_convert(codec.encode(rows, compression=compression), magic)
+    converted = down_convert(builders.encode(rows, compression=compression), magic)
     ((_, header),) = walk(converted.data)
     ((_, in_log),) = walk(placed(converted.data, 100))
 
@@ -111,11 +111,11 @@ def test_wrapper_has_the_offset_of_its_last_record_and_the_largest_time(
     assert (header.last_offset, in_log.last_offset) == (49, 149)
     times = rows.column("timestamp").to_pylist()
     assert header.max_timestamp == in_log.max_timestamp == (max(times) if magic else -1)
-    assert converted.largest == len(converted.data) < len(codec.encode(rows))
+    assert converted.largest == len(converted.data) < len(builders.encode(rows))
 
 
 def test_level_is_the_codecs() -> None:
-    batch = codec.encode(builders.rows(n=1_000), compression="gzip")
+    batch = builders.encode(builders.rows(n=1_000), compression="gzip")
     least, most = (len(down_convert(batch, 1, level=level).data) for level in (1, 9))
     assert most < least
 
@@ -123,10 +123,10 @@ def test_level_is_the_codecs() -> None:
 @pytest.mark.parametrize("magic", MAGICS)
 def test_headers_are_refused(magic: int) -> None:
     with pytest.raises(InvalidRecordError, match="has headers"):
-        down_convert(codec.encode(builders.rows(headers=1)), magic)
+        down_convert(builders.encode(builders.rows(headers=1)), magic)
 
 
 @pytest.mark.parametrize("magic", MAGICS)
 def test_zstd_is_refused(magic: int) -> None:
     with pytest.raises(ConfigError, match="zstd"):
-        down_convert(codec.encode(builders.rows(), compression="zstd"), magic)
+        down_convert(builders.encode(builders.rows(), compression="zstd"), magic)

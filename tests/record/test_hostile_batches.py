@@ -196,9 +196,9 @@ def test_a_large_batch_whose_crc_does_not_hold_gives_no_piece() -> None:
 @pytest.mark.parametrize(
     ("damage", "error"),
     [
-        pytest.param(lambda body: body + b"\0", "bytes behind the last record", id="more"),
+        pytest.param(lambda body: body + b"\0", "bytes after the last record", id="more"),
         pytest.param(lambda body: body[:-1], "past the end", id="less"),
-        pytest.param(lambda body: body + body[-14:], "past the end|behind the last", id="a-tail"),
+        pytest.param(lambda body: body + body[-14:], "past the end|after the last", id="a-tail"),
         pytest.param(lambda body: b"\xff" * 9 + body, "too many bytes", id="long-varint"),
         pytest.param(lambda body: b"\x01" + body, "past the end", id="negative-length"),
     ],

@@ -128,7 +128,7 @@ def test_range_of_offsets_is_cut_out(
 @pytest.mark.parametrize("codec_id", CODECS)
 def test_batches_and_messages_lie_in_one_log(magic: int, codec_id: int) -> None:
     old = some_records(magic=magic, base_offset=3)
-    batch = codec.encode(builders.rows(n=2, headers=1), base_offset=8)
+    batch = builders.encode(builders.rows(n=2, headers=1), base_offset=8)
     later = some_records(magic=1, base_offset=10)
     data = (
         reference.encode_messages(old, magic=magic, codec=codec_id)

@@ -19,9 +19,12 @@ from spark_kbatch.files import Buffer, Files
 from spark_kbatch.log.append import LogAppender
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
-from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.model import CODECS, AppendResult, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import codec
+from spark_kbatch.record import columns as arrow
+from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX, RecordBatchBuilder
+from spark_kbatch.record.header import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD
 from tests.support.reference import Record, decode_batches, encode_batch, read_header
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -127,12 +130,45 @@ def batch(
     seed: int = 0,
 ) -> bytes:
     """One finished batch of `n` rows, as a task stages it."""
-    return codec.encode(
+    return encode(
         rows(n=n, value_bytes=value_bytes, seed=seed),
         compression=compression,
         base_offset=base_offset,
         leader_epoch=leader_epoch,
     )
+
+
+def encode(
+    rows: pa.RecordBatch, *, compression: str = "none", base_offset: int = 0, leader_epoch: int = 0
+) -> bytes:
+    """All rows as one batch.
+
+    Args:
+        rows: columns key, value (string or binary), timestamp (int64 ms or timestamp) and headers,
+            each optional; a null or absent timestamp is written as -1.
+    """
+
+    def column(name: str) -> pa.Array | None:
+        return rows.column(name) if name in rows.schema.names else None
+
+    count = rows.num_rows
+    columns = arrow.columns(
+        count,
+        key=column("key"),
+        value=column("value"),
+        timestamps=arrow.timestamps_ms(column("timestamp"), count, NO_TIMESTAMP),
+        headers=column("headers"),
+    )
+    spans = (columns.key, columns.value, columns.headers)
+    size = RECORD_BATCH_OVERHEAD + count * RECORD_OVERHEAD_MAX + sum(len(s.data) for s in spans)
+    # Twice, so that there is room for what a codec makes larger.
+    builder = RecordBatchBuilder(
+        memoryview(bytearray(2 * size)), 0, 2 * size, codec=CODECS[compression] if count else 0
+    )
+    written = builder.append(columns)
+    assert written == count
+    builder.close(base_offset=base_offset, leader_epoch=leader_epoch)
+    return bytes(builder.data)
 
 
 def idempotent_batch(
