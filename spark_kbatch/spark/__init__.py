@@ -1,9 +1,9 @@
-"""All of pyspark: the data source `kbatch`, its readers and its writers.
+"""The PySpark data source `kbatch`, its readers and writers; the only code that imports pyspark.
 
-Spark pickles these objects between short-lived Python processes: the planner calls `schema`,
-`reader`, `partitions` and `writer`, tasks call `read` and `write`, another process `commit`. What one
-of them sets, the next does not see; so options travel in the objects, and results in partitions and
-commit messages. Only a streaming query's offsets come from one process that lives as long as its run.
+Spark pickles these objects between short-lived Python processes: the planner calls `schema`, `reader`,
+`partitions` and `writer`, tasks call `read` and `write`, and another process calls `commit`. No process
+sees what another one sets. So options travel in the objects, and results in partitions and commit
+messages. Only a streaming query's offsets come from one process that lives as long as its run.
 """
 
 try:

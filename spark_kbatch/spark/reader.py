@@ -1,9 +1,8 @@
 """Batch reads: partitions on the driver, Arrow batches in tasks.
 
-Spark plans once per `load()` and uses the plan again in every later action, so `earliest` and
-`latest` travel inside the partitions and are looked up by the tasks: the first task of an action
-resolves all partitions of the load, the others take its answer. In a broker's directory each task
-resolves its own.
+Spark plans once per `load()` and reuses the plan in every later action. So `earliest` and `latest` travel
+inside the partitions and are resolved by the tasks: the first task of an action resolves all partitions
+of the load, and the others use its answer. In a broker's log directory each task resolves its own.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from spark_kbatch.spark.shown import briefly
 
 @dataclass
 class RangePartition(InputPartition):
-    """What one task reads; `load` names the plan that it belongs to."""
+    """The range that one task reads; `load` identifies the plan that it belongs to."""
 
     load: str
     piece: Piece
 
 
 class KBatchReader(DataSourceReader):
-    """Reads the given columns of Spark's Kafka row."""
+    """Batch reader of the given columns of Spark's Kafka row."""
 
     def __init__(self, options: ReadOptions, path: Path, columns: list[str]) -> None:
         self._options = replace(options, path=str(path))
@@ -41,15 +40,15 @@ class KBatchReader(DataSourceReader):
 
     @briefly
     def partitions(self) -> list[InputPartition]:
-        """One for each piece of the plan."""
+        """Return a partition for each piece of the plan."""
         load = uuid.uuid4().hex
         return [
             RangePartition(load, piece) for piece in open_topics(self._options).plan(self._options)
         ]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The rows of one range, in offset order."""
-        # Spark makes a partition of its own where there are none.
+        """Yield the rows of one range, in offset order."""
+        # Spark passes a partition of its own if the plan has none.
         if not isinstance(partition, RangePartition):
             return
         piece, action = partition.piece, f"{partition.load}-{_action()}"
@@ -59,7 +58,7 @@ class KBatchReader(DataSourceReader):
 
 
 def _action() -> str:
-    """The same for all tasks of one action, different for the next one."""
+    """Return an id that all tasks of one action share, and no other action has."""
     context = TaskContext.get()
     if context is None:
         return uuid.uuid4().hex

@@ -1,4 +1,4 @@
-"""How errors look in Spark, which prints the traceback of whatever is raised, and the sentence last."""
+"""Errors as Spark shows them: it prints the whole traceback, and the sentence last."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _R = TypeVar("_R")
 
 
 def briefly(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Have `method` raise our errors without the calls that led to them, so that one sees the sentence."""
+    """Make `method` raise our errors without their traceback, so that the sentence stands out."""
 
     @functools.wraps(method)
     def call(*args: _P.args, **named: _P.kwargs) -> _R:

@@ -1,7 +1,7 @@
 """`format("kbatch")`: options, schema, registration.
 
-Options are checked in `schema`, because an error raised there is what makes `load()` fail. Where the
-user gives a schema Spark does not call `schema`, so the reader checks again.
+Options are checked in `schema`, because an error there makes `load()` fail. If the user gives a schema,
+Spark does not call `schema`, so the reader checks again.
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaSourceProvider.scala, KafkaRecordToRowConverter.scala.
 """
@@ -63,47 +63,47 @@ _TABLE_KEYS = frozenset({"owner", "provider"})
 
 
 class KBatchDataSource(DataSource):
-    """The data source. Options: the tables in the README, made from `config` and `read_config`."""
+    """The data source `kbatch`. Its options are described in docs/options.md."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        # A table's own options arrive here when it is made, with keys that only tables have, and not
-        # when it is read or written.
+        # A catalog table's options arrive only when it is created, with keys that only tables have; when
+        # it is read or written there are none.
         if not options or not _TABLE_KEYS.isdisjoint(key.lower() for key in options):
             raise ConfigError(
-                "no options: name at least the cluster's folder and a topic. A table of the catalog "
-                "cannot have kbatch's data, because Spark does not pass a table's options to sources "
-                "written in Python: use CREATE TEMPORARY VIEW name USING kbatch OPTIONS (path 'PATH', "
-                "subscribe 'TOPIC')"
+                "no options: name at least the cluster's folder and a topic. Catalog tables are not "
+                "supported, because Spark does not pass a table's options to data sources written in "
+                "Python: use CREATE TEMPORARY VIEW name USING kbatch OPTIONS (path 'PATH', subscribe "
+                "'TOPIC')"
             )
 
     @classmethod
     def name(cls) -> str:
-        """What `format()` takes."""
+        """Return the name for `format()`."""
         return "kbatch"
 
     @briefly
     def schema(self) -> StructType:
-        """Spark's Kafka row, with headers where they are wanted; checks the options."""
+        """Check the options; return the schema of Spark's Kafka row, with headers if asked for."""
         options, is_batch = parse_batch_or_stream_options(self.options)
         topics = open_topics(options).source
         if is_batch:
             planning.ranges(options, topics)
         else:
-            # A stream that goes on from its checkpoint does not need what its starting offsets name.
+            # A stream that resumes from its checkpoint does not need what its starting offsets name.
             planning.selected(options.selection, topics, strict=options.fail_on_data_loss)
         return ROW_SCHEMA if options.include_headers else StructType(ROW_SCHEMA.fields[:-1])
 
     @briefly
     def reader(self, schema: StructType) -> KBatchReader:
-        """Of the columns that the user or `schema` named."""
+        """Return a batch reader of the schema's columns."""
         options = parse_read_options(self.options)
         _ensure_readable(schema)
         path = open_topics(options).source.path
         return KBatchReader(options, path, schema.fieldNames())
 
     def streamReader(self, schema: StructType) -> KBatchStreamReader | FailedStreamReader:
-        """Of the columns that the user or `schema` named; never raises."""
+        """Return a stream reader of the schema's columns; never raise, but return one that raises."""
         try:
             options = parse_stream_read_options(self.options)
             _ensure_readable(schema)
@@ -114,26 +114,26 @@ class KBatchDataSource(DataSource):
 
     @briefly
     def writer(self, schema: StructType, overwrite: bool) -> KBatchWriter:
-        """Of one job; makes cluster and topic where they do not exist."""
+        """Return a batch job's writer; create the cluster and the topic if they do not exist."""
         options = parse_write_options(self.options)
         ensure_writable(schema, options)
         return KBatchWriter(Job.begin(options, overwrite=overwrite))
 
     @briefly
     def streamWriter(self, schema: StructType, overwrite: bool) -> KBatchStreamWriter:
-        """Of one micro-batch. Output mode complete appends, as with Spark's Kafka sink."""
+        """Return a micro-batch's writer. Output mode complete appends, as with Spark's Kafka sink."""
         options = parse_write_options(_without_query(self.options))
         ensure_writable(schema, options)
         if options.txn_app_id is not None:
             raise ConfigError(
-                "option 'txnAppId' is for batch writes; a streaming query has an id of its own, under "
-                "which every micro-batch is written once: leave it out"
+                "option 'txnAppId' is for batch writes; leave it out: a streaming query has an id of its "
+                "own, under which each micro-batch is written exactly once"
             )
         return KBatchStreamWriter(Job.begin(options))
 
 
 def _without_query(options: Mapping[str, str]) -> dict[str, str]:
-    """Without what Spark adds of a query: its checkpoint location and its name."""
+    """Return the options without those that Spark adds: checkpoint location and query name."""
     return {
         key: value
         for key, value in options.items()
@@ -147,7 +147,7 @@ def _ensure_readable(schema: StructType) -> None:
     for field in schema:
         if field.name not in known:
             raise ConfigError(
-                f"the schema names the column {field.name!r}; columns are: {', '.join(known)}"
+                f"the schema has an unknown column {field.name!r}; known columns: {', '.join(known)}"
             )
         if field.dataType.simpleString() != known[field.name].simpleString():
             raise ConfigError(
@@ -156,13 +156,13 @@ def _ensure_readable(schema: StructType) -> None:
             )
         if not field.nullable or _has_never_null(field.dataType):
             raise ConfigError(
-                f"the schema says that column {field.name!r}, or something in it, is never null; every "
-                "column may be null, and so may what is in it: leave NOT NULL out"
+                f"the schema declares column {field.name!r}, or a part of it, as NOT NULL; leave that "
+                "out: every column and its parts may be null"
             )
 
 
 def _has_never_null(given: DataType) -> bool:
-    """Whether something in an array or struct is declared as never null: Spark would refuse our rows."""
+    """Return True if a part of an array or struct is declared NOT NULL: Spark would refuse our rows."""
     if isinstance(given, ArrayType):
         return not given.containsNull or _has_never_null(given.elementType)
     if isinstance(given, StructType):
@@ -171,16 +171,16 @@ def _has_never_null(given: DataType) -> bool:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("kbatch")` known to one session, and to writes of the calling thread.
+    """Register `format("kbatch")` with a session, and for writes of the calling thread.
 
-    Spark finds the source by itself where spark_kbatch is installed, and for writes only in the main
-    thread. This is for other threads that write, and for sessions whose workers get the package in
-    another way, such as `--py-files`. Warns where workers do not have the package.
+    If spark_kbatch is installed, Spark finds the source by itself, but for writes only in the main thread.
+    Call this in other threads that write, and in sessions whose workers get the package in another way,
+    such as `--py-files`. Warns if the workers lack the package.
     """
     why_unknown = why_unknown_to_workers(spark)
     if why_unknown:
         warnings.warn(why_unknown, stacklevel=3)
     spark.dataSource.register(KBatchDataSource)
-    # Spark looks for a write's format in the session that is active in the thread. This call makes
-    # it so; PySpark has none that does nothing else.
+    # Spark looks up a write's format in the session that is active in the thread. This call makes the
+    # session active; PySpark has no call that does only that.
     spark.createDataFrame([], "value string")

@@ -1,11 +1,10 @@
 """Streaming reads: `spark.readStream.format("kbatch")`.
 
 Spark asks one reader, which lives as long as a run of the query, for offsets and plans. Tasks read
-through another one, and know of the first nothing but their partitions. An error in the options is
-kept and raised from the first question, because Spark would hide one that is raised any earlier
-behind an error of its own.
+through copies, which know nothing but their partition. An error in the options is raised only by the
+first method that Spark calls for the run, because Spark would hide an earlier one behind its own.
 
-Before 4.2 Spark asks for the latest offset without saying where it is, knows no limits and nothing of
+Before 4.2, Spark asks for the latest offset without passing its own, and has neither limits nor
 AvailableNow: then the planner does what can be done.
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaMicroBatchStream.scala.
@@ -42,7 +41,7 @@ try:
 except ImportError:  # before 4.2
 
     class ReadLimit:  # type: ignore[no-redef]
-        """Of a Spark that has none."""
+        """Stand-in for a Spark without read limits."""
 
     ReadAllAvailable = ReadMaxRows = ReadMinRows = ReadLimit  # type: ignore[misc,assignment]
     SupportsTriggerAvailableNow = object  # type: ignore[misc,assignment]
@@ -50,13 +49,13 @@ except ImportError:  # before 4.2
 
 @dataclass
 class StreamPartition(InputPartition):
-    """What one task of a micro-batch reads."""
+    """The piece that one task of a micro-batch reads."""
 
     piece: StreamPiece
 
 
 class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the given columns of Spark's Kafka row, one micro-batch after the other."""
+    """Stream reader of the given columns of Spark's Kafka row."""
 
     def __init__(self, options: ReadOptions, path: Path, columns: list[str]) -> None:
         self._options = replace(options, path=str(path))
@@ -64,27 +63,27 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @functools.cached_property
     def _planner(self) -> StreamPlanner:
-        """Only of the reader that Spark asks for offsets; what goes to tasks has none."""
+        """The planner; only the reader that Spark asks for offsets creates one."""
         return StreamPlanner(self._options, self._open_source, monotonic_ms)
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where the query begins, where no checkpoint says so."""
+        """Return where the query starts if it has no checkpoint."""
         return self._planner.initial().to_json()
 
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """Where the next micro-batch ends."""
+        """Return where the next micro-batch ends."""
         limited = not isinstance(limit, ReadAllAvailable)
         known = None if start is None else StreamOffset.from_json(start)
         end = self._planner.latest(known, limited=limited)
-        # An equal text, for Spark to see that there is nothing new, is the one that it has.
+        # Spark compares texts: to show that nothing is new, return exactly the one it passed.
         return start if start is not None and end == known else end.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Anything but all where the options have limits: then all means that they do not count.
+        """Return a limit if the options have one, so that "all" can mean to ignore the limits.
 
-        Which one it is does not matter: the planner knows the options.
+        Its value does not matter: the planner knows the options.
         """
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
@@ -93,22 +92,22 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The run ends where the logs end when it is asked for the first end."""
+        """End this run where the logs end when `latestOffset` is first called."""
         self._planner.prepare_for_available_now()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For the query's progress."""
+        """Return the latest offset for the query's progress."""
         latest = self._planner.report_latest()
         return None if latest is None else latest.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """One for each piece of the micro-batch."""
+        """Return a partition for each piece of the micro-batch."""
         pieces = self._planner.plan(StreamOffset.from_json(start), StreamOffset.from_json(end))
         return [StreamPartition(piece) for piece in pieces]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The rows of one piece, in offset order."""
-        # Spark makes a partition of its own where there are none.
+        """Yield the rows of one piece, in offset order."""
+        # Spark passes a partition of its own if the plan has none.
         if not isinstance(partition, StreamPartition):
             return
         reader, wanted = open_topics(self._options), partition.piece.wanted
@@ -123,26 +122,26 @@ class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class FailedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Raises what was wrong with the options, whatever it is asked."""
+    """Stream reader whose every method raises the error in the options."""
 
     def __init__(self, error: KBatchError) -> None:
         self._error = error
 
     def initialOffset(self) -> NoReturn:
-        """Raises."""
+        """Raise the error in the options."""
         raise self._error
 
     def latestOffset(self, start: object = None, limit: object = None) -> NoReturn:
-        """Raises."""
+        """Raise the error in the options."""
         raise self._error
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What follows raises."""
+        """Do nothing: the next call raises."""
 
     def partitions(self, start: object, end: object) -> NoReturn:
-        """Raises."""
+        """Raise the error in the options."""
         raise self._error
 
     def read(self, partition: object) -> NoReturn:
-        """Raises."""
+        """Raise the error in the options."""
         raise self._error

@@ -1,7 +1,7 @@
-"""The Python that Spark's workers run, which need not be the one that a session was started from.
+"""The Python that Spark's workers run, which may differ from the session's.
 
-Spark takes `python3` from PATH unless PYSPARK_PYTHON says otherwise, so a program that runs in a
-virtual environment which is not activated (an IDE, Jupyter, cron) has workers without its packages.
+Spark runs `python3` from PATH unless PYSPARK_PYTHON is set. So a program in a virtual environment that is
+not activated (in an IDE, in Jupyter, from cron) has workers without its packages.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ _IMPORTS_MAX_SECONDS = 60
 def why_unknown_to_workers(spark: SparkSession) -> str:
     """Return why workers cannot import this package, and what to do; empty if they can.
 
-    Also empty where that cannot be seen from here: with Spark Connect, and where a job brings the
-    package along.
+    Also empty if it cannot be told from here: with Spark Connect, or if the job ships the package.
     """
     try:
         context = spark.sparkContext
@@ -36,33 +35,33 @@ def why_unknown_to_workers(spark: SparkSession) -> str:
 
 
 def why_not_importable(python: str) -> str:
-    """Return why the interpreter `python` does not import this package; empty if it does."""
+    """Return why the interpreter `python` cannot import this package; empty if it can."""
     found = shutil.which(python)
     if found is not None and _is_this_python(Path(found)):
         return ""
     if found is None:
-        reason = "which is not there"
+        reason = "which does not exist"
     else:
         reason = _error_of_import(found)
         if not reason:
             return ""
-        reason = f"which is {found} and does not import spark_kbatch ({reason})"
+        reason = f"which is {found} and cannot import spark_kbatch ({reason})"
     return (
         f"Spark's workers run {python!r}, {reason}; this session runs {sys.executable}. Before the "
-        'session is created, add: import os, sys; os.environ["PYSPARK_PYTHON"] = sys.executable. A '
-        "session that exists keeps its workers' Python: stop it with spark.stop() first, and in a "
-        "notebook restart the kernel"
+        'session is created, add: import os, sys; os.environ["PYSPARK_PYTHON"] = sys.executable. An '
+        "existing session keeps its workers' Python: stop it with spark.stop() first, or in a notebook "
+        "restart the kernel"
     )
 
 
 def _is_this_python(python: Path) -> bool:
-    # By the folder: the python of a virtual environment is a link to the one that it was made from.
+    # Compare folders: the python of a virtual environment is a link to the one it was created from.
     ours = Path(sys.executable)
     return python.absolute().parent == ours.absolute().parent and python.samefile(ours)
 
 
 def _error_of_import(python: str) -> str:
-    """Return the last line that the import says there; empty if it succeeds."""
+    """Return the last line of the error of importing this package there; empty if there is none."""
     command = [python, "-c", "import spark_kbatch.spark.source"]
     try:
         done = subprocess.run(

@@ -58,7 +58,7 @@ def test_register_warns_where_workers_run_a_python_without_the_package(another_p
 
 
 def test_a_python_that_does_not_exist_is_named() -> None:
-    assert "'/no/python', which is not there" in why_not_importable("/no/python")
+    assert "'/no/python', which does not exist" in why_not_importable("/no/python")
 
 
 def test_register_is_silent_where_workers_have_the_package(another_python: str) -> None:
