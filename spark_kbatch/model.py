@@ -70,7 +70,7 @@ class ReadRange(NamedTuple):
 
 
 class LogOffsets(NamedTuple):
-    """Where a log starts, and where it ends: committed, decided and written; ends are exclusive."""
+    """The start of a log and its ends (exclusive): of what is committed, decided and written."""
 
     log_start_offset: int
     high_watermark: int
@@ -101,7 +101,7 @@ class PartitionInfo(NamedTuple):
 
 
 class Deletion(NamedTuple):
-    """What was deleted, or would be, from the start of one partition."""
+    """The data deleted, or to be deleted, from the start of one partition."""
 
     log_start_offset: int  # after the deletion
     segments: tuple[int, ...]  # base offsets
@@ -110,7 +110,7 @@ class Deletion(NamedTuple):
 
 
 class AppendOrigin(Enum):
-    """Where an append comes from, which decides what is checked."""
+    """The origin of an append, which decides what is checked."""
 
     CLIENT = "client"  # a producer: everything is checked, its sequence numbers too
     COORDINATOR = "coordinator"  # the cluster itself: may write control batches

@@ -1,12 +1,12 @@
-"""JSON that lies on a disk, read as if anyone had written it.
+"""JSON read from disk, which is not trusted: anyone may have written it.
 
     found = parse(files.read(path), path)
     found.integer("partitions", 1, 100_000)
     for log_dir in found.objects("log_dirs"):
         log_dir.text("path")
 
-A value is checked where it is taken: its type, its range, its length. Where that does not hold one error
-says which file is damaged, at which key, what was found and what was expected.
+A value is checked when it is taken: its type, its range, its length. A failed check raises an error that
+names the damaged file, the key, what was found and what was expected.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _SHOWN_MAX = 60  # characters of a value that is not what was expected
 _REQUIRED: Any = object()
 
 _Value = TypeVar("_Value")
-Damaged: TypeAlias = Callable[[str], KBatchError]  # the error to raise, of a sentence
+Damaged: TypeAlias = Callable[[str], KBatchError]  # makes the error, from its sentence
 
 
 def parse(
     data: bytes | str, where: Path | str, *, damaged: Damaged = KafkaStorageError
 ) -> StoredObject:
-    """Return the JSON object that `data` is.
+    """Parse `data` as a JSON object.
 
     Args:
-        where: the file, or what else `data` is, for errors.
+        where: the file, or another name for `data`, for errors.
         damaged: makes the error.
 
     Raises:
-        KafkaStorageError, or what `damaged` makes: it is none.
+        KafkaStorageError, or what `damaged` makes: `data` is not a JSON object.
     """
     return StoredObject(_parsed(data, str(where), damaged), where, damaged=damaged)
 
@@ -45,7 +45,7 @@ def parse(
 def parse_rows(
     data: bytes | str, where: Path | str, *types: type[Any], damaged: Damaged = KafkaStorageError
 ) -> list[tuple[Any, ...]]:
-    """Return the rows of a JSON list of lists, each with values of these types; raises as `parse`."""
+    """Parse `data` as a JSON list of lists, each with values of these types; raises as `parse`."""
     rows = _parsed(data, str(where), damaged)
     expected = f"a list of lists of {', '.join(one.__name__ for one in types)}"
     if not isinstance(rows, list):
@@ -60,13 +60,13 @@ def _parsed(data: bytes | str, where: str, damaged: Damaged) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        # Of thousands of brackets the reason is as long as they are deep.
+        # The message of a RecursionError would be as long as the nesting is deep.
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise damaged(f"{where} is damaged: it is not JSON: {reason}") from None
 
 
 class StoredObject:
-    """A JSON object, whose values are checked as they are taken."""
+    """A JSON object whose values are checked as they are taken."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class StoredObject:
         inside: str = "",
         damaged: Damaged = KafkaStorageError,
     ) -> None:
-        """Check that `value` is an object; `inside` is the key that it was found at, if any."""
+        """Check that `value` is an object; `inside` is the key of an inner object."""
         self._where, self._inside, self._error = where, inside, damaged
         if not isinstance(value, dict):
             what = f"{inside} is {_shown(value)}" if inside else f"it is {_shown(value)}"
@@ -87,16 +87,16 @@ class StoredObject:
         return key in self.values
 
     def keys(self) -> Sequence[str]:
-        """Return its keys, in order."""
+        """Return the keys, in order."""
         return [*self.values]
 
     def integer(
         self, key: str, lowest: int = 0, highest: int = LONG_MAX, *, default: int | None = None
     ) -> int:
-        """Return the whole number at a key, within its range.
+        """Return the integer at a key, within a range.
 
         Args:
-            default: where the key is missing; by default that is an error.
+            default: returned if the key is missing; without a default that is an error.
         """
         if default is not None and key not in self.values:
             return default
@@ -108,13 +108,13 @@ class StoredObject:
     def integers(
         self, key: str, lowest: int = 0, highest: int = LONG_MAX, *, count_max: int, least: int = 1
     ) -> tuple[int, ...]:
-        """Return the whole numbers in the list at a key: `least` or more, and none of them twice."""
+        """Return the integers in the list at a key: `least` to `count_max`, none of them twice."""
         if least == 0 and self._value(key) == []:
             return ()
         return self._numbers(key, self._value(key), lowest, highest, count_max)
 
     def pair(self, key: str) -> tuple[int, int]:
-        """Return the two whole numbers in the list at a key, the first not above the second."""
+        """Return the two integers in the list at a key, the first not above the second."""
         value = self._value(key)
         is_pair = isinstance(value, list) and len(value) == 2
         if (
@@ -128,7 +128,11 @@ class StoredObject:
     def lists_of_integers(
         self, key: str, lowest: int, highest: int, *, counts_max: tuple[int, int]
     ) -> list[tuple[int, ...]]:
-        """As `integers`, of a list of one or more such lists; `counts_max` of lists and of numbers."""
+        """Return the lists of integers in the list at a key, at least one; each as for `integers`.
+
+        Args:
+            counts_max: of lists, and of integers in each.
+        """
         lists_max, numbers_max = counts_max
         return [
             self._numbers(f"{key}[{at}]", value, lowest, highest, numbers_max)
@@ -136,7 +140,7 @@ class StoredObject:
         ]
 
     def text(self, key: str, pattern: re.Pattern[str] | None = None) -> str:
-        """Return the text at a key, which the pattern matches as a whole."""
+        """Return the text at a key; the pattern must match all of it."""
         value = self._value(key)
         if not isinstance(value, str) or (pattern is not None and not pattern.fullmatch(value)):
             raise self.damaged(
@@ -159,14 +163,14 @@ class StoredObject:
     def by_number(
         self, read: Callable[[StoredObject, str], _Value], highest: int
     ) -> Iterator[tuple[int, _Value]]:
-        """Yield what `read` makes of each key, all of which are numbers from 0 on."""
+        """Yield each key, which must be a number from 0 to `highest`, with what `read` returns for it."""
         for key in self.keys():
             if not (key.isascii() and key.isdecimal() and len(key) <= 19 and int(key) <= highest):
                 raise self.damaged(key, self.values[key], f"a number up to {highest} as its key")
             yield int(key), read(self, key)
 
     def damaged(self, key: str, found: Any, expected: str) -> KBatchError:
-        """Return the error where the value at a key is another than expected."""
+        """Return the error for a value at a key that is not as expected."""
         return self._error(
             f"{self._where} is damaged: {self._at(key)} is {_shown(found)}; expected {expected}"
         )
@@ -201,7 +205,7 @@ class StoredObject:
 
 
 def _is_integer(value: Any, lowest: int, highest: int) -> bool:
-    return type(value) is int and lowest <= value <= highest  # True is no number here
+    return type(value) is int and lowest <= value <= highest  # not a bool
 
 
 def _shown(value: Any) -> str:

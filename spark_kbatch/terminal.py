@@ -1,8 +1,8 @@
 r"""Text of records, names and paths, made safe to print.
 
-What others wrote may hold escape sequences, line ends and characters that reorder a line. Printed as
-it is it could move the cursor, set a window's title, forge a record's line, or be lost on the way. So
-the command line prints:
+Data may hold escape sequences, line ends and characters that reorder a line. Printed as it is, it could
+move the cursor, set a window's title, forge a record's line, or be lost on the way. So the command line
+prints:
 
     printable characters                               as they are
     tab, newline, carriage return                      \t \n \r
@@ -10,8 +10,8 @@ the command line prints:
     other characters that Python's repr escapes        \u009b, \u202e, \U000e0001
     in fields of records also backslash, and null      \\, \N
 
-A field so printed says exactly which bytes it holds. Rich gets `Text`, never a `str`, in which it
-would look for markup.
+So a printed field shows exactly which bytes it holds. Rich gets `Text`, never a `str`, in which it would
+look for markup.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rich.text import Text
 NULL = r"\N"
 
 _SHORT = {"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"}
-_NOT_PLAIN = re.compile(r"[^\x00-\x7e]")  # json.dumps escapes ASCII controls but DEL
+_NOT_PLAIN = re.compile(r"[^\x00-\x7e]")  # json.dumps escapes ASCII controls except DEL
 _BYTE_IN_TEXT = range(0xDC80, 0xDD00)  # what "surrogateescape" makes of a byte that is not UTF-8
 
 
@@ -40,7 +40,7 @@ def field(data: bytes | str | None, separators: str = "") -> str:
     """Return a field of a record, escaped so that no two values look alike.
 
     Args:
-        separators: characters to escape too, where the field stands between them.
+        separators: further characters to escape, those that separate fields.
     """
     if data is None:
         return NULL
@@ -63,7 +63,7 @@ def to_json(value: Any) -> str:
 
 
 class LogFormatter(logging.Formatter):
-    """Level, logger and message of a log record, escaped."""
+    """Formatter that writes level, logger and message of a log record, escaped."""
 
     def __init__(self) -> None:
         super().__init__("%(levelname)s %(name)s: %(message)s")

@@ -1,4 +1,4 @@
-"""What an option is, and how the options of one call are recognised by their keys.
+"""An option, and the options of one call, recognised by their keys.
 
 Keys are Kafka's, or those of Spark's Kafka connector, and match in any case. A key of Kafka's may
 have the prefix `kafka.`, as Spark's connector requires. Keys that only concern a remote broker are

@@ -75,7 +75,7 @@ Selection: TypeAlias = Subscribe | SubscribePattern | Assign
 
 @dataclass(frozen=True)
 class Offsets:
-    """Where a read starts or ends: an offset for each partition, or EARLIEST or LATEST for all."""
+    """The start or end of a read: an offset for each partition, or EARLIEST or LATEST for all."""
 
     option: str
     offsets: int | ByPartition
@@ -83,7 +83,7 @@ class Offsets:
 
 @dataclass(frozen=True)
 class Timestamps:
-    """Where a read starts or ends: a time in ms for each partition, or one for all."""
+    """The start or end of a read: a time in ms for each partition, or one for all."""
 
     option: str
     timestamps: int | ByPartition

@@ -59,7 +59,7 @@ class AccumulatorConfig:
 
 
 class Ready(NamedTuple):
-    """Whether batches may be sent; if none may, after how many ms to look again."""
+    """The answer of `ready`: whether batches may be sent, and if none may, when to look again."""
 
     is_ready: bool
     next_check_delay_ms: int

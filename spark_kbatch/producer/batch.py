@@ -49,7 +49,7 @@ NO_OFFSET = -1
 
 
 class FinalState(Enum):
-    """How a batch ended."""
+    """The final state of a batch."""
 
     ABORTED = "aborted"
     FAILED = "failed"

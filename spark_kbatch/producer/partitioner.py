@@ -53,7 +53,7 @@ CustomPartitioner = Callable[[pa.Array | None, int], "pa.Array | Array"]
 
 
 class Routing(NamedTuple):
-    """Where the rows of a table go: each row has a slot, which stands for a partition of a topic."""
+    """The partitions that a table's rows go to: a slot for each row, which stands for a partition."""
 
     slots: Array  # int32[n], read-only
     counts: Array  # int64[slots], the number of rows in each slot

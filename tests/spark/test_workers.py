@@ -48,7 +48,7 @@ def test_register_warns_where_workers_run_a_python_without_the_package(another_p
     said = str(warning.message)
     assert another_python in said
     assert sys.executable in said
-    line = said.partition("add: ")[2].partition(". A session")[0]
+    line = said.partition("add: ")[2].partition(". An existing session")[0]
     environment: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", "")
