@@ -424,11 +424,13 @@ class Cluster(ReadableTopics):
         Returns:
             A report for each partition, as it is done; of a log that cannot be repaired it says why.
         """
-        from spark_kbatch.commit.repair import Repair  # noqa: PLC0415
+        from spark_kbatch.commit.cluster_repair import ClusterRepair  # noqa: PLC0415
         from spark_kbatch.replica import lost_topics  # noqa: PLC0415  above
 
         arguments.boolean("dry_run", dry_run)
-        repair = Repair(self._parts.manager, self._parts.coordinator(flush=True), dry_run=dry_run)
+        repair = ClusterRepair(
+            self._parts.manager, self._parts.coordinator(flush=True), dry_run=dry_run
+        )
         if partitions is not None:
             return repair.run(arguments.topic_partitions("partitions", partitions))
         restored = lost_topics.restore(self._parts.manager, dry_run=dry_run)

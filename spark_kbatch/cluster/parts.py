@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from spark_kbatch.clock import now_ms
-from spark_kbatch.commit import COMMITS_TOPIC, INTERNAL_TOPIC_CONFIG, TRANSACTION_STATE_TOPIC
 from spark_kbatch.commit.agreements import Agreements
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.history import History
-from spark_kbatch.commit.snapshot import TRANSACTION_STATE, Snapshots
+from spark_kbatch.commit.internal_topics import COMMITS, INTERNAL_TOPIC_CONFIG, TRANSACTION_STATE
+from spark_kbatch.commit.snapshot import Snapshots
 from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.source import Closed
 from spark_kbatch.errors import (
@@ -80,7 +80,7 @@ class ClusterParts:
             from spark_kbatch.replica.creation import create_cluster  # noqa: PLC0415
 
             internal = dict.fromkeys(
-                (TRANSACTION_STATE_TOPIC, COMMITS_TOPIC), INTERNAL_TOPIC_CONFIG
+                (TRANSACTION_STATE.topic, COMMITS.topic), INTERNAL_TOPIC_CONFIG
             )
             create_cluster(self.manager, folders, internal)
         self.metadata.cluster_file.ensure_exists()

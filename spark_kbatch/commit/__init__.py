@@ -1,65 +1,69 @@
 """A Spark job's data, all or nothing.
 
-Tasks prepare finished batches where nobody sees them; the driver's commit publishes all of them, in
-every partition and topic, with one write.
+Tasks write finished batches to a staging area that no reader looks at. The driver's commit then
+publishes all of them, in every partition and topic, with a single write: the COMMIT POINT.
 
-    1 stage     task    batches -> staging-N/TRANSACTION/ATTEMPT/, extents -> commit message
-    2 place     driver  base offsets and leader epochs are set; batches go behind the recorded end of
-                        their logs, by copying, or by renaming a large file to be a segment; so does
-                        the commit's record of itself, in __commits, a partition like the others
-    3 prepare   driver  PrepareCommit -> __transaction_state, with the new state of every partition;
-                        CompleteCommit's bytes behind it; then the slot that covers PrepareCommit:
-                        the COMMIT POINT
-    4 flip      driver  each partition's new state, over lower sequence numbers only; for a stream,
-                        where its last commit is
-    5 complete  driver  the slot of __transaction_state moves over CompleteCommit
-    6 rewrite   driver  where __transaction_state has grown: what still counts goes to a segment behind
-                        its end, then one slot moves its log start there
+    step        where   what happens
+    1 stage     task    Batches are written to staging-N/TRANSACTION/ATTEMPT/. A list of extents (file,
+                        position, size) goes to the driver.
+    2 place     driver  Base offsets and leader epochs are set. The batches are put past the recorded
+                        end of their logs: copied, or for a large file by renaming it to be a segment.
+                        The commit's history record is placed the same way, as a batch of one more
+                        partition, __commits-0.
+    3 prepare   driver  PrepareCommit, with the new state of every partition, is appended to
+                        __transaction_state, and after it the bytes of CompleteCommit. Then the slot
+                        that covers PrepareCommit is written: the COMMIT POINT.
+    4 flip      driver  Each partition's new state is written, only ever over a lower sequence number.
+                        For a stream, its last committed sequence is saved.
+    5 complete  driver  The slot of __transaction_state moves past CompleteCommit.
+    6 rewrite   driver  If __transaction_state has grown, what still counts is copied to a segment past
+                        its end, and one slot moves its log start there.
 
-    a crash in    is followed by      and leaves                           who repairs it, how
-    stage         nothing             files in staging                     nobody needs to; they are
-                                                                           removed by age
-    place         nothing             bytes and files past the recorded    the next writer cuts them
-                                      ends
-    prepare       nothing             the same, in __transaction_state     the next writer writes over
-                                      too                                  them
-    decide        nothing or all      the slot, which only a loss of       whoever comes next finds it
-                                      power may take                       or not, and flushes it first
-    flip          all                 some partitions old, some new,       readers overlay its states;
-                                      PrepareCommit                        the next committer, or who
-                                                                           appends to one of them, rolls
-                                                                           forward
-    complete      all                 all partitions new, PrepareCommit    the same, with nothing left
-                                      pending                              to do
-    rewrite       all                 a segment past the end, or old       the next writer cuts the one,
-                                      ones below the log start, of         the next rewriting deletes
-                                      __transaction_state                  the others
-    tidy          all                 staged files that nobody needs       as of stage
-    abort         nothing             some of the staged files             as of stage
-    roll forward  all                 as flip and complete                 the same
-    gc            what was there      files that nobody names              the next run
+A crash at any point leaves the job's data visible as a whole or not at all:
 
-Of a topic with several replicas all of it is done once for each: 1 in the staging-N beside each log dir,
-2 to 4 in each replica that is in sync. One whose disk fails in 1 is given what another one has staged;
-in 2 it leaves the in-sync replicas before the commit point, in 4 behind it. The last one that is in sync
-cannot leave: its state is kept in PATH/partitions/ until its disk is back.
+    crash in      visible         what is left                   repaired by
+    stage         nothing         staged files                   no one needs to; they are removed
+                                                                 after staging.retention.ms
+    place         nothing         bytes and files past the       the next writer, which discards them
+                                  recorded ends
+    prepare       nothing         the same, and bytes past the   the next writer, which overwrites them
+                                  end of __transaction_state
+    commit point  nothing or all  a slot that only a power loss  the next reader or writer sees it or
+                                  can take back                  not; a writer flushes it first
+    flip          all             PrepareCommit, with some       readers apply its states themselves;
+                                  partitions flipped and others  the next committer, or the next append
+                                  not                            to one of these partitions, rolls
+                                                                 forward
+    complete      all             PrepareCommit, with all        the same; there is nothing to flip
+                                  partitions flipped
+    rewrite       all             a segment past the end of      the next writer discards the former,
+                                  __transaction_state, or        the next rewrite deletes the latter
+                                  segments below its log start
+    cleanup       all             staged files                   as of stage
+    abort         nothing         some of the staged files       as of stage
+    roll forward  all             as of flip and complete        the same
+    gc            as before       files that nothing refers to   the next gc
 
-What follows is what every reader then sees of the job's data, for good: a crash is a process that is
-killed, or a loss of power with `flush` on. With `flush` off a loss of power may take whole batches
-from the ends of partitions, also when it comes later.
+"Visible" is what every reader sees of the job from then on, for good. A crash is a killed process, or
+a power loss with `flush` on. With `flush` off, a power loss may take whole batches from the ends of
+partitions, even long after the commit.
 
-The commit lock is held from 2 to 6, the locks of all touched partitions from 2 to 4.
+With several replicas, all of this is done once for each: step 1 in the staging-N beside each log dir,
+steps 2 to 4 in every in-sync replica. If a replica's disk fails in step 1, the replica is given what
+was staged for another one; in step 2, it leaves the ISR before the commit point; in step 4, after it.
+The last in-sync replica cannot leave: its new state is kept in PATH/partitions/ until its disk is back.
 
-Module by module: `staging` step 1, `messages` what is written to __transaction_state, `coordinator`
-steps 2 to 5 and rolling forward, `history` what is written to __commits, `sequences` which commits
-come again, `rewriting` step 6, `records` what the internal topics are read with, `snapshot` the one
-consistent answer to where partitions end, `agreements` what tasks of one action agreed on, `repair` logs that cannot be read any more.
+The commit lock is held from step 2 to step 6, the locks of all touched partitions from 2 to 4.
+
+    staging          step 1, and files of abandoned jobs
+    probe            checks that a task sees the driver's PATH
+    coordinator      steps 2 to 5, and rolling forward
+    compaction       step 6
+    internal_topics  __transaction_state and __commits, and how they are read
+    state_records    the format of records in __transaction_state
+    history          the format of records in __commits, and reading them
+    sequences        the last committed sequence of each transactional id: finds duplicates
+    snapshot         a consistent answer to where partitions start and end
+    agreements       what the tasks of one action agreed to read
+    cluster_repair   repair of all logs of a cluster, in an order that loses no commit
 """
-
-from spark_kbatch.model import INT_MAX
-from spark_kbatch.options.topic import TopicConfig
-
-# One record per commit would pass max.message.bytes with a few thousand partitions.
-INTERNAL_TOPIC_CONFIG = TopicConfig(max_message_bytes=INT_MAX)
-TRANSACTION_STATE_TOPIC = "__transaction_state"
-COMMITS_TOPIC = "__commits"

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import itertools
 
-from spark_kbatch.commit.snapshot import TRANSACTION_STATE, Transaction, last_of_each_id
+from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
+from spark_kbatch.commit.snapshot import Transaction, last_of_each_id
 from spark_kbatch.commit.state_records import (
     COMPLETE_COMMIT,
     TransactionValue,

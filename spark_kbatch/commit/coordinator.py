@@ -16,12 +16,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.commit import compaction
-from spark_kbatch.commit.history import COMMITS, NOBODY, Author, Commit, History, pack
+from spark_kbatch.commit.history import NOBODY, Author, Commit, History, pack
+from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
 from spark_kbatch.commit.probe import Probe
 from spark_kbatch.commit.sequences import Sequences
-from spark_kbatch.commit.snapshot import TRANSACTION_STATE, Transaction, transactions
-from spark_kbatch.commit.staged import Copies, one_of, staged_by_partition, total
-from spark_kbatch.commit.staging import Extent, gone, remove_left_overs
+from spark_kbatch.commit.snapshot import Transaction, transactions
+from spark_kbatch.commit.staging import (
+    Copies,
+    Extent,
+    gone,
+    one_of,
+    remove_left_overs,
+    staged_by_partition,
+    total,
+)
 from spark_kbatch.commit.state_records import (
     COMPLETE_COMMIT,
     NO_TRANSACTION_SEQUENCE,
@@ -568,16 +576,16 @@ class Coordinator:
             now_ms = self._now_ms()
             appender = LogAppender(log, state, now_ms=now_ms)
             prepare = TransactionValue(PREPARE_COMMIT, job.sequence, states, now_ms)
-            appender.append(self._message(job.transactional_id, prepare))
+            appender.append(self._state_record(job.transactional_id, prepare))
             decided = appender.finish(flush=False, prepare_offset=state.log_end_offset)
             complete = TransactionValue(COMPLETE_COMMIT, job.sequence, {}, now_ms)
-            appender.append(self._message(job.transactional_id, complete))
+            appender.append(self._state_record(job.transactional_id, complete))
             completed = appender.finish(flush=self._flush)
         if self._flush:
             decided = decided._replace(recovery_point=decided.log_end_offset)
         return Prepared(decided, completed)
 
-    def _message(self, transactional_id: str, value: TransactionValue) -> bytearray:
+    def _state_record(self, transactional_id: str, value: TransactionValue) -> bytearray:
         key = pack_key(transactional_id)
         return scalar.encode([(key, pack_value(value))], value.last_update_ms)
 
@@ -642,7 +650,7 @@ class Coordinator:
         with partition.leading_locked() as log:
             appender = LogAppender(log, leader.state, now_ms=now_ms)
             complete = TransactionValue(COMPLETE_COMMIT, sequence, {}, now_ms)
-            appender.append(self._message(pending.transactional_id, complete))
+            appender.append(self._state_record(pending.transactional_id, complete))
             completed = appender.finish(flush=self._flush)
         partition.publish_locked(completed, flush=self._flush)
 

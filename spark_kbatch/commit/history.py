@@ -22,8 +22,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from spark_kbatch.commit import COMMITS_TOPIC, INTERNAL_TOPIC_CONFIG, TRANSACTION_STATE_TOPIC
-from spark_kbatch.commit.records import read_records
+from spark_kbatch.commit.internal_topics import (
+    COMMITS,
+    INTERNAL_TOPIC_CONFIG,
+    TRANSACTION_STATE,
+    read_records,
+)
 from spark_kbatch.errors import (
     ConfigError,
     CorruptRecordError,
@@ -40,8 +44,6 @@ from spark_kbatch.replica.administration import create_topic
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.view import Replica, Replicas
 from spark_kbatch.stored_json import StoredObject, parse
-
-COMMITS = TopicPartition(COMMITS_TOPIC, 0)
 
 _VERSION = 1
 _APPEND, _OVERWRITE = "append", "overwrite"
@@ -127,10 +129,10 @@ class History:
         try:
             self._manager.partition(COMMITS)
         except UnknownTopicOrPartitionError:
-            transactions = self._manager.partition(TopicPartition(TRANSACTION_STATE_TOPIC, 0))
+            transactions = self._manager.partition(TRANSACTION_STATE)
             create_topic(
                 self._manager,
-                COMMITS_TOPIC,
+                COMMITS.topic,
                 partitions=1,
                 config=INTERNAL_TOPIC_CONFIG,
                 replication_factor=len(transactions.replicas),
@@ -218,11 +220,11 @@ def _unpack(record: PlainRecord) -> Commit | None:
     if record.value is None:
         return None
     number = record.offset
-    value = parse(record.value, f"commit {number} in {COMMITS_TOPIC}", damaged=CorruptRecordError)
+    value = parse(record.value, f"commit {number} in {COMMITS.topic}", damaged=CorruptRecordError)
     version = value.integer("version")
     if version != _VERSION:
         raise CorruptRecordError(
-            f"version of commit {number} in {COMMITS_TOPIC}", expected=_VERSION, found=version
+            f"version of commit {number} in {COMMITS.topic}", expected=_VERSION, found=version
         )
     return Commit(
         number=number,

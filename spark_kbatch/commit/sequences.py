@@ -26,7 +26,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_kbatch.commit.snapshot import TRANSACTION_STATE, last_of_each_id, transactions
+from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
+from spark_kbatch.commit.snapshot import last_of_each_id, transactions
 from spark_kbatch.commit.state_records import NO_TRANSACTION_SEQUENCE
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.log.state import boot_id

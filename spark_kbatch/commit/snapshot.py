@@ -25,8 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from spark_kbatch.commit import TRANSACTION_STATE_TOPIC
-from spark_kbatch.commit.records import read_records
+from spark_kbatch.commit.internal_topics import TRANSACTION_STATE, read_records
 from spark_kbatch.commit.state_records import (
     NO_TRANSACTION_SEQUENCE,
     PREPARE_COMMIT,
@@ -41,8 +40,6 @@ from spark_kbatch.record.scalar import PlainRecord
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.partition import Partition
 from spark_kbatch.replica.view import NOTHING_NEWER, Replica
-
-TRANSACTION_STATE = TopicPartition(TRANSACTION_STATE_TOPIC, 0)
 
 
 class Transaction(NamedTuple):

@@ -27,9 +27,10 @@ import logging
 import re
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.commit.probe import Probe
 from spark_kbatch.errors import KafkaStorageError
@@ -292,6 +293,48 @@ def gone(path: Path) -> KafkaStorageError:
         "staging.retention.ms is removed by the next commit of any job, and by `kbatch gc`; give all "
         "jobs more of it, and run this one again"
     )
+
+
+# What one task has staged for a partition: the same batches for each of these nodes.
+Copies: TypeAlias = Mapping[int, Sequence[Extent]]
+
+
+class Total(NamedTuple):
+    """How much there is, each copy counted once."""
+
+    records_count: int
+    size_in_bytes: int
+
+
+def staged_by_partition(
+    extents: Iterable[Extent], replaced: Topic | None
+) -> dict[TopicPartition, list[Copies]]:
+    """What is to be placed in each partition, in the order of tasks.
+
+    Args:
+        replaced: all of its partitions are there, also those that nothing was staged for.
+    """
+    found: dict[TopicPartition, dict[str, dict[int, list[Extent]]]] = {}
+    if replaced is not None:
+        found = {TopicPartition(replaced.name, number): {} for number in range(replaced.partitions)}
+    for extent in extents:
+        copies = found.setdefault(extent.topic_partition, {}).setdefault(extent.attempt, {})
+        copies.setdefault(extent.node_id, []).append(extent)
+    return {tp: [*by_attempt.values()] for tp, by_attempt in found.items()}
+
+
+def one_of(copies: Copies) -> Sequence[Extent]:
+    """What was staged, once."""
+    return next(iter(copies.values()))
+
+
+def total(staged: Iterable[Copies]) -> Total:
+    """Of all that several tasks staged."""
+    records_count = size_in_bytes = 0
+    for extent in chain.from_iterable(map(one_of, staged)):
+        records_count += extent.records_count
+        size_in_bytes += extent.size_in_bytes
+    return Total(records_count, size_in_bytes)
 
 
 class LeftOver(NamedTuple):

@@ -24,8 +24,7 @@ from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.cluster.job import task_producer
 from spark_kbatch.commit.coordinator import Coordinator
-from spark_kbatch.commit.history import COMMITS
-from spark_kbatch.commit.snapshot import TRANSACTION_STATE
+from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
 from spark_kbatch.commit.staging import Extent, Staging
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.write import parse_write_options

@@ -13,7 +13,8 @@ import pytest
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit import compaction
 from spark_kbatch.commit.coordinator import Coordinator
-from spark_kbatch.commit.snapshot import TRANSACTION_STATE, transactions
+from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
+from spark_kbatch.commit.snapshot import transactions
 from spark_kbatch.errors import CommitError
 from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition

@@ -18,7 +18,7 @@ import pytest
 import spark_kbatch.commit
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit import coordinator
-from spark_kbatch.commit.snapshot import TRANSACTION_STATE
+from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError
 from spark_kbatch.files import Files
 from tests.support import builders

@@ -12,7 +12,8 @@ import pytest
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit import coordinator, history
 from spark_kbatch.commit.coordinator import Coordinator
-from spark_kbatch.commit.history import COMMITS, Author, Commit
+from spark_kbatch.commit.history import Author, Commit
+from spark_kbatch.commit.internal_topics import COMMITS
 from spark_kbatch.errors import ConfigError, CorruptRecordError
 from spark_kbatch.files import Files
 from spark_kbatch.model import AppendOrigin, TopicPartition

@@ -17,8 +17,7 @@ from spark_kbatch.commit.coordinator import (
     Coordinator,
     Overwrite,
 )
-from spark_kbatch.commit.history import COMMITS
-from spark_kbatch.commit.snapshot import TRANSACTION_STATE
+from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
 from spark_kbatch.commit.staging import Extent
 from spark_kbatch.errors import CommitError, ConfigError, KafkaStorageError, KBatchError
 from spark_kbatch.model import TopicPartition

@@ -16,7 +16,7 @@ import pytest
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.cluster.job import coordinator_for
 from spark_kbatch.commit import coordinator
-from spark_kbatch.commit.snapshot import TRANSACTION_STATE
+from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import TopicPartition

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kbatch.commit.snapshot import TRANSACTION_STATE
+from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.commit.state_records import (
     COMPLETE_COMMIT,
     PREPARE_COMMIT,

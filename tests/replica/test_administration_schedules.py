@@ -28,7 +28,7 @@ import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit.coordinator import COMMITTED, NOTHING_VISIBLE, UNKNOWN, Coordinator
-from spark_kbatch.commit.snapshot import TRANSACTION_STATE
+from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError
 from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.log.partition_log import holds_records

@@ -14,8 +14,8 @@ import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.cluster.job import coordinator_for
-from spark_kbatch.commit import TRANSACTION_STATE_TOPIC, coordinator
-from spark_kbatch.commit.snapshot import TRANSACTION_STATE
+from spark_kbatch.commit import coordinator
+from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import (
     CommitError,
     ConfigError,
@@ -445,7 +445,7 @@ def test_an_append_elsewhere_does_not_wait_for_a_commit_that_is_under_way(
         def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
             super().write_at(descriptor, position, data)
             path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
-            if path.endswith(f"{TRANSACTION_STATE_TOPIC}-0/{STATE_FILE}"):
+            if path.endswith(f"{TRANSACTION_STATE.topic}-0/{STATE_FILE}"):
                 waiting.set()
                 assert go_on.wait(10)
 

@@ -28,8 +28,7 @@ import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit.coordinator import COMMITTED, NOTHING_VISIBLE, UNKNOWN, Coordinator
-from spark_kbatch.commit.history import COMMITS
-from spark_kbatch.commit.snapshot import TRANSACTION_STATE
+from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
 from spark_kbatch.errors import CommitError, KafkaStorageError, KBatchError
 from spark_kbatch.model import AppendResult, LogOffsets, TopicPartition
 from spark_kbatch.options.topic import TopicConfig

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.commit.coordinator import Coordinator
-from spark_kbatch.commit.snapshot import TRANSACTION_STATE
+from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.commit.staging import Extent
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.files import Files, LockFile

@@ -1,4 +1,8 @@
-"""The records of the cluster's own topics: there are few, and who reads them has no numba."""
+"""The internal topics of a cluster, and how their records are read: without numba.
+
+__transaction_state    which commits are decided, and what they change
+__commits              the history of commits, for people to look at
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,15 @@ from typing import TypeVar
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
-from spark_kbatch.model import ReadRange
+from spark_kbatch.model import INT_MAX, ReadRange, TopicPartition
+from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.record import scalar
 from spark_kbatch.record.scalar import PlainRecord
+
+# One record per commit would pass max.message.bytes with a few thousand partitions.
+INTERNAL_TOPIC_CONFIG = TopicConfig(max_message_bytes=INT_MAX)
+TRANSACTION_STATE = TopicPartition("__transaction_state", 0)
+COMMITS = TopicPartition("__commits", 0)
 
 _FETCH_BYTES = 1 << 20
 
@@ -23,14 +33,16 @@ def read_records(
     first_offset: int,
     unpack: Callable[[PlainRecord], _Value | None],
 ) -> Iterator[_Value]:
-    """What `unpack` makes of them, one after the other; None is left out.
+    """Yield what `unpack` makes of each record, leaving out None.
 
     Args:
-        first_offset: where to begin, or the log's start where that is higher. The end is the high
-            watermark of `state`.
+        log: of the internal topic.
+        state: its high watermark is where to stop.
+        first_offset: where to start, or the log's start if that is higher.
+        unpack: takes a record.
 
     Raises:
-        CorruptRecordError: of the log or of `unpack`; with file and position.
+        CorruptRecordError: from the log or from `unpack`; with file and position.
     """
     offset = max(first_offset, state.log_start_offset)
     while offset < state.high_watermark:

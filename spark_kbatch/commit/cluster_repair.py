@@ -25,7 +25,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from spark_kbatch.commit.coordinator import Coordinator
-from spark_kbatch.commit.snapshot import TRANSACTION_STATE, transactions
+from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
+from spark_kbatch.commit.snapshot import transactions
 from spark_kbatch.commit.state_records import PREPARE_COMMIT
 from spark_kbatch.errors import KBatchError, LogDirLockedError
 from spark_kbatch.log.recovery import state_ending_at
@@ -41,7 +42,7 @@ logger = logging.getLogger(__name__)
 NOTHING_RESTORED: Mapping[str, LostTopic] = {}
 
 
-class Repair:
+class ClusterRepair:
     """One run over logs of a cluster."""
 
     def __init__(self, manager: ReplicaManager, coordinator: Coordinator, *, dry_run: bool) -> None:
