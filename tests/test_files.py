@@ -1,4 +1,4 @@
-"""The disk as it may be: files that are none, and calls that move less than they were asked to."""
+"""Odd disks: paths that are not regular files, and calls that transfer less than asked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIRST = "00000000000000000000"
 
 @contextlib.contextmanager
 def not_waiting(seconds: int = 60) -> Iterator[None]:
-    """Fail where something hangs, as opening a FIFO does. Kernels may be compiled meanwhile."""
+    """Fail if something hangs, as opening a FIFO does. Kernels may be compiled meanwhile."""
 
     def fail(*_: object) -> None:
         raise AssertionError("it hangs")
@@ -72,7 +72,7 @@ NO_FILES = [
 
 
 @pytest.mark.parametrize("make", NO_FILES)
-def test_reading_what_is_no_file_is_an_error_that_names_it(
+def test_reading_what_is_not_a_regular_file_is_an_error_that_names_it(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     path = tmp_path / "no-file"
@@ -87,7 +87,7 @@ def test_reading_what_is_no_file_is_an_error_that_names_it(
 
 
 @pytest.mark.parametrize("make", NO_FILES)
-def test_writing_to_what_is_no_file_is_an_error_that_names_it(
+def test_writing_to_what_is_not_a_regular_file_is_an_error_that_names_it(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     path = tmp_path / "no-file"
@@ -112,7 +112,7 @@ def test_writing_to_what_is_no_file_is_an_error_that_names_it(
     ],
 )
 @pytest.mark.parametrize("make", NO_FILES)
-def test_no_file_in_a_brokers_directory_hangs_its_readers(
+def test_no_fifo_in_a_brokers_directory_hangs_its_readers(
     tmp_path: Path, name: str, make: Callable[[Path], None]
 ) -> None:
     a_partition(tmp_path / "t-0", {0: batches(0, 3), 9: batches(9, 3)})
@@ -132,7 +132,7 @@ def test_no_file_in_a_brokers_directory_hangs_its_readers(
 
 @pytest.mark.parametrize("make", NO_FILES)
 @pytest.mark.parametrize("first", [True, False], ids=["only-segment", "last-segment"])
-def test_a_brokers_log_that_is_no_file_is_an_error_that_names_it(
+def test_a_brokers_log_that_is_not_a_regular_file_is_an_error_that_names_it(
     tmp_path: Path, make: Callable[[Path], None], first: bool
 ) -> None:
     directory = a_partition(tmp_path / "t-0", {0: batches(0, 3)})
@@ -146,7 +146,7 @@ def test_a_brokers_log_that_is_no_file_is_an_error_that_names_it(
 
 @pytest.mark.parametrize("name", ["log", "index", "timeindex", "state", "topic", "cluster"])
 @pytest.mark.parametrize("make", NO_FILES)
-def test_no_file_in_a_cluster_hangs_its_commands(
+def test_no_fifo_in_a_cluster_hangs_its_commands(
     tmp_path: Path, name: str, make: Callable[[Path], None]
 ) -> None:
     cluster = Cluster(str(tmp_path / "c"), create=True)
@@ -184,7 +184,7 @@ def test_no_file_in_a_cluster_hangs_its_commands(
             assert known or isinstance(done.exception, (KBatchError, OSError)), done.exception
 
 
-def test_a_read_goes_on_where_one_call_moves_less_than_asked(
+def test_a_read_continues_after_a_call_that_transfers_less_than_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, data = tmp_path / "file", bytes(range(200))
@@ -202,7 +202,7 @@ def test_a_read_goes_on_where_one_call_moves_less_than_asked(
     assert buffer[:200] == data
 
 
-def test_a_file_of_gigabytes_is_not_read_whole(tmp_path: Path) -> None:
+def test_a_file_of_gigabytes_is_not_read_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
     os.truncate(path, 2**40)
@@ -218,7 +218,7 @@ def test_a_file_of_gigabytes_is_not_read_whole(tmp_path: Path) -> None:
 def a_full_flush(
     monkeypatch: pytest.MonkeyPatch, answer: Callable[..., object]
 ) -> tuple[Callable[[int], object], list[int]]:
-    """What flushes on macOS, where the full flush answers so; what was flushed the other way."""
+    """Return the flush for macOS with such a full flush, and the list of plain flushes."""
     plain: list[int] = []
     monkeypatch.setattr("fcntl.F_FULLFSYNC", 51, raising=False)
     monkeypatch.setattr("fcntl.fcntl", answer)

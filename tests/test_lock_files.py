@@ -1,4 +1,4 @@
-"""Locks on open files, of either kind, between threads, processes, forked children and brokers."""
+"""Both kinds of lock files, between threads, processes, forked children and brokers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.faults import open_files, run_child
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="record locks are Linux's")
 
-# What a broker does, and any other program that knows POSIX locks only.
+# What a broker does, as any other program that uses POSIX locks.
 POSIX = """
 import fcntl, sys
 file = open(sys.argv[1], "r+")
@@ -47,7 +47,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def posix(path: Path) -> Iterator[Callable[..., str]]:
-    """Begin a program that locks bytes of the file, (length, start), or all of it; what it says."""
+    """Start programs that lock bytes of the file, (length, start), or all of it, and report."""
     started = []
 
     def begin(*record: int) -> str:
@@ -65,7 +65,7 @@ def posix(path: Path) -> Iterator[Callable[..., str]]:
 
 
 def is_free(kind: type[LockFile], path: Path, byte: int = 0) -> bool:
-    """Whether a process that has just begun gets the lock."""
+    """Return True if a new process gets the lock."""
 
     def look() -> None:
         with kind(path) as file:
@@ -74,7 +74,7 @@ def is_free(kind: type[LockFile], path: Path, byte: int = 0) -> bool:
     return os.waitpid(run_child(look), 0)[1] == 0
 
 
-def test_two_openings_of_a_file_exclude_each_other_by_whatever_names(
+def test_two_openings_of_a_file_exclude_each_other_under_any_names(
     kind: type[LockFile], path: Path
 ) -> None:
     link, folder = path.with_name("link"), path.parent.with_name(f"{path.parent.name}-link")
@@ -136,7 +136,7 @@ def test_a_forked_child_neither_keeps_nor_drops_its_parents_lock(
 
         def child_leaves_the_block() -> None:
             assert file.descriptor == -1
-            with path.open() as own:  # which has the number that the lock file had
+            with path.open() as own:  # gets the number that the lock file had
                 file.release()
                 own.read()
 

@@ -87,7 +87,7 @@ class LogAppender:
     ) -> None:
         self.next_offset = state.log_end_offset
         self._log, self._files, self._state = log, log.files, state
-        self._began = state
+        self._initial_state = state
         self._magic = log.config.message_magic
         self._now_ms, self._as_follower = now_ms, as_follower
         self._stamps = log.config.is_log_append_time and not as_follower
@@ -376,14 +376,14 @@ class LogAppender:
         Indexes that are missing or too short are rebuilt, since new entries go to the positions that the
         state names. Nothing has been added to them so far.
         """
-        began, log = self._began, self._log
-        segment = segment_at(log.directory, began.segment_base_offset)
-        found = last_indexed_timestamp(self._files, segment, began.time_index_size)
+        initial, log = self._initial_state, self._log
+        segment = segment_at(log.directory, initial.segment_base_offset)
+        found = last_indexed_timestamp(self._files, segment, initial.time_index_size)
         (index_size,) = self._files.sizes(log.directory, (segment.offset_index.name,))
-        if found is None or index_size < began.index_size:
-            began = recovery.rebuild_active_indexes(log.segments, began)
-            self._index_size, self._time_index_size = began.index_size, began.time_index_size
-            found = last_indexed_timestamp(self._files, segment, began.time_index_size)
+        if found is None or index_size < initial.index_size:
+            initial = recovery.rebuild_active_indexes(log.segments, initial)
+            self._index_size, self._time_index_size = initial.index_size, initial.time_index_size
+            found = last_indexed_timestamp(self._files, segment, initial.time_index_size)
         return -1 if found is None else found
 
     def _is_one_segment(self, size: int) -> bool:

@@ -95,9 +95,9 @@ def read_batches(
             at_least = header.next_offset
             found.append((at, header))
         if position + size < end_position:
-            behind = _read(files, descriptor, position + size, _BASE_OFFSET.size)
-            if len(behind) == _BASE_OFFSET.size:
-                _ensure_grows(size, _BASE_OFFSET.unpack(behind)[0], at_least)
+            following = _read(files, descriptor, position + size, _BASE_OFFSET.size)
+            if len(following) == _BASE_OFFSET.size:
+                _ensure_grows(size, _BASE_OFFSET.unpack(following)[0], at_least)
     except CorruptRecordError as error:
         found, size = _sure(str(path), position, view, found, error)
     return LogRead(str(path), position, view[:size], found)
@@ -197,12 +197,12 @@ def find_end(
                 return ended(fault)
             # Where offsets decrease, the batch before may be the wrong one: the next one decides.
             lowest = min(next_offset, misplaced.next_offset) if misplaced else next_offset
-            behind = _find_batch(
+            following = _find_batch(
                 files, descriptor, position, end_position, range(lowest, offset_max + 1), allowance
             )
-            if behind is None:
+            if following is None:
                 return ended(fault)
-            position, header = behind
+            position, header = following
             if header.base_offset < next_offset:
                 next_offset = lowest
             elif header.base_offset > next_offset:

@@ -1,4 +1,4 @@
-"""Indexes are hints: damaged, cut, zeroed or gone, they change how long a read takes and no more."""
+"""Indexes are hints: a damaged, truncated, zeroed or missing one only makes a read slower."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def log(tmp_path: Path) -> PartitionLog:
 
 
 def found_at(log: PartitionLog) -> list[int]:
-    """For every offset, the base offset of the batch that a read of it begins with."""
+    """Return for every offset the base offset of the first batch that a read of it returns."""
     state = log.state()
     return [
         log.read(state, ReadRange(offset, max_bytes=1)).batches[0][1].base_offset
@@ -98,7 +98,7 @@ def test_a_damaged_index_changes_nothing_that_is_read(log, base, damage) -> None
     assert found_at(log) == RIGHT
 
 
-def test_an_entry_that_leads_nowhere_is_told_once(
+def test_an_entry_that_leads_nowhere_is_logged_once(
     log: PartitionLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = segment_at(log.directory, 0).offset_index
@@ -154,7 +154,7 @@ def test_walking_finds_every_batch(tmp_path: Path, value_bytes: int) -> None:
     assert [position for position, _ in found] == [sum(sizes[:at]) for at in range(len(sizes))]
 
 
-def test_walking_ends_with_an_error_where_a_batch_is_cut(log: PartitionLog) -> None:
+def test_walking_a_truncated_batch_is_an_error(log: PartitionLog) -> None:
     path = segment_at(log.directory, 0).log
     size = path.stat().st_size
     with Files().opened(path) as descriptor:

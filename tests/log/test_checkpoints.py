@@ -1,4 +1,4 @@
-"""The small text files: what a broker writes is read, what we write is what a broker writes."""
+"""The small text files: we read what a broker writes, and write what a broker would write."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_damaged_meta_properties_are_an_error_that_names_them(tmp_path: Path, co
 
 
 def _escaped(text: str) -> str:
-    """As java.util.Properties.store escapes keys and values."""
+    """Escape as java.util.Properties.store escapes keys and values."""
     named = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", " ": "\\ "}
     return "".join(
         named.get(c)
@@ -197,7 +197,7 @@ _texts = st.text(st.characters(max_codepoint=0xD7FF), max_size=8)
 
 
 @given(st.dictionaries(_texts, _texts, max_size=4))
-def test_what_java_stores_is_what_is_read(stored: dict[str, str]) -> None:
+def test_properties_stored_by_java_are_read(stored: dict[str, str]) -> None:
     text = "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in stored.items())
     assert checkpoints._properties(text) == stored
 

@@ -1,4 +1,4 @@
-"""Derived files may be lost or damaged without stopping a writer, and no damage ends in a bare error."""
+"""Lost or damaged derived files do not stop a writer, and no damage ends in an unexplained error."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ HIGH_BYTES = (
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is writing, so a slot that is invalid stays so."""
+    """No one is writing, so an invalid slot stays invalid."""
     monkeypatch.setattr(log_state, "_PAUSE_S", 0)
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> PartitionLog:
-    """Four segments with batches of a producer, of nobody, and an aborted transaction."""
+    """Four segments: batches with and without a producer id, and an aborted transaction."""
     log = builders.a_log(tmp_path_factory.mktemp("written"), batches=0, config=CONFIG)
     for sequence in range(26):
         append_to(log, Sent(3, 0, sequence, 1))
@@ -126,7 +126,7 @@ def test_a_damaged_derived_file_stops_no_append(
 
 @pytest.mark.parametrize("kind", ["offset_index", "time_index"])
 @pytest.mark.parametrize("damage", ["missing", "empty", "short"])
-def test_an_append_makes_a_short_index_again(
+def test_an_append_rebuilds_a_short_index(
     written: PartitionLog, tmp_path: Path, kind: str, damage: str
 ) -> None:
     log = copied(written, tmp_path / "copy")
@@ -135,7 +135,7 @@ def test_an_append_makes_a_short_index_again(
     path = getattr(segment_at(log.directory, state.segment_base_offset), kind)
     change = DAMAGE[damage]
     path.unlink() if change is None else path.write_bytes(change(path.read_bytes()))
-    # Without a look for what a dead writer left, as a commit is rolled forward.
+    # Without discarding what a dead writer left, as when a commit is rolled forward.
     appender = LogAppender(log, log.state(), now_ms=FIRST_MS)
     while appender.finish(flush=False).index_size <= state.index_size:
         appender.append(bytearray(data_batch(base_offset=0, leader_epoch=0)))
@@ -144,7 +144,7 @@ def test_an_append_makes_a_short_index_again(
     ensure_sound(log)
 
 
-def test_an_index_is_made_up_to_a_damaged_batch(written: PartitionLog, tmp_path: Path) -> None:
+def test_an_index_is_rebuilt_up_to_a_damaged_batch(written: PartitionLog, tmp_path: Path) -> None:
     log = copied(written, tmp_path / "copy")
     base = log.state().segment_base_offset
     segment = segment_at(log.directory, base)
@@ -170,11 +170,11 @@ def test_damaged_times_do_not_keep_a_segment_from_retention(
     assert base in done.segments
 
 
-# Anything, anywhere.
+# Any damage, anywhere.
 
 
 def damage_something(directory: Path, chance: random.Random) -> str:
-    """Change one file; says how."""
+    """Damage one file; return how."""
     paths = sorted(directory.iterdir())
     logs = [path for path in paths if path.suffix == ".log"]
     path = chance.choice(logs if chance.random() < 0.5 else paths)

@@ -1,4 +1,4 @@
-"""Leader epochs: the rules of Kafka's own tests, and a model of a log that they describe."""
+"""Leader epochs: the rules of Kafka's own tests, and a comparison with a model of a log."""
 
 from __future__ import annotations
 

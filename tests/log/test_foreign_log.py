@@ -1,4 +1,4 @@
-"""Partitions as brokers leave them: whole, torn, copied while written, without what lies beside."""
+"""Partitions as brokers leave them: complete, torn, copied during writes, without their other files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.reference import frame_batch
 
 
 class CountingFiles(Files):
-    """Counts the bytes that are read."""
+    """A disk that counts the bytes that are read."""
 
     def __init__(self) -> None:
         self.bytes_read = 0
@@ -85,7 +85,7 @@ def test_a_fetch_returns_whole_batches_from_the_one_that_holds_the_offset(
         assert edges.log_end_offset == 30
 
 
-def test_a_batch_that_is_larger_than_what_is_read_at_once_is_read(tmp_path: Path) -> None:
+def test_a_batch_larger_than_the_read_size_is_read(tmp_path: Path) -> None:
     held = [*batches(0, 4), a_batch(4, 5, value_bytes=700_000), *batches(6, 10)]
     a_partition(tmp_path / "t-0", {0: held}, index=False)
 
@@ -126,7 +126,7 @@ def test_the_log_starts_at_the_checkpoint_also_within_a_batch(tmp_path: Path) ->
         read(tmp_path, start=19)
 
 
-def test_a_log_start_behind_the_end_is_an_empty_log(
+def test_a_log_start_above_the_end_is_an_empty_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     a_partition(tmp_path / "t-0", {0: batches(0, 10)})
@@ -193,7 +193,7 @@ def test_a_segment_that_is_compacted_while_it_is_read_shows_what_is_left(tmp_pat
     first, _ = fetch(logs, 10, max_bytes=1)
     assert first.batches[-1][1].next_offset == 12
 
-    # All of one size, so that every position is still one of a batch, but of another.
+    # All have one size, so every position is still that of a batch, but of another one.
     assert len({len(data) for data in held}) == 1
     for path in a_segment(tmp_path / "made", 10, held[10:]).parent.iterdir():
         path.replace(directory / path.name)
@@ -213,7 +213,7 @@ def test_a_segment_that_is_removed_while_it_is_read_is_out_of_range(tmp_path: Pa
     assert fetch(logs, 10, max_bytes=1)[0].batches[0][1].base_offset == 10
 
 
-def test_what_a_broker_appends_is_seen_without_reading_the_log_again(tmp_path: Path) -> None:
+def test_new_batches_of_a_broker_are_seen_without_reading_the_log_again(tmp_path: Path) -> None:
     held = batches(0, 40, value_bytes=20_000)
     log = a_segment(tmp_path / "t-0", 0, held, index=False)
     files = CountingFiles()
@@ -246,7 +246,7 @@ def test_opening_reads_little_where_there_is_an_index(tmp_path: Path) -> None:
     logs = open_for_reading(str(tmp_path), files=files)
 
     assert logs._reader.edges([TP])[TP].log_end_offset == 80
-    # All headers are gone through for transactions, but not what is between them.
+    # All batch headers are read, for transactions, but no records.
     assert files.bytes_read < 80 * len(held[40][-1]) / 2 / 3
 
     files.bytes_read = 0
@@ -271,7 +271,7 @@ def test_a_truncated_and_rewritten_tail_is_seen(tmp_path: Path) -> None:
     assert bytes(found.data) == a_batch(10, 11, 12, value_bytes=7)
 
 
-def test_nothing_is_written_whatever_there_is_to_recover(tmp_path: Path) -> None:
+def test_recovery_in_memory_writes_nothing(tmp_path: Path) -> None:
     directory = a_partition(tmp_path / "t-0", {0: batches(0, 10), 10: batches(10, 20)}, index=False)
     with (directory / f"{10:020d}.log").open("ab") as file:
         file.write(bytes(4096))

@@ -58,7 +58,7 @@ def test_every_cut_of_the_tail_keeps_the_whole_batches_before_it(tmp_path: Path)
     ],
 )
 @pytest.mark.parametrize("index", [True, False], ids=["indexes", "no-indexes"])
-def test_a_tail_that_does_not_hold_is_left_out_and_said_once(
+def test_an_invalid_tail_is_left_out_and_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, tail: bytes, index: bool
 ) -> None:
     held = batches(0, 8)
@@ -150,7 +150,7 @@ def test_an_index_entry_that_leads_to_what_looks_like_a_batch_is_not_followed(
     assert caplog.messages == []
 
 
-def test_every_changed_byte_of_an_index_leaves_what_is_read(tmp_path: Path) -> None:
+def test_no_changed_byte_of_an_index_changes_what_is_read(tmp_path: Path) -> None:
     held = batches(0, 10)
     index = a_segment(tmp_path / "t-0", 0, held).with_suffix(".index")
     whole = index.read_bytes()
@@ -180,7 +180,7 @@ def test_a_changed_byte_is_an_error_or_recognised_and_never_wrong_data(tmp_path:
         except CorruptRecordError as error:
             errors.append(error)
         else:
-            # What a tail is begins at the last batch; of an epoch nobody can tell.
+            # The tail starts at the last batch; no one can tell if an epoch is damaged.
             assert found in (expected, expected[:-2])
     assert {error.path for error in errors} == {str(log)}
     assert len(errors) > len(whole) // 3
@@ -213,7 +213,7 @@ def test_a_damaged_batch_in_the_middle_is_an_error_and_what_is_before_it_can_be_
         pytest.param(11, b"\x00", id="length-low-byte"),
     ],
 )
-def test_a_header_in_the_middle_that_cannot_be_is_an_error_behind_an_index_that_trusts_it(
+def test_an_impossible_header_in_the_middle_is_an_error_after_an_index_entry_that_skips_it(
     tmp_path: Path, position: int, value: bytes
 ) -> None:
     held = batches(0, 20)
@@ -230,7 +230,7 @@ def test_a_header_in_the_middle_that_cannot_be_is_an_error_behind_an_index_that_
 
 
 @pytest.mark.parametrize("max_bytes", [1, 1 << 20])
-def test_a_base_offset_that_hides_the_batches_behind_it_is_an_error(
+def test_a_base_offset_that_hides_the_batches_after_it_is_an_error(
     tmp_path: Path, max_bytes: int
 ) -> None:
     held = batches(0, 20)
@@ -249,7 +249,7 @@ def test_a_base_offset_that_hides_the_batches_behind_it_is_an_error(
 @pytest.mark.parametrize(
     ("hole", "end"), [pytest.param(1 << 20, 20, id="small"), pytest.param(20 << 20, 10, id="large")]
 )
-def test_a_hole_of_zeros_ends_the_log_unless_a_batch_lies_near_behind_it(
+def test_a_hole_of_zeros_ends_the_log_unless_a_batch_follows_closely(
     tmp_path: Path, hole: int, end: int
 ) -> None:
     held = batches(0, 20)
@@ -305,7 +305,7 @@ def test_past_the_recovery_point_the_first_damaged_batch_ends_the_log(
     assert end_of(tmp_path) == 10
     assert read(tmp_path) == records_in(held[0])
 
-    # Below it, and after a clean shutdown, a broker looks at nothing but the end.
+    # Below it, and after a clean shutdown, a broker checks only the end.
     checkpoint(tmp_path, "recovery-point", {"t 0": 20})
     assert end_of(tmp_path) == 30
     checkpoint(tmp_path, "recovery-point", {"t 0": 10})
@@ -329,7 +329,7 @@ def test_a_stale_recovery_point_changes_nothing_in_a_sound_log(
 
 
 class CountedFiles(Files):
-    """Says how many bytes were read."""
+    """A disk that counts the bytes that are read."""
 
     bytes_read = 0
 
@@ -340,12 +340,12 @@ class CountedFiles(Files):
 
 
 def hostile(size: int) -> bytes:
-    """Bytes of which every 17th looks like the begin of a batch that is half as long as all of them."""
+    """Bytes of which every 17th looks like the start of a batch that is half as long as all of them."""
     candidate = struct.pack(">qi", 9, size // 2) + bytes(4) + b"\2"
     return (bytes(5) + candidate * (size // len(candidate) + 1))[:size]
 
 
-def test_a_tail_made_of_what_looks_like_batches_is_looked_at_in_linear_time(
+def test_a_tail_of_fake_batches_is_searched_in_linear_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segment_scan, "_TRIED_BYTES", 0)
@@ -359,7 +359,7 @@ def test_a_tail_made_of_what_looks_like_batches_is_looked_at_in_linear_time(
     assert files.bytes_read < 10 * size
 
 
-def test_a_batch_behind_what_looks_like_batches_is_found(tmp_path: Path) -> None:
+def test_a_batch_after_fake_batches_is_found(tmp_path: Path) -> None:
     held = batches(0, 20)
     log = a_segment(tmp_path / "t-0", 0, held[:5], index=False)
     log.write_bytes(log.read_bytes() + hostile(20_000) + b"".join(held[5:]))
@@ -369,7 +369,7 @@ def test_a_batch_behind_what_looks_like_batches_is_found(tmp_path: Path) -> None
         read(tmp_path)
 
 
-def test_damage_everywhere_takes_a_bounded_look_each_time(tmp_path: Path) -> None:
+def test_damage_everywhere_takes_a_bounded_search_each_time(tmp_path: Path) -> None:
     held = [bytearray(a_batch(at)) for at in range(600)]
     for damaged in held[1:-1:2]:
         damaged[-1] ^= 1

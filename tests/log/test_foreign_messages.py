@@ -1,4 +1,4 @@
-"""Logs of V0 and V1 that a broker left: found, ended and read message by message."""
+"""A broker's logs of the formats V0 and V1, found, recovered and read message by message."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def contents(log: ForeignLog, offset: int, end_offset: int) -> list[Record]:
 
 
 def ends(records: Sequence[Record], magic: int) -> list[int]:
-    """Where each message ends."""
+    """Return where each message ends."""
     found, end = [], 0
     for record in records:
         end += len(reference.encode_message(record, magic=magic))
@@ -61,7 +61,7 @@ def ends(records: Sequence[Record], magic: int) -> list[int]:
 
 
 @pytest.mark.parametrize("magic", MAGICS)
-def test_log_ends_behind_the_last_whole_message(tmp_path: Path, magic: int) -> None:
+def test_log_ends_after_the_last_whole_message(tmp_path: Path, magic: int) -> None:
     records = some_records(600, magic)
     data = reference.encode_messages(records, magic=magic)
     whole = ends(records, magic)
@@ -118,7 +118,7 @@ def test_any_offset_can_be_read_with_an_index_and_without(tmp_path: Path, magic:
 
 
 @pytest.mark.parametrize("magic", MAGICS)
-def test_file_without_an_offset_in_its_name_begins_with_the_first_record_of_a_wrapper(
+def test_file_without_an_offset_in_its_name_starts_at_the_first_record_of_a_wrapper(
     tmp_path: Path, magic: int
 ) -> None:
     records = some_records(5, magic, 70)
@@ -129,7 +129,7 @@ def test_file_without_an_offset_in_its_name_begins_with_the_first_record_of_a_wr
     assert contents(log, 70, 75) == records
 
 
-def test_producers_are_found_behind_messages(tmp_path: Path) -> None:
+def test_producers_are_found_after_old_messages(tmp_path: Path) -> None:
     data = reference.encode_messages(some_records(1_000, 1), magic=1)
     data += reference.encode_messages(some_records(10, 1, 1_000), magic=1, codec=1)
     batch = reference.encode_batch(

@@ -1,4 +1,4 @@
-"""Offsets by time: the answer is that of looking at every record, whatever the indexes say."""
+"""Offsets for timestamps: the same answer as from every record, whatever the indexes say."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ NO_TIMES = [-1, -1]
 
 @pytest.fixture(autouse=True)
 def indexes_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of segments that are small enough to be walked at once."""
+    """Use indexes also in segments small enough to be read at once."""
     monkeypatch.setattr(lookup, "WALKED_BYTES", 0)
 
 
 def naive(records: Sequence[Record], time: int) -> OffsetAndTimestamp | None:
-    """By looking at every record."""
+    """Answer by looking at every record."""
     if time == MAX_TIMESTAMP:
         time = max((record.timestamp for record in records), default=-1)
         records = [record for record in records if time >= 0]
@@ -96,12 +96,12 @@ def test_growing_times_are_found_in_many_segments(tmp_path: Path) -> None:
         assert find(log, state, time) == naive(records, time)
 
 
-def test_what_was_appended_since_is_found(tmp_path: Path) -> None:
+def test_a_later_append_is_found(tmp_path: Path) -> None:
     log = a_log_of(tmp_path, [[5]] * 10)
     assert find(log, log.state(), 6) is None
     append(log, a_batch([7]))
     assert find(log, log.state(), 6) == OffsetAndTimestamp(10, 7)
-    for _ in range(12):  # rolls: what was looked up in the active segment is not remembered
+    for _ in range(12):  # rolls; what was looked up in the active segment is not remembered
         append(log, a_batch([9]))
     assert find(log, log.state(), 8) == OffsetAndTimestamp(11, 9)
 
@@ -191,7 +191,7 @@ def test_damaged_indexes_change_no_answer(
     assert all_answers(log) == right
 
 
-def test_a_time_index_cut_between_entries_changes_no_answer_where_times_grow(
+def test_a_time_index_truncated_between_entries_changes_no_answer_if_times_grow(
     tmp_path: Path,
 ) -> None:
     log = a_log_of(tmp_path, [[n] for n in range(54)], segment_bytes=2500)
@@ -214,7 +214,7 @@ def test_a_damaged_batch_is_an_error_that_names_file_and_position(tmp_path: Path
     assert error.value.position >= 2 * len(data) // 3
 
 
-def test_a_log_that_is_another_programs_is_looked_up_by_its_files(tmp_path: Path) -> None:
+def test_times_in_a_foreign_log_are_found_by_its_files(tmp_path: Path) -> None:
     log = a_log_of(tmp_path, JUMPING, segment_bytes=2500)
     bases = log.segments.bases(log.state())
     ends = [*bases[1:], log.state().log_end_offset]
@@ -223,7 +223,7 @@ def test_a_log_that_is_another_programs_is_looked_up_by_its_files(tmp_path: Path
         segment = segment_at(log.directory, bases[at])
         return SegmentView(segment, ends[at], segment.log.stat().st_size)
 
-    # As a broker leaves the active segment's: as long as it may become.
+    # Preallocated, as a broker leaves those of the active segment.
     for path in segment_at(log.directory, bases[-1]).paths[1:]:
         path.write_bytes(path.read_bytes() + bytes(4096 * 12))
     lookup, found = TimeLookup(Files()), []
@@ -324,14 +324,14 @@ def test_times_are_found_in_what_real_brokers_wrote(shared_data: Path) -> None:
                 brokers._reader.read_range(wanted, columns, IsolationLevel.READ_UNCOMMITTED)
             )
         except (KBatchError, ValueError):
-            continue  # Not a partition's directory, or of a format that is not read here.
+            continue  # not a partition's directory, or of a format that is not read here
         rows = [row for batch in batches for row in batch.to_pylist()]
         times_there = sorted({row["timestamp"] for row in rows if row["timestamp"] >= 0})
         for time in [*times_there[:: max(len(times_there) // 20, 1)], 0]:
             (found,) = brokers.list_offsets(
                 dict.fromkeys(brokers.partitions(topic), time), isolation_level="read_uncommitted"
             ).values()
-            # Markers have times, too, and are no rows.
+            # Markers have timestamps, too, but are not rows.
             rows_from = [row["offset"] for row in rows if row["timestamp"] >= time]
             if found is None or found.offset in {row["offset"] for row in rows}:
                 assert rows_from[:1] == ([] if found is None else [found.offset]), directory

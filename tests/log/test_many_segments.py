@@ -1,4 +1,4 @@
-"""What touches one segment does not grow with their number, and a dead writer is noticed all the same."""
+"""Work on one segment does not grow with their number, and a dead writer is still noticed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LATER_MS = builders.FIRST_TIMESTAMP_MS + 10**6
 
 
 class CountingFiles(Files):
-    """Counts what is asked of the disk."""
+    """A disk that counts calls and listed names."""
 
     def __init__(self) -> None:
         self.calls = self.listed = 0
@@ -56,7 +56,7 @@ class CountingFiles(Files):
         return super().opened(path, write=write)
 
     def taken(self) -> tuple[int, int]:
-        """Calls and listed names since the last time."""
+        """Return the calls and listed names since the last time."""
         found, self.calls, self.listed = (self.calls, self.listed), 0, 0
         return found
 
@@ -68,7 +68,7 @@ def counted(directory: Path, config: TopicConfig) -> tuple[PartitionLog, Countin
 
 @pytest.fixture(scope="module")
 def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """Logs of one batch a segment."""
+    """Return a log with one batch in each segment."""
     found = {}
     for count in (20, 200):
         log = builders.a_log(tmp_path_factory.mktemp(str(count)), batches=0, config=ONE_EACH)
@@ -85,7 +85,7 @@ def test_rolling_costs_the_same_with_ten_times_the_segments(
     for count, source in directories.items():
         directory = Path(shutil.copytree(source, tmp_path / str(count)))
         log, files = counted(directory, ONE_EACH)
-        append_data(log, BATCH)  # which looks at all of them, once
+        append_data(log, BATCH)  # the first append lists all of them
         files.taken()
         for _ in range(10):
             append_data(log, BATCH)
@@ -107,7 +107,7 @@ def test_placing_a_commit_costs_the_same_with_ten_times_the_segments(
             appender.append(bytearray(BATCH * 2))
             log.write_state(appender.finish(flush=True), flush=True)
             if number == 0:
-                files.taken()  # The first one looks at all of them, and flushes what was not.
+                files.taken()  # the first append lists all of them, and flushes what was not flushed
         taken.append(files.taken())
     assert taken[0] == taken[1]
     assert taken[0][1] == 0
@@ -127,18 +127,18 @@ def test_a_plan_asks_for_the_size_of_each_segment_and_opens_few(
         assert listed <= 3 * count + 10
 
 
-# Whoever dies, a writer that has looked at the directory before goes on soundly.
+# Whatever process dies, a writer that has listed the directory before continues soundly.
 
 
 def append_some(log: PartitionLog) -> None:
-    """As a commit is placed that nobody decides."""
+    """Place a commit that is never decided."""
     appender = LogAppender(log, log.discard_unrecorded(log.state()), now_ms=0)
     appender.append(bytearray(BATCH * 8))
     appender.finish(flush=True)
 
 
 def roll_at_once(log: PartitionLog) -> None:
-    """As an overwrite is placed."""
+    """Place an overwrite."""
     appender = LogAppender(log, log.discard_unrecorded(log.state()), now_ms=0)
     appender.start_segment()
     appender.append(bytearray(BATCH * 5))
@@ -184,13 +184,13 @@ WAYS = (
     append_some, roll_at_once, adopt, append_and_show, cut_what_is_left, expire, truncate,
     start_lower, start_higher,
 )  # fmt: skip
-# The others may leave segments below the log's start, which the next deletion takes.
+# The others may leave segments below the log's start, which the next retention run deletes.
 LEAVES_WHOLE_SEGMENTS = (*WAYS[:5], truncate)
 
 
 @pytest.mark.parametrize("batches", [6, 7], ids=["full", "with room"])
 @pytest.mark.parametrize("way", WAYS, ids=[way.__name__ for way in WAYS])
-def test_a_log_that_is_open_goes_on_soundly_after_a_writer_died_at_any_step(
+def test_an_open_log_continues_soundly_after_a_writer_died_at_any_step(
     tmp_path: Path, way: Callable[[PartitionLog], None], batches: int
 ) -> None:
     log = builders.a_log(tmp_path / "made", batches=0, config=FEW_EACH)
@@ -212,7 +212,7 @@ def test_a_log_that_is_open_goes_on_soundly_after_a_writer_died_at_any_step(
             way(PartitionLog(FaultyFiles(fault), directory, PARTITION, FEW_EACH))
         except OSError:
             pass
-        for _ in range(12):  # which rolls past all that may lie behind the end
+        for _ in range(12):  # rolls past all that may be after the end
             before = survivor.state().log_end_offset
             append_data(survivor, BATCH)
             assert survivor.state().log_end_offset == before + 1

@@ -1,4 +1,4 @@
-"""Segments of one partition: what is appended is what is read, and nothing else ever is."""
+"""One partition: what was appended is read, and nothing else ever is."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ FIRST_SEGMENT = f"{0:020d}"
 
 
 def a_batch(times: Sequence[int], *, value: bytes = b"value") -> bytes:
-    """A batch with a record at each of these times."""
+    """Return a batch with a record at each of these times."""
     records = [Record(offset, time, b"key", value) for offset, time in enumerate(times)]
     return reference.encode_batch(records)
 
 
 def read_all(log: PartitionLog, *, max_bytes: int = 1 << 20) -> list[Record]:
-    """From fetch to fetch, as a consumer goes on."""
+    """Read fetch by fetch, as a consumer does."""
     state, found = log.state(), []
     offset = state.log_start_offset
     while offset < state.high_watermark:
@@ -57,7 +57,7 @@ def read_all(log: PartitionLog, *, max_bytes: int = 1 << 20) -> list[Record]:
 
 
 class Appends:
-    """One way to bring a list of batches into a log."""
+    """A way to get a list of batches into a log."""
 
     def __init__(self, log: PartitionLog, folder: Path) -> None:
         self.log, self.folder, self.made = log, folder, 0
@@ -156,7 +156,7 @@ def test_a_staged_file_becomes_the_active_segment_by_renaming(tmp_path: Path) ->
     log.write_state(appender.finish(flush=True), flush=True)
     assert segment_at(log.directory, 3).log.stat().st_ino == inode
     assert [record.offset for record in read_all(log)] == list(range(9))
-    append(log, builders.batch(n=1))  # goes behind what was adopted
+    append(log, builders.batch(n=1))  # goes after what was adopted
     assert log.segments.bases(log.state()) == [0, 3]
     ensure_sound(log)
 
@@ -213,10 +213,10 @@ def test_index_entries_are_due_once_more_than_the_interval_was_appended(tmp_path
     batch = a_batch([5, 6])
     log = a_log(tmp_path, batches=0, config=TopicConfig(index_interval_bytes=2 * len(batch)))
     for _ in range(8):
-        append(log, batch)  # each goes on where the one before has stopped counting
+        append(log, batch)  # each continues the count of the one before
 
     index = segment_at(log.directory, 0).offset_index.read_bytes()
-    # Two batches are not more than the interval, three are; then it begins again.
+    # Two batches do not exceed the interval, three do; then the count restarts.
     assert list(struct.iter_unpack(">ii", index)) == [(7, 3 * len(batch)), (13, 6 * len(batch))]
     ensure_sound(log)
 
@@ -237,7 +237,7 @@ def test_a_rolled_segment_ends_with_its_largest_time(tmp_path: Path) -> None:
     append(log, first, second)
 
     rolled = segment_at(log.directory, 0).time_index.read_bytes()
-    # The offset is the last one of the batch that has the time.
+    # The offset is the last one of the batch that has the timestamp.
     assert list(struct.iter_unpack(">qi", rolled)) == [(90, 2)]
     assert segment_at(log.directory, 3).time_index.read_bytes() == b""
 
@@ -251,14 +251,14 @@ def test_records_without_a_time_have_no_time_entries(tmp_path: Path) -> None:
     ensure_sound(log)
 
 
-def test_a_missing_index_means_reading_from_the_begin(tmp_path: Path) -> None:
+def test_a_missing_index_means_reading_from_the_start(tmp_path: Path) -> None:
     log = a_log(tmp_path, batches=4, config=EVERY_BATCH)
     for path in segment_at(log.directory, 0).paths[1:]:
         path.unlink()
     assert log.read(log.state(), ReadRange(7, max_bytes=1)).batches[0][1].base_offset == 6
 
 
-def test_an_indexer_goes_on_as_if_it_had_never_stopped() -> None:
+def test_an_indexer_continues_as_if_it_had_never_stopped() -> None:
     headers, position = [], 0
     for number in range(30):
         header = unpack(a_batch([number % 7] * (number % 3 + 1)))
@@ -349,7 +349,7 @@ def test_an_old_state_reads_what_it_says_whatever_was_written_since(tmp_path: Pa
 
 
 def garbage(directory: Path) -> None:
-    """What a writer that died may have left: behind every file, and segments of its own."""
+    """Leave what a dead writer may leave: bytes after every file, and segments."""
     for path in directory.iterdir():
         if path.stem.isdigit():
             with path.open("ab") as file:
@@ -383,7 +383,7 @@ def test_what_lies_past_the_recorded_ends_is_never_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("batches", [0, 3], ids=["an empty log", "a log"])
-def test_the_next_writer_cuts_what_lies_past_the_recorded_ends(
+def test_the_next_writer_discards_what_lies_past_the_recorded_ends(
     tmp_path: Path, batches: int
 ) -> None:
     log = a_log(tmp_path, batches=batches, config=EVERY_BATCH)
@@ -398,13 +398,13 @@ def test_the_next_writer_cuts_what_lies_past_the_recorded_ends(
     ensure_sound(log)
 
 
-def test_rolling_over_what_a_dead_writer_left_keeps_nothing_of_it(tmp_path: Path) -> None:
+def test_rolling_where_a_dead_writer_rolled_keeps_nothing_of_its_segment(tmp_path: Path) -> None:
     config = TopicConfig(segment_bytes=len(builders.batch()), index_interval_bytes=1)
     log = a_log(tmp_path, batches=1, config=config)
     dead = LogAppender(log, log.state(), now_ms=0)
     for _ in range(4):
         dead.append(bytearray(builders.batch()))
-    dead.finish(flush=False)  # and its state is never written
+    dead.finish(flush=False)  # its state is never written
 
     log.discard_unrecorded(log.state())
     append(log, builders.batch(n=1))
@@ -429,7 +429,7 @@ def test_a_missing_segment_is_an_error_that_names_it(tmp_path: Path) -> None:
             read_all(log)
 
 
-def test_a_rolled_segment_that_was_cut_is_an_error(tmp_path: Path) -> None:
+def test_a_truncated_rolled_segment_is_an_error(tmp_path: Path) -> None:
     batch = builders.batch()
     config = TopicConfig(segment_bytes=2 * len(batch))
     for size in (2 * len(batch) - 1, len(batch), len(batch) - 1, 0):
@@ -458,7 +458,7 @@ def rows_until_error(
 
 @pytest.fixture(params=["none", "zstd"], ids=["plain", "compressed"])
 def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Cluster:
-    """Four batches in two segments, with an index entry for every batch that may have one."""
+    """Return four batches in two segments, with an index entry for every batch that may have one."""
     batches = [
         builders.batch(n=4, seed=seed, value_bytes=40, compression=request.param)
         for seed in range(4)
@@ -473,7 +473,7 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Cluster:
 
 
 def damaged_positions(data: bytes) -> list[int]:
-    """Every byte of every header, and some of every body."""
+    """Return every position in a batch header, and some in the records of each."""
     rng = random.Random(1)
     found, start = [], 0
     for batch in reference.split_batches(data):
@@ -513,7 +513,7 @@ def test_a_flipped_byte_is_reported_with_file_and_position_and_never_returned(
         path.write_bytes(data)
 
 
-def test_a_flipped_byte_is_not_returned_to_who_begins_in_the_middle(cluster: Cluster) -> None:
+def test_a_flipped_byte_is_not_returned_by_a_read_from_the_middle(cluster: Cluster) -> None:
     whole = builders.contents(cluster)[PARTITION]
     for path in cluster._parts.metadata.cluster_file.log_directory(PARTITION).glob("*.log"):
         data = path.read_bytes()
@@ -541,7 +541,7 @@ def test_batches_that_changed_places_are_reported(cluster: Cluster) -> None:
     ["1\n1\n0 0\n", "0\n2\n0 0\n", "0\n1\n0\n", "0\n1\nzero 0\n", "0\n2\n1 0\n0 5\n"],
     ids=["version", "count", "a number", "not a number", "order"],
 )
-def test_a_damaged_leader_epoch_checkpoint_is_named_and_made_again_by_the_next_writer(
+def test_a_damaged_leader_epoch_checkpoint_is_logged_and_rebuilt_by_the_next_writer(
     tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = a_log(tmp_path)
@@ -577,7 +577,7 @@ def test_a_new_log_has_the_files_of_a_broker_and_is_empty(tmp_path: Path) -> Non
     assert read_all(log) == []
 
 
-def test_what_an_unfinished_creation_left_is_gone(tmp_path: Path) -> None:
+def test_creation_removes_what_an_unfinished_one_left(tmp_path: Path) -> None:
     directory = tmp_path / str(PARTITION)
     directory.mkdir()
     (directory / "00000000000000000007.log").write_bytes(b"left")

@@ -1,4 +1,4 @@
-"""Snapshots are a broker's own, byte for byte, and a damaged one is as good as none."""
+"""Snapshots equal a broker's, byte for byte, and a damaged one counts as missing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _longs = st.integers(0, 2**63 - 1)
 
 @st.composite
 def entries(draw: st.DrawFn) -> ProducerEntry:
-    """As they come from a file: with one batch at most."""
+    """Entries as they are read from a file: with one batch at most."""
     time, delta = draw(st.integers(-1, 2**62)), draw(st.integers(0, 2**31 - 1))
     last_sequence = draw(st.integers(0, 2**31 - 1))
     batch = BatchMetadata((last_sequence - delta) % 2**31, last_sequence, draw(_longs), delta, time)
@@ -59,7 +59,7 @@ def test_what_is_packed_is_unpacked(producers: dict[int, ProducerEntry]) -> None
     assert unpack(pack(producers)) == producers
 
 
-def test_of_five_batches_the_last_is_kept() -> None:
+def test_a_snapshot_has_the_last_of_five_batches() -> None:
     batches = tuple(BatchMetadata(n, n, n, 0, n) for n in range(5))
     found = unpack(pack({1: ENTRY._replace(batches=batches)}))
     assert found is not None
@@ -91,7 +91,7 @@ def test_another_version_is_no_snapshot() -> None:
     assert unpack(struct.pack(">h", 2) + pack({})[2:]) is None
 
 
-def test_the_newest_that_holds_is_taken(tmp_path: Path) -> None:
+def test_the_newest_valid_snapshot_is_used(tmp_path: Path) -> None:
     files = Files()
     for offset in (3, 7, 9):
         write_snapshot(files, tmp_path, offset, {offset: ENTRY})

@@ -1,4 +1,4 @@
-"""A batch that comes again is known, and one that comes out of order is refused."""
+"""Duplicate batches are recognised, and batches out of order refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Sent(NamedTuple):
     count: int
 
     def header(self, base_offset: int = 0) -> BatchHeader:
-        """Of such a batch in a log."""
+        """Return the header of such a batch in a log."""
         empty = BatchHeader._make([0] * len(BatchHeader._fields))
         return empty._replace(
             base_offset=base_offset,
@@ -46,7 +46,7 @@ class Sent(NamedTuple):
         )
 
     def data(self) -> bytes:
-        """Its bytes."""
+        """Return its bytes."""
         return builders.idempotent_batch(
             producer_id=self.producer_id,
             epoch=self.epoch,
@@ -68,7 +68,7 @@ def following(sequence: int) -> int:
 
 
 class Model:
-    """A log that goes record by record and forgets nothing but what is older than five batches."""
+    """A model that works record by record and forgets only what is older than five batches."""
 
     def __init__(self) -> None:
         self.written: list[Written] = []
@@ -109,7 +109,7 @@ def answer_of(append: Callable[[], Answer]) -> Answer:
 
 @st.composite
 def conversations(draw: st.DrawFn, *, size_max: int) -> list[Sent]:
-    """Mostly batches that go on or come again, and some that are anything."""
+    """Draw mostly batches that continue or repeat, and some arbitrary ones."""
     model, sent = Model(), []
     for _ in range(draw(st.integers(1, size_max))):
         producer_id = draw(st.sampled_from([3, 5]))
@@ -150,7 +150,7 @@ def test_every_answer_is_that_of_a_log_that_remembers_records(sent: list[Sent]) 
 
 
 def append_to(log: PartitionLog, sent: Sent, *, flush: bool = False, now_ms: int = 0) -> Answer:
-    """As the manager does."""
+    """Append as the replica manager does."""
     data = sent.data()
     header = validate(data, PARTITION, log.config, AppendOrigin.CLIENT, now_ms=0)
     before = log.state()
@@ -172,12 +172,12 @@ def as_another_process_has_it(log: PartitionLog) -> PartitionLog:
 def test_whichever_process_appends_gives_that_answer(
     tmp_path: Path, data: st.DataObject, sent: list[Sent]
 ) -> None:
-    """The segments are small, so that one that was rolled meanwhile is looked at as well."""
+    """Segments are small, so that some are rolled in between."""
     config = builders.TopicConfig(segment_bytes=400)
     first = builders.a_log(tmp_path, batches=0, config=config)
     second = as_another_process_has_it(first)
     model = Model()
-    for log, producer_id in ((first, 1), (second, 2)):  # from here on both look
+    for log, producer_id in ((first, 1), (second, 2)):  # loads the producers of both
         greeting = Sent(producer_id, 0, 0, 1)
         assert append_to(log, greeting) == model.append(greeting)
     for one in sent:
@@ -216,7 +216,7 @@ def test_a_batch_with_a_part_of_the_sequences_is_no_duplicate() -> None:
 
 
 def test_adding_a_batch_again_changes_nothing() -> None:
-    """So that who was forked in the middle may look at the same batches again."""
+    """So a child that was forked in the middle may replay the same batches."""
     states = ProducerStates(PARTITION)
     headers = [Sent(3, 0, n, 1).header(n) for n in range(3)]
     for header in [*headers, *headers]:
@@ -246,7 +246,7 @@ def test_a_producer_that_writes_old_events_is_not_idle(tmp_path: Path) -> None:
     assert append_to(log, Sent(3, 0, 0, 2), now_ms=now_ms + 1_000_000) == ("duplicate", 0)
 
 
-def test_a_batch_without_a_producer_id_is_appended_as_often_as_it_comes(tmp_path: Path) -> None:
+def test_a_batch_without_a_producer_id_is_appended_each_time(tmp_path: Path) -> None:
     log = builders.a_log(tmp_path, batches=0)
     for _ in range(3):
         append_to(log, Sent(-1, -1, -1, 2))

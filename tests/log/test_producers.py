@@ -1,4 +1,4 @@
-"""Whoever opens a log anew knows its producers and transactions, whatever a dead writer left."""
+"""A log that is opened again knows its producers and transactions, whatever a dead writer left."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ NOW_MS = builders.FIRST_TIMESTAMP_MS
 def append_data(
     log: PartitionLog, data: bytes, *, origin: AppendOrigin = AppendOrigin.COORDINATOR
 ) -> AppendResult:
-    """As the manager does with a batch that it has validated."""
+    """Append as the replica manager does with a batch that it has validated."""
     return append_as_leader(
         log, log.state(), data, unpack_header(data), origin=origin, flush=False, now_ms=NOW_MS
     )
 
 
 def rebuilt_up_to(log: PartitionLog, offset: int) -> bytes:
-    """What a snapshot at `offset` holds, made of the batches alone."""
+    """Return what a snapshot at `offset` holds, made from the batches alone."""
     segments = []
     for path in sorted(log.directory.glob("*.log")):
         segments.append(segment_at(path.parent, int(path.stem)))
@@ -83,7 +83,7 @@ def rebuilt_up_to(log: PartitionLog, offset: int) -> bytes:
 
 
 def aborted_of(log: PartitionLog) -> list[AbortedTransaction]:
-    """What the index files of all segments list."""
+    """Return what the transaction indexes of all segments list."""
     found = []
     for path in sorted(log.directory.glob("*.log")):
         entries = transaction_index.read(Files(), log.directory, int(path.stem))
@@ -94,7 +94,7 @@ def aborted_of(log: PartitionLog) -> list[AbortedTransaction]:
 
 @settings(deadline=None, max_examples=40)
 @given(sent=conversations(size_max=12))
-def test_a_process_that_opens_the_log_anew_gives_every_answer(sent: list[Sent]) -> None:
+def test_a_process_that_opens_the_log_again_gives_the_same_answers(sent: list[Sent]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         log, model = builders.a_log(Path(folder), batches=0, files=FaultyFiles()), Model()
         for one in sent:
@@ -104,7 +104,7 @@ def test_a_process_that_opens_the_log_anew_gives_every_answer(sent: list[Sent]) 
 
 @settings(deadline=None, max_examples=40)
 @given(sent=conversations(size_max=15))
-def test_once_segments_are_rolled_one_batch_of_a_producer_is_known_to_come_again(
+def test_after_a_roll_one_duplicate_of_a_producer_is_recognised(
     sent: list[Sent],
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -124,7 +124,7 @@ def test_once_segments_are_rolled_one_batch_of_a_producer_is_known_to_come_again
         ensure_sound(log)
 
 
-def test_a_roll_writes_a_snapshot_for_the_segment_that_begins(tmp_path: Path) -> None:
+def test_a_roll_writes_a_snapshot_for_the_new_segment(tmp_path: Path) -> None:
     log = builders.a_log(tmp_path, batches=0, config=SMALL)
     for sequence in range(12):
         append_to(log, Sent(3, 0, sequence, 1))
@@ -151,7 +151,7 @@ def test_an_append_without_a_producer_rolls_without_a_snapshot_and_the_next_load
 
 
 class CountingFiles(Files):
-    """Knows which files were opened."""
+    """A disk that records which files were opened."""
 
     def __init__(self) -> None:
         self.opened_names: list[str] = []
@@ -183,8 +183,8 @@ def test_a_damaged_snapshot_costs_a_longer_replay_and_nothing_else(tmp_path: Pat
 
 
 @pytest.mark.parametrize("offset", [2, 4, 9], ids=["within", "at the end", "past the end"])
-def test_a_snapshot_at_no_segments_begin_is_not_believed(tmp_path: Path, offset: int) -> None:
-    """A dead writer rolled there; then others wrote, and the log went past its offset."""
+def test_a_snapshot_at_no_segments_start_is_not_used(tmp_path: Path, offset: int) -> None:
+    """A dead writer rolled at that offset; then others appended past it."""
     log = builders.a_log(tmp_path, batches=0)
     for sequence in range(4):
         append_to(log, Sent(3, 0, sequence, 1))
@@ -193,7 +193,7 @@ def test_a_snapshot_at_no_segments_begin_is_not_believed(tmp_path: Path, offset:
     assert append_to(as_another_process_has_it(log), Sent(3, 0, 4, 1)) == ("appended", 4)
 
 
-def test_snapshots_of_segments_that_are_gone_go_with_the_next_load(tmp_path: Path) -> None:
+def test_snapshots_of_deleted_segments_are_removed_by_the_next_load(tmp_path: Path) -> None:
     log = builders.a_log(tmp_path, batches=0, config=SMALL)
     for sequence in range(12):
         append_to(log, Sent(3, 0, sequence, 1))
@@ -204,7 +204,7 @@ def test_snapshots_of_segments_that_are_gone_go_with_the_next_load(tmp_path: Pat
     assert snapshot_offsets(Files(), log.directory) == bases[2:]
 
 
-def test_what_a_dead_writer_left_is_cut_before_a_segment_begins_there(tmp_path: Path) -> None:
+def test_what_a_dead_writer_left_is_discarded_before_a_segment_starts_there(tmp_path: Path) -> None:
     log = builders.a_log(tmp_path, batches=0, config=SMALL)
     append_to(log, Sent(3, 0, 0, 1))
     stale = snapshot_path(log.directory, 50)
@@ -217,8 +217,10 @@ def test_what_a_dead_writer_left_is_cut_before_a_segment_begins_there(tmp_path: 
     assert not leftover.exists()
 
 
-def test_old_events_do_not_make_a_producer_idle_for_who_saw_it_append(tmp_path: Path) -> None:
-    """Whoever reads it from the log has only the time of its records to go by, as a broker."""
+def test_old_events_do_not_make_a_producer_idle_in_the_process_that_appended_them(
+    tmp_path: Path,
+) -> None:
+    """Read from the log, a producer is as old as its records, as in a broker."""
     log = builders.a_log(tmp_path, batches=0)
     late_ms = NOW_MS + 2 * PRODUCER_ID_EXPIRATION_MS
     append_to(log, Sent(3, 0, 0, 1), now_ms=late_ms)
@@ -227,7 +229,7 @@ def test_old_events_do_not_make_a_producer_idle_for_who_saw_it_append(tmp_path: 
     assert append_to(fresh, Sent(3, 0, 0, 1), now_ms=late_ms + 2) == ("appended", 1)
 
 
-def test_a_log_that_was_cut_back_is_looked_at_anew(tmp_path: Path) -> None:
+def test_a_truncated_log_loads_its_producers_again(tmp_path: Path) -> None:
     log = builders.a_log(tmp_path, batches=0)
     append_to(log, Sent(3, 0, 0, 1))
     before = log.state()
@@ -238,7 +240,7 @@ def test_a_log_that_was_cut_back_is_looked_at_anew(tmp_path: Path) -> None:
     assert append_to(log, Sent(3, 0, 1, 1)) == ("appended", 1)
 
 
-# Transactions. Clients have none here: their coordinator appends what is transactional.
+# Transactions, which only a coordinator appends.
 
 
 def append_written(log: PartitionLog, one: Written) -> None:
@@ -250,7 +252,7 @@ def append_written(log: PartitionLog, one: Written) -> None:
 def test_appended_transactions_leave_the_state_and_the_index_of_a_replay(
     history: History, data: st.DataObject
 ) -> None:
-    """Appended by three processes, of which one opens the log anew each time."""
+    """Three processes append, one of which opens the log again each time."""
     with tempfile.TemporaryDirectory() as folder:
         log = builders.a_log(Path(folder), batches=0, config=SMALL, files=FaultyFiles())
         other = as_another_process_has_it(log)
@@ -281,7 +283,7 @@ def test_appended_transactions_leave_the_state_and_the_index_of_a_replay(
 def test_a_follower_has_the_last_stable_offset_and_the_index_of_a_replay(
     history: History, data: st.DataObject
 ) -> None:
-    """It copies several batches at a time, and the high watermark comes after them."""
+    """A follower copies several batches at a time, and the high watermark follows."""
     with tempfile.TemporaryDirectory() as folder:
         log = builders.a_log(Path(folder), batches=0, config=SMALL, files=FaultyFiles())
         so_far, high_watermark = History(), 0
@@ -298,7 +300,7 @@ def test_a_follower_has_the_last_stable_offset_and_the_index_of_a_replay(
             ).show()  # fmt: skip
             assert state.high_watermark == high_watermark
             assert state.last_stable_offset == so_far.last_stable_offset(high_watermark)
-        end = history.end_offset  # as its leader tells it, with no more batches
+        end = history.end_offset  # the leader says so without sending more batches
         state = log.move_high_watermark(log.state(), end, flush=False, now_ms=NOW_MS)
         assert state.last_stable_offset == history.last_stable_offset()
         marked = {(one.producer_id, one.base_offset) for one in history.written if one.ends}
@@ -313,7 +315,7 @@ def test_a_follower_has_the_last_stable_offset_and_the_index_of_a_replay(
 
 @settings(deadline=None, max_examples=60)
 @given(history=histories(), data=st.data())
-def test_a_transaction_whose_marker_is_cut_off_is_open_again(
+def test_a_transaction_whose_marker_is_truncated_is_open_again(
     history: History, data: st.DataObject
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -333,7 +335,7 @@ def test_a_transaction_whose_marker_is_cut_off_is_open_again(
 
 
 def an_open_transaction(tmp_path: Path) -> PartitionLog:
-    """Of producer 1, open since offset 1."""
+    """Open a transaction of producer 1 at offset 1."""
     log = builders.a_log(tmp_path, batches=0)
     append_data(log, data_batch(base_offset=0))
     append_data(log, data_batch(base_offset=1, producer_id=1, transactional=True))
@@ -396,7 +398,7 @@ def test_a_producer_with_an_open_transaction_writes_nothing_outside_of_it(tmp_pa
         append_data(log, data, origin=AppendOrigin.CLIENT)
 
 
-def test_after_a_marker_with_a_new_epoch_sequences_begin_at_zero(tmp_path: Path) -> None:
+def test_after_a_marker_with_a_new_epoch_sequences_start_at_zero(tmp_path: Path) -> None:
     log = an_open_transaction(tmp_path)
     append_data(log, marker_batch(base_offset=0, producer_id=1, abort=False, epoch=1))
     for fresh in (log, as_another_process_has_it(log)):
@@ -408,7 +410,7 @@ def test_after_a_marker_with_a_new_epoch_sequences_begin_at_zero(tmp_path: Path)
 
 
 def abort_twice_at_most(log: PartitionLog) -> None:
-    """As a coordinator does that gets no answer the first time."""
+    """Abort as a coordinator does that may get no answer the first time."""
     marker = marker_batch(base_offset=0, producer_id=1, abort=True)
 
     def append() -> None:
@@ -444,7 +446,7 @@ def test_an_abort_that_fails_at_any_step_is_repeated_and_listed_once(
         assert log.state().last_stable_offset == log.state().log_end_offset
 
 
-def test_markers_of_nobodys_transaction_change_epochs_alone(tmp_path: Path) -> None:
+def test_markers_without_a_transaction_change_only_epochs(tmp_path: Path) -> None:
     log = builders.a_log(tmp_path, batches=1)
     append_data(log, marker_batch(base_offset=0, producer_id=5, abort=True, epoch=2))
     assert not list(log.directory.glob("*.txnindex"))

@@ -1,4 +1,4 @@
-"""What readers and the next writer do with a log that is not as its state says."""
+"""Recovery: what readers and the next writer do with a log that is not as its state says."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ relaxed = settings(deadline=None, max_examples=80)
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is writing, so a slot that is invalid stays so."""
+    """No one is writing, so an invalid slot stays invalid."""
     monkeypatch.setattr(log_state, "_PAUSE_S", 0)
 
 
@@ -55,14 +55,14 @@ def log(tmp_path: Path) -> PartitionLog:
 
 
 def set_state(log: PartitionLog, **fields: object) -> LogState:
-    """Change what the state says, in both slots."""
+    """Change the recorded state, in both slots."""
     state = read_state(Files(), log.directory)._replace(**fields)  # type: ignore[arg-type]
     create_state(Files(), log.directory, state)
     return state._replace(sequence=state.sequence + 1)
 
 
 def reboot(log: PartitionLog) -> PartitionLog:
-    """The same log, opened when its machine was started again."""
+    """Open the log again after a restart of its machine."""
     set_state(log, boot_id=ANOTHER_BOOT)
     return reopened(log)
 
@@ -76,7 +76,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def write(log: PartitionLog) -> None:
-    """What every writer does: cut, then append."""
+    """Discard and append, as every writer does."""
     state = log.discard_unrecorded(log.state())
     appender = LogAppender(log, state, now_ms=0)
     appender.append(bytearray(BATCH))
@@ -96,12 +96,12 @@ def file_of(base: int, kind: str) -> Callable[[PartitionLog], Path]:
 
 
 class Case(NamedTuple):
-    """One row: what is done to a log of 22 records, and what then can be read of it."""
+    """A row of the table: damage to a log of 22 records, and what can be read then."""
 
     damage: Callable[[PartitionLog], object]
-    reader: int | type[KBatchError]  # how many records, or the error
-    writer: int | type[KBatchError]  # how many there are before what it appends
-    sound: bool = True  # after the writer, as Kafka's tools look
+    reader: int | type[KBatchError]  # number of records, or the error
+    writer: int | type[KBatchError]  # number of records before its own
+    sound: bool = True  # after the writer, by Kafka's tools
 
 
 def cut_at(base: int, kind: str, size: int) -> Callable[[PartitionLog], object]:
@@ -288,11 +288,11 @@ def test_the_tables_rows_are_in_the_docstring() -> None:
         assert words in (recovery.__doc__ or "")
 
 
-# Never more than that.
+# Never worse than the table says.
 
 
 def whole_records(path: Path, base: int, size: int) -> int:
-    """How many records lie in the whole batches of the first `size` bytes."""
+    """Return the number of records in the whole batches of the first `size` bytes."""
     lengths = list(accumulate(len(batch) for batch in reference.split_batches(path.read_bytes())))
     return base + 2 * sum(end <= size for end in lengths)
 
@@ -309,7 +309,7 @@ def test_for_every_cut_of_the_active_segment_exactly_the_whole_batches_before_it
             (log.directory / name).write_bytes(content)
         kept = whole_records(path, 8, size)
         path.write_bytes(data[:size])
-        again = reopened(reboot(log), FaultyFiles())  # which does not wait for the disk
+        again = reopened(reboot(log), FaultyFiles())  # does not wait for the disk
         assert again.state().log_end_offset == kept, f"a reader, cut at {size}"
         state = again.discard_unrecorded(again.state())
         assert state.log_end_offset == state.high_watermark == kept, f"cut at {size}"
@@ -335,7 +335,7 @@ def test_for_every_damaged_byte_exactly_the_whole_batches_before_it_are_kept(
         path.write_bytes(data)
 
 
-def test_what_was_flushed_is_never_cut_whatever_lies_in_it(log: PartitionLog) -> None:
+def test_flushed_batches_are_never_discarded_even_if_damaged(log: PartitionLog) -> None:
     flipped(8, 1)(log)
     set_state(log, boot_id=ANOTHER_BOOT, recovery_point=16)
     before = contents(log.directory)
@@ -346,14 +346,14 @@ def test_what_was_flushed_is_never_cut_whatever_lies_in_it(log: PartitionLog) ->
     assert reopened(log).state().log_end_offset == 24
 
 
-def test_where_everything_holds_nothing_changes_but_the_boot(log: PartitionLog) -> None:
+def test_in_a_sound_log_only_the_boot_id_changes(log: PartitionLog) -> None:
     log = reboot(log)
     before, state = contents(log.directory), read_state(Files(), log.directory)
     assert log.discard_unrecorded(log.state()) == state._replace(boot_id=boot_id())
     assert contents(log.directory) == before
 
 
-def test_what_is_cut_is_said_with_numbers_and_once(
+def test_a_loss_is_logged_once_and_with_numbers(
     log: PartitionLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     cut_at(16, "log", SIZE + 3)(log)
@@ -366,7 +366,7 @@ def test_what_is_cut_is_said_with_numbers_and_once(
         assert words in record.getMessage()
 
 
-def test_a_log_whose_end_falls_below_its_start_goes_on_there_empty(log: PartitionLog) -> None:
+def test_a_log_whose_end_falls_below_its_start_is_empty_there(log: PartitionLog) -> None:
     set_state(log, log_start_offset=19, boot_id=ANOTHER_BOOT)
     cut_at(16, "log", SIZE)(log)
     log = reopened(log)

@@ -1,4 +1,4 @@
-"""Recovery, repair and times in topics of the formats V0 and V1, plain and wrapped."""
+"""Recovery, repair and time lookups in the formats V0 and V1, uncompressed and compressed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def records(log: PartitionLog) -> list[Record]:
     return found
 
 
-def test_where_everything_holds_nothing_changes(log: PartitionLog) -> None:
+def test_in_a_sound_log_nothing_changes(log: PartitionLog) -> None:
     before = contents(log.directory)
     set_state(log, boot_id=ANOTHER_BOOT)
     again = reopened(log)
@@ -66,7 +66,7 @@ def test_where_everything_holds_nothing_changes(log: PartitionLog) -> None:
     }
 
 
-def test_for_every_cut_of_the_active_segment_what_is_whole_is_kept(log: PartitionLog) -> None:
+def test_for_every_cut_of_the_active_segment_whole_messages_are_kept(log: PartitionLog) -> None:
     whole = records(log)
     state = set_state(log, boot_id=ANOTHER_BOOT)
     path = segment_at(log.directory, state.segment_base_offset).log
@@ -86,7 +86,7 @@ def test_for_every_cut_of_the_active_segment_what_is_whole_is_kept(log: Partitio
     assert (min(ends), max(ends)) == (state.segment_base_offset, 9 * COUNT)
 
 
-def test_a_lost_state_and_lost_indexes_are_made_as_they_were(log: PartitionLog) -> None:
+def test_a_lost_state_and_lost_indexes_are_rebuilt_as_they_were(log: PartitionLog) -> None:
     before, state = contents(log.directory), log.state()
     for path in log.directory.glob("*index"):
         path.unlink()
@@ -114,7 +114,7 @@ def test_times_are_found_as_by_looking_at_every_record(log: PartitionLog) -> Non
     assert found == (None if largest < 0 else (first.offset, largest))
 
 
-def test_indexes_that_are_gone_change_nothing(log: PartitionLog) -> None:
+def test_missing_indexes_change_no_answer(log: PartitionLog) -> None:
     whole = records(log)
     for path in log.directory.glob("*index"):
         path.unlink()

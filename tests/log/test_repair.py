@@ -1,4 +1,4 @@
-"""Repair: what batches are there is kept, what is made from them is made as it was."""
+"""Repair keeps the batches that are there, and rebuilds the rest as it was."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LOST = slots(0, 1)
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is writing, so a slot that is invalid stays so."""
+    """No one is writing, so an invalid slot stays invalid."""
     monkeypatch.setattr(log_state, "_PAUSE_S", 0)
 
 
@@ -119,7 +119,7 @@ def test_what_is_rebuilt_from_batches_is_as_it_was(
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_damaged_slot_is_written_over(log: PartitionLog, number: int) -> None:
     write(log)
-    write(log)  # so that both slots tell of something else
+    write(log)  # so that neither slot is as before
     slots(number)(log)
     end = log.state().log_end_offset
     report = repair(log)
@@ -134,7 +134,7 @@ def test_a_damaged_slot_is_written_over(log: PartitionLog, number: int) -> None:
     [LOST, lambda log: (log.directory / "kbatch.state").unlink()],
     ids=["damaged", "missing"],
 )
-def test_a_lost_state_is_made_from_the_batches(
+def test_a_lost_state_is_rebuilt_from_the_batches(
     log: PartitionLog, lose: Callable[[PartitionLog], object]
 ) -> None:
     before, records = log.state(), read_all(log)
@@ -165,14 +165,14 @@ def test_for_every_cut_of_a_log_without_state_exactly_the_whole_batches_are_kept
             LOST(log)
             whole = sum(end <= size for end in ends[1:])
             kept = 22 if size == len(before[name]) else base + 2 * whole
-            report = repair(log, files=FaultyFiles())  # which does not wait for the disk
+            report = repair(log, files=FaultyFiles())  # does not wait for the disk
             assert report.log_end_offset == kept, f"{name} cut at {size}"
             for path in log.directory.glob("*.deleted"):
                 path.unlink()
             ensure_sound(reopened(log))
 
 
-def test_what_lies_behind_the_first_bad_batch_is_kept_under_other_names(log: PartitionLog) -> None:
+def test_what_follows_the_first_bad_batch_is_kept_under_other_names(log: PartitionLog) -> None:
     flipped(8, 1)(log)
     LOST(log)
     before = contents(log.directory)
@@ -191,7 +191,7 @@ def test_what_lies_behind_the_first_bad_batch_is_kept_under_other_names(log: Par
     assert len(read_all(reopened(log))) == 12
 
 
-def test_what_commits_recorded_is_kept_in_a_state_that_is_made_anew(log: PartitionLog) -> None:
+def test_a_rebuilt_state_keeps_what_commits_recorded(log: PartitionLog) -> None:
     known = log.state()._replace(sequence=40, log_start_offset=5, leader_epoch=3)
     LOST(log)
     repair(log, known=known)
@@ -201,7 +201,7 @@ def test_what_commits_recorded_is_kept_in_a_state_that_is_made_anew(log: Partiti
 
 
 def raised(log: PartitionLog, *batches: int, epoch: int) -> None:
-    """The leader epoch of these batches of the last segment, which no CRC covers."""
+    """Damage the leader epochs of these batches of the last segment, which no CRC covers."""
     path = segment_at(log.directory, 16).log
     data = bytearray(path.read_bytes())
     for number in batches:
@@ -213,7 +213,7 @@ def raised(log: PartitionLog, *batches: int, epoch: int) -> None:
 @pytest.mark.parametrize(
     "text", [None, "0\n0\n", "0\n2\n0 0\n65536 18\n"], ids=["missing", "empty", "with it"]
 )
-def test_a_leader_epoch_that_is_too_high_is_damage_and_comes_into_no_checkpoint(
+def test_a_leader_epoch_that_is_too_high_is_damage_and_not_in_the_checkpoint(
     log: PartitionLog, batch: int, text: str | None
 ) -> None:
     raised(log, batch, epoch=1 << 16)
@@ -225,7 +225,7 @@ def test_a_leader_epoch_that_is_too_high_is_damage_and_comes_into_no_checkpoint(
     assert reopened(log).state().leader_epoch == 0
 
 
-def test_a_leader_epoch_above_those_behind_it_comes_into_no_state_that_is_made_anew(
+def test_a_leader_epoch_above_later_ones_is_not_in_a_rebuilt_state(
     log: PartitionLog,
 ) -> None:
     raised(log, 1, epoch=1 << 16)
@@ -236,7 +236,7 @@ def test_a_leader_epoch_above_those_behind_it_comes_into_no_state_that_is_made_a
     assert (log.directory / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
 
 
-def test_batches_that_nobody_committed_may_come_with_a_lost_state(log: PartitionLog) -> None:
+def test_a_rebuilt_state_may_include_batches_that_were_not_committed(log: PartitionLog) -> None:
     path = segment_at(log.directory, 16).log
     placed = reference.encode_batch(reference.decode_batches(BATCH), leader_epoch=0)
     path.write_bytes(path.read_bytes() + (22).to_bytes(8, "big") + placed[8:])
@@ -259,7 +259,7 @@ def test_a_short_active_segment_ends_with_its_last_whole_batch(log: PartitionLog
     ensure_sound(reopened(log))
 
 
-def test_bad_batches_in_a_log_with_a_state_are_said_and_left(log: PartitionLog) -> None:
+def test_bad_batches_in_a_log_with_a_state_are_reported_and_left(log: PartitionLog) -> None:
     flipped(0, 2)(log)
     flipped(16, 1)(log)
     before = contents(log.directory)
@@ -277,7 +277,7 @@ def test_a_log_without_its_directory_is_an_error(log: PartitionLog) -> None:
         repair(log)
 
 
-def test_a_log_without_segments_begins_where_it_was_known_to_begin(log: PartitionLog) -> None:
+def test_a_log_without_segments_starts_where_it_was_recorded_to_start(log: PartitionLog) -> None:
     known = log.state()._replace(log_start_offset=7)
     for path in log.directory.glob("0*"):
         path.unlink()

@@ -1,4 +1,4 @@
-"""What is rebuilt from a log, from any snapshot on, is what a look at every record says."""
+"""Producers rebuilt from a log, from any snapshot on, are those that every record tells of."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ END = 2**62
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """A new one for every example."""
+    """Return a new directory for every example."""
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)
 
@@ -54,7 +54,7 @@ def rebuilt_from(
 
 
 def aborted_in(history: History) -> set[tuple[int, int]]:
-    """(producer id, marker's offset) of the transactions that had data."""
+    """Return (producer id, marker's offset) of the transactions that had data."""
     found = set()
     with_data: set[int] = set()
     for batch in history.written:
@@ -69,9 +69,7 @@ def aborted_in(history: History) -> set[tuple[int, int]]:
 
 @settings(deadline=None, max_examples=100)
 @given(histories(), st.data())
-def test_a_replay_finds_what_a_look_at_every_record_finds(
-    history: History, data: st.DataObject
-) -> None:
+def test_a_replay_finds_what_every_record_tells(history: History, data: st.DataObject) -> None:
     with folder() as directory:
         starts = data.draw(st.sets(st.integers(0, len(history.written) - 1), max_size=3))
         rebuilt = rebuilt_from(directory, history.segments(directory, sorted(starts)))
@@ -109,7 +107,7 @@ def test_a_snapshot_at_any_batch_and_a_replay_of_the_rest_is_a_replay_of_all(
 def test_a_search_finds_the_aborted_transactions_of_every_range(
     history: History, data: st.DataObject
 ) -> None:
-    """One search for all ranges, so that what it remembers is used, and misused if it can be."""
+    """One search serves all ranges, so that what it remembers is used."""
     with folder() as directory:
         starts = data.draw(st.sets(st.integers(0, len(history.written) - 1), max_size=3))
         segments = history.segments(directory, sorted(starts))
@@ -138,7 +136,7 @@ def position_of(segments: list[Segment], history: History, index: int) -> BatchP
 
 
 def dropped(history: History, indexes: range, aborted: list[AbortedTransaction]) -> set[int]:
-    """What a consumer drops that goes by a fetch answer, batch by batch."""
+    """Return the offsets that a consumer drops by a fetch answer, batch by batch."""
     assert aborted == sorted(aborted, key=lambda one: one.first_offset)
     found, current = set(), set()
     for index in indexes:
@@ -152,7 +150,7 @@ def dropped(history: History, indexes: range, aborted: list[AbortedTransaction])
     return found
 
 
-def test_a_search_goes_on_where_the_log_has_grown_and_rolled(tmp_path: Path) -> None:
+def test_a_search_continues_when_the_log_has_grown_and_rolled(tmp_path: Path) -> None:
     history = History()
     history.append(1, transactional=True)
     history.end(1, abort=True)
@@ -166,7 +164,7 @@ def test_a_search_goes_on_where_the_log_has_grown_and_rolled(tmp_path: Path) -> 
 
 
 class CountingFiles(Files):
-    """Counts the bytes that are read."""
+    """A disk that counts the bytes that are read."""
 
     count = 0
 
@@ -175,7 +173,7 @@ class CountingFiles(Files):
         return super().pread_into(descriptor, position, buffer)
 
 
-def test_who_reads_on_does_not_search_twice(tmp_path: Path) -> None:
+def test_a_sequential_reader_does_not_search_twice(tmp_path: Path) -> None:
     history = History()
     for _ in range(50):
         history.append(1, transactional=True, n=100)
@@ -302,8 +300,8 @@ def test_logs_of_brokers_in_every_format_are_walked(shared_data: Path, tmp_path:
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["flipped", "cut"])
-def test_damage_raises_or_lies_in_what_is_not_read(tmp_path: Path, cut: bool) -> None:
-    """Of data the header alone counts; of markers, and of what looks like one, all of it."""
+def test_damage_raises_unless_it_is_in_what_is_not_read(tmp_path: Path, cut: bool) -> None:
+    """Of data batches only the header is read; markers, and what looks like one, are read as a whole."""
     history = History()
     history.append(1, transactional=True, n=2)
     history.append(2, transactional=True)
@@ -334,8 +332,8 @@ def aborted_or_error(segment: Segment) -> list[AbortedTransaction] | CorruptReco
         return error
 
 
-def test_an_offset_that_goes_back_is_an_error(tmp_path: Path) -> None:
-    """A base offset lies outside the CRC: its neighbours tell."""
+def test_a_decreasing_offset_is_an_error(tmp_path: Path) -> None:
+    """A base offset lies outside the CRC, but its neighbours show the damage."""
     path = tmp_path / f"{0:020d}.log"
     path.write_bytes(
         data_batch(base_offset=5, n=3, producer_id=1) + data_batch(base_offset=7, producer_id=1)

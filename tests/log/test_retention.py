@@ -1,4 +1,4 @@
-"""What is deleted from a log's begin, and that nothing above its start ever is."""
+"""Retention: what is deleted from the start of a log, and that nothing else is."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DAY = 86_400_000
 
 
 def a_batch(*times: int, value: bytes = b"value") -> bytes:
-    """A batch with a record at each of these times."""
+    """Return a batch with a record at each of these times."""
     return reference.encode_batch([Record(n, time, None, value) for n, time in enumerate(times)])
 
 
@@ -41,7 +41,7 @@ SIZE = len(a_batch(0))
 def timed_log(
     tmp_path: Path, times: Sequence[int], *, files: Files | None = None, **config: int
 ) -> PartitionLog:
-    """A log with a segment for each of these records, the last of which is active."""
+    """Return a log with a segment for each of these records, the last one active."""
     settings = TopicConfig(segment_bytes=SIZE, **config)
     log = a_log(tmp_path, batches=0, config=settings, files=files)
     for time in times:
@@ -54,7 +54,7 @@ def bases(log: PartitionLog) -> list[int]:
 
 
 def offsets(log: PartitionLog) -> list[int]:
-    """Of the records that can be read."""
+    """Return the offsets of the records that can be read."""
     state, found = log.state(), []
     offset = state.log_start_offset
     while offset < state.high_watermark:
@@ -66,7 +66,7 @@ def offsets(log: PartitionLog) -> list[int]:
 
 
 def run(log: PartitionLog, now_ms: int = NOW) -> Deletion:
-    """One run, which does what it planned."""
+    """Run retention once; check that it does what it planned."""
     planned = retention.plan(log, log.state(), now_ms)
     done = retention.delete_old_segments(log, log.state(), now_ms)
     assert done == planned
@@ -190,10 +190,10 @@ def test_size_and_time_both_delete(tmp_path: Path) -> None:
     assert bases(log) == [3]
 
 
-# What limits both.
+# What both keep.
 
 
-def test_without_retention_nothing_goes(tmp_path: Path) -> None:
+def test_without_retention_nothing_is_deleted(tmp_path: Path) -> None:
     log = timed_log(tmp_path, [0, 0, 0])
     before = log.state()
     assert run(log) == Deletion(0, (), 0, ())
@@ -205,7 +205,7 @@ def test_without_retention_nothing_goes(tmp_path: Path) -> None:
     [(0, [0, 1, 2]), (1, [1, 2]), (2, [2]), (3, [3])],
 )
 @pytest.mark.parametrize("limit", ["retention_ms", "retention_bytes"])
-def test_nothing_past_the_high_watermark_goes(
+def test_nothing_past_the_high_watermark_is_deleted(
     tmp_path: Path, limit: str, high_watermark: int, left: list[int]
 ) -> None:
     log = timed_log(tmp_path, [0, 0, 0], **{limit: 0})
@@ -215,7 +215,7 @@ def test_nothing_past_the_high_watermark_goes(
     assert log.state().log_start_offset == left[0] <= high_watermark
 
 
-def test_an_emptied_log_goes_on_where_it_ended(tmp_path: Path) -> None:
+def test_an_emptied_log_continues_where_it_ended(tmp_path: Path) -> None:
     log = timed_log(tmp_path, [5, 6, 7], retention_bytes=0)
     run(log)
     state = log.state()
@@ -232,7 +232,7 @@ def test_what_a_dead_writer_left_is_not_in_an_emptied_log(tmp_path: Path) -> Non
     dead = LogAppender(log, log.state(), now_ms=NOW)
     dead.append(bytearray(a_batch(7)))
     dead.append(bytearray(a_batch(8)))
-    dead.finish(flush=False)  # and its state is never written
+    dead.finish(flush=False)  # its state is never written
     run(log)
     ensure_sound(log)
     assert offsets(log) == []
@@ -301,8 +301,8 @@ def test_files_are_renamed_and_removed_when_their_delay_is_over(tmp_path: Path) 
     assert run(log, NOW + 1000).files == ()
 
 
-def test_segments_whose_begin_is_deleted_by_name_are_found_by_the_next_run(tmp_path: Path) -> None:
-    """1. The state moves. 2. Whoever moved it dies before it renames."""
+def test_segments_that_were_half_renamed_are_found_by_the_next_run(tmp_path: Path) -> None:
+    """1. The state changes. 2. The process dies before it renames files."""
     log = timed_log(tmp_path, [1, 2, 3])
     state = log.state()
     log.write_state(state._replace(sequence=state.sequence + 1, log_start_offset=2), flush=False)
@@ -353,7 +353,7 @@ def test_a_kill_at_any_step_loses_nothing_and_is_finished_by_the_next_run(
         outcomes.add(log.state().log_start_offset)
         assert offsets(log) == list(range(log.state().log_start_offset, 5)), message
 
-        # A writer may come first; then the next run.
+        # A writer may come first, then the next run.
         log.discard_unrecorded(log.state())
         append(log, a_batch(NOW + DAY))
         assert offsets(log)[-1] == 5, message
@@ -366,11 +366,11 @@ def test_a_kill_at_any_step_loses_nothing_and_is_finished_by_the_next_run(
     assert torn or outcomes == {0, start}
 
 
-# Whatever the order.
+# In any order.
 
 
 class LogAndModel(RuleBasedStateMachine):
-    """A log beside a list of (offset, time), on which retention is told once more, plainly."""
+    """A log beside a list of (offset, time), with a plain version of retention for the list."""
 
     @initialize(
         segment_records=st.integers(1, 4),
@@ -387,7 +387,9 @@ class LogAndModel(RuleBasedStateMachine):
         )
         self.log = a_log(self.folder, batches=0, config=config, files=FaultyFiles())
         self.now_ms, self.end, self.start, self.full = NOW, 0, 0, segment_records
-        self.segments: list[list[int]] = [[]]  # times of the records of each, the last is active
+        self.segments: list[list[int]] = [
+            []
+        ]  # timestamps of the records in each; the last is active
 
     @rule(times=st.lists(st.integers(-60, 60), max_size=5))
     def append(self, times: list[int]) -> None:

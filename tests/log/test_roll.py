@@ -1,4 +1,4 @@
-"""When a segment is closed and the next one begun; what a topic's clock and limits do to a batch."""
+"""When segments are rolled, and how a topic's timestamps and limits affect a batch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOG_APPEND_TIME = TopicConfig(message_timestamp_type="LogAppendTime", index_inte
 
 
 def a_batch(*times: int) -> bytes:
-    """A batch with a record at each of these times."""
+    """Return a batch with a record at each of these times."""
     return reference.encode_batch([Record(n, time, None, b"value") for n, time in enumerate(times)])
 
 
@@ -98,7 +98,7 @@ def test_records_without_times_roll_by_the_clock_since_the_segment_was_begun(
     begun = log.files.modified_ms(segment_at(log.directory, 0).time_index)
     append(log, a_batch(-1), now_ms=begun + 3_600_000)  # into an empty segment
     append(log, a_batch(-1), now_ms=begun + 60_000)
-    # The log itself was written now; its time index still tells when it was made.
+    # The log has just been written; its time index still tells when the segment was started.
     os.utime(segment_at(log.directory, 0).log)
     append(log, a_batch(-1), now_ms=begun + 60_001)
     assert bases(log) == [0, 2]
@@ -130,8 +130,8 @@ def test_a_large_staged_file_is_rolled_by_time_as_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("index_bytes", "per_segment"),
     [
-        # The first batch of a segment has no index entry. The time index fills first, and keeps a
-        # place for the entry at the roll.
+        # The first batch of a segment has no index entry. The time index fills first, since it reserves
+        # room for the entry at the roll.
         pytest.param(24, 2, id="one entry"),
         pytest.param(35, 2, id="what is left over counts for nothing"),
         pytest.param(36, 3, id="two entries"),
@@ -175,7 +175,7 @@ def test_a_segment_with_a_full_offset_index_is_rolled(tmp_path: Path) -> None:
 def test_a_segment_takes_no_more_offsets_than_an_index_entry_can_say(tmp_path: Path) -> None:
     log = a_log(tmp_path, batches=0)
     state = log.state()
-    # As if the segment began so many offsets ago.
+    # As if the segment had started that many offsets earlier.
     for end, expected in ((2**31 - 3, False), (2**31 - 2, True)):
         header = validate(a_batch(1, 2, 3), PARTITION, log.config, AppendOrigin.CLIENT, now_ms=0)
         near = state._replace(log_end_offset=end, segment_size=1)
@@ -189,7 +189,7 @@ def test_an_empty_segment_is_never_rolled(tmp_path: Path) -> None:
     assert bases(log) == [0]
 
 
-# The time of the append.
+# LogAppendTime.
 
 
 @pytest.mark.parametrize("codec", reference.CODECS)
@@ -256,7 +256,7 @@ def test_a_duplicate_is_answered_with_the_time_of_the_first_append(tmp_path: Pat
     assert first == again == AppendResult(0, log_append_time=NOW, log_start_offset=0)
 
 
-# The limits of times.
+# Limits of timestamps.
 
 LIMITS = TopicConfig(message_timestamp_before_max_ms=100, message_timestamp_after_max_ms=10)
 
@@ -287,6 +287,6 @@ def test_times_past_the_limits_are_refused(times: list[int], words: str) -> None
     assert str(error.value).startswith("a record for topic 'events' has the time ")
 
 
-def test_where_the_log_sets_the_time_no_other_is_looked_at() -> None:
+def test_with_log_append_time_the_producers_timestamps_do_not_matter() -> None:
     config = TopicConfig(**{**vars(LIMITS), "message_timestamp_type": "LogAppendTime"})
     validate(a_batch(0, 2**62), PARTITION, config, AppendOrigin.CLIENT, now_ms=NOW)

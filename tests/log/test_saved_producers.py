@@ -1,4 +1,4 @@
-"""Producers that were saved give every answer that the batches give, and only for those batches."""
+"""Saved producers give the same answers as the batches, and are used only with those batches."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_damaged_bytes_are_not_such_a_file() -> None:
 @pytest.mark.parametrize(
     ("position", "count"), [(109, 3), (109, 2**31 - 1), (151, 6), (151, -1), (151, 5)]
 )
-def test_counts_that_cannot_be_are_refused_whatever_the_checksum_says(
+def test_impossible_counts_are_refused_whatever_the_checksum_says(
     position: int, count: int
 ) -> None:
     data = bytearray(pack(SAVED))
@@ -102,8 +102,8 @@ def test_counts_that_cannot_be_are_refused_whatever_the_checksum_says(
 @pytest.mark.parametrize("config", [TopicConfig(), SMALL], ids=["one segment", "rolled"])
 @settings(deadline=None, max_examples=30)
 @given(sent=conversations(size_max=15))
-def test_every_answer_is_given_from_what_was_saved(config: TopicConfig, sent: list[Sent]) -> None:
-    """Each batch by another process; duplicates up to five batches back are known, too."""
+def test_saved_producers_give_every_answer(config: TopicConfig, sent: list[Sent]) -> None:
+    """Another process appends each batch, and recognises duplicates up to five batches back."""
     with tempfile.TemporaryDirectory() as folder:
         log = builders.a_log(Path(folder), batches=0, config=config, files=FaultyFiles())
         model = Model()
@@ -117,7 +117,7 @@ def test_every_answer_is_given_from_what_was_saved(config: TopicConfig, sent: li
 @pytest.mark.usefixtures("every_batch")
 @settings(deadline=None, max_examples=30)
 @given(history=histories(), data=st.data())
-def test_transactions_are_known_from_what_was_saved(history: History, data: st.DataObject) -> None:
+def test_saved_producers_have_the_transactions(history: History, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         log = builders.a_log(Path(folder), batches=0, config=SMALL, files=FaultyFiles())
         so_far = History()
@@ -136,9 +136,7 @@ def test_transactions_are_known_from_what_was_saved(history: History, data: st.D
 @pytest.mark.usefixtures("every_batch")
 @settings(deadline=None, max_examples=30)
 @given(history=histories(), data=st.data())
-def test_a_follower_knows_transactions_from_what_it_saved(
-    history: History, data: st.DataObject
-) -> None:
+def test_a_follower_loads_the_transactions_it_saved(history: History, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         log = builders.a_log(Path(folder), batches=0, config=SMALL, files=FaultyFiles())
         so_far, high_watermark, rest = History(), 0, list(history.written)
@@ -159,7 +157,7 @@ def test_a_follower_knows_transactions_from_what_it_saved(
 
 
 class CountingFiles(Files):
-    """Counts the bytes that are read of logs."""
+    """A disk that counts the bytes that are read from logs."""
 
     def __init__(self) -> None:
         self.read_bytes = 0
@@ -206,12 +204,12 @@ def test_a_process_saves_after_so_many_batches_and_not_before(
     assert append_to(as_another_process_has_it(log), Sent(3, 0, 20, 1)) == ("duplicate", 20)
 
 
-# Of other batches it is not believed.
+# With other batches it is not used.
 
 
 @pytest.mark.usefixtures("every_batch")
-def test_what_was_saved_of_a_log_that_went_another_way_is_not_believed(tmp_path: Path) -> None:
-    """A loss of power took batches that were not flushed, and left the file."""
+def test_producers_saved_before_a_log_diverged_are_not_used(tmp_path: Path) -> None:
+    """A power loss took batches that were not flushed, and left the file."""
     log = builders.a_log(tmp_path, batches=0)
     append_to(log, Sent(3, 0, 0, 1))
     before, data = log.state(), (log.directory / f"{0:020d}.log").read_bytes()
@@ -258,7 +256,7 @@ def test_a_file_that_does_not_hold_costs_a_replay_and_nothing_else(
 
 
 @pytest.mark.usefixtures("every_batch")
-def test_truncating_removes_what_was_saved(tmp_path: Path) -> None:
+def test_truncating_removes_saved_producers(tmp_path: Path) -> None:
     log = builders.a_log(tmp_path, batches=0)
     for sequence in range(5):
         append_to(log, Sent(3, 0, sequence, 1))
@@ -268,7 +266,7 @@ def test_truncating_removes_what_was_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("every_batch")
-def test_what_was_saved_counts_after_its_segment_was_rolled_by_others(tmp_path: Path) -> None:
+def test_saved_producers_count_after_others_rolled_their_segment(tmp_path: Path) -> None:
     log = builders.a_log(tmp_path, batches=0, config=SMALL)
     for sequence in range(3):
         append_to(log, Sent(3, 0, sequence, 1))
@@ -284,7 +282,7 @@ def test_what_was_saved_counts_after_its_segment_was_rolled_by_others(tmp_path: 
 
 
 class FullFiles(Files):
-    """Has no room for producers."""
+    """A disk with no space for kbatch.producers."""
 
     def write(self, path: Path, position: int, data: Buffer) -> None:
         if path.name == PRODUCERS_FILE:

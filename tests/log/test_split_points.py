@@ -1,4 +1,4 @@
-"""Cuts lie within the range, divide its bytes about evenly, and are right whatever the index says."""
+"""Split points lie within the range, divide it about evenly, and are valid whatever the index says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORDS, BATCHES = 5, 60
 
 @pytest.fixture(scope="module", params=["one segment", "many segments"])
 def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PartitionLog:
-    """60 batches of 5 records and as many bytes, all but the first of a segment in its index."""
+    """Return 60 batches of 5 records and equal size, all but the first of each segment indexed."""
     batches = [builders.batch(n=RECORDS, value_bytes=100, base_offset=0) for _ in range(BATCHES)]
     size = len(batches[0])
     config = TopicConfig(
@@ -35,7 +35,7 @@ def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def cut(log: PartitionLog, state: LogState, start: int, end: int, pieces: float) -> list[int]:
-    """Into as many pieces as that, if all offsets take the same room."""
+    """Split a range into that many pieces, if all offsets take the same space."""
     batch_bytes = log.size_in_bytes(state) // BATCHES
     room = (end - start) / RECORDS * batch_bytes
     return log.split_points(state, start, end, piece_bytes=int(room / pieces * 1.1) + 1)
@@ -46,7 +46,7 @@ def cut(log: PartitionLog, state: LogState, start: int, end: int, pieces: float)
     pieces=st.integers(1, 400),
 )
 @settings(deadline=None)
-def test_cuts_ascend_within_the_range_and_lie_between_batches(
+def test_split_points_ascend_within_the_range_and_lie_between_batches(
     log: PartitionLog, bounds: list[int], pieces: int
 ) -> None:
     start, end = bounds
@@ -68,7 +68,7 @@ def test_pieces_take_about_as_many_bytes_each(
     assert max(sizes) - min(sizes) <= 3 * RECORDS
 
 
-def test_a_range_that_is_small_enough_is_not_cut(log: PartitionLog) -> None:
+def test_a_small_range_is_not_split(log: PartitionLog) -> None:
     state = log.state()
     assert log.split_points(state, 0, 300, piece_bytes=log.size_in_bytes(state)) == []
     assert log.split_points(state, 100, 100, piece_bytes=1) == []
@@ -79,7 +79,9 @@ def test_a_range_that_is_small_enough_is_not_cut(log: PartitionLog) -> None:
     [b"", bytes(800), b"\xff" * 801, b"\x00\x00\x00\x01\x7f\xff\xff\xff" * 100],
     ids=["missing", "zeros", "garbage", "positions past the end"],
 )
-def test_a_damaged_index_makes_worse_cuts_and_no_wrong_ones(tmp_path: Path, index: bytes) -> None:
+def test_a_damaged_index_makes_worse_split_points_but_no_wrong_ones(
+    tmp_path: Path, index: bytes
+) -> None:
     config = TopicConfig(index_interval_bytes=0, segment_bytes=1 << 20)
     made = builders.a_log(tmp_path, batches=0, config=config)
     builders.append(
@@ -100,7 +102,7 @@ def test_a_damaged_index_makes_worse_cuts_and_no_wrong_ones(tmp_path: Path, inde
     assert all(a < b for a, b in itertools.pairwise([3, *cuts, end]))
 
 
-def test_a_segment_that_is_deleted_meanwhile_makes_no_cuts() -> None:
+def test_a_segment_that_is_deleted_meanwhile_has_no_split_points() -> None:
     def deleted(at: int) -> SegmentView:
         raise FileNotFoundError(at)
 

@@ -1,4 +1,4 @@
-"""The two slots: where each field lies, and which slot counts when one is damaged."""
+"""The two slots: where each field is, and which slot counts if one is damaged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from spark_kbatch.log.state import (
 from tests.support import reference
 from tests.support.faults import Fault, FaultyFiles, died
 
-# Field, position, bytes, as the module's table has them.
+# Field, position, bytes, as in the module's table.
 LAYOUT = [
     ("sequence", 8, 8),
     ("log_start_offset", 16, 8),
@@ -51,7 +51,7 @@ SECOND_SLOT = 4096
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is writing, so what is invalid stays so."""
+    """No one is writing, so an invalid slot stays invalid."""
     monkeypatch.setattr(log_state, "_PAUSE_S", 0)
 
 
@@ -99,7 +99,7 @@ def test_negative_numbers_stand_for_none() -> None:
         pytest.param(b"KBST" + struct.pack(">i", 2) + pack(a_state())[8:140], id="version"),
     ],
 )
-def test_another_kind_of_slot_is_none_even_with_a_good_crc(damaged: bytes) -> None:
+def test_another_kind_of_slot_is_invalid_even_with_a_good_crc(damaged: bytes) -> None:
     assert unpack(damaged + struct.pack(">I", reference.crc32c(damaged))) is None
 
 
@@ -175,7 +175,7 @@ def test_a_write_that_was_torn_anywhere_leaves_the_state_before(tmp_path: Path) 
     for written in range(SLOT_SIZE):
         torn = slot[:written] + before[written:]
         path.write_bytes(torn)
-        # The last bytes of two slots may be the same by chance.
+        # Two slots may have the same last bytes by chance.
         whole = torn[:SLOT_SIZE] == slot
         assert read_state(Files(), tmp_path) == a_state(6 if whole else 5), written
 
@@ -189,7 +189,7 @@ def test_a_writer_killed_within_its_write_leaves_the_state_before(tmp_path: Path
 
 
 class HalfWrittenOnce(Files):
-    """Shows a slot as it is in the middle of a write, the first few times that it is read."""
+    """A disk that shows a half-written slot the first few times that it is read."""
 
     def __init__(self, times: int) -> None:
         self.times = times
@@ -203,7 +203,7 @@ class HalfWrittenOnce(Files):
 
 
 @pytest.mark.parametrize("times", [1, 5, 15])
-def test_a_reader_that_meets_a_write_reads_again(tmp_path: Path, times: int) -> None:
+def test_a_reader_that_finds_a_half_written_slot_reads_again(tmp_path: Path, times: int) -> None:
     a_file(tmp_path, a_state(4), a_state(5))
     assert read_state(HalfWrittenOnce(times), tmp_path) == a_state(5)
 
@@ -223,7 +223,7 @@ def test_the_boot_id_is_this_machines_and_stays() -> None:
     ],
     ids=["same session", "another session", "same time", "another time"],
 )
-def test_without_linuxs_file_the_boot_id_is_of_what_sysctl_tells(
+def test_without_the_linux_file_the_boot_id_comes_from_sysctl(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     told: tuple[str, str],
@@ -269,7 +269,7 @@ def test_high_watermarks_of_many_logs_are_those_of_their_states(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "newest slot", "another boot"])
-def test_high_watermarks_are_left_to_who_looks_closer(tmp_path: Path, damage: str) -> None:
+def test_high_watermarks_that_take_more_than_a_read_are_none(tmp_path: Path, damage: str) -> None:
     directory = tmp_path
     create_state(Files(), directory, empty_state())
     state = empty_state()._replace(sequence=2, high_watermark=7)

@@ -1,4 +1,4 @@
-"""What a broker that died in the middle of a swap has after its next start."""
+"""The files of a broker that died in the middle of a swap, after its next start."""
 
 from __future__ import annotations
 

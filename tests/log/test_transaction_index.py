@@ -19,7 +19,7 @@ from spark_kbatch.log.producers.transaction_index import (
 )
 from spark_kbatch.model import AbortedTransaction
 
-FIRST = AbortedTransaction(1, 10, 15, 12)  # 2 is open since 12
+FIRST = AbortedTransaction(1, 10, 15, 12)  # producer 2 has a transaction open since 12
 SECOND = AbortedTransaction(2, 12, 20, 21)
 THIRD = AbortedTransaction(1, 30, 40, 41)
 
@@ -38,7 +38,7 @@ def test_entries_are_appended_to_a_file_made_for_the_first(tmp_path: Path) -> No
     assert transaction_index.read(files, tmp_path, 10) == [FIRST, SECOND]
 
 
-def test_an_entry_cut_off_is_not_there_and_is_written_over(tmp_path: Path) -> None:
+def test_a_partial_entry_does_not_count_and_is_overwritten(tmp_path: Path) -> None:
     path = transaction_index_path(tmp_path, 0)
     path.write_bytes(pack(FIRST) + pack(SECOND)[:20])
     assert transaction_index.read(Files(), tmp_path, 0) == [FIRST]
@@ -47,9 +47,7 @@ def test_an_entry_cut_off_is_not_there_and_is_written_over(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("offset", "kept"), [(15, 0), (16, 1), (20, 1), (21, 2), (40, 2), (41, 3)])
-def test_entries_of_markers_that_are_cut_off_go_with_them(
-    tmp_path: Path, offset: int, kept: int
-) -> None:
+def test_entries_of_truncated_markers_are_removed(tmp_path: Path, offset: int, kept: int) -> None:
     entries = [FIRST, SECOND, THIRD]
     transaction_index.append(Files(), tmp_path, 0, entries)
     transaction_index.truncate(Files(), tmp_path, 0, offset)
@@ -91,7 +89,7 @@ def test_no_segment_is_searched_once_all_below_the_end_is_decided() -> None:
         pytest.param(AbortedTransaction(0, 0, 0, 0), id="zeros"),
     ],
 )
-def test_what_cannot_be_an_entry_is_damage(entry: AbortedTransaction) -> None:
+def test_an_impossible_entry_is_damage(entry: AbortedTransaction) -> None:
     assert unpack(pack(entry), 10) is None
 
 

@@ -1,4 +1,4 @@
-"""A log that is cut back is as if what was cut off had never been appended."""
+"""A truncated log is as if the truncated batches had never been appended."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ relaxed = settings(deadline=None, max_examples=60)
 
 
 def a_batch(times: Sequence[int]) -> bytes:
-    """A batch with a record at each of these times."""
+    """Return a batch with a record at each of these times."""
     return reference.encode_batch(
         [Record(n, time, b"k", b"v" * 20) for n, time in enumerate(times)]
     )
 
 
 def held(log: PartitionLog) -> list[Record]:
-    """The records, from the log start on."""
+    """Return the records, from the log start on."""
     state, found = log.state(), []
     offset = state.log_start_offset
     while offset < state.high_watermark:
@@ -55,7 +55,7 @@ def held(log: PartitionLog) -> list[Record]:
 
 
 def content(log: PartitionLog) -> dict[str, bytes]:
-    """All files but the state, and snapshots, which a crash may tear and nobody needs."""
+    """Return all files but the state, and snapshots, which a crash may tear and no one needs."""
     return {
         path.name: path.read_bytes()
         for path in log.directory.iterdir()
@@ -68,7 +68,7 @@ def cut_to(log: PartitionLog, offset: int) -> LogState:
 
 
 def of_the_segment(state: LogState) -> tuple[int, ...]:
-    """What goes on with the next batch."""
+    """Return the fields of the state with which the next batch continues."""
     return (
         state.segment_size,
         state.index_size,
@@ -158,7 +158,7 @@ def test_high_watermark_and_log_start_go_back_with_the_end(tmp_path: Path) -> No
         log.write_state(changed._replace(sequence=log.state().sequence + 1), flush=False)
         after = cut_to(log, 6)
         assert (after.log_start_offset, after.high_watermark) == expected
-        for seed in (2, 3):  # what was cut off
+        for seed in (2, 3):  # what is truncated
             append(log, builders.batch(seed=seed))
 
 
@@ -183,7 +183,7 @@ def test_leader_epochs_go_with_their_batches(tmp_path: Path) -> None:
     assert after.leader_epoch == 5
 
 
-def test_index_entries_of_what_is_cut_off_are_cut_off(tmp_path: Path) -> None:
+def test_index_entries_of_truncated_batches_are_removed(tmp_path: Path) -> None:
     log = a_log(tmp_path, batches=0, config=TopicConfig(index_interval_bytes=0))
     for time in (10, 30, 20, 40):
         append(log, a_batch([time]))
@@ -209,7 +209,7 @@ def test_an_index_that_leads_elsewhere_changes_nothing(tmp_path: Path, position:
 
 
 @pytest.mark.parametrize("offset", [0, 2, 3, 5, 12, 700])
-def test_a_log_can_be_emptied_to_begin_anew_anywhere(tmp_path: Path, offset: int) -> None:
+def test_a_log_can_be_emptied_and_restarted_at_any_offset(tmp_path: Path, offset: int) -> None:
     config = TopicConfig(segment_bytes=500, index_interval_bytes=1, file_delete_delay_ms=0)
     log = a_log(tmp_path, batches=4, config=config)
     assert len(log.segments.bases(log.state())) > 1
@@ -238,7 +238,7 @@ def test_producers_are_forgotten_with_their_batches(tmp_path: Path) -> None:
     for _ in range(2):
         assert (produce(), produce()) == (0, 0), "the second is a duplicate"
         cut_to(log, 0)
-    # Somebody else truncates.
+    # Another process truncates.
     produce()
     other = PartitionLog(Files(), log.directory, log.topic_partition, log.config)
     cut_to(other, 0)
@@ -314,7 +314,7 @@ def test_a_kill_at_any_step_leaves_the_old_log_or_the_new_one(
 
 
 def as_led(*batches: bytes, base_offset: int = 0, epochs: Sequence[int] = ()) -> bytes:
-    """Batches as a leader has them, one after the other; of epoch 0 by default."""
+    """Return batches as a leader has them, with consecutive offsets; of epoch 0 by default."""
     out = bytearray()
     for number, data in enumerate(batches):
         epoch = epochs[number] if epochs else 0
@@ -343,7 +343,7 @@ def test_a_follower_has_the_bytes_of_its_leader(tmp_path: Path) -> None:
     assert len(log.segments.bases(log.state())) > 1
 
 
-def test_the_high_watermark_follows_the_leaders_as_far_as_the_log_goes(tmp_path: Path) -> None:
+def test_the_high_watermark_follows_the_leaders_up_to_the_logs_end(tmp_path: Path) -> None:
     log = a_log(tmp_path, batches=0)
     for base, leaders, expected in ((0, 0, 0), (3, 2, 2), (6, 99, 9), (9, 4, 9)):
         state = follow(log, as_led(builders.batch(), base_offset=base), leaders)
@@ -403,7 +403,7 @@ def test_a_follower_learns_the_epochs_of_its_leaders(tmp_path: Path) -> None:
 def test_after_a_truncation_the_batches_of_another_epoch_are_read(tmp_path: Path) -> None:
     log = a_log(tmp_path, batches=2)
     follow(log, as_led(builders.batch(), base_offset=6, epochs=[1]), 99)
-    held(log)  # so that the epochs are known
+    held(log)  # so that the epochs are loaded
     cut_to(log, 6)
     follow(log, as_led(builders.batch(seed=5), base_offset=6, epochs=[2]), 99)
     assert read_leader_epochs(Files(), log.directory) == [(0, 0), (2, 6)]
@@ -411,7 +411,7 @@ def test_after_a_truncation_the_batches_of_another_epoch_are_read(tmp_path: Path
     assert held(log) == expected
 
 
-def test_a_follower_cuts_what_a_dead_one_left(tmp_path: Path) -> None:
+def test_a_follower_discards_what_a_dead_one_left(tmp_path: Path) -> None:
     log = a_log(tmp_path, batches=1)
     path = segment_at(log.directory, 0).log
     path.write_bytes(path.read_bytes() + random.Random(0).randbytes(99))
@@ -419,7 +419,7 @@ def test_a_follower_cuts_what_a_dead_one_left(tmp_path: Path) -> None:
     ensure_sound(log)
 
 
-def test_a_follower_that_is_killed_at_any_step_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_follower_that_is_killed_at_any_step_continues_where_it_was(tmp_path: Path) -> None:
     data = as_led(*[builders.batch()] * 3, base_offset=6, epochs=[0, 2, 2])
     original = a_log(tmp_path / "original", batches=2, config=TopicConfig(segment_bytes=1))
     before = held(original)

@@ -1,4 +1,4 @@
-"""Which batches a leader takes; what it refuses, and in which words."""
+"""Which batches a leader accepts, which it refuses, and with which message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONTROL, TRANSACTIONAL = 0x20, 0x10
 
 
 def changed(data: bytes = GOOD, **fields: int) -> bytes:
-    """The batch with other header fields and a CRC that holds."""
+    """Return the batch with other header fields and a matching CRC."""
     header = read_header(data)._replace(**fields)
     return reference.with_crc(reference.HEADER.pack(*header) + data[reference.HEADER_SIZE :])
 
@@ -97,7 +97,7 @@ def test_a_leader_epoch_does_not_matter_since_the_leader_sets_it() -> None:
         pytest.param(changed(IDEMPOTENT, producer_epoch=-1), "has epoch -1 and", id="no epoch"),
     ],
 )
-def test_what_no_log_takes_is_refused_with_what_is_accepted(data: bytes, words: str) -> None:
+def test_what_is_refused_is_named_with_what_is_accepted(data: bytes, words: str) -> None:
     with pytest.raises(InvalidRecordError) as error:
         check(data)
     assert str(error.value).startswith("a batch for events-0 ")
@@ -105,7 +105,7 @@ def test_what_no_log_takes_is_refused_with_what_is_accepted(data: bytes, words: 
 
 
 def test_more_records_than_bytes_for_them_are_refused() -> None:
-    """A reader would refuse them, and all behind them."""
+    """A reader would fail at them, and never reach those after them."""
     with pytest.raises(CorruptRecordError, match="records count for the bytes there are"):
         check(changed(records_count=1000, last_offset_delta=999))
 

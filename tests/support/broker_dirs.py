@@ -23,7 +23,7 @@ INDEX = "00000000000000000000.index"
 
 
 def a_batch(*offsets: int, value_bytes: int = 20) -> bytes:
-    """One batch with records at these offsets; what is in them follows from the offset."""
+    """Return a batch with records at these offsets, whose content follows from the offset."""
     records = [
         Record(
             offset,
@@ -38,7 +38,7 @@ def a_batch(*offsets: int, value_bytes: int = 20) -> bytes:
 
 
 def batches(first: int, end: int, *, n: int = 2, value_bytes: int = 20) -> list[bytes]:
-    """Batches of `n` records at the offsets [first, end)."""
+    """Return batches of `n` records at the offsets [first, end)."""
     return [
         a_batch(*range(base, min(base + n, end)), value_bytes=value_bytes)
         for base in range(first, end, n)
@@ -48,7 +48,7 @@ def batches(first: int, end: int, *, n: int = 2, value_bytes: int = 20) -> list[
 def a_segment(
     directory: Path, base_offset: int, held: Sequence[bytes], *, index: bool = True
 ) -> Path:
-    """Write a segment; its .index has an entry for each batch but the first. Returns the .log."""
+    """Write a segment whose .index has an entry for each batch but the first; return the .log."""
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / f"{base_offset:020d}.log"
     log.write_bytes(b"".join(held))
@@ -67,7 +67,7 @@ def a_segment(
 def a_partition(
     directory: Path, segments: Mapping[int, Sequence[bytes]], *, index: bool = True
 ) -> Path:
-    """Write a partition's directory; returns it."""
+    """Write a partition's directory; return it."""
     for base_offset, held in segments.items():
         a_segment(directory, base_offset, held, index=index)
     (directory / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}")
@@ -82,7 +82,7 @@ def checkpoint(log_dir: Path, name: str, lines: Mapping[str, int]) -> None:
 
 
 def records_in(held: Sequence[bytes]) -> list[Record]:
-    """What a reader of these batches finds."""
+    """Return the records in these batches."""
     return [record for data in held for record in decode_batches(data)]
 
 
@@ -94,13 +94,13 @@ def read(
     foreign_end: str = "log",
     **bounds: int,
 ) -> list[Record]:
-    """What a reader of PATH finds in a topic."""
+    """Read a topic from PATH."""
     logs = open_for_reading(str(path), foreign_end=foreign_end, files=files)
     return builders.read_records(logs, topic, **bounds)
 
 
 def whole_batches(data: bytes) -> list[bytes]:
-    """The batches that lie whole in the beginning of `data`, their CRCs not looked at."""
+    """Return the whole batches at the start of `data`; CRCs are not checked."""
     end = 0
     while len(data) - end >= 12:
         (length,) = struct.unpack_from(">i", data, end + 8)
@@ -111,7 +111,7 @@ def whole_batches(data: bytes) -> list[bytes]:
 
 
 def listing(path: Path) -> dict[str, tuple[int, bytes]]:
-    """Every file below PATH: when it was written, and what it holds."""
+    """Return every file below PATH, with its time and content."""
     found = {}
     for entry in sorted(path.rglob("*")):
         content = entry.read_bytes() if entry.is_file() else b""
@@ -120,12 +120,12 @@ def listing(path: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def end_of(path: Path, *, foreign_end: str = "log") -> int:
-    """The high watermark of t-0."""
+    """Return the high watermark of t-0."""
     return (
         open_for_reading(str(path), foreign_end=foreign_end)._reader.edges([TP])[TP].high_watermark
     )
 
 
 def fetch(logs: Cluster | BrokerLogs, offset: int, *, max_bytes: int) -> tuple[LogRead, LogOffsets]:
-    """What a fetch of t-0 finds."""
+    """Fetch from t-0."""
     return logs._reader.source.fetch(TP, ReadRange(offset, max_bytes))

@@ -1,13 +1,13 @@
-"""Every state that a disk may be in when the one who worked on it is gone.
+"""Every state in which a process that dies may leave a disk.
 
     recording = Recording(disk, work)              # one run, on a copy of the disk
-    for crash in recording.kills(): ...            # killed before each step, and behind the last
+    for crash in recording.kills(): ...            # killed before each step, and after the last
     for crash in recording.torn_kills(): ...       # killed within each step that can be done in part
-    for crash in recording.power_losses(seed): ... # power lost before each step, and behind the last
+    for crash in recording.power_losses(seed): ... # power lost before each step, and after the last
 
-A crash says where it was, and has the disk that is left; look at it with `crash.files()`. What is
-left of a loss of power is chosen by a seed, the same for the same seed and step. After a loss of
-power the machine has another boot id: `crash.met` makes it so while somebody looks.
+A crash says where it was, and has the disk that is left; `crash.files()` opens it. What survives a power
+loss depends on a seed: it is the same for the same seed and step. After a power loss the machine has
+another boot id: look at what is left within `crash.met()`.
 
 `make soak` has a crash at every step, `make test` at every second one, the first and the last included.
 """
@@ -35,16 +35,16 @@ T = TypeVar("T")
 
 
 def sample(steps: Sequence[T], stride: int = STRIDE) -> list[T]:
-    """Return every `stride`th of these, the first and the last included."""
+    """Return every `stride`th of these, including the first and the last."""
     return [step for at, step in enumerate(steps) if at % stride == 0 or at == len(steps) - 1]
 
 
 @dataclass(frozen=True)
 class Crash:
-    """One state."""
+    """The disk after one crash."""
 
     where: str
-    at: int  # the step that was not done, or not wholly
+    at: int  # the step that was not done, or only in part
     disk: Disk = field(repr=False)
     power_lost: bool = False
 
@@ -52,12 +52,12 @@ class Crash:
         return self.where
 
     def files(self) -> DiskFiles:
-        """A fresh copy of the disk, for one process to meet."""
+        """Return a fresh copy of the disk for one process."""
         return DiskFiles(self.disk.copy())
 
     @contextlib.contextmanager
     def met(self) -> Iterator[None]:
-        """While somebody looks at what is left."""
+        """Run a block as after this crash: under another boot id if power was lost."""
         if not self.power_lost:
             yield
         else:
@@ -78,7 +78,7 @@ class _BootIdFile:
 
 @contextlib.contextmanager
 def another_boot() -> Iterator[None]:
-    """The machine was started anew."""
+    """Simulate a restart of the machine."""
     file = log_state._BOOT_ID_FILE
     log_state._BOOT_ID_FILE = _BootIdFile()  # type: ignore[assignment]
     log_state.boot_id.cache_clear()
@@ -90,7 +90,7 @@ def another_boot() -> Iterator[None]:
 
 
 class _Recorder(SimulatedProcess):
-    """Keeps a copy of the disk before each step."""
+    """A process that keeps a copy of the disk before each step."""
 
     def __init__(self, disk: Disk) -> None:
         super().__init__(disk)
@@ -104,7 +104,7 @@ class _Recorder(SimulatedProcess):
 
 
 class Recording:
-    """What a run did to the disk, step by step."""
+    """The changes of the disk in one run, step by step."""
 
     def __init__(self, before: Disk, work: Work) -> None:
         self._before, self._work = before, work
@@ -116,7 +116,7 @@ class Recording:
         self._disks = [*recorder.disks, recorder.disk.copy()]
 
     def kills(self, stride: int = STRIDE) -> Iterator[Crash]:
-        """Those that differ: most locks and flushes change nothing."""
+        """Yield the crashes that differ: most locks and flushes change nothing."""
         last, different = None, []
         for at, (step, disk) in enumerate(zip(self.steps, self._disks, strict=True)):
             found = disk.contents()
@@ -126,7 +126,7 @@ class Recording:
         yield from sample(different, stride)
 
     def torn_kills(self, seed: int = 0) -> Iterator[Crash]:
-        """Each is a run of its own."""
+        """Yield crashes within a step, each from a run of its own."""
         torn = [at for at, step in enumerate(self.steps) if step.split()[0] in CAN_BE_TORN]
         for at in sample(torn):
             process = SimulatedProcess(self._before.copy(), Fault(at, torn=True, seed=seed))
@@ -135,7 +135,7 @@ class Recording:
             yield Crash(where, at, process.disk.copy())
 
     def power_losses(self, seed: int = 0, stride: int = STRIDE) -> Iterator[Crash]:
-        """One for each step."""
+        """Yield a crash for each step."""
         for at, step, disk in sample(
             [*zip(count(), self.steps, self._disks, strict=False)], stride
         ):
@@ -144,7 +144,7 @@ class Recording:
             yield Crash(where, at, disk.after_power_loss(rng), power_lost=True)
 
     def first(self, *parts: str, after: int = -1) -> int:
-        """The first step behind `after` that has all of these in its text."""
+        """Return the first step after `after` whose text has all of these."""
         return next(
             at
             for at, step in enumerate(self.steps)
@@ -153,7 +153,7 @@ class Recording:
 
 
 def killed(work: Work, process: SimulatedProcess) -> bool:
-    """Whether the process that does `work` was killed."""
+    """Return True if the process that does `work` was killed."""
     try:
         work(process)
     except Killed:

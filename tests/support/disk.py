@@ -1,21 +1,21 @@
-"""A disk in memory: fast to copy, and it knows what would outlive a loss of power.
+"""A disk in memory that is fast to copy and knows what would survive a power loss.
 
     disk = Disk()
-    files = DiskFiles(disk)                   # what one process does with it
+    files = DiskFiles(disk)                   # one process's view of it
     a_cluster(files.mount, files=files)
-    crashed = disk.copy()                     # as the next process finds it when this one is killed
+    crashed = disk.copy()                     # as the next process finds it if this one is killed
     crashed = disk.after_power_loss(rng)      # as the next boot finds it
 
-What was not flushed may survive or not, each thing by itself:
+What was not flushed may survive or not, each change by itself:
 
-    bytes       a sector is as after the last flush of its file, or as after any write since then
-    sizes       as after the last flush, as after any write since then, or anything in between; a
-                sector that did not make it is zero where there was none
-    names       made, removed and renamed since their directory was flushed, or not; a rename is one
-                thing, and a flush of either directory covers it. A flush of a file keeps its bytes
-                and not its name.
+    bytes       a sector is as after the last flush of its file, or after any write since then
+    sizes       as after the last flush, after any write since then, or anything in between; a sector
+                that was lost is zero if it is new
+    names       created, removed and renamed since their directory was flushed, or not; a rename is one
+                change, and a flush of either directory covers it. A flush of a file covers its bytes, but
+                not its name.
 
-Waiting for a lock is waiting in a thread; `Disk.waiting` says who does.
+Waiting for a lock blocks the thread; `Disk.waiting` lists who waits.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Node:
         self.modified_ns = time.time_ns()
         self.changes = 0
         self.data = bytearray()
-        self.images: list[bytes] = [b""]  # flushed, and after each change since then
+        self.images: list[bytes] = [b""]  # as flushed, and after each change since
         self.entries: dict[str, Node] = {}
         self.flushed_entries: dict[str, Node] = {}
         self.flock_holder: LockFile | None = None
@@ -76,7 +76,7 @@ class Renaming:
 
 
 class Disk:
-    """Thread-safe, as a file system is: each call is one step."""
+    """The disk. Thread-safe, as a file system is: each call is one step."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -85,7 +85,7 @@ class Disk:
         self.changed = threading.Condition(threading.RLock())
         self.waiting: list[DiskFiles] = []
         self.descriptors: dict[int, tuple[Node, Path]] = {}
-        self.free_descriptors = itertools.count(1_000_000)  # none that the system gives
+        self.free_descriptors = itertools.count(1_000_000)  # numbers that the system does not use
 
     def new_node(self, *, is_dir: bool) -> Node:
         return Node(next(self._numbers), is_dir=is_dir)
@@ -101,16 +101,16 @@ class Disk:
                 continue
             change.carry_out()
             if change.source:
-                # That the file once got its old name says nothing any more.
+                # An earlier rename of the file does not count any more.
                 kept = [k for k in kept if (k.node, k.target) != (change.node, change.source)]
         self.unflushed_names = kept
 
     def copy(self) -> Disk:
-        """As it is, without the processes."""
+        """Return a copy, without the processes."""
         return self._copied(flushed=False)
 
     def after_power_loss(self, rng: random.Random) -> Disk:
-        """Lose what may be lost: at times all of it, at times nothing."""
+        """Return what may be left after a power loss: all, only what was flushed, or anything between."""
         losing = rng.choice([0.0, 0.3, 0.3, 0.6, 1.0])
         struck = self._copied(flushed=True)
         for change in struck.unflushed_names:
@@ -122,7 +122,7 @@ class Disk:
         return struck.copy().settled()
 
     def settled(self) -> Disk:
-        """With all of it flushed."""
+        """Make everything count as flushed; return this disk."""
         self.unflushed_names = []
         for node in self.nodes():
             node.flushed_entries = dict(node.entries)
@@ -130,7 +130,7 @@ class Disk:
         return self
 
     def nodes(self) -> list[Node]:
-        """All that a name leads to, or led to when it was flushed."""
+        """Return all nodes that a name leads to, or led to when it was flushed."""
         found: dict[Node, None] = {}
         todo = [self.root, *(change.node for change in self.unflushed_names)]
         while todo:
@@ -165,7 +165,7 @@ class Disk:
         return copy
 
     def contents(self, *, flushed: bool = False) -> dict[str, bytes | None]:
-        """Every path, with its bytes; None for a directory."""
+        """Return every path with its bytes; None for a directory."""
         found: dict[str, bytes | None] = {}
 
         def walk(node: Node, path: str) -> None:
@@ -178,7 +178,7 @@ class Disk:
 
 
 def _survivor(images: list[bytes], rng: random.Random, losing: float) -> bytes:
-    """What may be left of a file that was like the first image on disk, and then like the others."""
+    """Return what may be left of a file whose first image is on disk, and was then changed to the others."""
 
     def chosen() -> bytes:
         return images[-1] if rng.random() >= losing else rng.choice(images[:-1] or images)
@@ -206,7 +206,7 @@ class _LockFile(LockFile):
 
 
 class DiskFiles(Files):
-    """One process's view of a disk, which it sees at `mount`."""
+    """One process's view of a disk, mounted at `mount`."""
 
     def __init__(self, disk: Disk, mount: str = "/simulated") -> None:
         self.disk, self.mount = disk, Path(mount)
@@ -265,11 +265,11 @@ class DiskFiles(Files):
         return descriptor
 
     def open_files(self) -> list[str]:
-        """What is open, of all processes that see this disk."""
+        """Return the open files of all processes that use this disk."""
         return sorted(str(path) for _, path in self.disk.descriptors.values())
 
     def path_of(self, descriptor: int) -> Path:
-        """Under which an open file was opened."""
+        """Return the path by which an open file was opened."""
         return self.disk.descriptors[descriptor][1]
 
     # Reading.
@@ -449,7 +449,7 @@ class DiskFiles(Files):
         self.disk.waiting.append(self)
         self.disk.changed.notify_all()
         try:
-            assert self.disk.changed.wait_for(is_free, timeout=60), "nobody lets go of a lock"
+            assert self.disk.changed.wait_for(is_free, timeout=60), "no one releases a lock"
         finally:
             self.disk.waiting.remove(self)
 
@@ -466,7 +466,7 @@ class DiskFiles(Files):
             return node.flock_holder
 
     def release_locks(self, file: LockFile) -> None:
-        """Let go."""
+        """Release the locks of a file."""
         with self.disk.changed:
             node = self.disk.descriptors[file.descriptor][0]
             if node.flock_holder is file:

@@ -6,11 +6,10 @@
     files = FaultyFiles(Fault(at=7, torn=True))             # does part of step 7, then SIGKILL
     died(lambda: work(files))                               # in a child process
 
-A step is one call that changes the disk, or would on another day: create, write, truncate, rename,
-touch, link, remove, make_dir, remove_dir, flush, and opening a lock file. Methods of `Files` that are
-made of others count as those others. The fault comes before its step is done, so a kill at every
-step and one after the last is a kill everywhere; `torn` does part of it: some bytes of a write, some
-files of a directory.
+A step is one call that changes the disk, or could: create, write, truncate, rename, touch, link, remove,
+make_dir, remove_dir, flush, and opening a lock file. Methods of `Files` that call others count as those.
+The fault comes before its step is done, so a kill at every step and one after the last is a kill
+everywhere; `torn` does part of the step: some bytes of a write, some files of a directory.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ CAN_BE_TORN = frozenset({"write", "truncate", "make_dir", "remove_dir"})
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong at step `at`, counted from 0."""
+    """The fault at step `at`, counted from 0."""
 
     at: int
     error: int | None = None  # the errno to raise; None kills the process
     torn: bool = False
     lasting: bool = False  # every later step fails as well
-    seed: int = 0  # of where a torn step is torn
+    seed: int = 0  # decides where a torn step is torn
 
 
 class Faults(Files):
-    """Counts what changes the disk, and fails there once; for a disk that is mixed in behind it."""
+    """A mixin that counts changes of a disk, and fails at one; the disk is the next base class."""
 
     def __init__(self, fault: Fault | None = None, *disk: Any) -> None:
         super().__init__(*disk)
@@ -54,11 +53,11 @@ class Faults(Files):
         self.steps: list[str] = []  # "write /path/of/file"
 
     def path_of(self, descriptor: int) -> Path:
-        """Of an open file."""
+        """Return the path of an open file."""
         return Path(f"/proc/self/fd/{descriptor}").readlink()
 
     def die(self) -> None:
-        """Be killed."""
+        """Kill this process."""
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _step(
@@ -94,7 +93,7 @@ class Faults(Files):
         return super().made(path)
 
     def opened(self, path: Path, *, write: bool = False):  # type: ignore[no-untyped-def]
-        # On a disk that is read-only opening for writing is what fails; it changes nothing.
+        # On a read-only disk, opening for writing fails; it changes nothing.
         fault = self.fault
         if write and fault and fault.lasting and fault.error and len(self.steps) > fault.at:
             raise OSError(fault.error, os.strerror(fault.error), str(path))
@@ -154,18 +153,18 @@ class Faults(Files):
 
 
 class _Unflushed(Files):
-    """The disk, through its cache: nobody looks behind that here, so nothing waits for it."""
+    """The disk without flushes: no test looks past the page cache here, so none needs to wait."""
 
     def flush_descriptor(self, descriptor: int) -> None:
         pass
 
 
 class FaultyFiles(Faults, _Unflushed):
-    """The disk, with one fault; without one it only counts. `steps` says what was asked of it."""
+    """The disk with one fault, or none. `steps` lists what changed it."""
 
 
 class Killed(BaseException):
-    """A simulated process is dead."""
+    """The end of a simulated process."""
 
 
 class SimulatedProcess(Faults, DiskFiles):
@@ -199,7 +198,7 @@ _COMMIT_POINT = "__transaction_state-0/kbatch.state"
 
 
 class DiesAtTheCommitPoint(FaultyFiles):
-    """A process that is killed when all of its commit is placed and nothing is decided."""
+    """A process that is killed when its commit is placed, but not decided."""
 
     def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
         if str(Path(f"/proc/self/fd/{descriptor}").readlink()).endswith(_COMMIT_POINT):
@@ -208,7 +207,7 @@ class DiesAtTheCommitPoint(FaultyFiles):
 
 
 class StopsInTheFlip(FaultyFiles):
-    """A disk that fails for good once a commit is decided and so many states are flipped."""
+    """A disk that fails for good once a commit is decided and this many states are flipped."""
 
     def __init__(self, flips: int) -> None:
         super().__init__()
@@ -225,7 +224,7 @@ class StopsInTheFlip(FaultyFiles):
 
 
 class ReadOnlyFiles(Files):
-    """A mount on which nothing can be written; no lock file can be opened either."""
+    """A read-only mount, where not even lock files can be opened."""
 
     def _refuse(self, *arguments: object, **named: object) -> None:
         raise OSError(30, "Read-only file system", str(arguments[0]))
@@ -239,7 +238,7 @@ class ReadOnlyFiles(Files):
 
 
 def run_child(work: Callable[[], object]) -> int:
-    """Start a process that does `work`, with all that is loaded here; returns its id."""
+    """Fork a process that does `work`; return its id."""
     with warnings.catch_warnings():
         # Other tests leave threads; the child uses none of them.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -257,16 +256,16 @@ def run_child(work: Callable[[], object]) -> int:
 
 
 def open_files(folder: Path) -> list[str]:
-    """What this process has open in `folder`, removed files too; other threads open files elsewhere."""
+    """Return what this process has open in `folder`, including removed files."""
     found = []
     for descriptor in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the one that lists the others
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of this listing
             found.append(str(descriptor.readlink()))
     return sorted(path for path in found if path.startswith(f"{folder.resolve()}/"))
 
 
 def died(work: Callable[[], object]) -> bool:
-    """Whether the process that does `work` was killed; anything but that and success fails."""
+    """Return True if a process that does `work` is killed, False if it succeeds; anything else fails."""
     _, status = os.waitpid(run_child(work), 0)
     if os.WIFSIGNALED(status):
         assert os.WTERMSIG(status) == signal.SIGKILL

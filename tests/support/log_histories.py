@@ -1,6 +1,6 @@
-"""What producers and coordinators wrote into a log, and what of it was committed: record by record.
+"""A model of what producers and coordinators wrote to a log, and what was committed, by record.
 
-The model looks ahead from each record to its producer's next marker, which no reader of a log does.
+From each record the model looks ahead to its producer's next marker, which no reader of a log does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def data_batch(
     transactional: bool = False,
     leader_epoch: int = 0,
 ) -> bytes:
-    """A batch whose values are its offsets, as a log holds it."""
+    """Return a batch whose values are its offsets, as it is in a log."""
     known = producer_id != NOBODY
     return reference.encode_batch(
         [
@@ -55,7 +55,7 @@ def marker_batch(
     coordinator_epoch: int = 0,
     leader_epoch: int = 0,
 ) -> bytes:
-    """The end of a transaction, as a log holds it."""
+    """Return the end of a transaction, as it is in a log."""
     return control_batch(
         struct.pack(">hh", 0, 0 if abort else 1),
         struct.pack(">hi", 0, coordinator_epoch),
@@ -75,7 +75,7 @@ def control_batch(
     epoch: int = 0,
     leader_epoch: int = 0,
 ) -> bytes:
-    """A control record, whatever is in it."""
+    """Return a control batch with any key and value."""
     return reference.encode_batch(
         [reference.Record(base_offset, FIRST_TIMESTAMP_MS + base_offset, key, value)],
         base_offset=base_offset,
@@ -87,14 +87,14 @@ def control_batch(
 
 
 class Written(NamedTuple):
-    """One batch."""
+    """A batch that was written."""
 
     base_offset: int
     data: bytes
     producer_id: int
     transactional: bool
-    ends: str  # "commit" or "abort" of a marker, "" of data
-    values: tuple[int, ...]  # offsets of its records; none of a marker
+    ends: str  # "commit" or "abort" for a marker, "" for data
+    values: tuple[int, ...]  # offsets of its records; none for a marker
 
     @property
     def next_offset(self) -> int:
@@ -145,9 +145,9 @@ class History:
         self.written.append(Written(self.end_offset, data, producer_id, True, ends, ()))
 
     def outcome(self, index: int, high_watermark: int = 2**62) -> str:
-        """Of the batch of data at `index`: "commit", "abort", or "" where it is not decided.
+        """Return "commit" or "abort" for the data batch at `index`, "" if that is undecided.
 
-        A marker decides once it lies below the high watermark.
+        A marker decides once it is below the high watermark.
         """
         batch = self.written[index]
         if not batch.transactional:
@@ -166,7 +166,7 @@ class History:
         return min(next(undecided, end), end)
 
     def committed(self) -> list[int]:
-        """Offsets of the records that a read_committed reader is given."""
+        """Return the offsets of the records that a read_committed reader gets."""
         return [
             value
             for index, batch in enumerate(self.written)
@@ -175,11 +175,11 @@ class History:
         ]
 
     def all_data(self) -> list[int]:
-        """Offsets of all records but control records."""
+        """Return the offsets of all records but control records."""
         return [value for batch in self.written for value in batch.values]
 
     def segments(self, directory: Path, starts: Sequence[int] = (0,)) -> list[Segment]:
-        """Write the log; a segment begins at each of these batches, by their number."""
+        """Write the log; a segment begins at each of these batches, by number."""
         directory.mkdir(parents=True, exist_ok=True)
         segments = []
         numbers = sorted({0, *starts})
@@ -194,7 +194,7 @@ class History:
 
 @st.composite
 def histories(draw: st.DrawFn, *, size_max: int = 25) -> History:
-    """Three producers with transactions, all of which may be decided in the end, and one without."""
+    """Draw a history of three producers with transactions, which may all be decided at the end, and one without."""
     history = History()
     for _ in range(draw(st.integers(1, size_max))):
         producer_id = draw(st.sampled_from([1, 2, 3]))

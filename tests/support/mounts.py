@@ -1,4 +1,4 @@
-"""A folder to which nobody may write for a while."""
+"""A folder that no one may write to for a while."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 @contextlib.contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """For root, whom modes do not stop, a mount; skips where there cannot be one."""
+    """Make a folder read-only; for root, whom modes do not stop, by a mount, or skip the test."""
     if os.geteuid() != 0:
         modes = {path: path.stat().st_mode for path in (folder, *folder.rglob("*"))}
         for path, mode in modes.items():

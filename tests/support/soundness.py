@@ -1,11 +1,11 @@
-"""What holds of every log, looked at from outside: with the reference, and as Kafka's tools look.
+"""Checks that hold for every log, made from outside, with the reference and as Kafka's tools do.
 
-`ensure_sound` checks, of a log that was just written:
+`ensure_sound` checks for a log that was just written that
 - the files are those that the state names, and as long as it says;
-- batches lie back to back, their offsets without a gap, CRCs good, epochs those of the checkpoint;
-- each .index entry is (last offset, position) of a batch: DumpLogSegments compares that;
-- .timeindex entries are strictly increasing, each has the offset of a batch whose largest record
-  time it names and which no batch before it surpasses; a rolled segment ends with its largest time.
+- batches are back to back, without gaps in their offsets, with valid CRCs and the checkpoint's epochs;
+- each .index entry is (last offset, position) of a batch, as DumpLogSegments compares;
+- .timeindex entries are strictly increasing, and each names a batch and its largest timestamp, which no
+  batch before has reached; the last entry of a rolled segment has its largest timestamp.
 
 Source: Kafka tools/.../DumpLogSegments.java.
 """
@@ -26,7 +26,7 @@ from tests.support.reference import CRC_START, BatchHeader
 
 
 def ensure_sound(log: PartitionLog) -> None:
-    """AssertionError says what does not hold."""
+    """Check the log; the AssertionError says what is wrong."""
     files = log.files
     state = read_state(files, log.directory)
     epochs = dict(read_leader_epochs(files, log.directory))
@@ -65,7 +65,7 @@ def _ensure_sound_segment(files: Files, stem: Path, epochs: dict[int, int], *, r
 
 
 def _batches(log: bytes, base: int, epochs: dict[int, int]) -> dict[int, tuple[int, int]]:
-    """(last offset, largest time) of the batches, by position."""
+    """Return (last offset, largest timestamp) of the batches, by position."""
     found, position, offset = {}, 0, base
     for data in reference.split_batches(log):
         header: BatchHeader = reference.read_header(data)

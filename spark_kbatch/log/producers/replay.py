@@ -294,9 +294,7 @@ class _Looked(NamedTuple):
     start_offset: int
     next_offset: int
     position: BatchPosition
-    open: dict[
-        int, int
-    ]  # first offset of a transaction, or where it was first seen, by producer id
+    open: dict[int, int]  # first known offset of each open transaction, by producer id
     aborted: tuple[AbortedTransaction, ...]
 
 
