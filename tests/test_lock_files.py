@@ -50,7 +50,7 @@ def posix(path: Path) -> Iterator[Callable[..., str]]:
     """Start programs that lock bytes of the file, (length, start), or all of it, and report."""
     started = []
 
-    def begin(*record: int) -> str:
+    def start(*record: int) -> str:
         command = [sys.executable, "-c", POSIX, str(path), *map(str, record)]
         program = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -59,7 +59,7 @@ def posix(path: Path) -> Iterator[Callable[..., str]]:
         assert program.stdout is not None
         return program.stdout.readline().strip()
 
-    yield begin
+    yield start
     for program in started:
         program.communicate()
 

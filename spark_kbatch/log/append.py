@@ -8,8 +8,8 @@
     appender.append(batches)                                        # invisible
     log.write_state(appender.finish(flush=True), flush=True)        # visible
 
-Callers hold the partition's lock. An append takes two steps where the disks of several
-replicas are to be waited for together: `append_ahead` and `append_as_follower` flush nothing; what they return does.
+Callers hold the partition's lock. To wait for the disks of several replicas together, an append can be
+done in two steps: `append_ahead` and `append_as_follower` flush nothing, and what they return does.
 
 Source: Kafka storage/.../log/UnifiedLog.java, LocalLog.java, LogSegment.append.
 """

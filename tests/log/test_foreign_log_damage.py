@@ -316,7 +316,7 @@ def test_past_the_recovery_point_the_first_damaged_batch_ends_the_log(
 
 
 @pytest.mark.parametrize(
-    "recovery_point", [pytest.param(0, id="behind"), pytest.param(999, id="ahead")]
+    "recovery_point", [pytest.param(0, id="below"), pytest.param(999, id="ahead")]
 )
 def test_a_stale_recovery_point_changes_nothing_in_a_sound_log(
     tmp_path: Path, recovery_point: int

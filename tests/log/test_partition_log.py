@@ -178,7 +178,7 @@ def test_an_empty_log_is_replaced_by_the_file_that_it_adopts(tmp_path: Path) -> 
     [
         pytest.param(lambda data: data[:-1], id="cut off"),
         pytest.param(lambda data: data[:40], id="cut in the header"),
-        pytest.param(lambda data: data + b"\0" * 70, id="zeros behind it"),
+        pytest.param(lambda data: data + b"\0" * 70, id="zeros after it"),
         pytest.param(lambda data: data[:16] + b"\1" + data[17:], id="another magic"),
         pytest.param(lambda data: data[:8] + b"\xff" * 4 + data[12:], id="a negative length"),
         pytest.param(lambda data: data[:8] + b"\x7f\xff\xff\xff" + data[12:], id="a huge length"),

@@ -87,7 +87,7 @@ def set_high_watermark(log: PartitionLog, offset: int) -> None:
         pytest.param([NOW - 200, NOW - 150, NOW], [2], id="old ones"),
         pytest.param([NOW - 100, NOW], [0, 1], id="just young enough"),
         pytest.param([NOW - 101, NOW], [1], id="just too old"),
-        pytest.param([NOW - 200, NOW, NOW - 200, NOW], [1, 2, 3], id="one that stays keeps all behind"),
+        pytest.param([NOW - 200, NOW, NOW - 200, NOW], [1, 2, 3], id="one that stays keeps all after it"),
         pytest.param([NOW + DAY, NOW - 200, NOW], [0, 1, 2], id="a future time keeps all"),
         pytest.param([NOW - 200, NOW - 200], [2], id="all, the active one too"),
         pytest.param([], [0], id="an empty log"),
@@ -246,7 +246,7 @@ def test_what_a_dead_writer_left_is_not_in_an_emptied_log(tmp_path: Path) -> Non
     [
         pytest.param(0, 0, [0, 3, 6], id="none"),
         pytest.param(1, 1, [0, 3, 6], id="within the first batch"),
-        pytest.param(3, 3, [3, 6], id="at a segment's begin"),
+        pytest.param(3, 3, [3, 6], id="at a segment's start"),
         pytest.param(5, 5, [3, 6], id="within a later batch"),
         pytest.param(9, 9, [6], id="all; the active segment stays"),
     ],

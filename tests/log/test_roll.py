@@ -105,7 +105,7 @@ def test_records_without_times_roll_by_the_clock_since_the_segment_was_begun(
 
     segment_at(log.directory, 2).time_index.unlink()
     append(log, a_batch(-1), now_ms=begun + 3_600_000)
-    assert bases(log) == [0, 2], "who cannot tell how old it is does not roll it"
+    assert bases(log) == [0, 2], "a segment of unknown age is not rolled"
 
 
 def test_without_segment_ms_time_rolls_nothing(tmp_path: Path) -> None:

@@ -60,9 +60,9 @@ def test_entries_of_truncated_markers_are_removed(tmp_path: Path, offset: int, k
         pytest.param(0, 10, [], id="before all"),
         pytest.param(0, 11, [FIRST], id="the first record of one"),
         pytest.param(15, 16, [FIRST, SECOND], id="a marker"),
-        pytest.param(16, 30, [SECOND], id="behind one marker"),
+        pytest.param(16, 30, [SECOND], id="after one marker"),
         pytest.param(16, 31, [SECOND, THIRD], id="into the next segment"),
-        pytest.param(41, 99, [], id="behind all"),
+        pytest.param(41, 99, [], id="after all"),
     ],
 )
 def test_aborted_transactions_of_a_range_are_collected(
@@ -85,7 +85,7 @@ def test_no_segment_is_searched_once_all_below_the_end_is_decided() -> None:
         pytest.param(AbortedTransaction(1, 3, 9, 10), id="marker before the segment"),
         pytest.param(AbortedTransaction(1, 15, 15, 16), id="no data"),
         pytest.param(AbortedTransaction(1, 10, 15, 17), id="stable past the marker"),
-        pytest.param(AbortedTransaction(-1, 10, 15, 16), id="nobody's"),
+        pytest.param(AbortedTransaction(-1, 10, 15, 16), id="no producer's"),
         pytest.param(AbortedTransaction(0, 0, 0, 0), id="zeros"),
     ],
 )

@@ -125,10 +125,10 @@ def test_a_truncated_log_is_the_log_of_the_batches_that_are_left(
     ("offset", "end", "segments"),
     [
         pytest.param(11, 9, [0, 3, 6, 9], id="within the last batch"),
-        pytest.param(9, 9, [0, 3, 6, 9], id="at a segment's begin"),
+        pytest.param(9, 9, [0, 3, 6, 9], id="at a segment's start"),
         pytest.param(8, 6, [0, 3, 6], id="at a batch's last offset"),
         pytest.param(1, 0, [0], id="within the first batch"),
-        pytest.param(0, 0, [0], id="at the begin"),
+        pytest.param(0, 0, [0], id="at the start"),
         pytest.param(12, 12, [0, 3, 6, 9], id="at the end"),
         pytest.param(99, 12, [0, 3, 6, 9], id="past the end"),
     ],
