@@ -22,17 +22,16 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 
 from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.commit.snapshot import transactions
 from spark_kbatch.commit.state_records import PREPARE_COMMIT
 from spark_kbatch.errors import KBatchError, LogDirLockedError
-from spark_kbatch.log.recovery import state_ending_at
 from spark_kbatch.log.repair import UNKNOWN_OFFSET, LogRepair, RepairReport, is_lost
 from spark_kbatch.log.state import LogState, read_state
-from spark_kbatch.model import ReadRange, TopicPartition
+from spark_kbatch.log.truncation import state_before
+from spark_kbatch.model import TopicPartition
 from spark_kbatch.replica.lost_topics import LostTopic
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.view import Replica
@@ -135,12 +134,11 @@ class ClusterRepair:
             state = read_state(log.files, log.directory)
             offset = _last_prepare(Replica(0, log, state))
             if offset is not None:
+                after = state
                 if offset + 1 < state.log_end_offset:
-                    behind = log.read(state, ReadRange(offset + 1, max_bytes=1))
-                    base = int(Path(behind.path).stem)
-                    state = state_ending_at(log.segments, state, base, behind.position, offset + 1)
-                state = state._replace(sequence=state.sequence + 1, prepare_offset=offset)
-                log.write_state(state, flush=True)
+                    after = state_before(log, state, offset + 1)
+                after = after._replace(sequence=state.sequence + 1, prepare_offset=offset)
+                log.write_state(after, flush=True)
         return report
 
     def _recorded_states(self) -> dict[TopicPartition, dict[int, LogState]]:

@@ -33,7 +33,7 @@ def truncate_to(log: PartitionLog, state: LogState, offset: int, *, now_ms: int)
     bases = log.segments.bases(state)
     if not bases or offset < bases[0]:
         return truncate_fully_and_start_at(log, state, offset, now_ms=now_ms)
-    after = _with_epoch(log, _state_before(log, state, bases, offset))
+    after = _with_epoch(log, state_before(log, state, offset))
     log.forget_batches()
     # A transaction whose marker was removed is open again.
     after = after._replace(last_stable_offset=log.producers.last_stable_offset(after, now_ms))
@@ -73,9 +73,15 @@ def truncate_fully_and_start_at(
     return after
 
 
-def _state_before(log: PartitionLog, state: LogState, bases: list[int], offset: int) -> LogState:
-    """Return the state that ends before the batch that holds `offset`, in that batch's segment."""
-    segment = log.segments.views_from(state, bases, offset)[0]
+def state_before(log: PartitionLog, state: LogState, offset: int) -> LogState:
+    """Return the next state, ending before the batch that holds `offset`, in that batch's segment.
+
+    Nothing is written. A segment has to hold `offset`.
+
+    Raises:
+        CorruptRecordError: the batches before `offset` cannot be walked.
+    """
+    segment = log.segments.views_from(state, log.segments.bases(state), offset)[0]
     path, end_offset, size = segment.log, segment.base_offset, 0
     with log.files.opened(path) as descriptor:
         # Start before the batch that is looked for, since a wrapper does not say where it begins.
