@@ -1,26 +1,22 @@
 """Any schedule of topics that are deleted, created, grown and altered, beside appends and commits.
 
 Two processes share the topics `events`, which comes and goes, and `others`, which stays, on two or three
-disks, under a clock that is turned. Disks fail and come back; processes are killed within any of this; a
-topic changes between what a job stages and its commit. After each step:
+disks. Disks fail and come back; processes are killed within any of this; a topic changes between what a
+job stages and its commit. After each step:
 
-- a change is done or it is not, and one that was answered is done;
+- a change is done or not, and one that was answered is done;
 - what was acknowledged is there as long as its topic is, at its offset;
-- nothing of a topic that was deleted is found under its name again;
+- nothing of a deleted topic is found under its name again;
 - a commit is seen in all partitions of topics that are still there, or in none.
 
 In the end all disks are back: everyone can write, replicas are in sync, each directory is of the topic that
-has its name, and a day later nothing is left of the topics that were deleted.
+has its name, and a day later nothing is left of the deleted topics.
 
-KBATCH_SCHEDULES        how many; a few by default, 1,000 with `make soak`
-KBATCH_SCHEDULES_FIRST  the seed of the first one; a failure names its seed
+A few schedules by default, 1,000 with `make soak`; `tests.support.schedules` has how to repeat one.
 """
 
 from __future__ import annotations
 
-import os
-import random
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,20 +35,14 @@ from spark_kbatch.replica.log_dirs import RETRY_MS
 from spark_kbatch.replica.paths import partition_of
 from tests.support import builders
 from tests.support.failing_disks import (
-    BROKEN,
-    FULL,
-    READ_ONLY,
-    Clock,
-    Disks,
     Killed,
     a_replicated_cluster,
     bytes_of,
     partition,
-    with_clock,
 )
 from tests.support.reference import Record, encode_batch
+from tests.support.schedules import Schedule, Step, ensure_all_or_nothing, run_schedules
 
-FIRST = int(os.environ.get("KBATCH_SCHEDULES_FIRST", "0"))
 QUICK, MANY = 6, 1_000
 STEPS = 16
 DAY_MS = 86_400_000
@@ -66,31 +56,29 @@ class Job(NamedTuple):
     outcome: str
 
 
-class Schedule:
-    """One seed's run."""
+class Changes(Schedule):
+    """Changes of one topic, appends and commits to it and to another one."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.disks, self.clock, self.folder = Disks(), Clock(), folder
-        self.nodes = self.rng.choice([2, 2, 3])
-        made = a_replicated_cluster(folder, self.disks, partitions=2, replicas=self.nodes)
-        made.create_topic("others", replication_factor=self.nodes)
-        self.processes = [with_clock(made, self.clock) for _ in range(2)]
-        self.ids = {name: made.topic(name).topic_id for name in TOPICS}  # of those there are
+        super().__init__(folder, seed, nodes=[2, 2, 3])
+        # Of the topics that exist.
+        self.ids = {name: self.processes[0].topic(name).topic_id for name in TOPICS}
         self.acknowledged: dict[tuple[str, TopicPartition, int], bytes] = {}
         self.jobs: dict[bytes, Job] = {}
         self.count, self.is_over = 0, False
-        self.log: list[str] = []
 
-    def run(self) -> None:
-        weighted = [self.append] * 4 + [self.commit] * 3 + [self.change] * 6 + [self.kill] * 5
-        weighted += [self.fail] * 2 + [self.mend] * 2 + [self.turn, self.collect]
-        for _ in range(STEPS):
-            step = self.rng.choice(weighted)
-            self.log.append(step.__name__)
-            step(self.rng.randrange(2))
-            self.look()
-        self.finish()
+    def a_cluster(self) -> Cluster:
+        made = a_replicated_cluster(self.folder, self.disks, partitions=2, replicas=self.nodes)
+        made.create_topic("others", replication_factor=self.nodes)
+        return made
+
+    def steps(self) -> list[Step]:
+        weighted: list[Step] = [self.append] * 4 + [self.commit] * 3 + [self.change] * 6
+        weighted += [self.kill] * 5 + [self.fail] * 2 + [self.mend] * 2
+        return [*weighted, self.turn, self.collect]
+
+    def steps_to_kill(self) -> list[tuple[Step, int]]:
+        return [(self.append, 40), (self.commit, 120)] + [(self.change, 120)] * 3
 
     # Steps.
 
@@ -116,13 +104,13 @@ class Schedule:
                 assert isinstance(result.error, KBatchError), result.error
 
     def commit(self, number: int) -> None:
-        """A job that writes to both topics; what changes meanwhile is by the other process."""
+        """Commit a job that writes to both topics; the other process may change one meanwhile."""
         cluster, key = self.processes[number], self.new_key()
         places = {TopicPartition("others", 0): self.ids["others"]}
         if "events" in self.ids:
             places |= {TopicPartition("events", p): self.ids["events"] for p in range(2)}
         self.log[-1] += f" {key!r} to {len(places)}"
-        self.jobs[key] = Job(places, UNKNOWN)  # until somebody is told
+        self.jobs[key] = Job(places, UNKNOWN)  # until someone is told
         data = bytes(encode_batch([Record(n, 1000 + n, key, b"v") for n in range(2)]))
         outcome = NOTHING_VISIBLE
         try:
@@ -205,11 +193,11 @@ class Schedule:
             error = killed
         now = self.found()
         if error is None:
-            assert is_after(now), "it was answered, and is not done"
+            assert is_after(now), "it was answered, but is not done"
         elif isinstance(error, Killed):
-            assert now == before or is_after(now), "it is done by half"
+            assert now == before or is_after(now), "it is half done"
         else:
-            assert now == before, f"it failed, and is done: {error!r}"
+            assert now == before, f"it failed, but is done: {error!r}"
         if before is not None and now is not None:
             assert before.topic_id == now.topic_id
         self.ids = {"others": self.ids["others"]}
@@ -217,28 +205,6 @@ class Schedule:
             self.ids["events"] = now.topic_id
         if isinstance(error, Killed):
             raise error
-
-    def kill(self, number: int) -> None:
-        """Somewhere within a step."""
-        step = self.rng.choice([self.append, self.commit, self.change, self.change, self.change])
-        self.disks.kill_at = self.rng.randrange(40 if step == self.append else 120)
-        self.log[-1] += f" {step.__name__}"
-        try:
-            step(number)
-        except Killed:
-            self.log[-1] += ", killed"
-            self.processes[number] = with_clock(self.processes[number], self.clock)
-        self.disks.kill_at = None
-
-    def fail(self, _: int) -> None:
-        node, error = self.rng.randrange(self.nodes), self.rng.choice([BROKEN, FULL, READ_ONLY])
-        self.log[-1] += f" {node} {error}"
-        self.disks.fail(self.disk(node), error)
-
-    def mend(self, _: int) -> None:
-        node = self.rng.randrange(self.nodes)
-        self.log[-1] += f" {node}"
-        self.disks.mend(self.disk(node))
 
     def turn(self, _: int) -> None:
         self.clock.now_ms += self.rng.choice([10, RETRY_MS, 2 * RETRY_MS, 90_000])
@@ -258,7 +224,7 @@ class Schedule:
         try:
             found = builders.contents(process)
         except (OSError, KafkaStorageError):
-            # What has failed is not tried again for a while.
+            # A disk that has failed is not tried again for a while.
             self.clock.now_ms += 2 * RETRY_MS
             topics = [tp for name in self.ids for tp in process._parts.manager.partitions(name)]
             if not all(self.has_readable(tp) for tp in [*topics, TRANSACTION_STATE]):
@@ -279,10 +245,8 @@ class Schedule:
             there = [
                 tp for tp, topic_id in job.places.items() if self.ids.get(tp.topic) == topic_id
             ]
-            counts = {sum(record.key == key for record in found[tp]) for tp in there}
-            allowed: set[int] = {COMMITTED: {2}, NOTHING_VISIBLE: {0}}.get(job.outcome, {0, 2})
-            assert len(counts) == 1, f"{key!r} is there in a part"
-            assert counts <= allowed, f"{key!r}: {job.outcome}; partitions have {counts} records"
+            counts = [sum(record.key == key for record in found[tp]) for tp in there]
+            ensure_all_or_nothing(key, job.outcome, counts, records=2)
 
     def finish(self) -> None:
         self.log.append("all disks are back")
@@ -292,9 +256,9 @@ class Schedule:
         cluster = self.processes[0]
         if "events" not in self.ids:
             self.change(0)
-        for _ in range(2):  # a replica that is behind by much is filled up in pieces
+        for _ in range(2):  # a replica that is far behind catches up in pieces
             assert cluster.replicate() == []
-        self.commit(0)  # which cuts what a commit has left that was never decided
+        self.commit(0)  # which discards what a commit that was never decided has left
         assert self.jobs.popitem()[1].outcome == COMMITTED
         self.append(0)
         self.look()
@@ -320,7 +284,7 @@ class Schedule:
         topic = cluster.topic(held.topic)
         if held.partition < topic.partitions and node in topic.replicas_of(held.partition):
             assert read_partition_metadata(cluster._parts.files, directory) == topic.topic_id
-        else:  # An attempt to create or to grow was cut off, which is always empty.
+        else:  # An interrupted attempt to create or to grow leaves empty logs.
             assert not holds_records(cluster._parts.files, directory), directory
 
     def found(self) -> Topic | None:
@@ -330,32 +294,11 @@ class Schedule:
         self.count += 1
         return f"{self.count}".encode()
 
-    def disk(self, node: int) -> Path:
-        return self.folder / f"disk-{node}"
-
-    def has_readable(self, topic_partition: TopicPartition) -> bool:
-        isr = partition(self.processes[0], topic_partition).view.state().isr
-        return any(self.disks.failing.get(self.disk(node)) != BROKEN for node in isr)
-
-
-def run_schedules(folder: Path, count: int) -> None:
-    for seed in range(FIRST, FIRST + count):
-        schedule = Schedule(folder / str(seed), seed)
-        try:
-            schedule.run()
-        except BaseException as error:
-            error.add_note(
-                f"seed {seed}: KBATCH_SCHEDULES_FIRST={seed} KBATCH_SCHEDULES=1; "
-                + "; ".join(schedule.log)
-            )
-            raise
-        shutil.rmtree(folder / str(seed))
-
 
 def test_a_few_schedules_of_changing_topics_lose_nothing(tmp_path: Path) -> None:
-    run_schedules(tmp_path, int(os.environ.get("KBATCH_SCHEDULES", QUICK)))
+    run_schedules(Changes, tmp_path, steps=STEPS, default=QUICK)
 
 
 @pytest.mark.slow
 def test_many_schedules_of_changing_topics_lose_nothing(tmp_path: Path) -> None:
-    run_schedules(tmp_path, int(os.environ.get("KBATCH_SCHEDULES", MANY)))
+    run_schedules(Changes, tmp_path, steps=STEPS, default=MANY)

@@ -1,22 +1,17 @@
 """A process deletes, creates and grows a topic in a loop, others append; they are killed and started again.
 
-What was acknowledged in a topic that stays is there, once. Whoever looks at the one that comes and goes
-finds all of it or that it does not exist. Whoever comes next finds no lock, goes on with what was begun,
+What was acknowledged in a topic that stays is there, once. Whoever looks at the topic that comes and goes
+finds all of it or that it does not exist. The next process finds no lock and continues what was started,
 and a day later nothing is left of what was deleted.
 
-KBATCH_KILLS        how many; a few by default, 60 with `make soak`
-KBATCH_KILLS_FIRST  the seed; a failure names it
+A few kills by default, 60 with `make soak`; `tests.support.killed_children` has how to repeat a run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import random
-import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,18 +24,17 @@ from spark_kbatch.replica import administration
 from spark_kbatch.replica.paths import partition_of
 from tests.support import builders
 from tests.support.builders import append_records
-from tests.support.faults import FaultyFiles, run_child
+from tests.support.faults import FaultyFiles
+from tests.support.killed_children import PATIENCE_S, Children, kills, lines
 from tests.support.reference import Record, encode_batch
 from tests.support.soundness import ensure_sound
 
-SEED = int(os.environ.get("KBATCH_KILLS_FIRST", "0"))
 OTHERS, EVENTS = TopicPartition("others", 0), TopicPartition("events", 0)
 DAY_MS = 86_400_000
-PATIENCE_S = 60
 
 
 def administrate(path: Path, notes: Path) -> None:
-    """Change the topic until killed; a line for each change."""
+    """Change the topic until killed; write a line for each change."""
     cluster = Cluster(str(path), files=FaultyFiles())  # kill -9 loses nothing that the disk holds
     rng = random.Random(notes.name)
     with notes.open("a") as file:
@@ -57,7 +51,7 @@ def administrate(path: Path, notes: Path) -> None:
 
 
 def produce(path: Path, notes: Path) -> None:
-    """Append to both topics until killed; a line for each record that was acknowledged in one."""
+    """Append to both topics until killed; write a line for each acknowledged record of the one that stays."""
     cluster = Cluster(str(path), files=FaultyFiles())
     with notes.open("a") as file:
         for number in itertools.count():
@@ -78,11 +72,6 @@ def produce(path: Path, notes: Path) -> None:
             file.flush()
 
 
-def lines(notes: Path) -> list[str]:
-    """Those that are whole."""
-    return notes.read_text().split("\n")[:-1] if notes.exists() else []
-
-
 def look(cluster: Cluster) -> None:
     """Find all of the topic, or that it does not exist."""
     with contextlib.suppress(UnknownTopicOrPartitionError):
@@ -91,33 +80,17 @@ def look(cluster: Cluster) -> None:
     assert {*cluster.topic_names()} - {"events"} == {"others"}
 
 
-def ensure_killing_loses_nothing(folder: Path, kills: int) -> None:
-    rng = random.Random(SEED)
+def ensure_killing_loses_nothing(folder: Path, count: int) -> None:
     cluster = builders.a_cluster(folder, topics={"others": 1})
-    names = itertools.count()
-    running: dict[int, tuple[Callable[[Path, Path], None], Path]] = {}
-
-    def start(work: Callable[[Path, Path], None]) -> None:
-        notes = folder / f"{work.__name__}-{next(names)}"
-        running[run_child(lambda: work(cluster.path, notes))] = work, notes
-
+    children = Children(folder, cluster.path)
     for work in (administrate, produce, produce):
-        start(work)
-    for _ in range(kills):
-        victim = rng.choice([*running, *(c for c in running if running[c][0] is administrate)])
-        work, notes = running.pop(victim)
-        wanted, deadline = rng.randrange(1, 12), time.monotonic() + PATIENCE_S
-        while len(lines(notes)) < wanted:
-            assert time.monotonic() < deadline, f"{notes.name} does not get on"
-            look(cluster)
-            time.sleep(rng.random() * 0.01)
-        os.kill(victim, signal.SIGKILL)
-        assert os.waitpid(victim, 0)[1] == signal.SIGKILL, "it ended by itself"
-        start(work)
+        children.start(work)
+    for _ in range(count):
+        running = children.running
+        twice = [child for child, (work, _) in running.items() if work is administrate]
+        children.kill_and_restart(children.rng.choice([*running, *twice]), lambda: look(cluster))
         look(cluster)
-    for child in running:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+    children.kill_all()
 
     look(cluster)
     topic = administration.create_topic(
@@ -143,20 +116,14 @@ def ensure_killing_loses_nothing(folder: Path, kills: int) -> None:
             assert read_partition_metadata(cluster._parts.files, path) == topic.topic_id
 
 
-def run(folder: Path, kills: int) -> None:
-    try:
-        ensure_killing_loses_nothing(folder, int(os.environ.get("KBATCH_KILLS", kills)))
-    except BaseException as error:
-        error.add_note(f"KBATCH_KILLS_FIRST={SEED}")
-        raise
-
-
 def test_processes_that_change_topics_and_are_killed_leave_nothing_half(tmp_path: Path) -> None:
-    run(tmp_path, 5)
+    with kills(5) as count:
+        ensure_killing_loses_nothing(tmp_path, count)
 
 
 @pytest.mark.slow
 def test_processes_that_change_topics_and_are_killed_often_leave_nothing_half(
     tmp_path: Path,
 ) -> None:
-    run(tmp_path, 60)
+    with kills(60) as count:
+        ensure_killing_loses_nothing(tmp_path, count)

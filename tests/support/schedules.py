@@ -1,0 +1,143 @@
+"""Random schedules of two processes that share a cluster on several disks, under a clock that is turned.
+
+Disks fail and come back, and processes are killed within a step. What the steps are, what must hold after
+each of them and in the end, is the test's.
+
+KBATCH_SCHEDULES        how many
+KBATCH_SCHEDULES_FIRST  the seed of the first one; a failure names its seed
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+import random
+import shutil
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.commit.coordinator import COMMITTED, NOTHING_VISIBLE
+from spark_kbatch.model import TopicPartition
+from tests.support.failing_disks import (
+    BROKEN,
+    FULL,
+    READ_ONLY,
+    Clock,
+    Disks,
+    Killed,
+    partition,
+    with_clock,
+)
+
+FIRST = int(os.environ.get("KBATCH_SCHEDULES_FIRST", "0"))
+
+Step: TypeAlias = Callable[[int], object]  # by the process with this number
+
+
+class Schedule(abc.ABC):
+    """One seed's run."""
+
+    def __init__(self, folder: Path, seed: int, nodes: Sequence[int]) -> None:
+        """The cluster has one of these numbers of nodes."""
+        self.folder, self.rng = folder, random.Random(seed)
+        self.disks, self.clock = Disks(), Clock()
+        self.nodes = self.rng.choice(nodes)
+        made = self.a_cluster()
+        self.processes = [with_clock(made, self.clock) for _ in range(2)]
+        self.log: list[str] = []  # what was done, for a failure
+
+    @abc.abstractmethod
+    def a_cluster(self) -> Cluster:
+        """Create the cluster that the processes share."""
+
+    @abc.abstractmethod
+    def steps(self) -> list[Step]:
+        """Return the steps to choose from; more likely ones several times."""
+
+    @abc.abstractmethod
+    def steps_to_kill(self) -> list[tuple[Step, int]]:
+        """Return the steps to kill a process in, each with a bound of its operations."""
+
+    @abc.abstractmethod
+    def look(self) -> None:
+        """Check what must hold after each step."""
+
+    @abc.abstractmethod
+    def finish(self) -> None:
+        """Mend all disks, and check what must hold in the end."""
+
+    def run(self, count: int) -> None:
+        steps = self.steps()
+        for _ in range(count):
+            step = self.rng.choice(steps)
+            self.log.append(step.__name__)  # type: ignore[attr-defined]
+            step(self.rng.randrange(2))
+            self.look()
+        self.finish()
+
+    # Steps.
+
+    def kill(self, number: int) -> None:
+        """Kill a process somewhere within a step."""
+        step, operations = self.rng.choice(self.steps_to_kill())
+        self.disks.kill_at = self.rng.randrange(operations)
+        self.log[-1] += f" {step.__name__}"  # type: ignore[attr-defined]
+        try:
+            step(number)
+        except Killed:
+            self.log[-1] += ", killed"
+            self.processes[number] = with_clock(self.processes[number], self.clock)
+        self.disks.kill_at = None
+
+    def fail(self, _: int) -> None:
+        node, error = self.rng.randrange(self.nodes), self.rng.choice([BROKEN, FULL, READ_ONLY])
+        self.log[-1] += f" {node} {error}"
+        self.disks.fail(self.disk(node), error)
+
+    def mend(self, _: int) -> None:
+        node = self.rng.randrange(self.nodes)
+        self.log[-1] += f" {node}"
+        self.disks.mend(self.disk(node))
+
+    # Disks.
+
+    def disk(self, node: int) -> Path:
+        return self.folder / f"disk-{node}"
+
+    def is_readable(self, node: int) -> bool:
+        folder = self.disk(node)
+        return self.disks.failing.get(folder) != BROKEN and folder.exists()
+
+    def in_sync(self, topic_partition: TopicPartition) -> tuple[int, ...]:
+        return partition(self.processes[0], topic_partition).view.state().isr
+
+    def has_readable(self, topic_partition: TopicPartition) -> bool:
+        return any(self.is_readable(node) for node in self.in_sync(topic_partition))
+
+
+def ensure_all_or_nothing(
+    key: bytes, outcome: str, counts: Collection[int], *, records: int
+) -> None:
+    """Check that each partition has as many records of a commit as its outcome allows: all or none."""
+    allowed = {COMMITTED: {records}, NOTHING_VISIBLE: {0}}.get(outcome, {0, records})
+    assert len({*counts}) == 1, f"partitions have {[*counts]} records of {key!r}"
+    assert {*counts} <= allowed, f"{key!r}: {outcome}; partitions have {[*counts]} records"
+
+
+def run_schedules(
+    make: Callable[[Path, int], Schedule], folder: Path, *, steps: int, default: int
+) -> None:
+    """Run schedules of so many steps: as many as the environment says, by default `default`."""
+    for seed in range(FIRST, FIRST + int(os.environ.get("KBATCH_SCHEDULES", default))):
+        schedule = make(folder / str(seed), seed)
+        try:
+            schedule.run(steps)
+        except BaseException as error:
+            error.add_note(
+                f"seed {seed}: KBATCH_SCHEDULES_FIRST={seed} KBATCH_SCHEDULES=1; "
+                + "; ".join(schedule.log)
+            )
+            raise
+        shutil.rmtree(folder / str(seed))
