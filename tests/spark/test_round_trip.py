@@ -323,7 +323,7 @@ def test_writing_no_rows_makes_the_topic_and_leaves_nothing_else(
     assert found.collect() == []
     assert found.count() == 0
     assert found.schema == KAFKA_ROW
-    assert spark_kbatch.open(str(tmp_path)).manager.metadata.topics.topic("t").partitions == 2
+    assert spark_kbatch.open(str(tmp_path))._parts.metadata.topics.topic("t").partitions == 2
     assert list((tmp_path / "staging-0").iterdir()) == []
 
 
