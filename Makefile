@@ -11,6 +11,7 @@ SPARK :=
 OLDEST := VENV=.venv-4.1 SPARK='==4.1.*'
 
 LOWEST := .venv-lowest
+LOWEST_TESTS := tests/record tests/log tests/producer tests/options tests/cli
 
 # The first of these that runs, is new enough and can make virtual environments is taken.
 PYTHON ?= python3.13 python3.12 python3.11 python3
@@ -46,12 +47,12 @@ soak: java ## Run every test but those of `interop`, the slow ones too; what nee
 	HYPOTHESIS_PROFILE=soak $(PYTEST) -m 'not interop'
 	KBATCH_SOAK_ROUNDS=10 $(MAKE) $(OLDEST) test-spark
 
-# Constraints for pip stand in for an option to prefer old versions, which it does not have.
 lowest: $(INSTALLED) ## Test without Spark on Python 3.11 and the lowest versions that pyproject.toml accepts
 	mkdir -p build
 	$(PY) conf/lowest.py > build/lowest.txt
-	PIP_CONSTRAINT=$(CURDIR)/build/lowest.txt $(MAKE) VENV=$(LOWEST) PYTHON=python3.11 $(LOWEST)/.installed
-	$(LOWEST)/bin/python -m pytest tests/record tests/log tests/producer tests/options tests/cli -m 'not spark and not slow and not interop'
+	test -x $(LOWEST)/bin/python || python3.11 -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --disable-pip-version-check -c build/lowest.txt -e '.[spark,test]'
+	$(LOWEST)/bin/python -m pytest -m 'not spark and not slow and not interop' $(LOWEST_TESTS)
 
 interop: java ## Test against a real Kafka broker and its tools, which Maven brings
 	$(PYTEST) tests/interop
