@@ -5,22 +5,22 @@ PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 JAVA := $(VENV)/.java-home
 
-# Which Spark to install; the newest where nothing is said. Another one goes into an environment of its
-# own: make test VENV=.venv-4.1 SPARK='==4.1.*'
+# Which Spark to install; by default the newest. Another version goes into an environment of its own:
+# make test VENV=.venv-4.1 SPARK='==4.1.*'
 SPARK :=
 OLDEST := VENV=.venv-4.1 SPARK='==4.1.*'
 
 LOWEST := .venv-lowest
 LOWEST_TESTS := tests/record tests/log tests/producer tests/options tests/cli
 
-# The first of these that runs, is new enough and can make virtual environments is taken.
+# The first of these is used that runs, is new enough and can create virtual environments.
 PYTHON ?= python3.13 python3.12 python3.11 python3
 
 # Spark's workers must run the Python that has the package, on the Spark that came with it.
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 unexport SPARK_HOME SPARK_CONF_DIR
-# Each action of Spark starts Python anew several times, which would compile the package each time.
+# Each action of Spark starts Python several times, which would compile the package each time.
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTEST = JAVA_HOME="$$(cat $(JAVA) 2>/dev/null)" $(PY) -m pytest
@@ -37,13 +37,13 @@ demo: java ## Write a year of flights into a Kafka log with Spark, read it back,
 test: java ## Run every test that is not slow
 	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow and not interop'
 
-test-fast: $(INSTALLED) ## Run the tests that need neither Spark nor patience
+test-fast: $(INSTALLED) ## Run the tests that are not slow and need no Spark
 	$(PYTEST) -m 'not spark and not slow and not interop'
 
 test-spark: java ## Run the tests that need Spark, the slow ones too
 	$(PYTEST) -m 'spark and not interop'
 
-soak: java ## Run every test but those of `interop`, the slow ones too; what needs Spark also on Spark 4.1
+soak: java ## Run every test but `interop`, the slow ones too, and those with Spark also on Spark 4.1
 	HYPOTHESIS_PROFILE=soak $(PYTEST) -m 'not interop'
 	KBATCH_SOAK_ROUNDS=10 $(MAKE) $(OLDEST) test-spark
 
@@ -54,10 +54,10 @@ lowest: $(INSTALLED) ## Test without Spark on Python 3.11 and the lowest version
 	$(LOWEST)/bin/python -m pip install --disable-pip-version-check -c build/lowest.txt -e '.[spark,test]'
 	$(LOWEST)/bin/python -m pytest -m 'not spark and not slow and not interop' $(LOWEST_TESTS)
 
-interop: java ## Test against a real Kafka broker and its tools, which Maven brings
+interop: java ## Test against a real Kafka broker and its tools, fetched by Maven
 	$(PYTEST) tests/interop
 
-fuzz: $(INSTALLED) ## Damage batches, logs and clusters by chance, many times, with bounds checks in compiled code
+fuzz: $(INSTALLED) ## Read randomly damaged batches, logs and clusters, with bounds checks in compiled code
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/bounds-checked KBATCH_FUZZ_ROUNDS=$${KBATCH_FUZZ_ROUNDS:-10000} $(PY) -m pytest tests/fuzz
 
 lint: $(INSTALLED) ## Check style and types
@@ -65,11 +65,11 @@ lint: $(INSTALLED) ## Check style and types
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
 
-format: $(INSTALLED) ## Format the code and fix what can be fixed by itself
+format: $(INSTALLED) ## Format the code, and fix what ruff can fix
 	$(PY) -m ruff check --fix
 	$(PY) -m ruff format
 
-docs: $(INSTALLED) ## Write again what docs/ has from the code: tables of options, the commands' help
+docs: $(INSTALLED) ## Regenerate the tables of options and the commands' help in docs/
 	$(PY) -m tests.support.generated_docs
 
 bench: java ## Measure the speed of encoding, decoding, writing and reading
@@ -78,11 +78,11 @@ bench: java ## Measure the speed of encoding, decoding, writing and reading
 notebooks: java ## Execute every notebook
 	$(PYTEST) tests/test_notebooks.py
 
-clean: ## Remove what the other targets made, except the virtual environments
+clean: ## Remove what the other targets created, except the virtual environments
 	rm -rf build dist demo-data spark-warehouse *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name '.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Asked anew by every run, because a runtime can go away; once per run, because it may install one.
+# Checked in every run, because a runtime can go away; once per run, because it may install one.
 java: $(INSTALLED)
 	@sh conf/ensure-java.sh > $(JAVA)
 

@@ -449,7 +449,7 @@ def test_every_option_with_a_topic_checks_its_name(parse: Any, key: str, value: 
         parse(key, value)
 
 
-# The table in the README.
+# The table in docs/options.md.
 
 
 @pytest.mark.parametrize("known", [WRITE_OPTIONS, READ_OPTIONS], ids=["write", "read"])

@@ -62,7 +62,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(
             REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
         )
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(REPOSITORY / name, folder)
     build = "from setuptools import build_meta; build_meta.build_wheel('dist')"
     subprocess.run([sys.executable, "-c", build], cwd=folder, check=True, capture_output=True)
@@ -102,7 +102,7 @@ def test_a_wheel_that_is_submitted_with_the_job_is_all_it_needs(
 def test_workers_without_the_package_are_told_by_two_errors(
     tmp_path: Path, bare_python: Path
 ) -> None:
-    """The README explains both."""
+    """docs/deploying.md explains both."""
     printed = run([sys.executable], FORGOTTEN, tmp_path, bare_python)
 
     unregistered, registered = (line for line in printed.splitlines() if line.startswith("error: "))
