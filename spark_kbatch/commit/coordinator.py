@@ -67,6 +67,7 @@ UNKNOWN = (
 
 
 _COMMITS_SEGMENTS = 8  # in which as many bytes of the history lie as are kept
+_DIRECTORIES_MAX = 32  # of deleted topics that one commit removes
 _PAUSE_S = 0.1  # between looks at disks that may be back
 
 
@@ -358,7 +359,7 @@ class Coordinator:
     def _remove_deleted_topics(self) -> None:
         """What goes wrong is not the commit's, and comes up again."""
         try:
-            self._manager.remove_deleted_topics()
+            self._manager.remove_deleted_topics(_DIRECTORIES_MAX)
         except (OSError, KBatchError) as error:
             logger.warning("files of deleted topics stay for now: %s", error)
 

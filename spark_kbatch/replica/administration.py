@@ -23,13 +23,14 @@ deleteTopic; ConfigurationControlManager.java incrementalAlterConfigs; tools/...
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_kbatch.errors import ConfigError, KafkaStorageError
+from spark_kbatch.errors import ConfigError, KafkaStorageError, KBatchError
 from spark_kbatch.log.checkpoints import random_id
 from spark_kbatch.log.partition_log import PartitionLog, holds_records
 from spark_kbatch.model import TopicPartition
@@ -38,6 +39,8 @@ from spark_kbatch.replica.locks import Commits
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.paths import partition_of
 from spark_kbatch.replica.view import ReplicaInfo
+
+logger = logging.getLogger(__name__)
 
 _FEW, _FLUSHES_AT_ONCE = 64, 16
 
@@ -80,7 +83,7 @@ def create_topic(
         if replication_factor > 1:
             manager.metadata.cluster_file.add_log_dirs(replication_factor)
         with manager.writing():
-            manager.deletions.continue_locked(manager.now_ms())
+            manager.deletions.continue_locked()
             manager.deletions.ensure_name_is_free_locked(name)
             return create_topic_locked(
                 manager,
@@ -170,6 +173,10 @@ def delete_topic(manager: ReplicaManager, commits: Commits, name: str) -> Topic:
         # What waits for something of a topic that is gone is answered.
         manager.delayed_produces.check_and_complete(topic_partition)
         manager.delayed_fetches.check_and_complete(topic_partition)
+    try:
+        manager.remove_deleted_topics()  # whose delay is over; this one's may be 0
+    except (OSError, KBatchError) as error:
+        logger.warning("files of deleted topics stay for now: %s", error)
     return topic
 
 
@@ -177,7 +184,7 @@ def delete_topic(manager: ReplicaManager, commits: Commits, name: str) -> Topic:
 def _changing(manager: ReplicaManager, commits: Commits, name: str) -> Iterator[Topic]:
     """Hold all locks that a change of a topic needs; yield the topic as it is now."""
     with commits.settled(), manager.locks.metadata():
-        manager.deletions.continue_locked(manager.now_ms())
+        manager.deletions.continue_locked()
         topic = manager.metadata.topics.topic(name)
         with manager.locks.partitions(manager.partitions(name)):
             yield topic

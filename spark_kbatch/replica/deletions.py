@@ -6,7 +6,7 @@
     3 copies   mirror-N/              the same, in each mirror; partitions/TOPIC/ goes, in PATH too
     4 rename   broker-N/TOPIC-P       to TOPIC-P.HEX-delete, as a broker does, which accepts such
                                       directories in its log.dirs and removes them
-    5 remove   those directories      once file.delete.delay.ms have passed
+    5 remove   those directories      once file.delete.delay.ms have passed; with no lock held
     6 forget   deleted/ID.json        the copies first
 
     a crash in   leaves                                        who continues
@@ -16,12 +16,15 @@
     copies       no topic                                      the next process that creates, changes or
                                                                deletes a topic, or `kbatch gc`
     rename       no topic; some directories have its name      the same
-    remove       no topic; some directories are there          the same, or the next commit
+    remove       no topic; some directories are there          the next commit or deletion of a topic, or
+                                                               `kbatch gc`
     forget       no topic                                      the same
 
-All of it happens under the metadata lock, 1 and 2 also under the commit lock and the locks of all the
-topic's partitions: so no commit names the topic, and no one writes to it. Who gets such a lock later
-looks for the topic again and finds none. No reader does any of it: a reader that finds files gone looks
+All of it but 5 happens under the metadata lock, 1 and 2 also under the commit lock and the locks of all
+the topic's partitions: so no commit names the topic, and no one writes to it. Who gets such a lock later
+looks for the topic again and finds none. Step 5 takes longer the more files there are, so it holds up no
+one: a renamed directory is of no use to anyone, and several processes may remove it at once. The log dir
+is listed again before 6. No reader does any of it: a reader that finds files gone looks
 for the topic, and says that it does not exist.
 
 A topic of the same name may be created once 4 is done in the log dirs that can be used. What is in an
@@ -40,14 +43,14 @@ import contextlib
 import hashlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
 from spark_kbatch.errors import InvalidTopicError, KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_partition_metadata
-from spark_kbatch.model import DeletedTopic
+from spark_kbatch.model import LONG_MAX, DeletedTopic
 from spark_kbatch.options.topic import Topic, ensure_valid_topic
 from spark_kbatch.replica.cluster_file import NODES_MAX, ClusterFile
 from spark_kbatch.replica.json_files import JsonFiles, as_bytes
@@ -211,11 +214,44 @@ class Deletions:
             topic.name, topic.topic_id, now_ms + topic.config.file_delete_delay_ms, nodes, nodes
         )
         self._deleted.decide(deleted)
-        self._continue(deleted, now_ms, is_new=True)
+        self._free_name(deleted, is_new=True)
 
-    def continue_locked(self, now_ms: int) -> list[DeletedTopic]:
-        """Continue every deletion as far as its time and the disks allow; return the finished ones."""
-        return [one for one in self._deleted.all() if self._continue(one, now_ms)]
+    def continue_locked(self) -> None:
+        """Free the names of deleted topics, as far as the disks allow: steps 3 and 4."""
+        for deleted in self._deleted.all():
+            if deleted.named:
+                self._free_name(deleted)
+
+    def remove(self, now_ms: int, directories_max: int = LONG_MAX) -> dict[str, set[int]]:
+        """Remove at most so many directories whose delay is over: step 5. Needs no metadata lock.
+
+        Returns:
+            The nodes on which nothing is left, by topic id, for `forget_locked`.
+        """
+        done: dict[str, set[int]] = {}
+        for deleted in self._deleted.all():
+            if now_ms < deleted.delete_ms:
+                continue
+            for node_id in deleted.nodes:
+                if node_id not in deleted.named and self._dirs.is_used(node_id):
+                    removed, is_done = self._remove(node_id, deleted, directories_max)
+                    directories_max -= removed
+                    if is_done:
+                        done.setdefault(deleted.topic_id, set()).add(node_id)
+        return done
+
+    def forget_locked(self, done: Mapping[str, Container[int]]) -> list[DeletedTopic]:
+        """Record what `remove` has done; return the topics of which nothing is left: step 6."""
+        finished = []
+        for deleted in self._deleted.all():
+            gone = done.get(deleted.topic_id, ())
+            nodes = tuple(n for n in deleted.nodes if n in deleted.named or n not in gone)
+            if not nodes:
+                self._deleted.forget(deleted)
+                finished.append(deleted)
+            elif nodes != deleted.nodes:
+                self._deleted.write(deleted._replace(nodes=nodes))
+        return finished
 
     def due(self, now_ms: int) -> list[DeletedTopic]:
         """Return the deletions that can be continued now. Takes no lock, and changes nothing."""
@@ -238,23 +274,12 @@ class Deletions:
                     f"the log dirs of {self._cluster_file.path.parent} writable and try again"
                 )
 
-    def _continue(self, deleted: DeletedTopic, now_ms: int, *, is_new: bool = False) -> bool:
-        """Do steps 3 to 6; return True if nothing is left of the topic."""
-        left = deleted
-        if deleted.named:
-            self._deleted.spread(deleted)
-            named = tuple(n for n in deleted.named if not self._rename(n, deleted, is_new=is_new))
-            left = left._replace(named=named)
-        if now_ms >= left.delete_ms:
-            nodes = (
-                node for node in left.nodes if node in left.named or not self._remove(node, left)
-            )
-            left = left._replace(nodes=tuple(nodes))
-        if not left.nodes:
-            self._deleted.forget(left)
-        elif left != deleted:
-            self._deleted.write(left)
-        return not left.nodes
+    def _free_name(self, deleted: DeletedTopic, *, is_new: bool = False) -> None:
+        """Do steps 3 and 4."""
+        self._deleted.spread(deleted)
+        named = tuple(n for n in deleted.named if not self._rename(n, deleted, is_new=is_new))
+        if named != deleted.named:
+            self._deleted.write(deleted._replace(named=named))
 
     def _rename(self, node_id: int, deleted: DeletedTopic, *, is_new: bool) -> bool:
         """Take the topic's name from what a log dir and its mirror have; return True if that is done."""
@@ -286,20 +311,27 @@ class Deletions:
         except (FileNotFoundError, KafkaStorageError):
             return is_new  # Later it may be another topic's, which needs repair.
 
-    def _remove(self, node_id: int, deleted: DeletedTopic) -> bool:
-        """Remove the directories in a log dir; return True if none is left."""
-        if not self._dirs.is_used(node_id):
-            return False
-        log_dir, ending = self._cluster_file.log_dir(node_id).path, _ending(deleted)
+    def _remove(
+        self, node_id: int, deleted: DeletedTopic, directories_max: int
+    ) -> tuple[int, bool]:
+        """Remove directories in a log dir; return how many, and whether none is left."""
+        log_dir = self._cluster_file.log_dir(node_id).path
         try:
-            for name in self._files.list(log_dir):
-                if name.endswith(ending):
-                    self._files.remove_dir(log_dir / name)
-            self._files.flush([log_dir])
+            names = self._left_in(log_dir, deleted)[:directories_max]
+            for name in names:
+                self._files.remove_dir(log_dir / name)
+            # A removal ends early where another process removes the same directory.
+            is_done = not self._left_in(log_dir, deleted)
+            if is_done:
+                self._files.flush([log_dir])
         except OSError as error:
             self._failed(node_id, deleted, error)
-            return False
-        return True
+            return 0, False
+        return len(names), is_done
+
+    def _left_in(self, log_dir: Path, deleted: DeletedTopic) -> list[str]:
+        ending = _ending(deleted)
+        return [name for name in self._files.list(log_dir) if name.endswith(ending)]
 
     def _failed(self, node_id: int, deleted: DeletedTopic, error: OSError) -> None:
         logger.warning(

@@ -50,6 +50,7 @@ from spark_kbatch.log.state import LogState, read_high_watermarks
 from spark_kbatch.log.validator import validate
 from spark_kbatch.model import (
     LATEST,
+    LONG_MAX,
     AppendOrigin,
     AppendResult,
     DeletedTopic,
@@ -478,16 +479,27 @@ class ReplicaManager:
         now_ms = self.now_ms()
         return [one for one in self.deletions.due(now_ms) if now_ms >= one.delete_ms]
 
-    def remove_deleted_topics(self) -> list[DeletedTopic]:
+    def remove_deleted_topics(self, directories_max: int = LONG_MAX) -> list[DeletedTopic]:
         """Remove files of deleted topics whose delay is over; return the topics of which nothing is left.
 
-        Takes the metadata lock only if there is something to do.
+        Holds the metadata lock only while it changes what is known of the deleted topics.
+
+        Args:
+            directories_max: how many directories to remove at most.
         """
         now_ms = self.now_ms()
-        if not self.deletions.due(now_ms):
+        due = self.deletions.due(now_ms)
+        if not due:
             return []
-        with self.locks.metadata(), self.writing():
-            return self.deletions.continue_locked(now_ms)
+        with self.writing():
+            if any(self.dirs.is_used(node) for deleted in due for node in deleted.named):
+                with self.locks.metadata():
+                    self.deletions.continue_locked()
+            done = self.deletions.remove(now_ms, directories_max)
+            if not done:
+                return []
+            with self.locks.metadata():
+                return self.deletions.forget_locked(done)
 
     def _maybe_delete_old_segments(self, log: PartitionLog, now_ms: int) -> None:
         """Delete old segments from time to time. An error is only logged: it is not the append's."""

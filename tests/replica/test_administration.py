@@ -20,6 +20,7 @@ from spark_kbatch.errors import (
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
+from spark_kbatch.files import Files
 from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_at
@@ -148,6 +149,66 @@ def test_whoever_reads_the_log_dir_as_a_brokers_finds_no_deleted_topic(
 def test_a_commit_removes_them_too(cluster: Cluster) -> None:
     cluster.delete_topic("events")
     builders.write(later(cluster), {OTHERS: [batch()]})
+    assert directories(cluster) == ["others-0"]
+
+
+class _LocksSeen(Files):
+    """Tries to take a cluster's locks while it removes a directory."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.locks_dir, self.removed = path / "locks", list[str]()
+
+    def remove_dir(self, path: Path) -> None:
+        if path.name.endswith("-delete") and self.exists(path):
+            self.removed.append(path.name)
+            for name in ("commit", "metadata"):
+                lock = self.flock(self.locks_dir / name, wait=False)
+                assert lock is not None, f"{name} is locked"
+                lock.release()
+        super().remove_dir(path)
+
+
+@pytest.mark.parametrize("by", ["the deletion", "a commit", "collecting garbage"])
+def test_no_one_waits_while_directories_are_removed(cluster: Cluster, by: str) -> None:
+    files = _LocksSeen(cluster.path)
+    if by == "the deletion":
+        cluster.alter_topic("events", {"file.delete.delay.ms": 0})
+        Cluster(str(cluster.path), files=files).delete_topic("events")
+    else:
+        cluster.delete_topic("events")
+        late = later(Cluster(str(cluster.path), files=files))
+        if by == "a commit":
+            builders.write(late, {OTHERS: [batch()]})
+        else:
+            late.collect_garbage()
+    assert len(files.removed) == 2
+    assert directories(cluster) == ["others-0"]
+    assert list((cluster.path / "deleted").iterdir()) == []
+
+
+def test_a_commit_removes_some_of_many_directories(cluster: Cluster) -> None:
+    cluster.create_topic("large", partitions=100)
+    cluster.delete_topic("large")
+    late = later(cluster)
+    for left in (68, 36, 4, 0):
+        builders.write(late, {OTHERS: [batch()]})
+        found = [name for name in directories(cluster) if name.startswith("large")]
+        assert len(found) == left
+    assert list((cluster.path / "deleted").iterdir()) == []
+
+
+def test_a_directory_that_another_removes_at_once_is_not_forgotten(cluster: Cluster) -> None:
+    class Interrupted(Files):
+        def remove_dir(self, path: Path) -> None:
+            pass  # as where a file was gone: the other process has more to remove
+
+    cluster.delete_topic("events")
+    files = Interrupted()
+    late = later(Cluster(str(cluster.path), files=files))
+    assert late.collect_garbage().deleted_topics == []
+    assert len(list((cluster.path / "deleted").iterdir())) == 1
+    assert len(later(cluster).collect_garbage().deleted_topics) == 1
     assert directories(cluster) == ["others-0"]
 
 
@@ -465,7 +526,7 @@ def test_a_disk_that_stays_away_is_not_forgotten(replicated: Cluster, disks: Dis
     away = Cluster(str(replicated.path), files=disks)
     away.delete_topic("events")
     later(away).collect_garbage()
-    (note,) = away.metadata.deleted.all()
+    (note,) = away._parts.metadata.deleted.all()
     assert (note.named, note.nodes) == ((1,), (1,))
     assert not later(away)._parts.manager.deletions.due(10**15), "there is nothing that can be done"
 
