@@ -166,7 +166,7 @@ class RecordBatchBuilder:
         """Append one record; return False if there is no room for it.
 
         Raises:
-            ValueError: the timestamp is no int64; the batch is unchanged.
+            ValueError: the timestamp does not fit into an int64; the batch is unchanged.
         """
         state = self.state
         count = state[RECORDS_COUNT]
@@ -175,7 +175,7 @@ class RecordBatchBuilder:
         if not self.has_room_for(len(record)):
             return False
         if not INT64_MIN <= timestamp <= INT64_MAX:
-            raise ValueError(f"the timestamp {timestamp} is no int64")
+            raise ValueError(f"timestamp {timestamp} does not fit into an int64")
         position = state[POSITION]
         self.memory[position : position + len(record)] = record
         state[BASE_TIMESTAMP] = base_timestamp

@@ -220,8 +220,8 @@ def down_convert(batch: Buffer, magic: int, *, level: int | None = None) -> lega
     rows = decode(batch)
     if rows.column("headers").null_count < rows.num_rows:
         raise InvalidRecordError(
-            f"a record has headers, and its topic's format V{magic} has none; leave them out, or write "
-            "to a topic whose message.format.version is 0.11.0 or later"
+            f"a record has headers, which its topic's message format V{magic} does not support; leave them "
+            "out, or write to a topic whose message.format.version is 0.11.0 or later"
         )
     columns = arrow.columns(
         rows.num_rows,
@@ -242,7 +242,7 @@ def _decompressed(data: Buffer, position: int, header: BatchHeader, limit: int) 
     plain = compression.decompress_at(header.codec, data, start, end, limit=limit)
     if header.records_count * MIN_RECORD_SIZE > len(plain):
         raise CorruptRecordError(
-            "records count for the bytes there are",
+            "records count that the bytes cannot hold",
             position=position + RECORDS_COUNT_POSITION,
             expected=f"at most {len(plain) // MIN_RECORD_SIZE}",
             found=header.records_count,

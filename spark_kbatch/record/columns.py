@@ -111,7 +111,7 @@ def ensure_sendable(schema: pa.Schema, *, has_topic: bool) -> None:
         raise ConfigError(f"required column 'value' not found; the columns are: {found}")
     if "topic" not in schema.names and not has_topic:
         raise ConfigError(
-            "no topic: name it beside the rows, or give each row one in a column 'topic'"
+            "no topic: pass one for all rows, or add a column 'topic' with the topic of each row"
         )
     for name, (accepted, fits) in _SENDABLE.items():
         if name in schema.names:
@@ -128,7 +128,7 @@ def sendable(table: pa.Table | pa.RecordBatch, *, has_topic: bool) -> pa.Table |
     """
     if len(set(table.schema.names)) < len(table.schema.names):
         twice = sorted({name for name in table.schema.names if table.schema.names.count(name) > 1})
-        raise ConfigError(f"the rows have two columns {twice[0]!r}; each name is there once")
+        raise ConfigError(f"the rows have two columns {twice[0]!r}; column names must be unique")
     for index, field in enumerate(table.schema):
         if field.name in _SENDABLE:
             plain = _plain_type(field.type)
@@ -203,7 +203,7 @@ def spans(array: pa.Array) -> Spans:
     if kind == _NULL:
         return ABSENT
     if kind not in _BYTES:
-        raise TypeError(f"a string or binary array is wanted, not {array.type}")
+        raise TypeError(f"expected a string or binary array, not {array.type}")
     large = kind in _LARGE_BYTES
     _, bounds_buffer, data_buffer = array.buffers()
     bounds = _bounds(array, bounds_buffer, large)
@@ -227,7 +227,7 @@ def headers_spans(array: pa.Array) -> Spans:
     if pa.types.is_null(array.type):
         return ABSENT
     if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
-        raise TypeError(f"headers are a list of structs, not {array.type}")
+        raise TypeError(f"expected a list of structs for headers, not {array.type}")
     if len(array) == 0:
         return ABSENT
     bounds = _bounds(array, array.buffers()[1], pa.types.is_large_list(array.type))
@@ -241,7 +241,7 @@ def headers_spans(array: pa.Array) -> Spans:
         values = values.cast(pa.binary())
     if keys.null_count:
         raise ConfigError(
-            "column 'headers' holds a header whose key is null; every key is a string"
+            "column 'headers' holds a header whose key is null; header keys must be strings"
         )
     key_spans, value_spans = spans(keys), spans(values)
     size = len(array) * 5 + len(keys) * HEADER_OVERHEAD_MAX + _size(key_spans) + _size(value_spans)

@@ -209,7 +209,7 @@ class BatchHeader(NamedTuple):
                 )
             if not attributes & CODEC_MASK and count * MIN_RECORD_SIZE > length - _LENGTH_MIN:
                 raise CorruptRecordError(
-                    "records count for the bytes there are",
+                    "records count that the bytes cannot hold",
                     position=position + RECORDS_COUNT_POSITION,
                     expected=f"at most {(length - _LENGTH_MIN) // MIN_RECORD_SIZE}",
                     found=count,

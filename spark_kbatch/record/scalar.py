@@ -130,7 +130,7 @@ def walk_records(
 
 def _wrong_length(position: int, error: IndexError) -> CorruptRecordError:
     return CorruptRecordError(
-        "lengths of the records", position=position, expected="as many bytes as there are",
+        "length of a record or of a field in it", position=position, expected="the bytes that are left",
         found=str(error),
     )  # fmt: skip
 

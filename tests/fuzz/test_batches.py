@@ -1,4 +1,4 @@
-"""Whatever bytes are given as a batch, they are refused or read as the reference reads them."""
+"""Damaged batches are refused, or read as the reference reads them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def some_bytes(rng: random.Random) -> bytes | None:
 
 
 def framed_again(data: bytes) -> bytes:
-    """With the length and CRC that fit what is there, so that what lies behind them is looked at."""
+    """The batch with a fitting length and CRC, so that a reader gets to the damage."""
     if len(data) < HEADER_SIZE:
         return data
     size = (len(data) - reference.LOG_OVERHEAD).to_bytes(4, "big")
@@ -47,7 +47,7 @@ def framed_again(data: bytes) -> bytes:
 
 
 def with_another_count(rng: random.Random, data: bytes) -> bytes:
-    """With a records count, and a last offset delta that fits it, of which the bytes know nothing."""
+    """The batch with an arbitrary records count and a last offset delta that fits it."""
     count = rng.choice((0, 1, 2, 10**5, 3 * 10**8))
     delta = max(count - 1, 0).to_bytes(4, "big")
     numbers = data[:23] + delta + data[27:57] + count.to_bytes(4, "big") + data[61:]
@@ -55,7 +55,7 @@ def with_another_count(rng: random.Random, data: bytes) -> bytes:
 
 
 def read_by_reference(data: bytes) -> list[Record]:
-    """The records, without those of control batches; errors of any kind where it refuses."""
+    """The records except for those of control batches; any kind of error if they are refused."""
     return [
         record
         for part in reference.split_batches(data)
@@ -96,7 +96,7 @@ def test_mutated_batches_are_read_as_the_reference_reads_them_or_refused(codec_i
 
 
 def in_pieces(data: bytes, max_bytes: int) -> list[Record]:
-    """As small as they come."""
+    """The records, decoded in the smallest possible pieces."""
     pieces = codec.decode_batches(
         data, walk(data), columns=codec.RECORD_SCHEMA.names, max_bytes=max_bytes
     )
@@ -104,7 +104,7 @@ def in_pieces(data: bytes, max_bytes: int) -> list[Record]:
 
 
 def offsets_alone(data: bytes, max_bytes: int) -> list[int] | None:
-    """What a reader of nothing else finds; None where it refuses. Never more than the bytes may be."""
+    """The offsets if only they are read, never more than the bytes can hold; None if refused."""
     found: list[int] = []
     try:
         for rows in codec.decode_batches(data, walk(data), columns=["offset"], max_bytes=max_bytes):
@@ -116,7 +116,7 @@ def offsets_alone(data: bytes, max_bytes: int) -> list[int] | None:
 
 
 def is_empty_to_the_reference(data: bytes) -> bool:
-    """Whether these are whole valid batches without any record, whatever bytes they have."""
+    """True for whole valid batches without any record, whatever bytes they have."""
     try:
         headers = [reference.read_header(part) for part in reference.split_batches(data)]
         return not reference.decode_batches(data) and all(
@@ -124,10 +124,10 @@ def is_empty_to_the_reference(data: bytes) -> bool:
             and 0 <= header.base_offset < 2**62
             for header in headers
         )
-    except Exception:  # noqa: BLE001  of any kind, where it refuses
+    except Exception:  # noqa: BLE001  any kind, if it refuses
         return False
 
 
 def wrapped(record: Record) -> Record:
-    """Times that pass 64 bits begin again at the other end, as in Java."""
+    """The record with its time wrapped around to 64 bits, as in Java."""
     return record._replace(timestamp=(record.timestamp + 2**63) % 2**64 - 2**63)

@@ -1,4 +1,4 @@
-"""Any file of a broker's log dir is damaged: what is read was written, or an error says that it is not."""
+"""With any file of a broker's log dir damaged, reads return only what was written, or raise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read_all(path: Path) -> list[Record]:
 
 
 def is_within(found: list[Record], written: list[Record]) -> bool:
-    """Whether `found` is `written` with some left out; offsets may be others, they have no CRC."""
+    """True if `found` is a subset of `written`, except for offsets, which no CRC covers."""
     rest = iter([record._replace(offset=0) for record in written])
     return all(record._replace(offset=0) in rest for record in found)
 

@@ -1,4 +1,4 @@
-"""Any file of a cluster is damaged: its topics read as they were written, or an error says why not."""
+"""With any file of a cluster damaged, reads return what was written, or an error says why not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.fuzz_rounds import for_each_round, mutated
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody writes meanwhile, so that reading a slot again finds the same."""
+    """Do not wait before a slot is read again: no one writes to it meanwhile."""
     monkeypatch.setattr(log_state, "_PAUSE_S", 0.0)
 
 
@@ -37,7 +37,7 @@ def test_a_damaged_file_of_a_cluster_never_changes_what_is_read(tmp_path: Path, 
     first, second = ({place: [builders.batch(seed=seed)] for place in places} for seed in (1, 2))
     builders.write(cluster, first)
     builders.write(cluster, second)
-    # A commit in one partition is a commit in both: nobody sees the second without the first.
+    # A commit is visible in both partitions or in none.
     whole = {
         TopicPartition(*place): builders.records_of([*first[place], *second[place]])
         for place in places
@@ -56,17 +56,17 @@ def test_a_damaged_file_of_a_cluster_never_changes_what_is_read(tmp_path: Path, 
             return
         finally:
             path.write_bytes(sound)
-        if path.name == "kbatch.state":  # the slot before it may be the only one that is valid
+        if path.name == "kbatch.state":  # only the slot before may be valid
             for place, records in whole.items():
                 assert found[place] == records[: len(found[place])]
         else:
-            assert found in ({}, whole)  # a topic whose name changed is another one
+            assert found in ({}, whole)  # a topic with a changed name is another topic
 
     for_each_round(f"clusters-{kind}", one)
     assert builders.contents(Cluster(str(cluster.path))) == whole
 
 
-# Of the right type and the wrong one, too small, too large and too many.
+# Values of right and wrong types, too small, too large, and too many.
 EVIL = (
     None, True, -1, 0, 1, 7, 1.5, 1e400, 10**6, 2**31, 2**63, 10**30, "", "x", "0", "\0", "/", "../..",
     "broker-0", "\ud800", [], [[]], [0], [-1], [[0, 0]], [["x"]], {}, {"": {}}, {"0": 0}, {"x": [0, 0]},
@@ -115,7 +115,7 @@ def test_an_evil_value_in_json_ends_in_an_error_of_the_package(tmp_path: Path, d
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """All holders of a value with their keys."""
+    """Every container in `value` with its keys."""
     for key in value if isinstance(value, dict) else range(len(value)):
         yield value, key
         if isinstance(value[key], dict | list):

@@ -1,4 +1,4 @@
-"""A file of a log is damaged: what is read is what was written, or an error says that it is not."""
+"""With any file of a log damaged, reads return what was written, or raise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCHES = [builders.batch(n=1 + seed % 3, seed=seed, value_bytes=40) for seed in
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody writes meanwhile, so that reading a slot again finds the same."""
+    """Do not wait before a slot is read again: no one writes to it meanwhile."""
     monkeypatch.setattr(log_state, "_PAUSE_S", 0.0)
 
 
@@ -32,12 +32,12 @@ def a_log(directory: Path) -> tuple[PartitionLog, list[Record]]:
     log = builders.a_log(directory, batches=0, config=CONFIG)
     for data in BATCHES:
         builders.append(log, data)
-    # Leader epochs are the log's; the rest of a batch is as it was given.
+    # The log sets leader epochs; the rest of a batch is unchanged.
     return log, builders.records_of(BATCHES)
 
 
 def read_on(log: PartitionLog, offset: int) -> list[Record]:
-    """What a reader finds from `offset` to the end, a segment at a time."""
+    """Read from `offset` to the end, one segment at a time."""
     state, found = log.state(), []
     while offset < state.high_watermark:
         read = log.read(state, ReadRange(offset, max_bytes=1_000))
@@ -71,7 +71,7 @@ def test_a_damaged_file_never_changes_what_is_read(tmp_path: Path, end: str) -> 
             return
         finally:
             path.write_bytes(sound)
-        # A state that was damaged leaves the one before it, which shows a batch less.
+        # With the newest state damaged, the one before it counts, which has one batch less.
         missing = len(written) - offset - len(found) if end == "kbatch.state" else 0
         assert found == written[offset : len(written) - missing]
         assert missing <= 3

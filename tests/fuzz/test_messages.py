@@ -1,4 +1,4 @@
-"""Whatever bytes are given as messages of V0 and V1, they are refused or read as the reference does."""
+"""Damaged messages of V0 and V1 are refused, or read as the reference reads them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def some_messages(rng: random.Random, magic: int, codec_id: int) -> bytes:
 
 
 def framed_again(data: bytes, magic: int) -> bytes:
-    """As one message with the size and CRC that fit what is there."""
+    """The bytes as one message with a fitting size and CRC."""
     if len(data) < 18:
         return data
     size = struct.pack(">i", len(data) - 12)

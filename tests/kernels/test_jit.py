@@ -46,7 +46,7 @@ print(end, *out, sum(kernel.copied.stats.cache_hits.values()))
 
 
 def printed(folder: Path) -> list[int]:
-    """Where the copy ended, the bytes that were copied, and how many kernels came from the cache."""
+    """Run the program: the end of the copy, the copied bytes, and the number of kernels from the cache."""
     environment = os.environ | {"PYTHONPATH": "", "NUMBA_CACHE_DIR": str(folder / "cache")}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],

@@ -106,7 +106,7 @@ def test_what_is_refused_is_named_with_what_is_accepted(data: bytes, words: str)
 
 def test_more_records_than_bytes_for_them_are_refused() -> None:
     """A reader would fail at them, and never reach those after them."""
-    with pytest.raises(CorruptRecordError, match="records count for the bytes there are"):
+    with pytest.raises(CorruptRecordError, match="records count that the bytes cannot hold"):
         check(changed(records_count=1000, last_offset_delta=999))
 
 

@@ -1,4 +1,4 @@
-"""A batch while it is open: what goes in, how large it will be, and its bytes once it is closed."""
+"""An open batch: how much fits, its expected size, and its bytes once it is closed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support import builders, reference, strategies
 from tests.support.reference import CODECS, HEADER_SIZE, Record, encode_record
 
 with warnings.catch_warnings():
-    # It reads its schemas with a function of importlib.resources that is to go.
+    # It reads its schemas with a deprecated function of importlib.resources.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka.record.memory_records as kafka_python  # type: ignore[import-untyped]
 
@@ -44,7 +44,7 @@ NOTHING = 0xA5  # what memory holds that no builder has
 
 
 def a_builder(capacity: int = 10_000, *, start: int = 0, **named: Any) -> RecordBatchBuilder:
-    """In memory of its own, with more of it on either side."""
+    """A builder in the middle of a larger memory."""
     memory = np.full(start + capacity + 100, NOTHING, np.uint8).data
     return RecordBatchBuilder(memory, start, capacity, **named)
 
@@ -71,7 +71,7 @@ def with_values(values: list[bytes]) -> pa.RecordBatch:
 
 
 def append(builder: RecordBatchBuilder, rows: pa.RecordBatch) -> int:
-    """How many of the rows had room."""
+    """Append rows; return how many had room."""
     return builder.append(columns_of(rows))
 
 
@@ -86,7 +86,7 @@ def closed(builder: RecordBatchBuilder) -> bytes:
 
 
 def size_of(value: bytes, index: int = 0) -> int:
-    """Of a record that is not the first of its batch, or is, at the same time as the first."""
+    """The size of a record with the same timestamp as the first of its batch."""
     return len(encode_record(Record(index, 0, None, value), base_offset=0, base_timestamp=0))
 
 
@@ -101,7 +101,7 @@ def size_of(value: bytes, index: int = 0) -> int:
     codec=codecs,
     ratio=st.sampled_from([0.01, 0.25, 0.5, 1.0, 1.5]),
 )
-def test_a_record_goes_in_where_there_is_room_within_limit_and_capacity(
+def test_a_record_is_appended_if_it_fits_limit_and_capacity(
     sizes: list[int], limit: int, capacity: int, codec: int, ratio: float
 ) -> None:
     named: dict[str, Any] = {"write_limit": limit, "codec": codec, "compression_ratio": ratio}
@@ -109,7 +109,7 @@ def test_a_record_goes_in_where_there_is_room_within_limit_and_capacity(
     rows = with_values([b"v" * size for size in sizes])
     taken, records_size = list[Record](), 0
     scale = ratio * 1.05 if codec else 1.0
-    # Of what lies in memory: where the limit is reached once it is compressed.
+    # In uncompressed bytes: where the batch reaches its limit once it is compressed.
     full_size = min(HEADER_SIZE + int(max(limit - HEADER_SIZE, 0) / scale), capacity)
     for at, record in enumerate(builders.to_records(rows)):
         size = size_of(record.value or b"", len(taken))
@@ -163,7 +163,7 @@ def test_the_limit_is_the_capacity_by_default_and_may_be_reached(
 
 @pytest.mark.parametrize("codec", CODEC_IDS)
 @pytest.mark.parametrize("limit", [0, 61, 100])
-def test_a_first_record_goes_in_whatever_its_size_and_leaves_no_room(
+def test_a_first_record_is_accepted_whatever_its_size_and_leaves_no_room(
     limit: int, codec: int
 ) -> None:
     value = b"v" * 5_000
@@ -244,7 +244,7 @@ def test_builders_are_filled_one_after_the_other(
 
 
 def scattered(seed: int) -> list[int]:
-    """Slots of more rows than the kernel looks at to tell whether they change often."""
+    """Slots of more rows than the kernel samples to see how often they change."""
     return np.random.default_rng(seed).integers(0, 5, 100).tolist()
 
 
@@ -339,10 +339,10 @@ def test_no_batch_of_one_row_is_larger_than_its_upper_bound(rows: pa.RecordBatch
         assert bound - 40 <= len(closed(builder)) <= bound
 
 
-# What a codec is expected to leave
+# Expected compression ratios
 
 
-def test_a_better_ratio_lets_more_records_in() -> None:
+def test_a_better_ratio_makes_room_for_more_records() -> None:
     rows = with_values([b"v" * 100] * 200)
     counts = [
         append(
@@ -382,7 +382,7 @@ def test_the_size_is_an_estimate_until_it_is_known(codec: int) -> None:
         (1_000, 0.0, 9_999, 9_999),
     ],
 )
-def test_memory_is_wanted_for_what_the_limit_holds_uncompressed(
+def test_capacity_holds_the_uncompressed_records_of_a_full_batch(
     limit: int, ratio: float, most: int, capacity: int
 ) -> None:
     assert capacity_for(limit, ratio, most) == capacity
@@ -412,7 +412,7 @@ def test_the_expected_ratio_gets_worse_quickly_and_better_slowly() -> None:
 
 
 @pytest.mark.parametrize("codec", CODEC_IDS)
-def test_after_close_for_appends_nothing_goes_in_and_it_closes_as_ever(codec: int) -> None:
+def test_after_close_for_appends_a_batch_accepts_nothing_and_can_be_closed(codec: int) -> None:
     rows = builders.rows(n=3)
     builder, expected = a_builder(codec=codec), a_builder(codec=codec)
     append(builder, rows)
@@ -463,7 +463,7 @@ def test_an_aborted_batch_has_no_data(was_closed: bool) -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSING)
-def test_what_a_codec_makes_larger_than_the_capacity_stays_uncompressed(codec: int) -> None:
+def test_a_batch_that_would_not_fit_when_compressed_stays_uncompressed(codec: int) -> None:
     noise = random.Random(1).randbytes(500)
     rows = with_values([noise])
     capacity = HEADER_SIZE + size_of(noise)

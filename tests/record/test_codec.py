@@ -1,4 +1,4 @@
-"""Batches from rows and rows from batches: as the reference does it, as Kafka clients do it."""
+"""Batches are encoded and decoded as the reference and Kafka clients do it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support import builders, reference, strategies
 from tests.support.reference import Record
 
 with warnings.catch_warnings():
-    # It reads its schemas with a function of importlib.resources that is to go.
+    # It reads its schemas with a deprecated function of importlib.resources.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka.record.default_records as kafka_python_records  # type: ignore[import-untyped]
     import kafka.record.memory_records as kafka_python  # type: ignore[import-untyped]
@@ -56,7 +56,7 @@ RECORD = bytes.fromhex("0c 00 00 00 01 01 00")
 
 
 def records_of(decoded: pa.RecordBatch) -> list[Record]:
-    """A full decode as reference records."""
+    """All decoded rows as records of the reference."""
     decoded.validate(full=True)
     assert decoded.schema == codec.RECORD_SCHEMA
     assert [] not in decoded.column("headers").to_pylist(), "a record without headers has null"
@@ -64,7 +64,7 @@ def records_of(decoded: pa.RecordBatch) -> list[Record]:
 
 
 def spread(records: Iterable[Record], gaps: Iterable[int]) -> list[Record]:
-    """The same records, each as many offsets further than before as `gaps` says."""
+    """The same records, with `gaps` offsets skipped before each."""
     shifts = itertools.accumulate(gaps)
     return [
         record._replace(offset=record.offset + shift)
@@ -130,7 +130,7 @@ def test_slice_is_encoded_as_its_copy_is(rows: pa.RecordBatch) -> None:
     assert builders.encode(rows) == builders.encode(copy)
 
 
-def test_spans_of_any_length_are_copied_whole_and_nothing_beside_them() -> None:
+def test_spans_of_any_length_are_copied_and_nothing_next_to_them() -> None:
     data = bytes(range(1, 256)) * 2
     records = [Record(n, 0, data[:n], data[n : 2 * n]) for n in range(256)]
     batch = reference.encode_batch(records, leader_epoch=0)
@@ -140,7 +140,7 @@ def test_spans_of_any_length_are_copied_whole_and_nothing_beside_them() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 62, 63, 64, 65, 8_190, 8_191, 8_192, 2**20 - 1, 2**20])
-def test_sizes_at_the_steps_of_a_varint_are_kept(size: int) -> None:
+def test_sizes_around_the_steps_of_a_varint_are_decoded(size: int) -> None:
     rows = builders.rows(n=2, key_bytes=size, value_bytes=size, headers=1)
     batch = builders.encode(rows)
     assert batch == reference.encode_batch(builders.to_records(rows), leader_epoch=0)
@@ -148,7 +148,7 @@ def test_sizes_at_the_steps_of_a_varint_are_kept(size: int) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 7, 8, 9, 63, 64, 65, 1_000])
-def test_any_number_of_records_is_kept(n: int) -> None:
+def test_any_number_of_records_is_decoded(n: int) -> None:
     rows = builders.rows(n=n, nulls=0.5)
     assert records_of(codec.decode(builders.encode(rows))) == builders.to_records(rows)
 
@@ -182,7 +182,7 @@ def test_control_records_are_left_out() -> None:
     assert records_of(decoded) == builders.to_records(TWO_ROWS)
 
 
-# What rewriting leaves behind
+# Batches that compaction rewrote
 
 
 @pytest.mark.parametrize("columns", [COLUMNS, ["offset"], []], ids=["all", "offset", "none"])
@@ -221,7 +221,7 @@ def test_log_append_time_replaces_every_timestamp(compression: str) -> None:
 def test_offsets_with_gaps_are_kept(compression: str, columns: Sequence[str]) -> None:
     records = spread(builders.to_records(builders.rows(n=4), 100), [5, 0, 70_000, 1])
     batch = reference.encode_batch(records, base_offset=100, codec=reference.CODECS[compression])
-    # Compaction also takes last records, and leaves the batch its last offset.
+    # Compaction also removes last records, and keeps the batch's last offset.
     for data in (batch, _with_last_offset_delta(batch, 99_999)):
         offsets = codec.decode(data, columns=columns).column("offset").to_pylist()
         assert offsets == [record.offset for record in records]
@@ -380,7 +380,7 @@ def test_damage_is_refused_or_lies_outside_the_crc(
     batch = builders.encode(rows, compression=compression)
     damaged = data.draw(strategies.corruptions(batch).filter(bool))
     if len(damaged) == len(batch) and _inside_crc(damaged) == _inside_crc(batch):
-        # The CRC leaves out what the leader sets: base offset and leader epoch.
+        # The CRC does not cover what the leader sets: base offset and leader epoch.
         base_offset = reference.read_header(damaged).base_offset
         try:
             found = records_of(codec.decode(damaged, start_offset=-(2**63)))
@@ -394,7 +394,7 @@ def test_damage_is_refused_or_lies_outside_the_crc(
 
 
 def _inside_crc(batch: bytes) -> bytes:
-    """The CRC, what it covers, and what a reader needs to find both."""
+    """The positions of the CRC, of what it covers, and of what a reader needs to find both."""
     return batch[8:12] + batch[16:]
 
 
@@ -415,7 +415,7 @@ def test_every_flipped_bit_inside_the_crc_is_refused(compression: str) -> None:
 
 
 @pytest.mark.parametrize("columns", [COLUMNS, ["offset"]], ids=["all", "offset"])
-def test_partial_batch_is_refused_where_it_begins(columns: Sequence[str]) -> None:
+def test_partial_batch_is_refused_at_its_start(columns: Sequence[str]) -> None:
     whole = TWO_ROWS_BATCH * 2
     for size in range(len(TWO_ROWS_BATCH) + 1, len(whole)):
         with pytest.raises(CorruptRecordError) as raised:
@@ -438,7 +438,7 @@ varint = reference.encode_varint
 
 
 def record(fields: bytes, *, length: int | None = None) -> bytes:
-    """A record of these bytes after its length, with the length that they have or claim."""
+    """A record with these bytes after its length, which is theirs or the given one."""
     return varint(len(fields) if length is None else length) + fields
 
 
@@ -493,7 +493,7 @@ def test_malformed_utf_8_in_a_header_key_is_replaced_as_java_does() -> None:
 
 @pytest.mark.parametrize("columns", [COLUMNS, ["offset"]], ids=["all", "offset"])
 def test_offsets_past_int64_are_refused(columns: Sequence[str]) -> None:
-    # The CRC leaves the base offset out, so this is one damaged field away.
+    # The CRC does not cover the base offset, so one damaged field is enough.
     with pytest.raises(CorruptRecordError):
         codec.decode((2**63 - 1).to_bytes(8, "big") + TWO_ROWS_BATCH[8:], columns=columns)
 

@@ -32,7 +32,7 @@ from spark_kbatch.record.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from tests.support import strategies
 
 with warnings.catch_warnings():
-    # It reads its schemas with a function of importlib.resources that is to go.
+    # It reads its schemas with a deprecated function of importlib.resources.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka.codec  # type: ignore[import-untyped]
 
@@ -54,7 +54,7 @@ DATA = [
     pytest.param(bytes(3 * MIB), id="several-steps"),
 ]
 NOT_EMPTY = DATA[1:]
-# Short, and still a stream with two snappy blocks, literals and copies in all.
+# Short, and yet a stream with two snappy blocks, with literals and copies.
 SMALL = TEXT[:150] + bytes(33 * KIB) + TEXT[:150]
 
 
@@ -63,7 +63,7 @@ def decompress(codec: int, data: bytes, **options: Any) -> bytes:
 
 
 def snappy_chunks(stream: bytes) -> list[bytes]:
-    """The raw blocks behind the header of a xerial stream."""
+    """The raw blocks after the header of a xerial stream."""
     chunks, position = [], 16
     while position < len(stream):
         (length,) = struct.unpack_from(">i", stream, position)
@@ -73,7 +73,7 @@ def snappy_chunks(stream: bytes) -> list[bytes]:
 
 
 def lz4_blocks(frame: bytes) -> list[tuple[bool, bytes]]:
-    """(stored, data) of the blocks of a frame without block checksums; checks the end mark."""
+    """(stored, data) of each block of a frame without block checksums; checks the end mark."""
     blocks, position = [], 7
     while length := struct.unpack_from("<I", frame, position)[0]:
         size = length & 0x7FFFFFFF
@@ -98,7 +98,7 @@ def lz4_blocks(frame: bytes) -> list[tuple[bool, bytes]]:
     ],
 )
 @pytest.mark.parametrize("data", NOT_EMPTY)
-def test_stream_begins_with_the_header_that_kafka_writes(
+def test_stream_starts_with_the_header_that_kafka_writes(
     codec: int, magic: int, header: str, data: bytes
 ) -> None:
     assert compression.compress(codec, data, magic=magic).startswith(bytes.fromhex(header))
@@ -164,7 +164,9 @@ def test_decompress_gives_what_was_compressed(codec: int, magic: int, data: byte
 )
 @pytest.mark.parametrize("data", [pytest.param(b"", id="empty"), pytest.param(TEXT, id="text")])
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_any_contiguous_buffer_is_taken(codec: int, data: bytes, make: Callable[..., Any]) -> None:
+def test_any_contiguous_buffer_is_accepted(
+    codec: int, data: bytes, make: Callable[..., Any]
+) -> None:
     stream = compression.compress(codec, make(data))
     assert bytes(compression.decompress(codec, make(stream))) == data
 
@@ -203,7 +205,7 @@ AIOKAFKA = {
 PEERS = [pytest.param(KAFKA_PYTHON, id="kafka-python"), pytest.param(AIOKAFKA, id="aiokafka")]
 
 
-# Both peers take a snappy stream of 16 bytes, which is one without blocks, for a bare block.
+# Both peers mistake a snappy stream of 16 bytes, which has no blocks, for a bare block.
 @pytest.mark.parametrize("data", NOT_EMPTY)
 @pytest.mark.parametrize("codec", COMPRESSED)
 @pytest.mark.parametrize("peer", PEERS)
@@ -371,7 +373,7 @@ def test_error_survives_pickling_with_its_fields() -> None:
 def test_every_truncation_is_refused(codec: int, magic: int) -> None:
     stream = compression.compress(codec, SMALL, magic=magic)
     for size in range(len(stream)):
-        # A xerial stream has no end mark: cut between two blocks it is the stream of the first.
+        # A xerial stream has no end mark: truncated between two blocks, it is still valid.
         if codec == SNAPPY and size in (16, 20 + len(snappy_chunks(stream)[0])):
             whole_blocks = (size > 16) * 32 * KIB
             assert decompress(codec, stream[:size], magic=magic) == SMALL[:whole_blocks]
@@ -391,7 +393,7 @@ def test_a_flipped_bit_is_refused_or_gives_bytes(codec: int, magic: int) -> None
                 data = compression.decompress(codec, flipped, magic=magic, limit=MIB)
             except CorruptRecordError:
                 continue
-            # The others have no checksum; the batch around them has.
+            # The other codecs have no checksum; the batch around them has one.
             assert codec != GZIP or data == SMALL
             assert len(data) <= MIB
 

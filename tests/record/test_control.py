@@ -77,7 +77,7 @@ def test_a_part_that_is_longer_than_its_record_is_refused(position: int) -> None
     section[position] = 2 * 40
     longer = reference.frame_batch(bytes(section), attributes=0x30, producer_id=7, records_count=1)
 
-    with pytest.raises(CorruptRecordError, match=r"lengths of the records: .* found a field"):
+    with pytest.raises(CorruptRecordError, match=r"length of a record .* found a field"):
         marker_of(longer)
 
 

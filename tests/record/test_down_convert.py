@@ -1,4 +1,4 @@
-"""Message sets out of batches, and the offsets that a log gives them."""
+"""V2 batches are converted to message sets, which get their offsets from a log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support import builders, reference, strategies
 from tests.support.reference import Record
 
 with warnings.catch_warnings():
-    # It reads its schemas with a function of importlib.resources that is to go.
+    # It reads its schemas with a deprecated function of importlib.resources.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka.record.memory_records as kafka_python  # type: ignore[import-untyped]
 
@@ -36,8 +36,8 @@ def as_held(rows: pa.RecordBatch, magic: int, base_offset: int = 0) -> list[Reco
     ]
 
 
-def placed(data: bytes | memoryview, base_offset: int) -> bytes:
-    """The message set as a log holds it, entry by entry."""
+def in_log(data: bytes | memoryview, base_offset: int) -> bytes:
+    """The message set as a log stores it, entry by entry."""
     copy, out = memoryview(bytearray(data)), b""
     for position, header in walk(copy):
         held = copy[position : position + header.size_in_bytes]
@@ -70,11 +70,11 @@ without_headers = (
 @pytest.mark.parametrize("compression", CODECS)
 @relaxed
 @given(rows=without_headers, base_offset=st.integers(0, 2**62))
-def test_clients_and_reference_read_what_is_converted_and_placed(
+def test_clients_and_reference_read_converted_messages(
     magic: int, compression: str, rows: pa.RecordBatch, base_offset: int
 ) -> None:
     converted = down_convert(builders.encode(rows, compression=compression), magic)
-    data = placed(converted.data, base_offset)
+    data = in_log(converted.data, base_offset)
 
     expected = as_held(rows, magic, base_offset)
     assert reference.decode_messages(bytes(converted.data)) == as_held(rows, magic)
@@ -94,7 +94,7 @@ def test_plain_messages_are_the_bytes_of_the_reference(magic: int) -> None:
         len(reference.encode_message(record, magic=magic)) for record in records
     )
     later = [record._replace(offset=record.offset + 7) for record in records]
-    assert placed(converted.data, 7) == reference.encode_messages(later, magic=magic)
+    assert in_log(converted.data, 7) == reference.encode_messages(later, magic=magic)
 
 
 @pytest.mark.parametrize("magic", MAGICS)
@@ -105,16 +105,16 @@ def test_wrapper_has_the_offset_of_its_last_record_and_the_largest_time(
     rows = builders.rows(n=50)
     converted = down_convert(builders.encode(rows, compression=compression), magic)
     ((_, header),) = walk(converted.data)
-    ((_, in_log),) = walk(placed(converted.data, 100))
+    ((_, stored),) = walk(in_log(converted.data, 100))
 
     assert (header.magic, header.codec) == (magic, reference.CODECS[compression])
-    assert (header.last_offset, in_log.last_offset) == (49, 149)
+    assert (header.last_offset, stored.last_offset) == (49, 149)
     times = rows.column("timestamp").to_pylist()
-    assert header.max_timestamp == in_log.max_timestamp == (max(times) if magic else -1)
+    assert header.max_timestamp == stored.max_timestamp == (max(times) if magic else -1)
     assert converted.largest == len(converted.data) < len(builders.encode(rows))
 
 
-def test_level_is_the_codecs() -> None:
+def test_compression_level_is_used() -> None:
     batch = builders.encode(builders.rows(n=1_000), compression="gzip")
     least, most = (len(down_convert(batch, 1, level=level).data) for level in (1, 9))
     assert most < least

@@ -1,4 +1,4 @@
-"""Batches whose CRC holds and whose numbers lie, or that become very much more than their bytes."""
+"""Batches with a right CRC and wrong numbers, or that expand enormously."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 
 def framed(body: bytes, records_count: int, *, codec_id: int = 0, base_offset: int = 0) -> bytes:
-    """A batch with this body, which is compressed already, and the right CRC; of any size."""
+    """A batch of any size with this body, which is compressed already, and the right CRC."""
     size = 61 - 12 + len(body)
     fields = [0, 2, 0, codec_id, records_count - 1, 5, 5, -1, -1, -1, records_count]
     head = HEADER.pack(base_offset, size, *fields)
@@ -58,14 +58,16 @@ def some_records(count: int, value_bytes: int = 10) -> list[Record]:
 
 @pytest.mark.parametrize("columns", [["offset"], [], COLUMNS], ids=["offset", "none", "all"])
 @pytest.mark.parametrize("codec_id", [CODECS["gzip"], ZSTD], ids=["gzip", "zstd"])
-def test_records_that_the_bytes_cannot_hold_are_no_rows(codec_id: int, columns: list[str]) -> None:
+def test_a_records_count_that_the_bytes_cannot_hold_is_refused(
+    codec_id: int, columns: list[str]
+) -> None:
     data = framed(reference.compress(codec_id, b"\x0c" * 7), 300_000_000, codec_id=codec_id)
 
     with pytest.raises(CorruptRecordError, match="records count"):
         list(in_pieces(data, 4 * MIB, columns=columns))
 
 
-def test_offsets_that_only_a_header_knows_come_in_pieces() -> None:
+def test_offsets_from_a_header_alone_come_in_pieces() -> None:
     count = 700_000
     data = framed(bytes(count * 7 // 32 + 1), count, codec_id=ZSTD, base_offset=9)
 
@@ -115,7 +117,7 @@ def test_more_headers_than_a_record_has_room_for_are_refused_before_they_take_me
     assert len(held.column("headers")[0]) == room // 2
 
 
-def test_headers_by_the_million_are_refused_where_they_are_wanted() -> None:
+def test_headers_by_the_million_are_refused_if_they_are_read() -> None:
     count = record_kernels.HEADERS_MAX + 1
     plain = a_record(count, b"\0\1" * count)
     data = framed(zstandard.compress(plain, 1), 1, codec_id=ZSTD)
@@ -131,7 +133,7 @@ def test_headers_by_the_million_are_refused_where_they_are_wanted() -> None:
 @pytest.mark.parametrize("codec_id", [pytest.param(number, id=name) for name, number in CODECS.items()])  # fmt: skip
 @pytest.mark.parametrize("extra", [0, LOG_APPEND_TIME], ids=["create-time", "append-time"])
 @pytest.mark.parametrize("max_bytes", [7, 500])
-def test_a_large_batch_in_pieces_is_what_it_is_whole(
+def test_a_large_batch_in_pieces_has_the_same_rows(
     codec_id: int, extra: int, max_bytes: int
 ) -> None:
     data = b"".join(
@@ -159,7 +161,7 @@ def test_a_large_batch_in_pieces_is_what_it_is_whole(
 
 @pytest.mark.parametrize("magic", [0, 1], ids=["v0", "v1"])
 @pytest.mark.parametrize("max_bytes", [1, 100, 2000])
-def test_a_large_wrapper_in_pieces_is_what_it_is_whole(magic: int, max_bytes: int) -> None:
+def test_a_large_wrapper_in_pieces_has_the_same_rows(magic: int, max_bytes: int) -> None:
     records = [r._replace(headers=(), timestamp=r.timestamp if magic else -1) for r in some_records(400)]  # fmt: skip
     data = reference.encode_messages(records, magic=magic, codec=1)
 
@@ -169,8 +171,8 @@ def test_a_large_wrapper_in_pieces_is_what_it_is_whole(magic: int, max_bytes: in
     assert len(pieces) > 3
 
 
-def test_memory_is_bounded_whatever_a_batch_becomes() -> None:
-    """11 bytes of a record become 40 of Arrow's; a piece at a time."""
+def test_memory_is_bounded_however_much_a_batch_expands() -> None:
+    """11 bytes of a record become 40 in Arrow, one piece at a time."""
     count = 300_000
     record = [b"\0\0" + encode_varint(at) + b"\1\1\0" for at in range(count)]
     body = b"".join(encode_varint(len(one)) + one for one in record)
@@ -184,7 +186,7 @@ def test_memory_is_bounded_whatever_a_batch_becomes() -> None:
     assert most < 2 * MIB
 
 
-def test_a_large_batch_whose_crc_does_not_hold_gives_no_piece() -> None:
+def test_a_large_batch_with_a_wrong_crc_gives_no_piece() -> None:
     data = bytearray(reference.encode_batch(some_records(400)))
     data[-1] ^= 1
 
@@ -246,7 +248,7 @@ def test_offsets_that_fall_from_one_piece_to_the_next_are_an_error(codec_name: s
 @pytest.mark.parametrize("columns", [["value"], COLUMNS], ids=["value", "all"])
 @pytest.mark.parametrize("codec_name", ["gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("magic", [0, 1, 2])
-def test_what_one_batch_may_take_decompressed_is_an_option(
+def test_the_decompressed_size_of_a_batch_is_limited_by_an_option(
     magic: int, codec_name: str, columns: list[str]
 ) -> None:
     if magic < 2 and codec_name == "zstd":

@@ -25,7 +25,7 @@ from tests.support import builders, reference, strategies
 from tests.support.reference import Record
 
 with warnings.catch_warnings():
-    # It reads its schemas with a function of importlib.resources that is to go.
+    # It reads its schemas with a deprecated function of importlib.resources.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka.record.legacy_records as kafka_python_records  # type: ignore[import-untyped]
 
@@ -49,7 +49,7 @@ def entry(message: bytes, offset: int) -> bytes:
 
 
 def some_records(n: int = 5, *, magic: int = 1, base_offset: int = 0, gap: int = 1) -> list[Record]:
-    """Records as the format has them, with nulls, `gap` offsets apart."""
+    """Records that the format can hold, with nulls, `gap` offsets apart."""
     found = builders.to_records(builders.rows(n=n, value_bytes=40, nulls=0.2))
     return [
         record._replace(
@@ -73,7 +73,7 @@ def timestamp_types(data: bytes) -> list[int]:
 
 @st.composite
 def message_sets(draw: st.DrawFn) -> tuple[bytes, list[Record]]:
-    """Entries of either format, plain and wrapped, with gaps, and the records that they hold."""
+    """Entries of either format, plain and wrapped, with gaps, and their records."""
     data, records, offset = b"", [], draw(st.integers(0, 2**40))
     for _ in range(draw(st.integers(1, 4))):
         magic, compressed = draw(magics), draw(codecs)
@@ -112,7 +112,7 @@ def test_we_decode_what_the_reference_encodes(given_set: tuple[bytes, list[Recor
 
 @relaxed
 @given(message_sets(), st.integers(-1, 10), st.integers(-1, 10))
-def test_range_of_offsets_is_cut_out(
+def test_a_range_of_offsets_is_selected(
     given_set: tuple[bytes, list[Record]], first: int, last: int
 ) -> None:
     data, records = given_set
@@ -126,7 +126,7 @@ def test_range_of_offsets_is_cut_out(
 
 @pytest.mark.parametrize("magic", MAGICS)
 @pytest.mark.parametrize("codec_id", CODECS)
-def test_batches_and_messages_lie_in_one_log(magic: int, codec_id: int) -> None:
+def test_batches_and_messages_are_read_from_one_log(magic: int, codec_id: int) -> None:
     old = some_records(magic=magic, base_offset=3)
     batch = builders.encode(builders.rows(n=2, headers=1), base_offset=8)
     later = some_records(magic=1, base_offset=10)
@@ -171,7 +171,7 @@ def test_v1_wrapper_without_an_offset_counts_from_0(codec_id: int) -> None:
 
 
 @pytest.mark.parametrize("codec_id", COMPRESSED)
-def test_offsets_in_a_v0_wrapper_are_as_they_stand(codec_id: int) -> None:
+def test_offsets_in_a_v0_wrapper_are_absolute(codec_id: int) -> None:
     records = some_records(magic=0, base_offset=20, gap=2)
     data = reference.encode_messages(records, magic=0, codec=codec_id, wrapper_offset=0)
     assert decoded(data) == records
@@ -185,7 +185,7 @@ def test_bare_snappy_block_is_read(magic: int) -> None:
     assert decoded(wrapper) == some_records(magic=magic)
 
 
-def test_wrong_checksum_of_an_lz4_header_is_accepted_in_v0_alone() -> None:
+def test_wrong_checksum_of_an_lz4_header_is_accepted_only_in_v0() -> None:
     inner = reference.encode_messages(some_records(magic=1), magic=1)
     value = reference.compress_for(0, reference.LZ4, inner)
     wrapper = reference.encode_message(Record(4, 0, None, value), magic=1, attributes=3)
@@ -194,7 +194,7 @@ def test_wrong_checksum_of_an_lz4_header_is_accepted_in_v0_alone() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 20, 30])
-def test_cut_off_message_at_the_end_of_a_wrapper_was_not_written(cut: int) -> None:
+def test_cut_off_message_at_the_end_of_a_wrapper_does_not_count(cut: int) -> None:
     records = some_records(base_offset=6)
     inner = reference.encode_messages(some_records(), magic=1)
     wrapper = reference.encode_message(
@@ -232,7 +232,7 @@ def test_plain_messages_are_walked_as_one_batch_while_offsets_grow() -> None:
     assert (other.base_offset, other.next_offset, other.records_count) == (0, 3, 3)
 
 
-def test_kinds_of_messages_are_walked_apart() -> None:
+def test_messages_of_different_kinds_are_different_batches() -> None:
     record = some_records(1)[0]
     kinds = [(0, 0), (1, 0), (1, 8), (1, 1)]
     data = b"".join(
@@ -321,7 +321,7 @@ def segments(shared_data: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
 
 
 def records_sha256(records: Sequence[Record]) -> str:
-    """Of every record's key, value, offset, timestamp and headers, as the data's README tells."""
+    """A digest of all keys, values, offsets, timestamps and headers, as described in the data's README."""
     digest = hashlib.sha256()
 
     def add(value: bytes | None) -> None:
@@ -338,7 +338,7 @@ def records_sha256(records: Sequence[Record]) -> str:
 
 
 def with_control_records(data: bytes) -> list[Record]:
-    """As `decoded`, and the control records among them, which readers are not shown."""
+    """All records, including control records, which readers do not see."""
     found = decoded(data)
     for position, header in walk(data):
         if header.is_control:
@@ -388,7 +388,7 @@ def outside_crc(data: bytes) -> set[int]:
 
 
 @pytest.mark.parametrize(("data", "records"), SAMPLES)
-def test_flipped_byte_is_refused_or_changes_offsets_alone(
+def test_flipped_byte_is_refused_or_changes_only_offsets(
     data: bytes, records: list[Record]
 ) -> None:
     may_survive = outside_crc(data)
@@ -448,7 +448,7 @@ def message(*, magic: int = 1, offset: int = 0, value: bytes = b"v") -> bytes:
 
 
 def lying(change: dict[int, bytes], data: bytes = message()) -> bytes:
-    """The message with other bytes at these positions and a CRC that holds."""
+    """The message with other bytes at these positions and the right CRC."""
     for position, put in change.items():
         data = data[:position] + put + data[position + len(put) :]
     return reference.with_message_crc(data)
@@ -464,7 +464,7 @@ LIES = [
     pytest.param(lying({31: HUGE}), "size differs", id="value of 2 GiB"),
     pytest.param(lying({26: b"\0\0\0\2"}), "size differs", id="key too long by one"),
     pytest.param(lying({31: b"\0\0\0\0"}), "size differs", id="value too short by one"),
-    pytest.param(lying({31: NEGATIVE}), "size differs", id="null with bytes behind it"),
+    pytest.param(lying({31: NEGATIVE}), "size differs", id="null with bytes after it"),
     pytest.param(message()[:8] + b"\0\0\0\x15" + message()[12:], "length", id="size below the least"),
     pytest.param(message()[:8] + NEGATIVE + message()[12:], "length", id="negative size"),
     pytest.param(message()[:8] + HUGE + message()[12:], "length", id="size of 2 GiB"),
@@ -492,7 +492,7 @@ LIES = [
 
 
 @pytest.mark.parametrize(("lie", "what"), LIES)
-def test_lie_is_refused_where_it_stands(lie: bytes, what: str) -> None:
+def test_wrong_number_is_refused_at_its_position(lie: bytes, what: str) -> None:
     before = message()
     with pytest.raises(CorruptRecordError, match=what) as raised:
         codec.decode(before + lie)
@@ -518,7 +518,7 @@ def test_crc_of_every_message_of_a_run_is_checked() -> None:
         batch_header.ensure_valid(data, position, header)
 
 
-def test_bytes_of_a_wrapper_are_bounded_by_what_they_become() -> None:
+def test_wrappers_count_with_their_decompressed_size() -> None:
     """A piece ends when it has enough bytes, so a reader never holds many wrappers open."""
     plain = reference.encode_messages(some_records(20), magic=1)
     data = b"".join(

@@ -1,4 +1,4 @@
-"""Record times as a topic's settings want them, from the producer or the commit to the reader."""
+"""Record times follow a topic's settings, from the producer or the commit to the reader."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def now_ms() -> int:
 
 
 def job(cluster: Cluster, rows: pa.RecordBatch, **options: str) -> None:
-    """As a task of a Spark job does, and then the driver."""
+    """Do what a task of a Spark job does, and then the driver."""
     given = {key.replace("_", "."): value for key, value in options.items()}
     parsed = parse_write_options({"path": str(cluster.path), "flush": "false"} | given)
     producer = task_producer(cluster._parts, "job", parsed)
@@ -52,7 +52,7 @@ def job(cluster: Cluster, rows: pa.RecordBatch, **options: str) -> None:
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
 def test_kafka_python_reads_the_time_of_the_append(cluster: Cluster, codec: str) -> None:
-    """Its decoder checks the CRC that the new time needs."""
+    """Its decoder checks the CRC, which covers the new time."""
     rows = builders.rows(n=40)
     before = now_ms()
     for adopt_min_bytes in ("1", "8388608"):
@@ -107,7 +107,7 @@ def test_a_time_past_the_topics_limits_is_refused(
     assert builders.contents(cluster)[TopicPartition("limited", 0)] == []
 
 
-def test_times_within_the_limits_and_none_are_taken(cluster: Cluster) -> None:
+def test_times_within_the_limits_and_no_time_are_accepted(cluster: Cluster) -> None:
     now = now_ms()
     times = pa.array([now - HOUR + 60_000, -1, None, now + HOUR - 60_000], pa.int64())
     rows = pa.record_batch({"value": ["a", "b", "c", "d"], "timestamp": times})
@@ -118,7 +118,7 @@ def test_times_within_the_limits_and_none_are_taken(cluster: Cluster) -> None:
     assert len(builders.contents(cluster)[TopicPartition("limited", 0)]) == 9
 
 
-def test_a_topics_limits_are_for_its_own_rows(cluster: Cluster) -> None:
+def test_a_topics_limits_apply_to_its_own_rows_only(cluster: Cluster) -> None:
     topics = ["events", "limited", "stamped"]
     times = [5, now_ms(), 5]
     rows = pa.record_batch({"topic": topics, "value": topics, "timestamp": times})

@@ -1,4 +1,4 @@
-"""The reference encoder and decoder against bytes and clients that owe it nothing."""
+"""The reference encoder and decoder against known bytes and independent clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support import builders, reference
 from tests.support.reference import Record
 
 with warnings.catch_warnings():
-    # It reads its schemas with a function of importlib.resources that is to go.
+    # It reads its schemas with a deprecated function of importlib.resources.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka.record.memory_records as kafka_python  # type: ignore[import-untyped]
 

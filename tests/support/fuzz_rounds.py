@@ -1,7 +1,7 @@
-"""Damage by chance that can be had again: each round has a random generator of its own.
+"""Reproducible random damage: each round has a random generator of its own.
 
-KBATCH_FUZZ_ROUNDS   how many rounds a test has; few by default, many with `make fuzz`
-KBATCH_FUZZ_FIRST    the number of the first one; a failure names its round
+KBATCH_FUZZ_ROUNDS   number of rounds of a test; few by default, many with `make fuzz`
+KBATCH_FUZZ_FIRST    number of the first round; a failure names its round
 
 KBATCH_FUZZ_FIRST=4711 KBATCH_FUZZ_ROUNDS=1 pytest tests/fuzz -k the_test_that_failed
 """
@@ -16,13 +16,13 @@ from collections.abc import Callable
 ROUNDS = int(os.environ.get("KBATCH_FUZZ_ROUNDS", "150"))
 FIRST = int(os.environ.get("KBATCH_FUZZ_FIRST", "0"))
 
-# What lengths, counts and varints get wrong.
+# Bytes and numbers that upset lengths, counts and varints.
 _BYTES = (0x00, 0x01, 0x7F, 0x80, 0xFE, 0xFF)
 _NUMBERS = (-(2**31), -2, -1, 0, 1, 13, 49, 2**31 - 1)
 
 
 def for_each_round(name: str, run: Callable[[random.Random], None]) -> None:
-    """Call `run` once a round; `name` keeps the rounds of two tests apart."""
+    """Call `run` once per round; tests with different names get different rounds."""
     for number in range(FIRST, FIRST + ROUNDS):
         try:
             run(random.Random(f"{name}-{number}"))
@@ -32,7 +32,7 @@ def for_each_round(name: str, run: Callable[[random.Random], None]) -> None:
 
 
 def mutated(rng: random.Random, data: bytes) -> bytes:
-    """`data` with one to four changes, some of which may undo each other."""
+    """Return `data` with one to four changes, which may cancel out."""
     out = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         at = rng.randrange(len(out) + 1)

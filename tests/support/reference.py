@@ -1,4 +1,4 @@
-"""Record batches and message sets, encoded and decoded once more: plainly, from the formats alone.
+"""A second, plain encoder and decoder of record batches and message sets, written from the formats.
 
     position  bytes  field
            0      8  base offset
@@ -20,8 +20,8 @@
              key length (-1: null), key, value length (-1: null), value,
              headers count, [key length, key, value length (-1: null), value] ..
 
-Every number of a record is a zigzag varint. Nothing here imports what it is there to check, and
-nothing is faster than it is plain. Whatever does not hold is an AssertionError.
+Every number of a record is a zigzag varint. Nothing here imports the code that it checks, and plain code
+comes before fast code. Any fault raises AssertionError.
 
 Source: Kafka clients/.../record/DefaultRecordBatch.java, DefaultRecord.java, ByteUtils.java.
 """
@@ -92,7 +92,7 @@ def encode_batch(
     base_sequence: int = -1,
     attributes_extra: int = 0,
 ) -> bytes:
-    """One batch; `attributes_extra` is or-ed to the codec. No records make Kafka's empty batch."""
+    """One batch; `attributes_extra` is or-ed to the codec. Without records it is Kafka's empty batch."""
     if not records:
         codec = 0
     base_timestamp = records[0].timestamp if records else -1
@@ -129,7 +129,7 @@ def frame_batch(
     base_sequence: int = -1,
     records_count: int = 1,
 ) -> bytes:
-    """A header with the right length and CRC in front of `body`, whatever that holds."""
+    """Any `body` after a header with the right length and CRC."""
     after_crc = (
         struct.pack(
             ">hiqqqhii",
@@ -149,12 +149,12 @@ def frame_batch(
 
 
 def with_crc(batch: bytes) -> bytes:
-    """The same batch, its CRC made right: for batches that were changed on purpose."""
+    """The same batch with the right CRC, after it was changed on purpose."""
     return batch[:17] + struct.pack(">I", crc32c(batch[CRC_START:])) + batch[CRC_START:]
 
 
 def encode_record(record: Record, *, base_offset: int, base_timestamp: int) -> bytes:
-    """One record with its length in front."""
+    """One record, starting with its length."""
     body = b"\x00"
     body += encode_varint(record.timestamp - base_timestamp)
     body += encode_varint(record.offset - base_offset)
@@ -184,14 +184,14 @@ def encode_varint(value: int) -> bytes:
 def decode_batches(data: bytes, *, strict: bool = True) -> list[Record]:
     """Every record of whole batches back to back; checks CRC, lengths and counts.
 
-    What Kafka's reader lets pass, though no writer makes it, is refused unless `strict` is false:
-    attributes of a record, malformed UTF-8, bare snappy, bytes behind a gzip stream.
+    Unless `strict` is false, it refuses what Kafka's reader accepts though no writer writes it:
+    attributes of a record, malformed UTF-8, bare snappy, bytes after a gzip stream.
     """
     return [record for batch in split_batches(data) for record in _decode_batch(batch, strict)]
 
 
 def split_batches(data: bytes) -> Iterator[bytes]:
-    """Cut `data` into batches."""
+    """Split `data` into batches."""
     position = 0
     while position < len(data):
         (length,) = struct.unpack_from(">i", data, position + 8)
@@ -264,7 +264,7 @@ class _Body:
 
 
 def compress(codec: int, data: bytes) -> bytes:
-    """Compress in a framing that Kafka reads, if not always the one that it writes."""
+    """Compress in a framing that Kafka can read, which is not always the one that it writes."""
     compressed: Any = data
     if codec == GZIP:
         compressed = gzip.compress(data)
@@ -281,7 +281,7 @@ def compress(codec: int, data: bytes) -> bytes:
 
 
 def decompress(codec: int, data: bytes, *, strict: bool = True) -> bytes:
-    """Undo `compress`, and whatever Kafka's own framing is."""
+    """Decompress the framings of `compress` and of Kafka."""
     decompressed: Any = data
     if codec == GZIP:
         decompressed = gzip.decompress(data) if strict else _first_members(data)
@@ -303,7 +303,7 @@ def decompress(codec: int, data: bytes, *, strict: bool = True) -> bytes:
 
 
 def _first_members(data: bytes) -> bytes:
-    """Gzip streams back to back, up to what is none."""
+    """Decompress gzip streams back to back, up to bytes that are no stream."""
     out, count = b"", 0
     while data:
         stream = zlib.decompressobj(wbits=31)
@@ -340,7 +340,7 @@ def crc32c(data: bytes) -> int:
 
 # Message sets of the formats before it.
 #
-#     offset, int64; size of what follows, int32; CRC-32 of everything behind it, uint32;
+#     offset, int64; size of what follows, int32; CRC-32 of everything after it, uint32;
 #     magic, 0 or 1; attributes: bits 0-2 codec, 3 log append time; with magic 1 a timestamp, int64;
 #     key length, int32 (-1: null), key, value length, int32 (-1: null), value
 #
@@ -362,7 +362,7 @@ def encode_message(
 
 
 def with_message_crc(message: bytes) -> bytes:
-    """The same message, its CRC made right."""
+    """The same message with the right CRC."""
     return message[:12] + struct.pack(">I", zlib.crc32(message[16:])) + message[16:]
 
 
@@ -396,7 +396,7 @@ def encode_messages(
 
 
 def compress_for(magic: int, codec: int, data: bytes) -> bytes:
-    """As `compress`; the checksum of an lz4 frame's header is taken over its magic too with magic 0."""
+    """Compress; with magic 0, the checksum of an lz4 header covers the frame's magic too."""
     compressed = compress(codec, data)
     if codec == LZ4 and magic == 0:
         return compressed[:6] + _lz4_checksum(compressed[:6]) + compressed[7:]
@@ -423,7 +423,7 @@ def decode_messages(data: bytes, *, strict: bool = True) -> list[Record]:
         inner = list(_split_messages(set_of, cut_off=True))
         assert {m for _, m, _ in inner} == {magic}, "magic of a message in a wrapper"
         assert not any(a & CODEC_MASK for _, _, a in inner), "a wrapper in a wrapper"
-        # A wrapper without an offset was not given one by a broker.
+        # No broker assigned an offset to a wrapper at 0.
         shift = message.offset - inner[-1][0].offset if magic and message.offset else 0
         for record, _, _ in inner:
             has_one_time = magic and attributes & LOG_APPEND_TIME
@@ -464,7 +464,7 @@ def _split_messages(data: bytes, *, cut_off: bool) -> Iterator[tuple[Record, int
 
 def _decompress_of(magic: int, codec: int, data: bytes, strict: bool) -> bytes:
     if codec == LZ4 and magic == 0:
-        # Flags, block size; then a content size and a dictionary id, where the flags say so.
+        # Flags, block size; then a content size and a dictionary id, if the flags say so.
         end = 6 + 8 * (data[4] >> 3 & 1) + 4 * (data[4] & 1)
         data = data[:end] + _lz4_checksum(data[4:end]) + data[end + 1 :]
     return decompress(codec, data, strict=strict)

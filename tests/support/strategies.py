@@ -1,4 +1,4 @@
-"""Hypothesis strategies: Arrow rows in every layout that Arrow allows, and damage."""
+"""Hypothesis strategies: rows in every layout that Arrow allows, and damaged bytes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _byte_types = st.sampled_from([pa.binary(), pa.large_binary(), pa.string(), pa.l
 
 @st.composite
 def arrow_rows(draw: st.DrawFn, *, rows_max: int = 8) -> pa.RecordBatch:
-    """Rows with columns key, value, timestamp (ms) and headers, of which all but value may be absent.
+    """Rows with columns key, value, timestamp (ms) and headers; all but value may be absent.
 
-    Columns are binary, string or list of either size; nulls may have bytes behind them; batches may
-    be slices, and children of lists may be slices as well.
+    Columns are binary, string or list, normal or large; nulls may hide bytes; batches may be slices, and
+    so may the children of lists.
     """
     rows_count = draw(st.integers(0, rows_max))
     before, after = draw(st.integers(0, 3)), draw(st.integers(0, 2))
@@ -78,7 +78,7 @@ def _headers_column(draw: st.DrawFn, rows_count: int) -> pa.Array:
 
 
 def _array(values: Sequence[Any], arrow_type: pa.DataType, ghost: Any) -> pa.Array:
-    """An array whose nulls have `ghost` behind them: what is under a null means nothing to Arrow."""
+    """An array whose nulls hide `ghost`, which means nothing to Arrow."""
     filled = pa.array([ghost if value is None else value for value in values], arrow_type)
     if None not in values:
         return filled
@@ -94,7 +94,7 @@ def _array(values: Sequence[Any], arrow_type: pa.DataType, ghost: Any) -> pa.Arr
 
 
 def corruptions(data: bytes) -> st.SearchStrategy[bytes]:
-    """Damaged forms of `data`, never `data` itself: a byte flipped, the end cut, a range spliced."""
+    """Damaged forms of `data`, never `data` itself: a flipped byte, a truncated end, a spliced range."""
     positions = st.integers(0, len(data) - 1)
 
     def flip(position: int, mask: int) -> bytes:
