@@ -34,7 +34,7 @@ def read(path: Path) -> nbformat.NotebookNode:
 def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if SPARK_4_1 and path.stem == "streaming":
         pytest.skip(
-            "what is available is one micro-batch on Spark 4.1, behind which no window ends"
+            "on Spark 4.1 what is available is one micro-batch, after which Spark closes no window"
         )
     monkeypatch.setenv("MPLBACKEND", "agg")
     for name, value in SHORT_LIVED_SPARK.items():

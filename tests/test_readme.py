@@ -93,7 +93,7 @@ def test_python_blocks_run_as_pasted_and_print_what_the_pages_show(tmp_path: Pat
         env=environment,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=900,
         check=False,
     )
     assert run.returncode == 0, run.stderr

@@ -1,4 +1,4 @@
-"""What users write passes `mypy --strict`: the code of README and docs, and calls of the whole public API."""
+"""Users' code passes `mypy --strict`: that of README and docs, and calls of the whole public API."""
 
 from __future__ import annotations
 
