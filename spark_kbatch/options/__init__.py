@@ -6,4 +6,5 @@ read        options of a read, batch or stream
 producer    options of a producer in plain Python
 topic       topic names and settings
 arguments   arguments of public methods
+paths       paths of folders
 """

@@ -1,4 +1,4 @@
-"""Folders as users name them: a cluster's, a log dir's."""
+"""Paths of folders as users write them: a cluster's, a log dir's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def absolute_path(path: str | os.PathLike[str], name: str = "path") -> Path:
     if scheme:
         if scheme[1].lower() != "file":
             raise ConfigError(
-                f"path {text!r} has the scheme {scheme[1]!r}; a cluster lies on a POSIX file system "
+                f"path {text!r} has the scheme {scheme[1]!r}; a cluster must be on a POSIX file system "
                 "that driver and executors share: give a folder, such as /data/events or "
                 "file:/data/events"
             )
@@ -42,7 +42,7 @@ def absolute_path(path: str | os.PathLike[str], name: str = "path") -> Path:
         named.encode()
     except UnicodeEncodeError:
         raise ConfigError(
-            f"path {text!r} has a character that UTF-8 does not have; rename the folder"
+            f"path {text!r} has a character that UTF-8 cannot encode; rename the folder"
         ) from None
     if "\0" in named:
         raise ConfigError(f"path {text!r} has a NUL character, which no folder's name may contain")

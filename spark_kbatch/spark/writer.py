@@ -1,13 +1,13 @@
-"""Writes, of batches and of streams: tasks stage, the driver commits.
+"""Writers for batches and streams: tasks stage, the driver commits.
 
-What reaches a task depends on the session: time zone, nullability, large types and the names of list
-children differ, so columns are taken as they come and not compared with a schema. The types were
-checked on the driver, once.
+The schema of the rows that reach a task depends on the session: time zone, nullability, large types and
+the names of list children differ. So columns are taken as they come, and not compared with a schema; the
+driver has checked their types once.
 
-A micro-batch is a transaction: its id is the query's, which outlives restarts, its sequence the
-batch's. Spark repeats a micro-batch under the same two whenever it did not learn that it was
-committed, and then it is dropped. Spark makes a writer for the tasks of a micro-batch and another
-one for its commit, which know nothing of each other but what the tasks' messages say.
+A micro-batch is a transaction: its id is the query's, which outlives restarts, and its sequence number
+the micro-batch's. Spark repeats a micro-batch under the same two numbers if it did not learn of its
+commit; the duplicate is then skipped. Spark creates one writer for the tasks of a micro-batch and another
+one for its commit, which share nothing but the tasks' messages.
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaWriter.scala, KafkaWriteTask.scala,
 KafkaStreamingWrite.scala.
@@ -47,25 +47,25 @@ logger = logging.getLogger(__name__)
 
 
 def ensure_writable(schema: StructType, options: WriteOptions) -> None:
-    """Check the columns that a write has. Names match by case; others are ignored.
+    """Check the columns of a write. Names are case-sensitive; unknown columns are ignored.
 
-    Logs a warning for one that is ignored and looks like a column that is not there.
+    Logs a warning for an ignored column whose name is close to that of a missing column.
 
     Raises:
-        ConfigError: no topic, no value, a column twice, or a type that a column cannot have.
+        ConfigError: no topic, no value, a column given twice, or a column of a wrong type.
     Source: KafkaWriter.validateQuery, topicExpression.
     """
     names = schema.fieldNames()
     types = {field.name: field.dataType for field in schema}
     for name, (wanted, accepts) in _COLUMNS.items():
         if name == "topic" and options.topic is not None:
-            continue  # the column is not looked at
+            continue  # the column is ignored
         if name not in types:
             if name in _REQUIRED:
                 raise ConfigError(_REQUIRED[name].format(columns=", ".join(names) or "none"))
         elif names.count(name) > 1:
             raise ConfigError(
-                f"column {name!r} is there {names.count(name)} times; rename or drop all but one"
+                f"column {name!r} occurs {names.count(name)} times; rename or drop all but one"
             )
         elif not accepts(types[name]):
             raise ConfigError(
@@ -76,7 +76,7 @@ def ensure_writable(schema: StructType, options: WriteOptions) -> None:
 
 
 def _remedy(name: str, given: DataType) -> str:
-    """What to write in place of a column whose type is not accepted."""
+    """Return what to write instead of a column of a wrong type."""
     match name, given:
         case (("key" | "value"), (StructType() | ArrayType() | MapType())):
             instead = f"write to_json({name})"
@@ -87,9 +87,7 @@ def _remedy(name: str, given: DataType) -> str:
         case "timestamp", IntegralType():
             instead = "write timestamp_millis(timestamp) of milliseconds since 1970"
         case "timestamp", TimestampNTZType():
-            instead = (
-                "write CAST(timestamp AS TIMESTAMP), which takes it in the session's time zone"
-            )
+            instead = "write CAST(timestamp AS TIMESTAMP), which uses the session's time zone"
         case "timestamp", _:
             instead = "write CAST(timestamp AS TIMESTAMP)"
         case _:
@@ -101,13 +99,13 @@ def _remedy(name: str, given: DataType) -> str:
 def _warn_of_misspelt(names: Sequence[str]) -> None:
     absent = [name for name in _COLUMNS if name not in names]
     for name in dict.fromkeys(names):
-        # A topic that was read may be written as it is, with columns that only a read has.
+        # Rows that were read from a topic may be written unchanged, with columns that only reads have.
         if name in _COLUMNS or name in _OF_READS:
             continue
         near = nearest(name, absent)
         if near is not None:
             logger.warning(
-                "column %r is not written; is %r meant? The columns of a write are: %s",
+                "column %r is ignored; did you mean %r? The columns of a write are: %s",
                 name, near, ", ".join(_COLUMNS),
             )  # fmt: skip
 
@@ -119,8 +117,8 @@ def _is_headers(given: DataType) -> bool:
     return fields == [("key", StringType), ("value", BinaryType)]
 
 
-# What each column may be, in the order in which Spark's connector looks at them: the first that is
-# wrong is the one that is told.
+# The type of each column, in the order in which Spark's connector checks them: the first wrong one is
+# reported.
 _COLUMNS: dict[str, tuple[str, Callable[[DataType], bool]]] = {
     "topic": ("string", lambda given: isinstance(given, StringType)),
     "key": ("string or binary", lambda given: isinstance(given, (StringType, BinaryType))),
@@ -139,7 +137,7 @@ _REQUIRED = {
 
 @dataclass
 class TaskMessage(WriterCommitMessage):
-    """What one task tells the commit: what it staged."""
+    """A task's message to the commit: what it staged."""
 
     staged: Staged
 
@@ -204,8 +202,8 @@ class KBatchStreamWriter(DataSourceStreamArrowWriter):
         (query_id,) = query_ids
         if query_id is None:
             raise KafkaStorageError(
-                "the tasks of this micro-batch do not know their query, so a repetition of it could "
-                "not be told; nothing is visible"
+                "the tasks of this micro-batch do not know their query, so a duplicate of it could not "
+                "be recognised; nothing is visible"
             )
         self._job.commit(staged, transactional_id=query_id, sequence=batchId)
 

@@ -58,8 +58,8 @@ def test_relative_path_is_of_the_working_directory(
         pytest.param("file:/data/a%FF", "escapes that are not UTF-8", id="escape of no character"),
         pytest.param("file:/data/a%00", "a NUL character", id="escaped NUL"),
         pytest.param("/data/a\0b", "a NUL character", id="NUL"),
-        pytest.param("/data/a\ud800b", "a character that UTF-8 does not have", id="surrogate"),
-        pytest.param("/data/a\udcff", "a character that UTF-8 does not have", id="byte of a name"),
+        pytest.param("/data/a\ud800b", "a character that UTF-8 cannot encode", id="surrogate"),
+        pytest.param("/data/a\udcff", "a character that UTF-8 cannot encode", id="byte of a name"),
     ],
 )
 def test_path_that_names_no_folder_is_refused(text: str, words: str) -> None:

@@ -110,12 +110,12 @@ def test_with_the_option_topic_the_column_is_not_looked_at() -> None:
         pytest.param("value binary, topic bigint", "write CAST(topic AS STRING), or name the topic in the option 'topic'", id="topic as number"),
         pytest.param("value binary, topic string, partition string", "partition must be a(n) int or bigint: write CAST(partition AS INT)", id="partition"),
         pytest.param("value binary, topic string, timestamp bigint", "timestamp must be a(n) timestamp: write timestamp_millis(timestamp)", id="time"),
-        pytest.param("value binary, topic string, timestamp timestamp_ntz", "timestamp must be a(n) timestamp: write CAST(timestamp AS TIMESTAMP), which takes it in the session's time zone", id="time without zone"),
+        pytest.param("value binary, topic string, timestamp timestamp_ntz", "timestamp must be a(n) timestamp: write CAST(timestamp AS TIMESTAMP), which uses the session's time zone", id="time without zone"),
         pytest.param("value binary, topic string, timestamp string", "write CAST(timestamp AS TIMESTAMP), or leave", id="time as text"),
         pytest.param("value binary, topic string, headers map<string,binary>", "headers must be a(n) array<struct<key:string,value:binary>>", id="headers"),
         pytest.param("value binary, topic string, headers array<struct<k:string,value:binary>>", "headers must be", id="names in headers"),
         pytest.param("value binary, topic string, headers array<struct<key:string,value:string>>", "headers must be", id="types in headers"),
-        pytest.param("value binary, value binary, topic string", "column 'value' is there 2 times", id="twice"),
+        pytest.param("value binary, value binary, topic string", "column 'value' occurs 2 times", id="twice"),
     ],
 )  # fmt: skip
 def test_columns_are_refused(columns: str, said: str) -> None:
@@ -143,7 +143,7 @@ def test_an_ignored_column_that_looks_like_one_of_ours_is_warned_about(
 ) -> None:
     ensure(columns, topic="t")
     assert [record.getMessage() for record in caplog.records] == [
-        f"column {name!r} is not written; is {meant!r} meant? The columns of a write are: topic, key, "
+        f"column {name!r} is ignored; did you mean {meant!r}? The columns of a write are: topic, key, "
         "value, headers, partition, timestamp"
         for name, meant in warned.items()
     ]
