@@ -1,4 +1,4 @@
-"""JSON that anyone may have written: each value is what was expected, or an error names it."""
+"""Untrusted JSON: each value is as expected, or an error names it."""
 
 from __future__ import annotations
 

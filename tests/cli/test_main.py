@@ -1,4 +1,4 @@
-"""The `kbatch` command, called as a shell calls it."""
+"""The `kbatch` command, run as from a shell."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_consume_prints_nothing_where_one_partition_does_not_hold_what_is_asked_
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    """Four segments, of which two are more than is to be kept; and what a dead job staged."""
+    """Make a cluster with four segments, two more than retention keeps, and files of a dead job."""
     data = codec.encode(ROWS)
     config = TopicConfig(segment_bytes=len(data), retention_bytes=2 * len(data))
     cluster = builders.a_cluster(tmp_path, config=config)
@@ -516,7 +516,7 @@ def test_a_failure_is_one_line_and_exit_code_1(path: Path, words: list[str], rea
         "twice",
     ],
 )
-def test_wrong_words_are_exit_code_2(words: list[str]) -> None:
+def test_usage_errors_are_exit_code_2(words: list[str]) -> None:
     assert kbatch(*words).returncode == 2
 
 

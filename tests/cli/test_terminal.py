@@ -1,4 +1,4 @@
-"""What others wrote reaches the terminal escaped, in every command, and nothing of it is lost."""
+"""Every command escapes data that it prints, without losing any of it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SHORT = {b"\\": b"\\", b"t": b"\t", b"n": b"\n", b"r": b"\r"}
 
 
 def unescaped(shown: str) -> bytes | None:
-    """The bytes that a field was printed of; fails where it could be of others too."""
+    """Return the bytes that a printed field stands for; fail if it could stand for others."""
     if shown == r"\N":
         return None
 
@@ -135,7 +135,7 @@ class _Terminal(io.TextIOWrapper):
 
 
 def kbatch(*words: str | Path, is_terminal: bool) -> Shown:
-    """What a call prints, in this process; must be nothing that a terminal acts on."""
+    """Run a command in this process; check that it prints nothing that a terminal acts on."""
     out, err = (_Terminal(is_terminal=is_terminal) for _ in range(2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdout", out)
@@ -154,7 +154,7 @@ def kbatch(*words: str | Path, is_terminal: bool) -> Shown:
 
 
 class Hostile(NamedTuple):
-    """Somebody's cluster: its path, what its records hold, and who has committed."""
+    """A cluster with hostile data: its path, its records, and the author of its commits."""
 
     path: Path
     key: bytes | None
@@ -233,7 +233,7 @@ def _of(words: list[str], cluster: Cluster) -> Iterator[str]:
 
 
 def _check_records(cluster: Cluster, data: Hostile, *, is_terminal: bool) -> None:
-    """What `consume` prints is one line, from which the record can be had again."""
+    """Check that `consume` prints one line, from which the record can be restored."""
     shown = kbatch("consume", cluster.path, "events", is_terminal=is_terminal).out
     assert shown.endswith("\n")
     assert shown.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Folders as users name them."""
+"""Paths of folders as users write them."""
 
 from __future__ import annotations
 

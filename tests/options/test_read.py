@@ -1,4 +1,4 @@
-"""The options of reads: what is accepted, what goes before what, and what a refusal says."""
+"""The options of reads: accepted values, precedence, and error messages."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_option_of_a_stream_is_ignored_in_a_batch_with_a_warning(
     assert f"option {key!r} is ignored in a batch read" in caplog.text
 
 
-# What goes before what.
+# Precedence.
 
 
 def side(parse: Callable[[dict[str, str]], ReadOptions], **options: str) -> Offsets | Timestamps:
@@ -216,7 +216,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize("first", range(len(MISTAKES)))
 def test_of_several_mistakes_the_first_is_reported(first: int) -> None:
-    """In the order of Spark's connector, where it knows them."""
+    """Mistakes are reported in the order of Spark's connector, where it knows them."""
     options = dict(READ)
     for _, mistake in reversed(MISTAKES[first:]):
         options |= mistake
@@ -411,7 +411,7 @@ def test_bad_partition_of_assign_is_refused(partition: object) -> None:
 
 @pytest.mark.parametrize("key", ["assign", "startingOffsets", "endingOffsets"])
 def test_json_that_no_parser_can_hold_is_refused(key: str) -> None:
-    """Python's parser raises other errors than for a typo where numbers or nesting are excessive."""
+    """For excessive numbers or nesting, Python's parser raises other errors than for a typo."""
     for value in ('{"events":' * 200_000, '{"events":{"0":' + "9" * 10_000 + "}}"):
         with pytest.raises(ConfigError, match=f"option '{key}' is "):
             read(key, value)
@@ -507,7 +507,7 @@ def test_an_option_given_twice_with_two_values_is_refused() -> None:
 
 
 def test_every_option_of_sparks_connector_is_in_the_table() -> None:
-    """Those that it has a name for; keys of Kafka have their prefix."""
+    """Options with names of their own; Kafka's keys are passed through with their prefix."""
     assert {option.key for option in READ_OPTIONS} >= set(
         "assign subscribe subscribePattern kafka.bootstrap.servers startingTimestamp "
         "startingOffsetsByTimestamp startingOffsets startingOffsetsByTimestampStrategy "

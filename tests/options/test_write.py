@@ -1,4 +1,4 @@
-"""Options: what is accepted, what it becomes, and what a refusal says."""
+"""Options of writes and of topics: accepted values, how they are parsed, and error messages."""
 
 from __future__ import annotations
 
@@ -328,7 +328,7 @@ def test_key_of_a_remote_broker_is_accepted_with_prefix_and_ignored(key: str, va
 
 
 def test_keys_of_the_other_side_are_ignored_with_prefix_and_refused_without() -> None:
-    """As where one set of options goes to the reader and to the writer."""
+    """One set of options often goes to both the reader and the writer."""
     assert read("kafka.linger.ms", "x") == parse_read_options(READ)
     assert write("kafka.isolation.level", "x") == parse_write_options(WRITE)
     with pytest.raises(ConfigError, match=r"unknown option 'linger\.ms'"):
@@ -356,7 +356,7 @@ def test_no_key_is_both_known_and_ignored_or_forbidden() -> None:
     assert not IGNORED_KAFKA_KEYS & FORBIDDEN_KAFKA_KEYS.keys()
 
 
-# Where the cluster is.
+# The cluster's path.
 
 
 @pytest.mark.parametrize(
@@ -449,7 +449,7 @@ def test_every_option_with_a_topic_checks_its_name(parse: Any, key: str, value: 
         parse(key, value)
 
 
-# The table in docs/options.md.
+# The tables in docs/options.md.
 
 
 @pytest.mark.parametrize("known", [WRITE_OPTIONS, READ_OPTIONS], ids=["write", "read"])

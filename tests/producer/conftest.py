@@ -1,4 +1,4 @@
-"""What tests of the producer share."""
+"""Fixtures for tests of the producer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which batches may go, in which order they are taken: against lists of batches and a clock."""
+"""Which batches may be sent, and in which order: the accumulator against a model of lists and a clock."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class AccumulatorAgainstModel(RuleBasedStateMachine):
             self.order.append(partition)
 
     def delay(self, partition: int) -> int:
-        """How long until the first batch of a partition may go."""
+        """Return how long it takes until the first batch of a partition may be sent."""
         if not self.queues[partition] or partition in self.muted:
             return NEVER_MS
         first = self.queues[partition][0]
@@ -120,7 +120,7 @@ class AccumulatorAgainstModel(RuleBasedStateMachine):
         return NEVER_MS if self.linger_ms is None else max(self.linger_ms - waited, 0)
 
     def lap(self, start: int, max_size: int) -> tuple[list[int], int | None]:
-        """Partitions whose first batches are taken, and the one that had no room."""
+        """Return the partitions whose first batch is taken, and the one without room."""
         taken, size = list[int](), 0
         for partition in self.order[start:] + self.order[:start]:
             if self.delay(partition) == 0:
@@ -157,7 +157,7 @@ class AccumulatorAgainstModel(RuleBasedStateMachine):
 
     @rule(max_size=st.sampled_from([1, BATCH, 2 * BATCH, 3 * BATCH + 7, EVERYTHING]))
     def drain(self, max_size: int) -> None:
-        # A lap that was not cut short may be followed by one that begins anywhere.
+        # After a complete lap, the next one may start anywhere.
         start = None if self.next is None else self.order.index(self.next)
         starts = range(max(len(self.order), 1)) if start is None else [start]
         ends = [self.lap(start, max_size) for start in starts]

@@ -1,4 +1,4 @@
-"""How a batch ends, who is told, and what becomes of its records when it is split."""
+"""Final states of batches, their callbacks and waiting threads, and splits."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def columns_of(rows: pa.RecordBatch) -> Columns:
 
 
 def a_batch(rows: pa.RecordBatch | None = None, *, codec: int = 0) -> ProducerBatch:
-    """Open; three records by default."""
+    """Make an open batch, of three records by default."""
     rows = builders.rows() if rows is None else rows
     size = 1_000 + 2 * rows.nbytes + 100 * rows.num_rows
     builder = RecordBatchBuilder(memoryview(bytearray(size)), 0, size, codec=codec)
@@ -62,7 +62,7 @@ def a_batch(rows: pa.RecordBatch | None = None, *, codec: int = 0) -> ProducerBa
 
 
 def split(batch: ProducerBatch, size: int = 1, *, codec: int = 0) -> list[ProducerBatch]:
-    """By default each record alone."""
+    """Split a batch; by default into one batch per record."""
     batch.close()
     return batch.split(size, codec_id=codec, level=None)
 
@@ -111,7 +111,7 @@ def test_a_batch_that_has_not_ended_may_end_in_every_way(move: str) -> None:
     assert batch.is_done
     assert batch.result.wait(0)
     assert told(batch.result) == ENDS[move]
-    # What was split has ended for those who ask when its children have.
+    # A split batch is done once its children are.
     assert batch.result.is_done == (move != "is split")
     assert calls == ([] if move == "is split" else [(0, 3)])
 
@@ -134,7 +134,7 @@ def test_a_batch_ends_once(before: str, after: str, is_error: bool) -> None:
         with pytest.raises(RuntimeError, match="a batch of events-2"):
             MOVES[after](batch)
     else:
-        # However often an answer comes late.
+        # However many late answers there are.
         assert [MOVES[after](batch), MOVES[after](batch)] == [False, False]
     assert told(batch.result) == ENDS[before]
     assert batch.result.children == children
@@ -160,14 +160,14 @@ def test_of_many_who_end_a_batch_at_once_one_does(
     for number in range(50):
         batch, start = a_batch(), threading.Barrier(4)
         batch.add_callback(0, 1, lambda *_: calls.append(1))
-        # Who comes to the barrier last goes on first.
+        # The thread that reaches the barrier last continues first.
         by_force = [number % 2 == 0, True, False, number % 2 == 1]
         ends = [threads.submit(end, batch, start, force) for force in by_force]
         assert [future.result(timeout=30) for future in ends].count(True) == 1
     assert len(calls) == 50
 
 
-# Callbacks and those who wait
+# Callbacks and waiting threads
 
 
 @pytest.mark.parametrize("move", ["succeeds", "fails", "is aborted"])
@@ -179,7 +179,7 @@ def test_callbacks_run_in_order_and_know_the_end_before_those_who_wait(
 
     def callback(result: ProduceResult, first: int, count: int) -> None:
         assert told(result) == ENDS[move]
-        # Long enough for who would be let go too early.
+        # Long enough for a thread that would continue too early.
         seen.append((first, count, result.wait(0.01), [future.done() for future in waiting]))
 
     for first, count in ((0, 1), (1, 2)):
@@ -376,7 +376,7 @@ def test_a_record_larger_than_the_size_is_alone() -> None:
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 def test_no_child_has_more_than_half_so_that_splitting_ends(codec: int) -> None:
-    """Whatever size a log refuses, and a codec makes of records that were thought to fit."""
+    """This holds for any size that a log refuses, and any result of a codec."""
     waiting, counts = [a_batch(builders.rows(n=5), codec=codec)], list[int]()
     while waiting and len(counts) < 20:
         batch = waiting.pop()
@@ -418,7 +418,7 @@ def test_whoever_waits_for_a_record_waits_for_its_child_alone(threads: ThreadPoo
 def an_arrow_future(
     batches: Sequence[ProducerBatch], callback: Callable[[object, object], None] | None = None
 ) -> ArrowFuture:
-    """Of rows that went to these batches in turns."""
+    """Make the future of rows that went to these batches in turn."""
     future = ArrowFuture(callback)
     for at, batch in enumerate(batches):
         count = batch.records_count
@@ -514,7 +514,7 @@ def append(accumulator: RecordAccumulator, rows: pa.RecordBatch) -> None:
 
 
 def a_split_batch(accumulator: RecordAccumulator, rows: pa.RecordBatch) -> ProducerBatch:
-    """Each record alone, because the topic takes less than it did."""
+    """Split a batch into one batch per record, because the topic's limit was lowered."""
     append(accumulator, rows)
     (batch,) = accumulator.drain(0, 10_000)
     batch.topic = Topic("events", "id", 3, TopicConfig(max_message_bytes=1))

@@ -1,4 +1,4 @@
-"""Topics that others grow, alter, delete and create again while a producer is open."""
+"""Topics that others grow, alter, delete and recreate while a producer is open."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 def other(cluster: Cluster) -> Cluster:
-    """The same cluster, as another process has it open."""
+    """Open the same cluster again, as another process would."""
     return Cluster(str(cluster.path))
 
 
@@ -65,7 +65,7 @@ def wait_for_a_look() -> None:
 
 
 def keys(cluster: Cluster) -> dict[int, list[bytes]]:
-    """Of each partition."""
+    """Return the keys in each partition."""
     rows = other(cluster).read("events", columns=["partition", "key"]).read_all()
     found: dict[int, list[bytes]] = {}
     for row in rows.to_pylist():
@@ -122,7 +122,7 @@ def test_an_error_of_a_topic_is_followed_by_a_look(cluster: Cluster) -> None:
     with cluster.producer() as producer:
         producer.send("events", b"v", partition=0).result(20)
         other(cluster).delete_topic("events")
-        # Before the next look is due the append finds out; from then on each call does.
+        # Until the topic is looked up again the append finds out; after that each call does.
         with pytest.raises(UnknownTopicOrPartitionError):
             producer.send("events", b"v", partition=0).result(20)
         with pytest.raises(UnknownTopicOrPartitionError):
@@ -152,7 +152,7 @@ def test_what_was_meant_for_a_deleted_topic_is_not_written_to_the_one_with_its_n
         recreate(cluster, partitions)
         wait_for_a_look()
         rows = pa.table({"key": KEYS, "value": KEYS})
-        # They are not in batches with those.
+        # They do not share batches with those.
         future = producer.send_arrow("events", rows)
         more = [producer.send("events", key=key, value=key) for key in KEYS]
         producer.flush()
@@ -224,7 +224,7 @@ def test_threads_that_send_while_a_topic_grows_lose_nothing(cluster: Cluster) ->
 
 
 class Topics:
-    """Topics that are looked up, each look counted, by a clock that is turned."""
+    """A lookup of topics that counts its calls, with a clock set by hand."""
 
     def __init__(self) -> None:
         self.now_ms, self.looks = 1000, 0

@@ -1,4 +1,4 @@
-"""Which numbers batches get, in which order they may go, and when there is a new epoch."""
+"""The numbers that batches get, the order in which they may be sent, and when there is a new epoch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def a_batch(records_count: int = 1, partition: int = 0) -> ProducerBatch:
 
 
 def some_sequences(*, next_sequence: int = 0, epoch: int = 0) -> Sequences:
-    """Ids are 100, 101 and so on; partition 0 goes on from `next_sequence`."""
+    """Make sequences with producer ids 100, 101 and so on; partition 0 continues at `next_sequence`."""
     ids = itertools.count(100)
     sequences = Sequences(lambda: next(ids))
     sequences.prepare()
@@ -42,7 +42,7 @@ def some_sequences(*, next_sequence: int = 0, epoch: int = 0) -> Sequences:
 
 
 def sent(sequences: Sequences, *batches: ProducerBatch) -> list[ProducerBatch]:
-    """The batches, drained if they may be."""
+    """Drain the batches that may be sent, and return them."""
     for batch in batches:
         assert sequences.may_drain(batch)
         sequences.assign(batch)
@@ -138,7 +138,7 @@ def test_children_of_a_split_go_in_the_place_of_their_parent(start: int) -> None
 
 
 def test_without_a_gap_the_epoch_stays() -> None:
-    """The log had the batch that seemed lost: its answer came late, over the end of the numbers."""
+    """The log had the batch that seemed lost: its answer came late, after the numbers wrapped around."""
     sequences = some_sequences(next_sequence=INT_MAX - 3)
     acknowledged(sequences, *sent(sequences, a_batch(2)))
     lost, behind = sent(sequences, a_batch(), a_batch(2))
@@ -170,7 +170,7 @@ def test_what_is_behind_a_lost_batch_gets_new_numbers_when_it_is_refused() -> No
         assert sequences.can_retry(batch, REFUSED)
     sequences.prepare()
     assert numbers(second, third) == [(100, 1, 0), (100, 1, 3)]
-    # The answer to its old number comes late.
+    # The answer for its old number comes late.
     assert sequences.can_retry(second, REFUSED)
     sequences.prepare()
     assert numbers(second, third) == [(100, 1, 0), (100, 1, 3)]

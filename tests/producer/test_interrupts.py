@@ -1,4 +1,4 @@
-"""An interrupt anywhere in an append or a wait keeps no lock: others go on, and the producer ends."""
+"""An interrupt anywhere in an append or a wait leaves no lock taken: others continue, and close works."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def interrupted(work: Callable[[], object], number: int) -> bool:
 
 
 def ends(work: Callable[[], object]) -> bool:
-    """Whether another thread gets it done."""
+    """Return True if another thread can finish `work`."""
     done: list[object] = []
     thread = threading.Thread(target=lambda: done.append(work()), daemon=True)
     thread.start()
@@ -125,8 +125,8 @@ def test_an_append_that_is_interrupted_anywhere_keeps_nobody_waiting(
 
 
 @pytest.mark.parametrize("position", range(PARTITIONS))
-def test_a_lock_that_is_taken_as_the_interrupt_comes_is_let_go(position: int) -> None:
-    """It comes inside of `acquire`, so no statement knows that it was taken."""
+def test_a_lock_that_is_taken_as_the_interrupt_comes_is_released(position: int) -> None:
+    """The interrupt comes inside `acquire`, so no statement knows that the lock was taken."""
 
     class Interrupted:
         def __init__(self, lock: Any) -> None:

@@ -1,4 +1,4 @@
-"""buffer.memory: never more than that, to whoever came first, and whole again whatever happens."""
+"""buffer.memory is never exceeded, served in order, and free in one piece again whatever happens."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 def waiting(
     threads: ThreadPoolExecutor, pool: BufferPool, size: int, max_block_ms: int = LONG_MS
 ) -> Future[int]:
-    """An allocation that stands in the queue when this returns."""
+    """Start an allocation, and return once it waits in the queue."""
     before = pool.queued
     future = threads.submit(pool.allocate, size, max_block_ms)
     until(lambda: pool.queued == before + 1)
@@ -59,7 +59,7 @@ def waiting(
 
 
 class PoolAgainstModel(RuleBasedStateMachine):
-    """The pool against a list of owners and a list of who waits."""
+    """The pool against a model: a list of owners and a list of waiting allocations."""
 
     buffers = 6
     sizes = st.sampled_from([1, BUFFER - 1, BUFFER, BUFFER + 1, 3 * BUFFER, 6 * BUFFER])
@@ -73,7 +73,7 @@ class PoolAgainstModel(RuleBasedStateMachine):
         self.queue: list[tuple[int, Future[int]]] = []
 
     def take(self, size: int) -> int | None:
-        """Where the model finds the lowest free run."""
+        """Take the lowest free run of buffers in the model; return its start."""
         count = -(-size // BUFFER)
         for first in range(self.buffers - count + 1):
             if self.owners[first : first + count] == [None] * count:

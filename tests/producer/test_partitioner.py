@@ -1,4 +1,4 @@
-"""Which partition a row goes to: Kafka's rule once more in plain Python, and what it leaves open."""
+"""The partition that a row goes to: against Kafka's rule in plain Python, and what the rule leaves open."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Model:
         return topic, self.partition[topic]
 
     def tickets(self, topic: str) -> list[int]:
-        """Each partition as often as it is wanted."""
+        """List each partition as often as its weight says."""
         sizes = self.queue_sizes.get(topic) or [0] * self.counts[topic]
         if len(set(sizes)) == 1:
             return list(range(len(sizes)))
@@ -340,7 +340,7 @@ def test_ignored_keys_go_to_the_sticky_partition_and_count_as_bytes() -> None:
     assert set(places) == {("events", 3)}
 
 
-# Each row fills its partition, so that each but the first draws one anew.
+# Each row fills its partition, so that each row after the first chooses a new one.
 ONE_ROW = 1
 
 
@@ -350,7 +350,7 @@ def drawn(rows_count: int, partitions: int, **options: Any) -> Counter[int]:
 
 
 def ensure_shares(counts: Counter[int], shares: Sequence[int]) -> None:
-    """Chi-squared, far out in its tail: 5 standard deviations over its mean."""
+    """Check shares by chi-squared, with a bound 5 standard deviations above its mean."""
     total, freedom = sum(counts.values()), len(shares) - 1
     expected = [share * total / sum(shares) for share in shares]
     off = sum((counts[p] - mean) ** 2 / mean for p, mean in enumerate(expected))
@@ -395,7 +395,7 @@ def test_queues_are_not_looked_at_where_that_is_switched_off() -> None:
 
 
 class Asked:
-    """Queue sizes, and for which topics they were asked."""
+    """Queue sizes, with a record of the topics that they were asked for."""
 
     def __init__(self, sizes: Mapping[str, Sequence[int]]) -> None:
         self.sizes, self.names = sizes, list[str]()
@@ -439,7 +439,7 @@ def test_several_threads_together_place_rows_as_one_would() -> None:
     with ThreadPoolExecutor(8) as threads:
         futures = [threads.submit(places_of, shared) for _ in range(8)]
         found = [places for future in futures for places in future.result()]
-    # Which thread came when is open, not what each got.
+    # The order of the threads is open, but not what each got.
     assert Counter(found) == Counter(expected)
 
 
@@ -538,7 +538,7 @@ def test_a_custom_partitioner_sees_the_key_column_as_it_is_given() -> None:
 def test_what_a_custom_partitioner_must_not_answer_is_refused(answer: Any, said: str) -> None:
     partitioner = a_partitioner({"events": 4}, custom=lambda keys, partitions: answer)
     with pytest.raises(ConfigError) as error:
-        # Row 0 has its own.
+        # Row 0 names its own partition.
         partition(partitioner, builders.rows(n=5), partitions=pa.array([1, *[None] * 4]))
     assert str(error.value).startswith(
         "option 'partitioner.class': tests.producer.test_partitioner"

@@ -1,4 +1,4 @@
-"""A producer in plain Python: what its user gives, gets back, and finds in the log."""
+"""A producer in plain Python: what callers pass, get back, and find in the log."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_record_over_max_request_size_fails_alone(cluster: spark_kbatch.Cluste
     assert small.result().offset == 0
 
 
-# When it goes.
+# When batches are sent.
 
 
 def test_a_lone_record_goes_after_linger_ms_without_another(cluster: spark_kbatch.Cluster) -> None:
@@ -202,7 +202,7 @@ def test_flush_sends_what_lingers_and_waits_for_it(cluster: spark_kbatch.Cluster
         assert not any(future.done() for future in futures)
         producer.flush(SOON)
         assert all(future.done() for future in futures)
-        # In the order of the records, and before anybody is let go who waits.
+        # In the order of the records, and before waiting threads continue.
         assert told == list(range(100))
 
 
@@ -283,7 +283,11 @@ def test_who_finds_no_memory_is_told_after_max_block_ms(cluster: spark_kbatch.Cl
 def sent_by_threads(
     cluster: spark_kbatch.Cluster, records: int, *, threads: int, window: int
 ) -> tuple[Producer, list[int]]:
-    """Each thread's share through a pool of 1 MiB; the producer, and how far each was at the first's end."""
+    """Send each thread's share through a pool of 1 MiB.
+
+    Returns:
+        The producer, and how far each thread was when the first one ended.
+    """
     sent = [0] * threads
     at_first_end: list[int] = []
     share = records // threads
@@ -333,7 +337,7 @@ def check_threads(cluster: spark_kbatch.Cluster, records: int) -> None:
     assert bytes_in_use(producer.pool) == 0
     # The pool, futures of 8 windows, and what allocators keep.
     assert most - before < 64 * 1024 * 1024
-    # Nobody starves.
+    # No thread starves.
     assert min(at_first_end) > records // 8 // 10
 
     seen: dict[bytes, list[int]] = defaultdict(list)
@@ -361,7 +365,7 @@ def test_a_million_records_of_8_threads_share_a_pool_of_1_mib(
 def test_tables_of_threads_keep_their_order_and_lie_where_their_futures_say(
     cluster: spark_kbatch.Cluster,
 ) -> None:
-    """Each append holds several queues' locks at once, they cross, and memory is short."""
+    """Appends hold several queues' locks at once, in crossing sets, and memory is short."""
     cluster.create_topic("other", partitions=PARTITIONS)
 
     def work(thread: int) -> list[tuple[pa.Table, pa.RecordBatch]]:
@@ -536,7 +540,7 @@ def _produce_until_killed(path: str, acknowledged: int, seed: int) -> None:
 
 
 def killed_producers(path: str, seeds: range) -> Iterator[tuple[int, int, bytes]]:
-    """Acknowledgements that producers told before they were killed: partition, offset, value."""
+    """Return what producers reported as acknowledged before they were killed: partition, offset, value."""
     for seed in seeds:
         told, acknowledged = os.pipe()
         child = os.fork()
@@ -552,7 +556,7 @@ def killed_producers(path: str, seeds: range) -> Iterator[tuple[int, int, bytes]
             os.kill(child, signal.SIGKILL)
             rest = lines.read().splitlines()
         assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
-        # A line may be cut off.
+        # The last line may be incomplete.
         for line in [first, *rest[:-1]]:
             partition, offset, value = line.split()
             yield int(partition), int(offset), value

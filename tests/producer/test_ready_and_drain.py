@@ -1,4 +1,4 @@
-"""Which batches may go, in which order they are taken, and how those end that never went."""
+"""Which batches may be sent, in which order they are drained, and how unsent batches end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from tests.support.accumulators import (
 )
 from tests.support.reference import HEADER_SIZE
 
-# What lets a batch go, one condition at a time
+# What makes a batch ready, one condition at a time
 
 
 @pytest.mark.parametrize("linger_ms", [None, 50])
@@ -92,7 +92,7 @@ def test_without_linger_ms_time_alone_sends_nothing() -> None:
     append(accumulator, 0, values(RECORDS - 1))
     assert accumulator.ready(LONG_MS) == Ready(False, NEVER_MS)
     assert accumulator.drain(LONG_MS, EVERYTHING) == []
-    # That a full batch was there before changes nothing.
+    # A full batch that was there before changes nothing.
     append(accumulator, 0, values(1))
     assert [batch.records_count for batch in accumulator.expired(LONG_MS)] == [RECORDS]
     append(accumulator, 0, values(1))
@@ -226,7 +226,7 @@ def test_a_muted_partition_waits_whatever_else_holds() -> None:
     assert partitions_of(accumulator.drain(0, EVERYTHING)) == [0]
 
 
-# What one lap takes
+# What one lap drains
 
 
 def test_a_lap_takes_one_batch_of_each_partition() -> None:
@@ -264,7 +264,7 @@ def test_the_first_batch_is_taken_whatever_its_size(max_size: int) -> None:
 
 @pytest.mark.parametrize("linger_ms", [None, 0])
 def test_no_partition_starves_where_a_lap_takes_one_batch(linger_ms: int | None) -> None:
-    """Whoever was taken has its next batch ready while another one's is taken."""
+    """Each partition that was drained has its next batch ready before the others are drained."""
     accumulator = an_accumulator(linger_ms=linger_ms)
     for partition in range(PARTITIONS):
         append(accumulator, partition, values(RECORDS))
@@ -282,7 +282,7 @@ def test_whoever_appends_fills_a_batch_or_begins_one_says_so() -> None:
     for _ in range(RECORDS - 1):
         append(accumulator, 0, values(1))
         append_record(accumulator, 1, values(1)[0])
-    # A record at a time, the beginning of a batch is told whether time passes or not.
+    # With single records, `on_ready` is called for a new batch with and without linger.ms.
     assert len(told) == 1
     append(accumulator, 0, values(1))
     assert len(told) == 2
@@ -310,7 +310,7 @@ def test_the_fullest_batch_is_sent_where_memory_runs_out() -> None:
     assert not accumulator.send_fullest()
 
 
-# How batches end that were not delivered
+# How undelivered batches end
 
 
 def test_batches_expire_delivery_timeout_ms_after_they_were_made() -> None:

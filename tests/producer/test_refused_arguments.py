@@ -1,4 +1,4 @@
-"""What is refused leaves nothing behind: what was acknowledged is in the log as sent, and nothing else."""
+"""Refused arguments leave nothing behind: the log has what was acknowledged, and nothing else."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ REFUSED = {
     "headers in an old format": {"topic": "old", "headers": [("h", b"v")]},
 }
 
-# Columns that take the place of good ones in the last chunk of a table.
+# Columns that replace good ones in the last chunk of a table.
 REFUSED_COLUMNS: dict[str, Callable[[int], pa.Array]] = {
     "a time before 1970": lambda n: pa.array([*[5] * (n - 1), -2], pa.timestamp("ms")),
     "seconds past 64 bits of ms": lambda n: pa.array([*[5] * (n - 1), 2**62], pa.timestamp("s")),
@@ -108,7 +108,7 @@ def a_record(rng: random.Random) -> dict[str, Any]:
 
 
 def a_table(rng: random.Random, refused: str | None = None) -> pa.Table:
-    """Two chunks; the second has what is refused in its last row."""
+    """Make a table of two chunks, with the refused value in the last row of the second."""
     chunks = []
     for is_last in (False, True):
         rows = [a_record(rng) for _ in range(rng.randrange(1, 6))]

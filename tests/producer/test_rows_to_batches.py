@@ -32,7 +32,7 @@ MEMORY = 64 * 1024
 
 
 class Kept:
-    """A transport that keeps what it is given."""
+    """A transport that keeps the batches it gets."""
 
     def __init__(self) -> None:
         self.batches: dict[int, list[bytes]] = defaultdict(list)
@@ -104,7 +104,7 @@ def test_each_partition_has_its_rows_in_order_however_they_are_cut(
             else:
                 partition = placed.slice(start, end - start)
                 producer.append(piece.append_column("partition", partition), "events")
-    # The plain model: a record at a time, to the partition that it names.
+    # The plain model: each record goes to the partition that it names.
     expected: dict[int, list[Record]] = {partition: [] for partition in range(PARTITIONS)}
     for partition, record in zip(placed.to_pylist(), as_sent(rows), strict=True):
         expected[partition].append(record)
@@ -117,7 +117,7 @@ def test_each_partition_has_its_rows_in_order_however_they_are_cut(
 
 
 def test_a_batch_that_is_too_large_for_its_topic_is_split() -> None:
-    """What compresses badly after it compressed well comes out larger than was expected."""
+    """Rows that compress worse than the rows before them make a batch larger than expected."""
     good = pa.RecordBatch.from_pydict({"value": [b"v" * 100] * 20_000})
     bad = builders.rows(n=400, seed=3)
     kept = Kept()
@@ -135,7 +135,7 @@ def test_a_batch_that_is_too_large_for_its_topic_is_split() -> None:
 
 
 class Limited(Kept):
-    """Refuses batches over a limit, as a log does."""
+    """A transport that refuses batches over a limit, as a log does."""
 
     def __init__(self, kept: Kept, limit: int) -> None:
         self._kept, self._limit = kept, limit

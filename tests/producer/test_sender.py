@@ -1,4 +1,4 @@
-"""Whatever becomes of requests: futures tell the truth, and with idempotence records are there once."""
+"""Whatever happens to requests, futures tell the truth, and with idempotence each record is written once."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ Future = RecordFuture | FailedFuture
 
 @pytest.fixture(autouse=True)
 def poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes back to the pool is overwritten at once: who still reads it, reads this."""
+    """Overwrite released memory at once, so that a late read of it shows."""
     deallocate = BufferPool.deallocate
 
     def poisoned(pool: BufferPool, start: int, size_in_bytes: int) -> None:
@@ -75,7 +75,7 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def errors_are_answers(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """The sender has none of its own; it would log it and go on."""
+    """Fail tests in which the sender logs an error of its own: it would log it and continue."""
     yield
     assert [one for one in caplog.get_records("call") if one.levelno >= logging.ERROR] == []
 
@@ -103,7 +103,7 @@ def producing(
     clock_ms: Callable[[], int] = monotonic_ms,
     **options: Any,
 ) -> Iterator[Producer]:
-    """A producer whose records are batches of their own unless told otherwise."""
+    """Open a producer; by default each record is a batch."""
     defaults = {"batch_size": 1, "retry_backoff_ms": 1, "retry_backoff_max_ms": 5}
     producer = Producer(
         parse_producer_options(defaults | options),
@@ -130,7 +130,7 @@ def values(cluster: spark_kbatch.Cluster, partition: int = 0) -> list[bytes]:
 
 
 def headers(cluster: spark_kbatch.Cluster) -> list[reference.BatchHeader]:
-    """Of the batches of partition 0."""
+    """Return the batch headers of partition 0."""
     directory = cluster._parts.metadata.cluster_file.log_directory(TopicPartition("events", 0))
     data = (directory / f"{0:020}.log").read_bytes()
     return [reference.read_header(batch) for batch in reference.split_batches(data)]
@@ -155,7 +155,7 @@ def delivered_in_the_end(transport: HeldTransport, number: int, futures: list[Fu
         time.sleep(0.001)
 
 
-# Whatever happens.
+# Random faults.
 
 
 def check_run(tmp_path: Path, seed: int, *, idempotent: bool) -> None:
@@ -252,7 +252,7 @@ def test_with_one_request_in_flight_other_partitions_wait_too(
 def test_two_processes_take_no_batch_of_each_other_for_their_own(
     cluster: spark_kbatch.Cluster,
 ) -> None:
-    """Their sequences are the same; their ids are not."""
+    """They use the same sequence numbers, but different producer ids."""
     reading, writing = os.pipe()
 
     def work(process: int) -> None:
@@ -401,15 +401,15 @@ def test_a_new_epoch_waits_for_batches_whose_answers_were_lost(
     assert offsets(futures) == list(range(len(expected)))
 
 
-def test_a_first_batch_that_goes_again_is_not_overtaken(cluster: spark_kbatch.Cluster) -> None:
-    """A log takes any number of a producer that it does not know."""
+def test_a_first_batch_that_is_retried_is_not_overtaken(cluster: spark_kbatch.Cluster) -> None:
+    """A log accepts any number from a producer that it does not know."""
     transport = FaultyTransport(a_log(cluster), [Fate.FAILED_LATE])
     with producing(cluster, transport, request_timeout_ms=200) as producer:
         assert offsets(send(producer, *numbered(5))) == list(range(5))
     assert values(cluster) == numbered(5)
 
 
-def test_a_batch_whose_answer_was_lost_is_remembered_when_it_goes_again(
+def test_a_batch_whose_answer_was_lost_is_remembered_when_it_is_retried(
     cluster: spark_kbatch.Cluster,
 ) -> None:
     """A log remembers the last five."""
@@ -474,8 +474,8 @@ def test_without_acks_a_future_knows_no_offset(cluster: spark_kbatch.Cluster) ->
 # Times.
 
 
-def test_a_record_that_nobody_answers_for_fails_in_time(cluster: spark_kbatch.Cluster) -> None:
-    """Also where its time ends before that of the request that has it."""
+def test_a_record_without_an_answer_fails_in_time(cluster: spark_kbatch.Cluster) -> None:
+    """Its time may end before that of the request it is in."""
     transport = HeldTransport(a_log(cluster))
     with producing(cluster, transport, request_timeout_ms=400, delivery_timeout_ms=500) as producer:
         started = time.monotonic()
@@ -516,7 +516,7 @@ def test_retries_without_a_pause_end_in_time(cluster: spark_kbatch.Cluster) -> N
 
 
 class FailsOnce:
-    """Fails the first request with a batch of partition 0."""
+    """A transport that fails the first request with a batch of partition 0."""
 
     def __init__(self, log: Transport) -> None:
         self._log, self._has_failed = log, False
@@ -552,7 +552,7 @@ def test_a_busy_partition_does_not_keep_others_from_going_again(
 def test_what_has_lingered_does_not_wait_for_the_answer_of_another(
     cluster: spark_kbatch.Cluster, linger_ms: int
 ) -> None:
-    """Time goes on whenever it is looked at: between looking and waiting, too."""
+    """The clock moves on at each call, so also between looking and waiting."""
     transport = HeldTransport(a_log(cluster))
     clock_ms = itertools.count(1)
     with producing(
@@ -600,7 +600,7 @@ def test_a_late_request_keeps_its_numbers_when_its_batch_gets_new_ones(
         futures += send(producer, b"refused", b"late")
         late = transport.request(2)
         transport.request(1).fail(InvalidRecordError("refused"))
-        # Behind the lost one, in the old epoch, and again when nobody waits for the first.
+        # After the lost one in the old epoch, and again once the first is given up.
         delivered_in_the_end(transport, 3, futures)
         assert [header.producer_epoch for header in headers(cluster)] == [0, 1]
         assert late.is_unchanged
@@ -635,7 +635,7 @@ def test_a_record_that_comes_while_the_sender_looks_is_numbered(
     assert (header.producer_id, header.base_sequence) == (0, 0)
 
 
-# What cannot pass by waiting, and what others hold.
+# Errors that waiting cannot cure, and locks that others hold.
 
 
 def damage(directory: Path, how: str) -> None:
@@ -688,7 +688,7 @@ def test_what_one_may_not_write_fails_at_once_with_its_cause(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EMFILE], ids=os.strerror)
-def test_what_may_pass_is_tried_again_until_the_timeout_which_has_it_as_its_cause(
+def test_a_transient_error_is_retried_until_the_timeout_which_has_it_as_its_cause(
     cluster: spark_kbatch.Cluster, number: int
 ) -> None:
     class Failing:
