@@ -1,7 +1,7 @@
-"""Bad input is refused at the earliest moment Spark allows, with a sentence that says what to do.
+"""Bad input is refused at the earliest moment that Spark allows, with a sentence that says what to do.
 
-Options are refused by `load()` and `save()` themselves, before a task runs or a file is made; with a
-schema of the user's Spark asks us first in the action. What only the rows show fails the task.
+Options are refused by `load()` and `save()` themselves, before a task runs or a file is created; if the
+user gives a schema, Spark first calls us in the action. Mistakes that only the rows show fail the task.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _OUR_ERROR = re.compile(
 
 @contextlib.contextmanager
 def refused(moment: Moment, kind: str, *said: str) -> Iterator[None]:
-    """What is within must be refused at that moment by our error, whose sentence has all of `said`."""
+    """Check that the block raises this error of ours, with all of `said` in its sentence."""
     exception, happened = MOMENTS[moment]
     with pytest.raises(exception) as caught:
         yield
     text = str(caught.value)
     assert happened in text
-    # What users look for is the last line, so there should not be many before it.
+    # Users look for the last line, so there should not be many before it.
     assert moment == "task" or text.count('\n  File "') == 1
     (error,) = _OUR_ERROR.findall(text)
     assert error[0] == kind
@@ -58,7 +58,7 @@ def refused(moment: Moment, kind: str, *said: str) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def flights(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cluster with a topic `flights` of two partitions, each with 5 rows; nobody appends to it."""
+    """A cluster with a topic `flights` of two partitions, each with 5 rows; no test appends to it."""
     path = tmp_path_factory.mktemp("cluster")
     frame = spark.range(10).selectExpr("'v' AS value", "CAST(id % 2 AS int) AS partition")
     save(frame, path, topic="flights", num_partitions=2)
@@ -177,7 +177,7 @@ MORE_READS = [
 ]  # fmt: skip
 
 
-# A stream may be asked for these, and `load()` does not tell us what it is for.
+# These are valid for a stream, and `load()` does not tell us what it is for.
 READS_THAT_COULD_BE_STREAMS = [
     pytest.param(
         {"subscribe": "flights", "startingOffsets": "latest"}, "ConfigError",
@@ -259,7 +259,7 @@ def test_load_refuses_what_is_no_folder(spark: SparkSession) -> None:
         reader.option("kafka.bootstrap.servers", "broker:9092").load()
 
 
-# Reading: a schema of the user's, with which Spark does not ask us before the action
+# Reading: with the user's schema, Spark does not call us before the action
 
 
 @pytest.mark.parametrize(
@@ -452,7 +452,7 @@ def test_save_refuses_a_path_that_cannot_be_written(row: DataFrame, tmp_path: Pa
 
 
 def test_a_task_that_does_not_see_the_drivers_folder_fails(tmp_path: Path) -> None:
-    """As on an executor where another folder is at the same path."""
+    """An executor may have another folder at the same path."""
     for options in ({"topic": "t"}, {}):
         job = Job.begin(parse_write_options({"path": str(tmp_path), **options}))
         (probe,) = (tmp_path / "staging-0").glob("*/driver")
@@ -567,7 +567,7 @@ def test_a_flipped_bit_is_reported_with_file_and_position_and_never_returned(
     assert second_batch <= int(found[1]) <= second_batch + position_in_batch
     assert found[3].startswith((said, f"partition {said}"))
 
-    # Where only offsets are wanted most of a batch is not looked at: they are right or refused.
+    # If only offsets are read most of a batch is not looked at: they are right, or it is refused.
     offsets = load(spark, tmp_path, schema="offset long", subscribe="t")
     if position_in_batch == 200:
         assert [row.offset for row in offsets.collect()] == list(range(40))

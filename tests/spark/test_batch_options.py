@@ -1,4 +1,4 @@
-"""Options of a batch read do through Spark what the plan's own tests say; few, for each takes a job."""
+"""Options of a batch read through Spark. Few tests, because each takes a job; the plan has its own."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_is_gone_fails_the_task_or_is_left_out(spark: SparkSession, orders:
 def test_rows_of_a_transaction_are_there_when_it_is_committed_or_at_once_where_that_is_wanted(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A broker's transactions: three of five records and a marker each, the second one aborted."""
+    """A broker's three transactions, of five records and a marker each; the second is aborted."""
     history = History()
     (tmp_path / "t-0").mkdir()
     log = tmp_path / "t-0" / f"{0:020d}.log"

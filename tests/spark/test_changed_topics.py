@@ -1,4 +1,4 @@
-"""A Spark job whose topic is deleted, created again or grown while its tasks run."""
+"""A Spark job whose topic is deleted, recreated or grown while its tasks run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rows_that_change(spark: SparkSession, path: Path, change: str) -> DataFrame:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        # Whoever comes upon it first says so: a task that begins to write, or the commit.
+        # The first to notice reports it: a task that starts to write, or the commit.
         ("delete", "topic 't' was deleted while the job ran; create it again"),
         ("recreate", "topic 't' was (recreated|deleted) while the job ran.*run the job again"),
         ("grow", None),

@@ -1,4 +1,4 @@
-"""What Spark's save modes do, and what the history says of it."""
+"""Spark's save modes, and the commits that the history lists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 
 
 def frame(spark: SparkSession, *rows: str) -> DataFrame:
-    """A row for each, in the partition that its number says."""
+    """Make a row for each value, in the partition of its number."""
     return spark.createDataFrame(
         [(row, int(row[-1]) % 2) for row in rows], "value string, partition int"
     )

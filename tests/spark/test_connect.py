@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def remote(spark: SparkSession) -> Iterator[RemoteSession]:
-    """Of a server in the JVM of the session that tests share."""
+    """Connect to a server in the JVM of the session that tests share."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -68,7 +68,7 @@ def odd_values(folder: Path) -> pa.RecordBatch:
 
 
 def by_partition(rows: pa.RecordBatch) -> dict[int, list[tuple[Any, ...]]]:
-    """What each partition must hold, in order: (key, value, timestamp). Every key is set."""
+    """Return the expected (key, value, timestamp) of each partition, in order. Every key is set."""
     place = functools.cache(lambda key: kafkas_partition(key, PARTITIONS))
     expected = defaultdict(list)
     for key, value, timestamp in zip(
@@ -96,7 +96,7 @@ def test_real_data_comes_back_equal_and_in_order(
     save(frame, tmp_path, topic="t", num_partitions=PARTITIONS, compression_type=compression)
     after = time.time_ns() // 1_000_000
 
-    # Rows without a time of their own got that of the writing.
+    # Rows without a time got the time of writing.
     found = {
         number: [
             (r.key, r.value, None if before <= r.timestamp <= after else r.timestamp) for r in held

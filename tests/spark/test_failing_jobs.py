@@ -1,7 +1,7 @@
-"""What a user is told when a job fails, and that the next one works; the writer without a session.
+"""Errors of jobs that fail, after which the next job works; the writer is used without a session.
 
-`tests/commit/test_crash_matrix.py` has every step of a job; here are the errors' words, and what
-happens to a job beside which something is done to its topic or its files.
+`tests/commit/test_crash_matrix.py` has every step of a job. These tests check the errors' sentences, and
+jobs whose topic or files are changed while they run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.soundness import ensure_sound
 
 
 def rows(*partitions: int) -> pa.RecordBatch:
-    """One row for each."""
+    """Make one row for each value."""
     numbers = pa.array(partitions, pa.int32())
     return pa.record_batch({"value": [b"a" * 100] * len(partitions), "partition": numbers})
 
@@ -54,7 +54,7 @@ def stage(job: Job) -> Staged:
 
 
 def written(cluster: Cluster) -> int:
-    """How many jobs of one task are there, each of them whole."""
+    """Return how many jobs of one task are in the topic, each complete."""
     count = sum(map(len, builders.contents(Cluster(str(cluster.path))).values()))
     assert count % VALUES.num_rows == 0
     return count // VALUES.num_rows
@@ -70,7 +70,7 @@ def ensure_next_job_works(cluster: Cluster) -> None:
 
 
 def break_files(patch: pytest.MonkeyPatch, where: str, number: int) -> None:
-    """Nothing can be written or made below a folder of this name."""
+    """Make every write and creation below a folder of this name fail."""
     write_at, create = Files.write_at, Files.create
 
     def refuse(path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_task_makes_no_other_topic_in_place_of_one_that_is_gone(
 def test_a_job_whose_topic_grows_while_it_runs_is_committed(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, overwrite: bool
 ) -> None:
-    """Its rows are where its tasks have put them, as those of any producer that runs meanwhile."""
+    """Its rows stay in the partitions that its tasks chose, like those of any running producer."""
     options = parse_write_options({"path": str(cluster.path), "topic": "events", "flush": "false"})
     job = Job.begin(options, overwrite=overwrite)
     done = stage(job)
@@ -220,7 +220,7 @@ def test_a_job_whose_topic_grows_while_it_runs_is_committed(
     ensure_next_job_works(cluster)
 
 
-# Staged files that go away.
+# Staged files that disappear.
 
 
 def age(path: Path, days: float) -> None:
@@ -316,7 +316,7 @@ def test_a_job_that_was_taken_for_dead_says_so_in_its_tasks_and_its_commit(
     assert written(cluster) == 1
 
 
-# A clock that goes back.
+# A clock that is set back.
 
 
 def test_a_clock_that_goes_back_stops_nothing_and_removes_nothing(

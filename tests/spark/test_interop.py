@@ -1,4 +1,4 @@
-"""What Spark wrote is what Kafka's clients find in the `.log` files."""
+"""Kafka's clients find in the `.log` files what Spark wrote."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 assert time.monotonic() < deadline, (folder / "output").read_text()
                 time.sleep(0.05)
         finally:
-            # The driver first, with its JVM: nobody is left who could react to what follows.
+            # The driver first, with its JVM: nothing is left to react to what follows.
             groups = {int(marker.read_text()) for marker in markers if marker.exists()}
             for group in (driver.pid, *groups):
                 with contextlib.suppress(ProcessLookupError):
@@ -70,20 +70,20 @@ def test_killed_driver_leaves_all_of_the_jobs_data_or_none(
 
     assert values_by_topic(spark, path) == expected(jobs)
 
-    # The next writer cuts or finishes what the dead one left.
+    # The next writer discards or completes what the dead one left.
     save(frame_of(spark, "next"), path)
     assert values_by_topic(spark, path) == expected([*jobs, "next"])
     for topic in TOPICS:
         for held in records(spark, path, topic).values():
             assert [r.offset for r in held] == list(range(len(held)))
-            # Jobs lie behind each other, not mixed.
+            # Jobs follow each other; their rows are not mixed.
             found = [r.value.decode().partition("-")[0] for r in held]
             assert list(dict.fromkeys(found)) == [*jobs, "next"]
             assert found == sorted(found, key=[*jobs, "next"].index)
 
 
 def test_a_driver_that_is_killed_leaves_what_it_staged(killed: Path) -> None:
-    """Otherwise the kills came too late to prove anything."""
+    """Otherwise the kills would come too late to prove anything."""
     for step in STEPS:
         assert list((killed / step / "staging-0").glob("*/*/shared"))
 
@@ -94,7 +94,7 @@ def test_register_makes_the_format_known_where_spark_does_not_find_it(killed: Pa
 
 
 def values_by_topic(spark: SparkSession, path: Path) -> dict[str, list[str]]:
-    """Both topics in one read, each value in order of its text."""
+    """Read both topics at once; return the values of each, sorted as text."""
     found = load(spark, path, subscribe=",".join(TOPICS)).selectExpr("topic", "string(value)")
     rows = found.collect()
     return {topic: sorted(value for of, value in rows if of == topic) for topic in TOPICS}

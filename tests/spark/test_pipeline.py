@@ -47,7 +47,7 @@ def test_report_on_made_up_edits_is_right_where_a_worker_is_killed(tmp_path: Pat
 def assert_report_is_right(
     folder: Path, lines: list[str], *, records: int, kill_after: int | None
 ) -> None:
-    """Run the pipeline; with `kill_after`, kill a worker behind the micro-batch of that number.
+    """Run the pipeline; with `kill_after`, kill a worker after the micro-batch of that number.
 
     On Spark 4.1 the first micro-batch has all the records, and in the next one the windows end.
     """
@@ -86,7 +86,7 @@ def assert_report_is_right(
 
 
 def expected_report(lines: list[str]) -> pd.DataFrame:
-    """The hours that are over, as pandas sums them up."""
+    """Return the sums of the hours that are over, by pandas."""
     edits = pd.DataFrame([json.loads(line) for line in lines])
     edits["time"] = pd.to_datetime(edits["time"])
     edits["hour"] = edits["time"].dt.floor("h")
@@ -102,7 +102,7 @@ def expected_report(lines: list[str]) -> pd.DataFrame:
 
 
 def made_up_edits(count: int) -> list[str]:
-    """A day, nearly in order of time."""
+    """Make up edits of one day, nearly in order of time."""
     rng = random.Random(1)
     begin = pd.Timestamp("2024-02-29T00:00:00Z")
     return [

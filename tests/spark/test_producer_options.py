@@ -19,7 +19,7 @@ LOG = "00000000000000000000.log"
 
 
 def write(spark: SparkSession, path: Path, **options: object) -> dict[int, list[bytes]]:
-    """Values by partition, in order, of rows 0, 1, 2 ... written by two tasks."""
+    """Write rows 0, 1, 2 ... in two tasks; return the values by partition, in order."""
     rows = spark.range(0, ROWS, 1, 2).select(
         F.concat(F.lit("k"), F.col("id") % 7).alias("key"),
         F.col("id").cast("string").alias("value"),
@@ -80,7 +80,7 @@ def test_a_higher_level_leaves_fewer_bytes(spark: SparkSession, tmp_path: Path) 
 def test_compressible_rows_fill_batches_as_they_will_be_stored(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """What a batch holds before compression grows once the codec's ratio is known."""
+    """Batches hold more uncompressed bytes once the codec's ratio is known."""
     rows = spark.range(0, 20_000, 1, 1).select(F.lit("v" * 100).alias("value"))
     for codec in ("none", "zstd"):
         writer = rows.write.format("kbatch").option("topic", codec).option("batch.size", 16384)

@@ -1,4 +1,4 @@
-"""kill -9 at random moments loses nothing, doubles nothing and mixes nothing up.
+"""kill -9 at random moments loses nothing, duplicates nothing and mixes nothing up.
 
 In each round several writers fill one topic of three partitions while drivers, workers and the
 producer are killed and started again, and tasks fail:
@@ -57,7 +57,7 @@ each_round = pytest.mark.parametrize(
 
 
 class Drivers:
-    """One driver at a time; it serves round after round until it is killed."""
+    """One driver at a time, which serves round after round until it is killed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._count = folder, itertools.count()
@@ -79,7 +79,7 @@ class Drivers:
 
 @pytest.fixture(scope="module")
 def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
-    # Whoever is killed while it compiles leaves all of it to the next one.
+    # A process that is killed while it compiles leaves all of it to the next one.
     record_kernels.load()
     routing.load()
     drivers = Drivers(tmp_path_factory.mktemp("drivers"))
@@ -88,7 +88,7 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
 
 
 class Round:
-    """Work, and those who are killed at it."""
+    """Work, and the processes that are killed at it."""
 
     def __init__(self, folder: Path, rng: random.Random, drivers: Drivers, work: Work) -> None:
         self._folder, self._rng, self._drivers, self._work = folder, rng, drivers, work
@@ -244,7 +244,7 @@ def some_work(
 
 
 def check_all(folder: Path, work: Work) -> None:
-    """Everything that had to be written is there once, and nothing else but whole runs."""
+    """Check that all required rows are there once, and besides them only complete runs."""
     found = check_whole(folder / "cluster", work)
     runs = {job for job in found if job.startswith("run")}
     acknowledged = {path.name for path in (folder / "acknowledged").iterdir()}
@@ -270,7 +270,7 @@ def check_all(folder: Path, work: Work) -> None:
 
 
 def check_whole(path: Path, work: Work) -> set[str]:
-    """Each job that is seen is there once, with all of its rows in their order; the jobs."""
+    """Check that each visible job is there once, with all of its rows in order; return the jobs."""
     jobs: list[list[str]] = []
     for partition, values in enumerate(all_held(path, TOPIC)):
         of_jobs = [value.split("-") for value in values if not is_producers(value)]
@@ -289,13 +289,13 @@ def check_whole(path: Path, work: Work) -> set[str]:
 
 
 def check_copies(path: Path) -> None:
-    """What was copied so far is what the source has there."""
+    """Check that the copied rows equal those of the source."""
     for copied, source in zip(all_held(path, TOPIC), all_held(path, SOURCE), strict=True):
         assert copied == source[: len(copied)]
 
 
 def all_held(path: Path, topic: str) -> list[list[str]]:
-    """The values of each partition, of one moment; offsets are dense."""
+    """Return the values of each partition at one moment, after checking that offsets have no gaps."""
     with spark_kbatch.open(str(path)) as cluster:
         values: list[list[str]] = [[] for _ in cluster.partitions(topic)]
         for batch in cluster.read(topic, columns=["partition", "offset", "value"]):

@@ -1,4 +1,4 @@
-"""Topics with several replicas, through Spark: whatever disk is lost, jobs and streams go on."""
+"""Topics with several replicas, through Spark: whatever disk is lost, jobs and streams continue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rows(spark: SparkSession, start: int, end: int) -> DataFrame:
 
 @pytest.fixture
 def cluster(spark: SparkSession, tmp_path: Path) -> Cluster:
-    """As a job makes it by options."""
+    """Create a cluster through a job's options."""
     options = {
         "topic": "events",
         "log.dirs": ",".join(str(tmp_path / f"disk-{node}") for node in range(3)),
@@ -53,7 +53,7 @@ def isr(cluster: Cluster) -> list[list[int]]:
 
 
 def let_join(cluster: Cluster) -> None:
-    """Fill up the disks that are back, now and not with the next job."""
+    """Bring disks that are back in sync now, not with the next job."""
     cluster._parts.manager.dirs.look_again()
     assert cluster.replicate() == []
 

@@ -1,4 +1,4 @@
-"""A task that is run again leaves each of its rows once.
+"""A task that is retried leaves each of its rows once.
 
 The driver is one of a user's own: a new session in an empty folder that registers nothing.
 """

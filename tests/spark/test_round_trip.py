@@ -1,4 +1,4 @@
-"""What goes into a topic through Spark comes out equal, however it is laid out on the way."""
+"""Rows that go into a topic through Spark come out equal, however they are laid out on the way."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ ODD_ROWS = pa.RecordBatch.from_pylist(
 
 
 def sample() -> pa.RecordBatch:
-    """500 rows of every kind, each with its partition."""
+    """Make 500 rows of every kind, each with its partition."""
     rows = pa.concat_batches(
         [
             builders.rows(n=200, nulls=0.2, headers=2),
@@ -99,7 +99,7 @@ def sample() -> pa.RecordBatch:
 
 
 def expected_records(rows: pa.RecordBatch) -> dict[int, list[Record]]:
-    """The rows of each partition in their order, with offsets from 0."""
+    """Return the expected records of each partition, in order, with offsets from 0."""
     numbers = rows["partition"].to_pylist()
     picked = {
         number: [row for row, found in enumerate(numbers) if found == number]
@@ -110,7 +110,7 @@ def expected_records(rows: pa.RecordBatch) -> dict[int, list[Record]]:
 
 @pytest.fixture(scope="module")
 def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cluster whose topic `t` holds the sample in small batches; nobody appends to it."""
+    """A cluster whose topic `t` holds the sample in small batches; no test appends to it."""
     path = tmp_path_factory.mktemp("written")
     save(frame_of(spark, sample()), path, topic="t", num_partitions=PARTITIONS, batch_size=3000)
     return path
@@ -430,7 +430,7 @@ def test_a_reused_frame_sees_later_appends_up_to_the_bounds_that_were_numbers(
 def test_all_tasks_of_one_action_read_up_to_the_same_moment(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The last task begins when the first two are held up and more has been appended."""
+    """The last task starts while the first two are held up, after more rows were appended."""
     path = tmp_path / "cluster"
     frame = spark.range(3).selectExpr("'old' AS value", "CAST(id AS int) AS partition")
     save(frame, path, topic="t", num_partitions=3)
@@ -464,7 +464,7 @@ def test_all_tasks_of_one_action_read_up_to_the_same_moment(
 
 
 def append_without_spark(path: Path, *, partitions: int) -> None:
-    """One row to each partition, with both of Spark's tasks busy."""
+    """Append one row to each partition while both of Spark's tasks are busy."""
     writer = KBatchWriter(Job.begin(parse_write_options({"path": str(path), "topic": "t"})))
     rows = pa.RecordBatch.from_pydict(
         {"value": ["new"] * partitions, "partition": pa.array(range(partitions), pa.int32())}
@@ -486,7 +486,7 @@ def test_a_cluster_that_cannot_be_written_is_read_all_the_same(
 def test_a_frame_that_was_read_can_be_written_back(
     spark: SparkSession, tmp_path: Path, written: Path
 ) -> None:
-    """Its columns offset and timestampType are ignored, its partition and time are kept."""
+    """Its columns offset and timestampType are ignored; partition and timestamp are used."""
     read = load(spark, written, subscribe="t", includeHeaders=True)
     save(read, tmp_path, num_partitions=PARTITIONS)
     assert records(spark, tmp_path) == records(spark, written)

@@ -76,7 +76,7 @@ def test_insert_writes_the_columns_that_a_view_names(
 def test_a_table_is_refused_with_the_view_to_use(
     spark: SparkSession, tmp_path: Path, made: str, refused: str
 ) -> None:
-    """Where its columns are declared Spark asks nobody before the table is used."""
+    """If its columns are declared, Spark does not call the source before the table is used."""
     save(spark.sql("SELECT 'a' AS value"), tmp_path, topic="t")
     options = f"OPTIONS (path '{tmp_path}', subscribe 't')"
     spark.sql(made.format(options=options))
@@ -98,7 +98,7 @@ def test_joins_and_unions_of_one_frame_read_it_as_often_as_it_is_named(
     assert log.union(log).count() == 12
     joined = log.alias("a").join(log.alias("b"), ["partition", "offset"])
     assert joined.where("a.value = b.value").count() == 6
-    # Spark prunes no columns of a source in Python and pushes no filters to it.
+    # Spark neither prunes columns of a Python source nor pushes filters to it.
     assert log.where("offset = 2").union(log.where("value = '0'")).count() == 3
 
 

@@ -1,4 +1,4 @@
-"""Where the workers have no installed package: it comes with the job, or the error says what is wrong."""
+"""Workers without the installed package: the job ships it, or the error says what is wrong."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ for prepare in (lambda: None, lambda: spark_kbatch.register(spark)):
 
 @pytest.fixture(scope="module")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python that has what the package needs, and not the package."""
+    """Make a Python that has the package's dependencies, but not the package."""
     folder = tmp_path_factory.mktemp("bare")
     venv.create(folder, with_pip=False)
     (site_packages,) = folder.glob("lib/python*/site-packages")
-    # The .pth files that lie there, such as that of an editable installation, are not looked at.
+    # Its .pth files, such as that of an editable installation, are ignored.
     (site_packages / "needed.pth").write_text(str(Path(pyspark.__file__).parent.parent))
     return folder / "bin" / "python"
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As `pip wheel` builds it, named as Spark wants it; built in a copy of the sources."""
+    """Build a wheel as `pip wheel` does, in a copy of the sources, with a name that Spark accepts."""
     folder = tmp_path_factory.mktemp("wheel")
     for name in ("spark_kbatch", "pyspark_kbatch"):
         shutil.copytree(
@@ -71,7 +71,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(words: list[object], script: str, folder: Path, worker: Path) -> str:
-    """What the script prints, in an empty folder, with workers of this Python."""
+    """Run the script in an empty folder, with workers of this Python; return what it prints."""
     (folder / "job.py").write_text(script)
     kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "SPARK_HOME")}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Which columns a write takes, by name and type; Spark is only needed for its types."""
+"""The columns that a write accepts, by name and type; Spark is only needed for its types."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEADERS = "headers array<struct<key:string,value:binary>>"
 
 
 def pairs(key: str, value: DataType, *, null: bool = True) -> ArrayType:
-    """An array of structs with two fields."""
+    """Make the type of an array of structs with two fields."""
     fields = [StructField(key, StringType(), null), StructField("value", value, null)]
     return ArrayType(StructType(fields), null)
 
@@ -51,7 +51,7 @@ TYPES: dict[str, DataType] = {
 
 
 def ensure(columns: str, **options: str) -> None:
-    """Of a frame with these columns, as `name type` each."""
+    """Check a frame with these columns, each as `name type`."""
     named = [column.split(" ", 1) for column in columns.split(", ")]
     schema = StructType([StructField(name, TYPES[of]) for name, of in named])
     ensure_writable(schema, parse_write_options({"path": "/data", **options}))

@@ -1,6 +1,6 @@
-"""Streaming queries read topics as they do Kafka's: what Spark itself has to show, on few queries.
+"""Streaming queries read topics as they read Kafka's: few queries, for what only Spark itself can show.
 
-The rules of planning are in tests/consumer/test_stream_planner.py.
+The rules of planning are tested in tests/consumer/test_stream_planner.py.
 """
 
 from __future__ import annotations
@@ -65,20 +65,20 @@ class Reading:
         )
 
     def run(self, frame: DataFrame | None = None, **options: Any) -> list[list[str]]:
-        """The values of the batches that a run to what is available now makes."""
+        """Run to what is available now; return the values of each batch."""
         self.batches = []
         self.start(self.load(**options) if frame is None else frame).awaitTermination()
         return self.values()
 
     def logged(self) -> list[str]:
-        """The offsets in the checkpoint, batch by batch, as they stand there."""
+        """Return the offsets in the checkpoint, batch by batch, unparsed."""
         files = sorted(
             (self.checkpoint / "offsets").glob("[0-9]*"), key=lambda file: int(file.name)
         )
         return [file.read_text().splitlines()[-1] for file in files]
 
     def await_batches(self, query: StreamingQuery, count: int) -> None:
-        """Until there were so many."""
+        """Wait until there are so many batches."""
         deadline = time.monotonic() + DEADLINE_S
         while len(self.batches) < count:
             assert query.isActive, query.exception()
@@ -292,7 +292,7 @@ def test_a_topic_that_was_deleted_fails_the_query_where_loss_is_not_accepted(
 def test_a_query_reads_everything_once_while_topics_come_grow_and_go(
     reading: Reading, fail: bool
 ) -> None:
-    """By chance; what was deleted may have been read or not."""
+    """Random: rows that were deleted may have been read or not."""
     rng, values = random.Random(1), iter(range(10**6))
     sent: dict[str, set[str]] = {"t": set()}
     deleted: set[str] = set()
@@ -342,7 +342,7 @@ def test_a_query_reads_everything_once_while_topics_come_grow_and_go(
 
 @pytest.mark.slow
 def test_micro_batches_without_a_row_to_show_go_on(reading: Reading, tmp_path: Path) -> None:
-    """A broker's transactions: a committed one, an aborted one, and one that is open at first."""
+    """A broker's transactions: one committed, one aborted, and one that is open at first."""
     reading.path = tmp_path / "broker"
     (reading.path / "t-0").mkdir(parents=True)
     log = reading.path / "t-0" / f"{0:020d}.log"
@@ -368,7 +368,7 @@ def test_micro_batches_without_a_row_to_show_go_on(reading: Reading, tmp_path: P
 
 @pytest.mark.slow
 def test_first_batch_that_was_not_committed_begins_where_it_began(reading: Reading) -> None:
-    """Spark asks anew where the query begins, and `latest` is past the batch's end by then."""
+    """Spark asks again where the query starts, and `latest` is past the batch's end by then."""
     reading.send("t", "before")
     assert reading.run(startingOffsets="latest") == [[]]
     for file in (reading.checkpoint / "commits").iterdir():
@@ -377,7 +377,7 @@ def test_first_batch_that_was_not_committed_begins_where_it_began(reading: Readi
 
     batches = reading.run(startingOffsets="latest")
     if not TELLS_WHERE_IT_IS:
-        # Spark 4.1 ends such a run behind the batch that it repeats.
+        # Spark 4.1 ends such a run after the batch that it repeats.
         batches += reading.run(startingOffsets="latest")
     assert batches == [[], ["a"]]
 

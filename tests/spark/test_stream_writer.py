@@ -13,7 +13,7 @@ pytestmark = pytest.mark.spark
 
 
 class Stream:
-    """Lines of files go to the topic `events`; each file is a micro-batch."""
+    """A query that writes lines of files to the topic `events`; each file is a micro-batch."""
 
     def __init__(self, spark: SparkSession, tmp_path: Path, **options: Any) -> None:
         self.spark, self.options = spark, options
@@ -45,7 +45,7 @@ class Stream:
         assert query.exception() is None
 
     def forget_commit(self, batch_id: int) -> None:
-        """As where Spark's driver dies behind our commit and before its own."""
+        """Undo Spark's own commit, as if its driver had died between our commit and its own."""
         for path in (self.checkpoint / "commits").iterdir():
             if path.name in (str(batch_id), f".{batch_id}.crc"):
                 path.unlink()
@@ -86,7 +86,7 @@ def test_a_micro_batch_that_failed_is_written_by_the_restarted_query(
     stream.add("a")
     stream.run()
     stream.add("b")
-    # The commit's process finds a directory where it has to write a file.
+    # The committing process finds a directory where it must write a file.
     locks = stream.path / "locks"
     locks.rename(tmp_path / "aside")
     locks.write_bytes(b"")

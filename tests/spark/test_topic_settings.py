@@ -1,4 +1,4 @@
-"""Settings of a topic that a write creates, as Spark's users give and see them."""
+"""Settings of topics that a write creates, given through Spark's options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_a_topic_keeps_what_its_settings_say(spark: SparkSession, tmp_path: Path) -> None:
-    """Log append time, and all but the last of its segments deleted by size."""
+    """The topic has log append time, and size retention deletes all but its last segment."""
     path, rows = tmp_path / "cluster", builders.rows(n=20_000)
     settings = {
         "topic": "t",

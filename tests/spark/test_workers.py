@@ -1,4 +1,4 @@
-"""Where this package cannot be used, the one who tries is told why; no Spark is started."""
+"""Errors and warnings where this package cannot be used; no Spark is started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPOSITORY = Path(spark_kbatch.__file__).parent.parent
 
 
 class ASession:
-    """As much of a session as `register` uses."""
+    """Stand-in for a session, as far as `register` uses it."""
 
     def __init__(self, python: str, *, brought_along: list[str] | None = None) -> None:
         self.sparkContext = SimpleNamespace(pythonExec=python, _python_includes=brought_along or [])
@@ -32,7 +32,7 @@ class ASession:
 
 @pytest.fixture
 def another_python(tmp_path: Path) -> str:
-    """A Python without any packages, as the one of the system is."""
+    """Make a Python without packages, like the system's."""
     path = tmp_path / "python3"
     path.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     path.chmod(0o755)

@@ -53,7 +53,7 @@ def an_accumulator(
     allocate: Callable[[int], int] | None = None,
     on_ready: Callable[[], None] = lambda: None,
 ) -> RecordAccumulator:
-    """Without patience for memory."""
+    """Make an accumulator that does not wait for memory."""
     pool = BufferPool(total_memory=buffers * BATCH, poolable_size=BATCH)
     config = AccumulatorConfig(
         batch_size=BATCH,
@@ -78,7 +78,7 @@ _numbers = itertools.count()
 
 
 def values(count: int, size: int = VALUE_BYTES) -> list[bytes]:
-    """No two alike."""
+    """Make values that all differ."""
     return [str(next(_numbers)).encode().rjust(size) for _ in range(count)]
 
 
@@ -136,7 +136,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 class Waiter:
-    """Somebody who waits for memory, because all that was free is taken."""
+    """A thread that waits for memory, because all of it is taken."""
 
     def __init__(self, threads: ThreadPoolExecutor, pool: BufferPool) -> None:
         self._pool, self._taken = pool, list[int]()
@@ -152,7 +152,7 @@ class Waiter:
         self.stop()
 
     def stop(self) -> None:
-        """Everything is free again."""
+        """Free all memory, and end the thread."""
         for start in self._taken:
             self._pool.deallocate(start, BATCH)
         if self.future.exception(timeout=30) is None:

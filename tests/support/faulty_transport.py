@@ -25,7 +25,7 @@ OnAnswer = Callable[[Answer], None]
 
 
 class Fate(Enum):
-    """What may become of a request."""
+    """An outcome of a request."""
 
     DELIVERED = "written and answered"
     FAILED = "not written, answered with an error that may pass"
@@ -46,14 +46,14 @@ TRANSIENT = tuple(fate for fate in Fate if fate not in (Fate.DELIVERED, *FINAL))
 
 
 def drawn_fates(seed: object, among: Sequence[Fate]) -> Iterator[Fate]:
-    """Half of the requests are delivered, others meet one of these fates."""
+    """Yield random fates; half of the requests are delivered."""
     rng = random.Random(f"fates {seed}")
     while True:
         yield Fate.DELIVERED if rng.random() < 0.5 else rng.choice(among)
 
 
 class SentRequest:
-    """A request that a transport was given, and its bytes as they were then."""
+    """A request that a transport got, with its bytes as they were then."""
 
     def __init__(self, log: Transport, request: ProduceRequest, on_answer: OnAnswer) -> None:
         self._log, self._request, self._on_answer = log, request, on_answer
@@ -66,7 +66,7 @@ class SentRequest:
 
     @property
     def values(self) -> list[bytes]:
-        """Of all records, batch by batch."""
+        """Return the values of all records, batch by batch."""
         return [value for data in self._bytes for value in _values(data)]
 
     @property
@@ -75,11 +75,11 @@ class SentRequest:
 
     @property
     def may_be_written(self) -> bool:
-        """Whether there is time left; a log takes a while, too."""
+        """Return True if there is time left to write; a log takes a while, too."""
         return time.monotonic() - self._sent < 0.8 * self._request.timeout_ms / 1000
 
     def write(self, request: ProduceRequest | None = None) -> Answer:
-        """Hand it to the log, as its memory is now; what the log answers."""
+        """Append the request's memory, as it is now, to the log; return the log's answer."""
         answers: list[Answer] = []
         self._log.send(request or self._request, answers.append)
         (answer,) = answers
@@ -111,7 +111,7 @@ def _values(data: bytes) -> Iterable[bytes]:
 
 
 class FaultyTransport:
-    """Requests meet the given fates in turn; without any more, they are delivered."""
+    """A transport whose requests meet the given fates in turn; later ones are delivered."""
 
     def __init__(self, log: Transport, fates: Iterable[Fate], *, seed: object = 0) -> None:
         self._log, self._fates, self._random = log, iter(fates), random.Random(f"delays {seed}")
@@ -143,7 +143,7 @@ class FaultyTransport:
             self._release(self._held)
 
     def close(self) -> None:
-        """Wait for what is under way, and look at what nobody answered."""
+        """Wait for pending work, and check the requests without an answer."""
         for timer in self._timers:
             timer.join()
         self._look(*self._unanswered)
@@ -211,7 +211,7 @@ class FaultyTransport:
 
 
 class HeldTransport:
-    """Keeps every request until the test says what becomes of it."""
+    """A transport that keeps every request until the test decides its outcome."""
 
     def __init__(self, log: Transport) -> None:
         self._log = log
@@ -228,7 +228,7 @@ class HeldTransport:
         return len(self._sent)
 
     def request(self, number: int) -> SentRequest:
-        """The request of this number, from 0; waits for it."""
+        """Wait for the request of this number, from 0, and return it."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self._sent) > number, 10), (
                 f"request {number} did not come"
@@ -237,7 +237,7 @@ class HeldTransport:
 
 
 class Gate:
-    """A transport that stands still while it is shut."""
+    """A transport that blocks while it is shut."""
 
     def __init__(self, log: Transport) -> None:
         self._log = log

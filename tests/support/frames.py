@@ -21,13 +21,13 @@ with warnings.catch_warnings():
 
 
 def use_in_this_thread(spark: SparkSession) -> None:
-    """Spark looks for data sources of Python in the thread's active session, which others lack."""
+    """Make the session active in this thread, where Spark looks up Python data sources."""
     active = spark._jvm.org.apache.spark.sql.classic.SparkSession
     active.setActiveSession(spark._jsparkSession)
 
 
 def frame_of(spark: SparkSession, rows: pa.RecordBatch) -> DataFrame:
-    """The rows in their order, in two tasks; `timestamp` is in ms and becomes Spark's timestamp."""
+    """Make a frame of the rows, in order, in two tasks; `timestamp` in ms becomes Spark's timestamp."""
     columns = {
         name: pc.multiply(rows[name], 1000).cast(pa.timestamp("us", tz="UTC"))
         if name == "timestamp"
@@ -38,7 +38,7 @@ def frame_of(spark: SparkSession, rows: pa.RecordBatch) -> DataFrame:
 
 
 def save(frame: DataFrame, path: Path | str, **options: Any) -> None:
-    """Append; an option's dots are written as underscores."""
+    """Append a frame; dots of options are written as underscores."""
     dotted = {key.replace("_", "."): value for key, value in options.items()}
     frame.write.format("kbatch").options(**dotted).mode("append").save(str(path))
 
@@ -46,7 +46,7 @@ def save(frame: DataFrame, path: Path | str, **options: Any) -> None:
 def load(
     spark: SparkSession, path: Path | str, *, schema: StructType | str | None = None, **options: Any
 ) -> DataFrame:
-    """As Spark's users write it, in one line."""
+    """Load in one line, as Spark's users do."""
     reader = spark.read.format("kbatch").options(**options)
     if schema is not None:
         reader = reader.schema(schema)
@@ -56,7 +56,7 @@ def load(
 def records(
     spark: SparkSession, path: Path | str, topic: str = "t", **options: Any
 ) -> dict[int, list[Record]]:
-    """What a topic holds, by partition in offset order; partitions without records are left out."""
+    """Return a topic's records by partition, in offset order; partitions without records are left out."""
     frame = load(spark, path, subscribe=topic, includeHeaders=True, **options)
     found = frame.select(
         "partition", "offset", F.unix_millis("timestamp"), "key", "value", "headers"
@@ -79,11 +79,11 @@ def records(
 
 
 def values(spark: SparkSession, path: Path | str, topic: str = "t", **options: Any) -> list[str]:
-    """The values of a topic as text, sorted."""
+    """Return the values of a topic as text, sorted."""
     frame = load(spark, path, subscribe=topic, **options)
     return sorted(row[0] for row in frame.select(F.col("value").cast("string")).collect())
 
 
 def kafkas_partition(key: bytes, partitions: int) -> int:
-    """Where Kafka's default partitioner puts a key, as kafka-python computes it."""
+    """Return the partition that Kafka's default partitioner gives a key, by kafka-python."""
     return int((murmur2(key) & 0x7FFFFFFF) % partitions)

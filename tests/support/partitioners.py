@@ -14,7 +14,7 @@ from spark_kbatch.record import columns as arrow
 
 
 def murmur2(data: bytes) -> int:
-    """As Kafka's Utils.murmur2: a signed 32-bit number."""
+    """Return the hash of Kafka's Utils.murmur2, a signed 32-bit number."""
 
     def times_m(number: int) -> int:
         return number * 0x5BD1E995 & 0xFFFFFFFF
@@ -43,7 +43,7 @@ def partition(
     partitions: pa.Array | None = None,
     keys: pa.Array | None = None,
 ) -> list[tuple[str, int]]:
-    """Each row's place, after checking that every row has one."""
+    """Return each row's topic and partition, after checking that every row has one."""
 
     def column(name: str) -> pa.Array | None:
         return rows.column(name) if name in rows.schema.names else None

@@ -38,7 +38,7 @@ def ingest(spark: SparkSession, source: Path, cluster: Path) -> None:
 
 
 def sum_up_hours(spark: SparkSession, cluster: Path, checkpoint: Path, records: int) -> None:
-    """Hours that may still get some are left out."""
+    """Sum up each hour, leaving out hours that may still get edits."""
     edits = (
         spark.readStream.format("kbatch")
         .options(subscribe="edits", startingOffsets="earliest", maxOffsetsPerTrigger=records)

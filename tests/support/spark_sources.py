@@ -1,4 +1,4 @@
-"""What Spark itself takes for a Python source: a writer that drops rows, a reader with rows ready made."""
+"""The cost of Spark's own part of a Python source: a writer that drops rows, a reader of prepared rows."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Query:
         self.restart()
 
     def restart(self, **options: Any) -> Query:
-        """With other options, where some are given."""
+        """Restart the query, with other options if any are given."""
         self.options |= options
         given = {key: str(value) for key, value in self.options.items() if value is not None}
         self.parsed = parse_stream_read_options(given)
@@ -30,15 +30,15 @@ class Query:
         return self
 
     def opened(self) -> StreamTopics:
-        """What the planner looks at."""
+        """Return the source that the planner reads from."""
         return self.topics
 
     def start(self) -> dict[str, Any]:
-        """Where the next batch begins."""
+        """The offset at which the next batch starts."""
         return _through_json(self.committed or self.planner.initial().to_json())
 
     def next_end(self, *, limited: bool = True) -> dict[str, Any] | None:
-        """The end of the next batch, which is logged; None where there is none."""
+        """Return the end of the next batch, after logging it; None if there is no batch."""
         start = self.start()
         if self.logged is None:
             end = self.planner.latest(StreamOffset.from_json(start), limited=limited).to_json()
@@ -48,17 +48,17 @@ class Query:
         return self.logged
 
     def plan(self) -> list[StreamPiece]:
-        """Of the batch that is logged."""
+        """Plan the logged batch."""
         assert self.logged is not None
         start, end = (StreamOffset.from_json(one) for one in (self.start(), self.logged))
         return self.planner.plan(start, end)
 
     def commit(self) -> None:
-        """What was logged."""
+        """Commit the logged batch."""
         self.committed, self.logged = self.logged, None
 
     def batch(self, *, limited: bool = True) -> dict[str, tuple[int, int]] | None:
-        """One trigger: what was read of each partition; None where there was no batch."""
+        """Run one trigger; return what it read of each partition, None if there was no batch."""
         if self.next_end(limited=limited) is None:
             return None
         planned = self.plan()
@@ -66,7 +66,7 @@ class Query:
         return {str(one.wanted.topic_partition): one.wanted[1:] for one in planned}
 
     def batches(self) -> list[dict[str, tuple[int, int]]]:
-        """Triggers until there is nothing more."""
+        """Run triggers until there is nothing more to read."""
         found: list[dict[str, tuple[int, int]]] = []
         while (batch := self.batch()) is not None:
             found.append(batch)
