@@ -401,8 +401,8 @@ def gc(
     if as_json:
         for tp, deletion in deletions:
             _print_json({"topic": tp.topic, "partition": tp.partition, **deletion._asdict()})
-        for left_over in garbage.left_overs:
-            _print_json(left_over._asdict())
+        for abandoned in garbage.abandoned_jobs:
+            _print_json(abandoned._asdict())
         for path_kept, why in garbage.not_removed:
             _print_json({"not_removed": str(path_kept), "why": why})
         for deleted in garbage.deleted_topics:
@@ -418,15 +418,15 @@ def gc(
         if deletion.files:
             files = f"{_count(deletion.files, 'file')} of segments deleted earlier"
             _print(visible(f"{tp}: {files} {outcome}"))
-    for left_over in garbage.left_overs:
-        days = left_over.age_ms / 86_400_000
-        staged = f"staged by {left_over.transaction}, {days:.1f} days ago"
-        _print(visible(f"{staged}: {left_over.size_in_bytes:,} bytes {outcome}"))
+    for abandoned in garbage.abandoned_jobs:
+        days = abandoned.age_ms / 86_400_000
+        staged = f"staged by {abandoned.transaction}, {days:.1f} days ago"
+        _print(visible(f"{staged}: {abandoned.size_in_bytes:,} bytes {outcome}"))
     for path_kept, why in garbage.not_removed:
         _print(visible(f"{path_kept} not deleted: {why}"))
     for deleted in garbage.deleted_topics:
         _print(visible(f"files of the deleted topic {deleted.topic} {outcome}"))
-    if not (deletions or garbage.left_overs or garbage.deleted_topics):
+    if not (deletions or garbage.abandoned_jobs or garbage.deleted_topics):
         _print("Nothing to delete.")
 
 

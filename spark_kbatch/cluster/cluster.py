@@ -19,7 +19,12 @@ from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster.parts import ClusterParts, StrPath
 from spark_kbatch.cluster.readable import ReadableTopics
 from spark_kbatch.commit.history import Commit
-from spark_kbatch.commit.staging import LeftOver, NotRemoved, left_overs, remove_left_overs
+from spark_kbatch.commit.staging import (
+    AbandonedJob,
+    NotRemoved,
+    abandoned_jobs,
+    remove_abandoned_jobs,
+)
 from spark_kbatch.errors import ConfigError, KafkaStorageError, TopicAlreadyExistsError
 from spark_kbatch.files import Files
 from spark_kbatch.model import LONG_MAX, DeletedTopic, Deletion, PartitionKey, TopicPartition
@@ -53,7 +58,7 @@ class Garbage(NamedTuple):
     """What `collect_garbage` deleted, or would delete."""
 
     partitions: Mapping[TopicPartition, Deletion]
-    left_overs: Sequence[LeftOver]
+    abandoned_jobs: Sequence[AbandonedJob]
     not_removed: Sequence[NotRemoved] = ()  # what lies among staged files and was left there
     deleted_topics: Sequence[DeletedTopic] = ()  # whose files were due
 
@@ -386,8 +391,8 @@ class Cluster(ReadableTopics):
         arguments.whole_number("staging_retention_ms", staging_retention_ms, -1)
         arguments.boolean("dry_run", dry_run)
         partitions = [tp for name in names for tp in self._parts.manager.partitions(name)]
-        look = left_overs if dry_run else remove_left_overs
-        found: list[LeftOver] = []
+        look = abandoned_jobs if dry_run else remove_abandoned_jobs
+        found: list[AbandonedJob] = []
         not_removed: list[NotRemoved] = []
         for log_dir in self._parts.manager.dirs.all:
             if self._parts.manager.dirs.is_online(log_dir.node_id):  # so it is ours

@@ -1,7 +1,7 @@
-"""Place, prepare, flip, complete; roll forward. `transaction/__init__` tells the protocol.
+"""Place, prepare, flip, complete; roll forward. The protocol is in the package's docstring.
 
-One commit at a time: whoever commits holds the commit lock, and first rolls forward what a
-committer that died has left. The partition locks keep other writers away from the logs meanwhile.
+One commit runs at a time: a committer holds the commit lock, and first rolls forward what a dead
+committer left. The partition locks keep other writers away from the logs in the meantime.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spark_kbatch.commit.staging import (
     Extent,
     gone,
     one_of,
-    remove_left_overs,
+    remove_abandoned_jobs,
     staged_by_partition,
     total,
 )
@@ -60,13 +60,13 @@ from spark_kbatch.replica.view import Replica
 logger = logging.getLogger(__name__)
 
 NOTHING_VISIBLE = "nothing is visible"
-COMMITTED = "the data is committed, the next writer finishes the work"
+COMMITTED = "the data is committed; the next writer will finish the commit"
 UNKNOWN = (
     "whether the data is committed is unknown: the deciding write failed; read the topic to see"
 )
 
 
-_COMMITS_SEGMENTS = 8  # in which as many bytes of the history lie as are kept
+_COMMITS_SEGMENTS = 8  # that hold commits.retention.bytes of history
 _DIRECTORIES_MAX = 32  # of deleted topics that one commit removes
 _PAUSE_S = 0.1  # between looks at disks that may be back
 
@@ -75,21 +75,21 @@ class Prepared(NamedTuple):
     """States of __transaction_state: with PrepareCommit, and with CompleteCommit."""
 
     decided: LogState
-    completed: LogState | None  # None where what was written of it is on a leader that is lost
+    completed: LogState | None  # None if it was written on a leader that was lost since
 
 
 class _Progress:
-    """How far a commit has come."""
+    """How far a commit has got."""
 
     def __init__(self) -> None:
         self.outcome = NOTHING_VISIBLE
 
 
 class Overwrite(NamedTuple):
-    """What a commit replaces: all that a topic holds."""
+    """What a commit replaces: everything that a topic holds."""
 
-    topic: Topic  # as it was when the job began
-    delete_delay_ms: int  # how long files stay, for ranges that were resolved before
+    topic: Topic  # as of the job's begin
+    delete_delay_ms: int  # how long files stay, for reads that were planned before
 
 
 class _Job(NamedTuple):
@@ -100,7 +100,7 @@ class _Job(NamedTuple):
 
 
 class Coordinator:
-    """Publishes staged data. Thread-safe: the commit lock serialises."""
+    """Publishes staged data. Thread-safe: the commit lock serializes commits."""
 
     def __init__(
         self,
@@ -118,11 +118,18 @@ class Coordinator:
         """Set up.
 
         Args:
-            acks: with -1 a commit fails where a partition has fewer replicas in sync than its
+            manager: of the cluster.
+            now_ms: the clock.
+            adopt_min_bytes: staged files of at least this size are renamed to be segments; smaller
+                ones are copied.
+            flush: whether files are flushed before the commit point.
+            acks: with -1 a commit fails if a partition has fewer in-sync replicas than its
                 topic's min.insync.replicas; with 0 and 1 those that are in sync are enough.
-            replicas_timeout_ms: how long it waits for them before.
-            id_expiration_ms: how long an id that commits no more is kept; None for ever.
-            commits_retention_bytes: about how much of the history is kept; NO_LIMIT for all.
+            replicas_timeout_ms: how long to wait for in-sync replicas before failing.
+            staging_retention_ms: a job is abandoned after this long without a write to its files.
+            id_expiration_ms: how long to keep a transactional id that does not commit any more; None
+                for ever.
+            commits_retention_bytes: about how much history to keep; NO_LIMIT for all.
         """
         self._manager, self._now_ms = manager, now_ms
         self._acks, self._replicas_timeout_ms = acks, replicas_timeout_ms
@@ -146,22 +153,24 @@ class Coordinator:
         author: Author = NOBODY,
         overwrite: Overwrite | None = None,
     ) -> bool:
-        """Make all extents visible, in their order within each partition, or none.
+        """Make all extents visible, in their order within each partition, or none of them.
 
-        Then delete what the topics' retention says, and what was overwritten long enough ago.
+        Afterwards, delete expired segments of these topics, and overwritten ones whose delay is over.
 
         Args:
-            sequence: of the transaction within its id, 0 or more, growing. One that is not above
-                the last committed one comes again: it is dropped, with a warning.
+            extents: what the tasks staged, in the order of tasks.
+            transactional_id: of the stream or the job.
+            sequence: of the transaction within its id; 0 or more, and growing. If it is not above the
+                last committed one, the commit is skipped as a duplicate, with a warning.
             author: for the history.
-            overwrite: the topic that holds nothing but the extents afterwards; there may be none.
+            overwrite: a topic that holds nothing but the extents afterwards, even if there are none.
 
         Returns:
-            Whether it was not dropped.
+            False if it was skipped as a duplicate.
 
         Raises:
             CommitError: its outcome says whether the data is visible.
-            LogDirLockedError: a broker is in; nothing is visible.
+            LogDirLockedError: a broker uses a log dir; nothing is visible.
         """
         if not extents and overwrite is None:
             return True
@@ -174,7 +183,7 @@ class Coordinator:
                 if self._is_duplicate(transactional_id, sequence):
                     return False
                 self._history.ensure_kept()
-                # Topics are deleted, altered and given partitions under the commit lock, too.
+                # Topics are deleted, altered and extended under the commit lock too.
                 by_now, job = self._as_topics_are(by_partition, job)
                 with self._manager.locks.partitions([*by_now, COMMITS]):
                     is_complete = self._publish_locked(by_now, job, progress)
@@ -196,7 +205,7 @@ class Coordinator:
         job: _Job,
         progress: _Progress,
     ) -> bool:
-        """Place, prepare, flip, complete; whether it is complete. No commit is pending."""
+        """Place, prepare, flip and complete; return whether it is complete. None is pending."""
         _, log, state = self._ready([*by_partition, COMMITS])[COMMITS]
         number, time_ms = log.discard_unrecorded(state).log_end_offset, self._now_ms()
         states = {
@@ -232,17 +241,17 @@ class Coordinator:
         return self._complete(prepared)
 
     def is_pending(self, topic_partitions: Collection[TopicPartition]) -> bool:
-        """Whether a commit that is not complete has written to one of these.
+        """Return True if an incomplete commit touches one of these partitions.
 
-        To one who holds their locks it says that the committer is dead, or has flipped them: it holds
-        the locks until then. Also where the leader of __transaction_state cannot be read: it may have
-        a commit that nobody else knows of, and would have it decided once it is back. With
-        `roll_forward` another one leads.
+        A committer holds their locks until it has flipped them. So for a caller that holds those locks,
+        the committer is dead, or has flipped these partitions already. Also True if the leader of
+        __transaction_state cannot be read: it may have a commit that no one else knows of, which would be
+        decided when it is back. `roll_forward` elects another leader.
         """
         partition = self._transaction_state
         only_log = partition.only_log
         if only_log is not None and not only_log.state().has_pending_commit:
-            return False  # as nearly always, and every append asks
+            return False  # nearly always, and every append asks
         while True:
             look = partition.view.look()
             if not look.has_leader:
@@ -254,7 +263,7 @@ class Coordinator:
                 states = _pending(replica).value.states
                 return any(topic_partition in states for topic_partition in topic_partitions)
             except (FileNotFoundError, KafkaStorageError):
-                # It was completed meanwhile, and the topic rewritten.
+                # The commit was completed and the topic rewritten in the meantime.
                 if self._manager.replica(TRANSACTION_STATE).state == replica.state:
                     raise
 
@@ -262,32 +271,31 @@ class Coordinator:
         """Finish the commit that a dead committer decided, if there is one.
 
         Raises:
-            LockTimeoutError: by the deadline somebody else had a lock.
+            LockTimeoutError: another process still held a lock at the deadline.
         """
         with self.settled(deadline=deadline):
             pass
 
     @contextlib.contextmanager
     def settled(self, *, deadline: float | None = None) -> Iterator[None]:
-        """Hold the commit lock, with brokers kept out, once no commit is left to finish."""
+        """Hold the commit lock, keeping brokers out, with no unfinished commit left."""
         with self._manager.locks.commit(deadline=deadline), self._manager.writing():
             self._roll_forward_locked(deadline=deadline)
             yield
 
     def discard(self, extents: Sequence[Extent], transaction: str) -> None:
-        """Remove the attempts that staged these extents; all of the job, where nothing else is left.
+        """Remove the attempts that staged these extents, and the job's directory if nothing else is in it.
 
-        After a commit what they hold is placed; after an abort nobody wants it. Attempts that are
-        not named may still be writing, so they stay. What cannot be removed stays as well: the
-        commit has succeeded or failed before, whatever happens here. What jobs have left that are
-        long dead is removed too.
+        After a commit their batches are placed; after an abort no one needs them. Attempts that are not
+        named may still be writing and stay. If a file cannot be removed this only warns: the job's outcome
+        is settled. Files of abandoned jobs are removed too.
         """
         for node_id, staging_dir in self._manager.dirs.staging().items():
             attempts = sorted({one.attempt for one in extents if one.node_id == node_id})
             try:
                 self._discard(staging_dir, attempts, transaction)
             except OSError as error:
-                logger.warning("staged files in %s are left behind: %s", staging_dir, error)
+                logger.warning("cannot remove staged files in %s: %s", staging_dir, error)
 
     def _discard(self, staging_dir: Path, attempts: Sequence[str], transaction: str) -> None:
         files, transaction_dir = self._manager.files, staging_dir / transaction
@@ -295,20 +303,19 @@ class Coordinator:
             files.remove_dir(staging_dir / attempt)
         if files.exists(transaction_dir) and {*files.list(transaction_dir)} <= {Probe.NAME}:
             files.remove_dir(transaction_dir)
-        removed, _ = remove_left_overs(
+        removed, _ = remove_abandoned_jobs(
             files, staging_dir, retention_ms=self._staging_retention_ms, now_ms=self._now_ms()
         )
-        for left_over in removed:
+        for abandoned in removed:
             logger.warning(
-                "%d bytes are removed that job %s has staged, which nobody has written to for "
-                "%.1f days",
-                left_over.size_in_bytes, left_over.transaction, left_over.age_ms / 86_400_000,
+                "removed %d bytes staged by abandoned job %s, which wrote nothing for %.1f days",
+                abandoned.size_in_bytes, abandoned.transaction, abandoned.age_ms / 86_400_000,
             )  # fmt: skip
 
     def _delete_old_segments(
         self, topic_partitions: Iterable[TopicPartition], overwrite: Overwrite | None
     ) -> None:
-        """Where there may be some. What goes wrong is not the commit's, and comes up again."""
+        """Delete expired segments; failures are logged, and the next commit tries again."""
         try:
             limited = [
                 tp
@@ -318,12 +325,12 @@ class Coordinator:
             if limited:
                 self._manager.delete_old_segments(limited, self)
         except (OSError, KBatchError) as error:
-            logger.warning("old segments stay for now: %s", error)
+            logger.warning("old segments cannot be deleted for now: %s", error)
 
     def _delete_old_commits(self) -> None:
-        """Keep `__commits` small, after a commit that has begun a segment there.
+        """Delete the oldest commits from `__commits`, after a commit that started a segment there.
 
-        What goes wrong is not the commit's, and comes up again with the next segment.
+        Failures are logged, and tried again with the next segment.
         """
         limit = self._commits_retention_bytes
         if limit == NO_LIMIT:
@@ -343,7 +350,7 @@ class Coordinator:
             if start_offset > state.log_start_offset:
                 self._manager.delete_records({COMMITS: start_offset}, self)
         except (OSError, KBatchError) as error:
-            logger.warning("old commits stay in %s for now: %s", COMMITS, error)
+            logger.warning("old commits in %s cannot be deleted for now: %s", COMMITS, error)
 
     def _is_duplicate(self, transactional_id: str, sequence: int) -> bool:
         if sequence == NO_TRANSACTION_SEQUENCE:
@@ -351,28 +358,28 @@ class Coordinator:
         last = self._sequences.last(transactional_id)
         if sequence <= last:
             logger.warning(
-                "transaction %d of %s is dropped: %d was committed, so this one comes again",
+                "skipping duplicate transaction %d of %s: %d is already committed",
                 sequence, transactional_id, last,
             )  # fmt: skip
         return sequence <= last
 
     def _remove_deleted_topics(self) -> None:
-        """What goes wrong is not the commit's, and comes up again."""
+        """Remove files of deleted topics; failures are logged, and tried again later."""
         try:
             self._manager.remove_deleted_topics(_DIRECTORIES_MAX)
         except (OSError, KBatchError) as error:
-            logger.warning("files of deleted topics stay for now: %s", error)
+            logger.warning("files of deleted topics cannot be removed for now: %s", error)
 
     def _as_topics_are(
         self, by_partition: Mapping[TopicPartition, Sequence[Copies]], job: _Job
     ) -> tuple[Mapping[TopicPartition, Sequence[Copies]], _Job]:
-        """What to commit, and how, to the topics as they are by now.
+        """Return what to commit, and how, adapted to the topics as they are now.
 
-        Where a topic has got more partitions the job's records stay where its tasks have put them, as
-        those of any producer that runs meanwhile; what it overwrites goes from all partitions.
+        If a topic got more partitions, the job's records stay where its tasks put them, like those of any
+        producer that ran meanwhile. An overwrite covers the new partitions too.
 
         Raises:
-            UnknownTopicOrPartitionError, KafkaStorageError: a topic was deleted, or created again.
+            UnknownTopicOrPartitionError, KafkaStorageError: a topic was deleted, or recreated.
         """
         topics: dict[str, set[tuple[str, int]]] = {}  # as the job knew them
         for topic_partition, staged in by_partition.items():
@@ -393,8 +400,8 @@ class Coordinator:
                     )
                 if partitions < topic.partitions:
                     logger.warning(
-                        "topic %s has got partitions %d to %d while the job ran: what it wrote is in "
-                        "those before, also where a key would go to a new one by now",
+                        "topic %s got partitions %d to %d while the job ran: the job's records are in "
+                        "the old ones, even if their keys belong to a new one now",
                         name, partitions, topic.partitions - 1,
                     )  # fmt: skip
         if job.overwrite is None:
@@ -414,7 +421,7 @@ class Coordinator:
         return topic
 
     def _ready(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Replica]:
-        """Have leaders, and all replicas in sync that can be; the leaders."""
+        """Return the leaders, with as many replicas in sync as possible."""
         ready = {
             tp: self._manager.partition(tp).ready_locked(flush=self._flush)
             for tp in topic_partitions
@@ -423,7 +430,7 @@ class Coordinator:
         return ready
 
     def _await_replicas(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Have enough replicas in sync before anybody waits for this commit."""
+        """Wait until enough replicas are in sync, before taking the commit lock."""
         for topic in {topic_partition.topic for topic_partition in topic_partitions}:
             self._find(topic)
         deadline_ms = self._manager.monotonic_ms() + self._replicas_timeout_ms
@@ -452,9 +459,9 @@ class Coordinator:
         time_ms: int,
         overwrite: Overwrite | None,
     ) -> dict[int, LogState]:
-        """Put what is staged behind the partition's recorded end; the states that would show it.
+        """Put staged batches past a partition's recorded end; return the states that would show them.
 
-        Where it overwrites, those begin with it, in a segment of its own.
+        With an overwrite, the log of those states starts with them, in a segment of its own.
         """
 
         def place(replica: Replica) -> LogState:
@@ -483,7 +490,7 @@ class Coordinator:
         return partition.place_locked(place)
 
     def _extents_for(self, node_id: int, staged: Iterable[Copies]) -> Iterator[Extent]:
-        """What is to be placed on a node: what was staged there, or for another replica."""
+        """Yield what to place on a node: what was staged there, or else for another replica."""
         files, dirs = self._manager.files, self._manager.dirs.staging()
         for copies in staged:
             nodes = [node_id, *copies] if node_id in copies else [*copies]
@@ -514,7 +521,7 @@ class Coordinator:
             )
 
     def _ends(self, placed: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """High watermarks of all partitions of their topics, those of others where they can be had."""
+        """Return high watermarks of all partitions of these topics, as far as they can be read."""
         ends = dict(placed)
         by_topic: dict[str, set[int]] = {}
         for topic, partition in placed:
@@ -527,11 +534,11 @@ class Coordinator:
                         end = self._manager.replica(topic_partition).state.high_watermark
                     ends[topic_partition] = end
                 except KafkaStorageError as error:
-                    logger.warning("the end of %s is not known: %s", topic_partition, error)
+                    logger.warning("the history lacks the end of %s: %s", topic_partition, error)
         return ends
 
     def _place_record(self, commit: Commit) -> dict[int, LogState]:
-        """Put the commit's record of itself behind the end of `__commits`."""
+        """Put the commit's history record past the end of `__commits`."""
 
         def place(replica: Replica) -> LogState:
             appender = LogAppender(replica.log, replica.state, now_ms=commit.time_ms)
@@ -549,7 +556,7 @@ class Coordinator:
         states: Mapping[TopicPartition, Mapping[int, LogState]],
         progress: _Progress,
     ) -> Prepared:
-        """Write the commit point; where the leader's disk fails meanwhile, with another leader."""
+        """Write the commit point; if the leader's disk fails, do so with another leader."""
         partition = self._transaction_state
         while True:
             leader = partition.leader
@@ -562,7 +569,7 @@ class Coordinator:
                     raise
                 after = partition.ready_locked(flush=self._flush)
                 if after.state.has_pending_commit:
-                    # It had reached the one that leads now, and with that is decided.
+                    # It had reached the replica that leads now, and so is decided.
                     return Prepared(after.state, None)
                 progress.outcome = NOTHING_VISIBLE
                 if after.node_id == leader:
@@ -571,7 +578,7 @@ class Coordinator:
     def _prepare(
         self, job: _Job, states: Mapping[TopicPartition, Mapping[int, LogState]]
     ) -> Prepared:
-        """Put PrepareCommit and CompleteCommit behind the end of __transaction_state."""
+        """Put PrepareCommit and CompleteCommit past the end of __transaction_state."""
         with self._transaction_state.leading_locked() as log:
             state = log.discard_unrecorded(log.state())
             now_ms = self._now_ms()
@@ -591,19 +598,19 @@ class Coordinator:
         return scalar.encode([(key, pack_value(value))], value.last_update_ms)
 
     def _decide(self, decided: LogState) -> LogState:
-        """The commit point: from the last write in here on every reader sees the data."""
+        """Write the commit point: from the last write in here on, every reader sees the data."""
         partition = self._transaction_state
         return partition.publish_locked(decided, flush=self._flush)
 
     def _flip(
         self, states: Mapping[TopicPartition, Mapping[int, LogState]], *, flush: bool
     ) -> None:
-        """Write the states, so that doing it again changes nothing."""
+        """Write the states; doing so again changes nothing."""
         for topic_partition, by_node in sorted(states.items()):
             self._manager.partition(topic_partition).flip_locked(by_node, flush=flush)
 
     def _complete(self, prepared: Prepared) -> bool:
-        """Whether it is done; not where another leads than when CompleteCommit was written."""
+        """Return True once complete; False if the leader changed since CompleteCommit was written."""
         if prepared.completed is None:
             return False
         completed = prepared.completed._replace(sequence=prepared.decided.sequence + 1)
@@ -617,14 +624,14 @@ class Coordinator:
         return True
 
     def _maybe_rewrite(self) -> None:
-        """Keep __transaction_state small. What goes wrong is not the commit's, and comes up again."""
+        """Keep __transaction_state small; failures are logged, and tried again later."""
         try:
             expired = compaction.maybe_rewrite(
                 self._manager, now_ms=self._now_ms(), expiration_ms=self._id_expiration_ms
             )
             self._sequences.forget(expired)
         except (OSError, KBatchError) as error:
-            logger.warning("%s stays as it is for now: %s", TRANSACTION_STATE, error)
+            logger.warning("%s cannot be rewritten for now: %s", TRANSACTION_STATE, error)
 
     def _roll_forward_locked(self, *, deadline: float | None = None) -> None:
         partition = self._transaction_state
@@ -636,8 +643,8 @@ class Coordinator:
         logger.warning(
             "finishing the commit of %s, whose committer died", ", ".join(map(str, sorted(states)))
         )
-        # The committer may have died before the commit point was on disk. Were a flip there sooner, a
-        # loss of power could leave the commit in this partition alone.
+        # The committer may have died before the commit point was on disk. If a flip got there first, a
+        # power loss could leave the commit in that partition alone.
         with partition.leading_locked() as log:
             log.flush_state()
         with self._manager.locks.partitions(states, deadline=deadline):
@@ -645,8 +652,8 @@ class Coordinator:
         sequence = pending.value.sequence
         if sequence != NO_TRANSACTION_SEQUENCE:
             self._sequences.note(pending.transactional_id, sequence, pending.offset)
-        # CompleteCommit's bytes lie behind the end since before the commit point. They are written
-        # over in place, not cut first, so that a full disk cannot stop this.
+        # CompleteCommit's bytes are past the end since before the commit point. They are overwritten in
+        # place, not discarded first, so that a full disk cannot stop this.
         now_ms = self._now_ms()
         with partition.leading_locked() as log:
             appender = LogAppender(log, leader.state, now_ms=now_ms)
@@ -661,7 +668,7 @@ def _log_end(states: Mapping[int, LogState]) -> int:
 
 
 def _pending(replica: Replica) -> Transaction:
-    # It may lie above the high watermark: placed, and not copied to all replicas.
+    # It may lie above the high watermark: placed, but not copied to all replicas.
     state = replica.state
     written = replica._replace(state=state._replace(high_watermark=state.log_end_offset))
     return next(transactions(written, state.prepare_offset))

@@ -337,7 +337,7 @@ def total(staged: Iterable[Copies]) -> Total:
     return Total(records_count, size_in_bytes)
 
 
-class LeftOver(NamedTuple):
+class AbandonedJob(NamedTuple):
     """What a job that is gone has staged."""
 
     transaction: str
@@ -352,9 +352,9 @@ class NotRemoved(NamedTuple):
     why: str
 
 
-def left_overs(
+def abandoned_jobs(
     files: Files, staging_dir: Path, *, retention_ms: int, now_ms: int
-) -> tuple[list[LeftOver], list[NotRemoved]]:
+) -> tuple[list[AbandonedJob], list[NotRemoved]]:
     """The transactions that nobody has written to for `retention_ms`; and what is none.
 
     A folder that no job makes is none: whoever wrote cluster.json may have named any folder.
@@ -380,24 +380,24 @@ def left_overs(
             why = f"it holds {strange[0]}, which no job makes there"
             strays.append(NotRemoved(path, why))
         else:
-            found.append(LeftOver(name, size_in_bytes, now_ms - newest_ms))
+            found.append(AbandonedJob(name, size_in_bytes, now_ms - newest_ms))
     return found, strays
 
 
-def remove_left_overs(
+def remove_abandoned_jobs(
     files: Files, staging_dir: Path, *, retention_ms: int, now_ms: int
-) -> tuple[list[LeftOver], list[NotRemoved]]:
+) -> tuple[list[AbandonedJob], list[NotRemoved]]:
     """Remove them; what is gone, and what is not."""
     gone, kept = [], []
-    found, strays = left_overs(files, staging_dir, retention_ms=retention_ms, now_ms=now_ms)
-    for left_over in found:
-        path = staging_dir / left_over.transaction
+    found, strays = abandoned_jobs(files, staging_dir, retention_ms=retention_ms, now_ms=now_ms)
+    for abandoned in found:
+        path = staging_dir / abandoned.transaction
         try:
             files.remove_dir(path)
         except OSError as error:
             kept.append(NotRemoved(path, str(error)))
         else:
-            gone.append(left_over)
+            gone.append(abandoned)
     return gone, strays + kept
 
 

@@ -134,7 +134,7 @@ def test_repair_finds_nothing_to_do_and_changes_no_record(kept: Kept) -> None:
 def test_a_job_that_never_committed_is_collected(kept: Kept) -> None:
     garbage = kept.open().collect_garbage(staging_retention_ms=0)
 
-    assert NEVER_COMMITTED in {left_over.transaction for left_over in garbage.left_overs}
+    assert NEVER_COMMITTED in {abandoned.transaction for abandoned in garbage.abandoned_jobs}
     assert builders.contents(kept.open()) == kept.records()
 
 

@@ -84,7 +84,7 @@ def test_the_last_sequence_of_each_id_stays_and_jobs_without_one_are_dropped(
 
     shutil.rmtree(
         cluster._parts.metadata.paths.transactions_dir
-    )  # notes are made anew from what is left
+    )  # saved sequences are rebuilt from what is left
     for transactional_id, last in (("a", 2), ("b", 7)):
         assert not write(cluster, transactional_id, last)
         assert write(cluster, transactional_id, last + 1)
@@ -151,7 +151,7 @@ def test_a_rewriting_that_fails_does_not_fail_the_commit(
     rewrites_at(1)
     with caplog.at_level(logging.WARNING):
         assert write(Cluster(str(cluster.path), files=CannotRewrite()), "b", 1)
-    assert "__transaction_state-0 stays as it is for now" in caplog.text
+    assert "__transaction_state-0 cannot be rewritten for now" in caplog.text
     assert ends(cluster) == [2, 2]
     assert write(cluster, "c", 1)
     assert ids(cluster) == [("a", 1), ("b", 1), ("c", 1)]

@@ -1,4 +1,4 @@
-"""A transaction that comes again is dropped, wherever the first attempt ended."""
+"""A retried transaction is skipped, wherever the first attempt ended."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_sequence_that_is_not_above_the_last_one_is_dropped(
     assert write(cluster, 1, "query", 3)
     with caplog.at_level(logging.WARNING):
         assert not write(cluster, 2, "query", again)
-    assert f"transaction {again} of query is dropped: 3 was committed" in caplog.text
+    assert f"skipping duplicate transaction {again} of query: 3 is already committed" in caplog.text
     assert write(cluster, 4, "query", 4)
     assert seeds(cluster) == [1, 4]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kbatch.commit.staging import Extent, OpenFiles, Staging, left_overs
+from spark_kbatch.commit.staging import Extent, OpenFiles, Staging, abandoned_jobs
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import Files
 from spark_kbatch.options.topic import Topic, TopicConfig
@@ -214,5 +214,5 @@ def test_a_job_that_ends_while_it_is_looked_at_is_not_called_dead(tmp_path: Path
 
     (tmp_path / "0123456789abcdef0123456789abcdef").mkdir()
     now_ms = 20_779 * 24 * 3600 * 1000
-    assert left_overs(Ends(), tmp_path, retention_ms=1, now_ms=now_ms) == ([], [])
+    assert abandoned_jobs(Ends(), tmp_path, retention_ms=1, now_ms=now_ms) == ([], [])
     assert not [*tmp_path.iterdir()]

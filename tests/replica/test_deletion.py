@@ -89,7 +89,7 @@ def test_what_goes_wrong_in_retention_is_not_the_commits(
         builders.write(cluster, {EVENTS: [batch()] * 3})
         assert append_records(cluster, {EVENTS: batch()})[EVENTS].error is None
     assert [record.getMessage() for record in caplog.records] == [
-        "old segments stay for now: no more space",
+        "old segments cannot be deleted for now: no more space",
         "cannot delete old segments of events-0 for now: no more space",
     ]
     assert offsets(cluster) == [*range(12)]
@@ -215,7 +215,7 @@ def test_a_segment_that_is_gone_for_no_reason_is_a_storage_error(cluster: Cluste
 # Garbage.
 
 
-def a_left_over(cluster: Cluster, name: str, *, age_ms: int, newest: str) -> None:
+def an_abandoned_job(cluster: Cluster, name: str, *, age_ms: int, newest: str) -> None:
     """What a task of a job staged, last written `age_ms` ago in `newest`; all else is older."""
     builders.staged(cluster, {EVENTS: [batch()], OTHERS[0]: [batch()]}, transaction=name)
     folder = cluster._parts.metadata.cluster_file.log_dir(0).staging / name
@@ -238,10 +238,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("newest", ["driver", "shared", JOB])
 def test_what_a_dead_job_staged_goes_by_its_newest_file(cluster: Cluster, newest: str) -> None:
-    a_left_over(cluster, JOB, age_ms=7 * DAY, newest=newest)
-    assert cluster.collect_garbage(staging_retention_ms=7 * DAY + 1).left_overs == []
-    found = cluster.collect_garbage().left_overs
-    assert [tuple(left_over) for left_over in found] == [(JOB, 2 * SIZE + 4, 7 * DAY)]
+    an_abandoned_job(cluster, JOB, age_ms=7 * DAY, newest=newest)
+    assert cluster.collect_garbage(staging_retention_ms=7 * DAY + 1).abandoned_jobs == []
+    found = cluster.collect_garbage().abandoned_jobs
+    assert [tuple(abandoned) for abandoned in found] == [(JOB, 2 * SIZE + 4, 7 * DAY)]
     assert list(cluster._parts.metadata.cluster_file.log_dir(0).staging.iterdir()) == []
 
 
@@ -250,7 +250,7 @@ def test_a_dry_run_says_what_would_go_and_changes_nothing(cluster: Cluster) -> N
     append_records(cluster, {EVENTS: batch()})
     for _ in range(3):
         append_records(cluster, {EVENTS: batch()})
-    a_left_over(cluster, JOB, age_ms=8 * DAY, newest="driver")
+    an_abandoned_job(cluster, JOB, age_ms=8 * DAY, newest="driver")
     before = everything(cluster)
     planned = cluster.collect_garbage(dry_run=True)
 
@@ -283,7 +283,7 @@ def test_what_no_job_made_stays_and_stops_nothing(cluster: Cluster, kind: str) -
     found = cluster.collect_garbage(staging_retention_ms=0)
     assert [path for path, _ in found.not_removed] == strays
     assert all(why for _, why in found.not_removed)
-    assert [left_over.transaction for left_over in found.left_overs] == ["f" * 32]
+    assert [abandoned.transaction for abandoned in found.abandoned_jobs] == ["f" * 32]
     assert len(found.partitions[EVENTS].segments) == 2
     assert sorted(staging.iterdir()) == strays
     assert (elsewhere / "text").exists()
@@ -297,8 +297,8 @@ def test_links_in_what_a_dead_job_left_are_not_followed(cluster: Cluster) -> Non
     (attempt,) = (cluster._parts.metadata.cluster_file.log_dir(0).staging / JOB).iterdir()
     (attempt / "link").symlink_to(elsewhere)
     (attempt / "loop").symlink_to(attempt)
-    (left_over,) = cluster.collect_garbage(staging_retention_ms=0).left_overs
-    assert left_over.size_in_bytes == SIZE
+    (abandoned,) = cluster.collect_garbage(staging_retention_ms=0).abandoned_jobs
+    assert abandoned.size_in_bytes == SIZE
     assert (elsewhere / "text").exists()
     assert list(cluster._parts.metadata.cluster_file.log_dir(0).staging.iterdir()) == []
 
@@ -315,7 +315,7 @@ def test_what_cannot_be_removed_is_told_and_stops_nothing(cluster: Cluster) -> N
     found = Cluster(str(cluster.path), files=Stuck()).collect_garbage(staging_retention_ms=0)
     ((path, why),) = found.not_removed
     assert (path.name, "Permission denied" in why) == ("a" * 32, True)
-    assert [left_over.transaction for left_over in found.left_overs] == ["b" * 32]
+    assert [abandoned.transaction for abandoned in found.abandoned_jobs] == ["b" * 32]
 
 
 def test_nothing_is_removed_beside_a_log_dir_that_is_not_the_clusters(cluster: Cluster) -> None:
@@ -369,7 +369,7 @@ def test_a_kill_at_any_step_loses_no_record_that_is_to_stay_and_is_finished_next
     original.create_topic("others", partitions=2, config={"retention.ms": -1})
     for _ in range(4):
         append_records(original, {EVENTS: batch(), OTHERS[0]: batch()})
-    a_left_over(original, JOB, age_ms=DAY, newest="driver")
+    an_abandoned_job(original, JOB, age_ms=DAY, newest="driver")
     before = {EVENTS: [*range(12)], OTHERS[0]: [*range(12)]}
     starts = {EVENTS: 6, OTHERS[0]: 0} if what == "collect garbage" else {EVENTS: 7, OTHERS[0]: 2}
     counted = FaultyFiles()
