@@ -237,7 +237,7 @@ class Coordinator:
         self._flip(states, flush=self._flush)
         if job.sequence != NO_TRANSACTION_SEQUENCE:
             offset = prepared.decided.prepare_offset
-            self._sequences.note(job.transactional_id, job.sequence, offset)
+            self._sequences.save(job.transactional_id, job.sequence, offset)
         return self._complete(prepared)
 
     def is_pending(self, topic_partitions: Collection[TopicPartition]) -> bool:
@@ -651,7 +651,7 @@ class Coordinator:
             self._flip(states, flush=True)
         sequence = pending.value.sequence
         if sequence != NO_TRANSACTION_SEQUENCE:
-            self._sequences.note(pending.transactional_id, sequence, pending.offset)
+            self._sequences.save(pending.transactional_id, sequence, pending.offset)
         # CompleteCommit's bytes are past the end since before the commit point. They are overwritten in
         # place, not discarded first, so that a full disk cannot stop this.
         now_ms = self._now_ms()

@@ -1,23 +1,24 @@
-"""The one consistent answer to where partitions begin and end.
+"""The one consistent answer to where partitions start and end.
 
-    1. read the slot of __transaction_state       commit number: its high watermark
-    2. read the state of every partition
-    3. read the slot again
-    4. each state in a PrepareCommit between the two numbers, one that was pending at 1 included,
-       replaces a state of step 2 that has a lower sequence number
-    5. all of it again, where the topic was rewritten meanwhile: its log start shows that; or where
-       such a commit was placed in other replicas than those whose states were read
+    1. Read the slot of __transaction_state; its high watermark is the commit number.
+    2. Read the state of every partition.
+    3. Read the slot again.
+    4. For each PrepareCommit between the two numbers, including one that was pending at 1: its states
+       replace those of step 2 that have a lower sequence number.
+    5. Start over if the topic was rewritten in between (its log start shows that), or if such a commit
+       was placed in other replicas than those whose states were read.
 
-A commit whose PrepareCommit is below the number of step 1, and was complete, has flipped every
-partition before step 2. One decided later is in step 4 as a whole; and none of its states can have
-been read in step 2 without its PrepareCommit being below the number of step 3. So a reader sees
-each commit in all partitions and topics or in none, also after a crash between two flips.
+A commit that was complete at step 1 had flipped every partition before step 2. A commit decided later
+is applied as a whole in step 4: if one of its states was read in step 2, then its PrepareCommit is
+below the number of step 3. So a reader sees each commit in all partitions and topics or in none, also
+after a crash between two flips.
 
-Takes no lock and writes nothing, so it works on a read-only mount. But where the leader of one of
-several replicas cannot be read, another is elected first: by what its followers have nobody can tell what
-it had shown, and when it is back it could not tell what they have shown. Who may not write, or finds no
-disk to write to, reads what the followers have; should the leader come back without them, and nobody has
-written meanwhile, then what is shown may end earlier again.
+This takes no lock and writes nothing, so it works on a read-only mount. There is one exception: if the
+leader of a partition with several replicas cannot be read, another leader is elected first. The
+followers alone do not show how far the old leader's readers had seen, and when it is back it would not
+know what the followers have shown since. A process that may not write, or finds no disk to write to,
+reads what the followers have; if the leader then comes back without it, and no one has written in the
+meantime, the log may appear to end earlier again.
 """
 
 from __future__ import annotations
@@ -51,27 +52,33 @@ class Transaction(NamedTuple):
 
 
 class Snapshots:
-    """Answers for the partitions of one cluster. Thread-safe."""
+    """Consistent views of the partitions of one cluster. Thread-safe."""
 
     def __init__(
         self,
         manager: ReplicaManager,
         elect: Callable[[Collection[TopicPartition]], None],
     ) -> None:
-        """`elect` has other replicas lead partitions, if it can; it takes locks."""
+        """Set up.
+
+        Args:
+            manager: of the cluster.
+            elect: elects other leaders for partitions, if it can; takes locks.
+        """
         self._manager, self._elect = manager, elect
 
     def replicas(
         self, topic_partitions: Iterable[TopicPartition], avoid: Container[int] = ()
     ) -> dict[TopicPartition, Replica]:
-        """The replicas to read, of one moment, with the states that count.
+        """Return the replicas to read, with their states as of one moment.
 
         Args:
+            topic_partitions: which.
             avoid: nodes that could not be read.
 
         Raises:
             UnknownTopicOrPartitionError: one of them does not exist.
-            KafkaStorageError: of one of them no replica can be read.
+            KafkaStorageError: no replica of one of them can be read.
         """
         asked = list(topic_partitions)
         while True:
@@ -79,11 +86,11 @@ class Snapshots:
             try:
                 found = self._replicas(wanted, avoid)
             except KafkaStorageError:
-                # 1. We have looked for the topic. 2. It is deleted. 3. We look for its files.
+                # 1. We look up the topic. 2. It is deleted. 3. We look for its files.
                 if self._manager.all_of(asked) == wanted:
                     raise
             else:
-                # Nor is what was found right where another topic has the name by now.
+                # What was found is not right either if another topic has the name by now.
                 if self._manager.all_of(asked) == wanted:
                     return found
 
@@ -124,7 +131,7 @@ class Snapshots:
     def _decided(
         self, of: Container[TopicPartition], after: Replica, first_offset: int
     ) -> dict[TopicPartition, dict[int, LogState]]:
-        """The last states that the commits from an offset on have decided, by node."""
+        """Return the last states decided by commits from an offset on, by node."""
         found: dict[TopicPartition, dict[int, LogState]] = {}
         for transaction in transactions(after, first_offset):
             if transaction.value.status == PREPARE_COMMIT:
@@ -135,12 +142,12 @@ class Snapshots:
 
 
 def transactions(replica: Replica, first_offset: int) -> Iterator[Transaction]:
-    """The records of this replica of __transaction_state, to its high watermark."""
+    """Yield the records of this replica of __transaction_state, up to its high watermark."""
     return read_records(replica.log, replica.state, first_offset, _unpack)
 
 
 def last_of_each_id(replica: Replica) -> dict[str, Transaction]:
-    """The last record of each transactional id, of those with sequences."""
+    """Return the last record of each transactional id that has sequences."""
     return {
         found.transactional_id: found
         for found in transactions(replica, replica.state.log_start_offset)

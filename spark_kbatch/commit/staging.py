@@ -1,23 +1,24 @@
-"""The transport of a task: finished batches become staged files that nobody reads yet.
+"""The staging area of tasks: finished batches in files that no reader looks at yet.
 
-    staging-0/TRANSACTION/driver          how a task sees that PATH is shared
+    staging-0/TRANSACTION/driver          by this a task checks that PATH is shared
     staging-0/TRANSACTION/ATTEMPT/shared  the first batches of every partition
     staging-0/TRANSACTION/ATTEMPT/ID-P.N  further batches of one partition, each file at most a
-                                          segment; ID is the topic's, since its name may be as
+                                          segment; ID is the topic's id, since its name may be as
                                           long as a file's name can be
 
 Each batch is staged once for each replica of its partition, in the staging-N beside that replica's
-broker-N. A disk that fails meanwhile is left out: its replica gets what is staged for another one.
+broker-N. If a disk fails it is left out: its replica gets what is staged for another one.
 
-A partition's batches go to the shared file until they pass `shared_bytes_max`, so that many tasks times
-many partitions do not make as many files; what comes then lies in files of its own, which the commit
-renames instead of copying where they are large. Of these files a bounded number is open at a time. ATTEMPT is a random id and its directory is made exclusively: attempt
-numbers of Spark repeat, and a late attempt may still write when another has been committed.
+A partition's batches go to the shared file until they pass `shared_bytes_max`, so that many tasks
+times many partitions do not make that many files. Further batches go to files of their own, which
+the commit renames instead of copying if they are large. Only a bounded number of these files is open
+at a time. ATTEMPT is a random id, and its directory is created exclusively: Spark's attempt numbers
+repeat, and a late attempt may still be writing when another one is committed.
 
-A job that dies leaves its directory. Whether one is dead cannot be told but by time: nobody has
-written to any file of TRANSACTION for staging.retention.ms. Then the next commit removes it, or `kbatch
-gc`; a job that wakes up later gets an error that names the option. Nothing is lost with it: what was
-decided lies in the logs.
+A job that dies leaves its directory. Only time can tell that it is dead: when no file of TRANSACTION
+was written to for staging.retention.ms, the next commit of any job or `kbatch gc` removes it. A job
+that wakes up later gets an error that names the option. No committed data is lost by this: it is in
+the logs.
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ class Extent(NamedTuple):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Where they belong."""
+        """The partition that they are for."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def attempt(self) -> str:
-        """Who staged them: TRANSACTION/ATTEMPT, the same in the staging-N of all nodes."""
+        """The attempt that staged them: TRANSACTION/ATTEMPT, the same on all nodes."""
         return self.file.rpartition("/")[0]
 
 
@@ -71,17 +72,21 @@ class ReplicatedStaging:
     """One task attempt's staged files, once for each replica. Not thread-safe."""
 
     def __init__(self, new_staging: Callable[[int, str], Staging]) -> None:
-        """`new_staging` makes that of a node, for an attempt; raises where its disk is offline."""
+        """Set up.
+
+        Args:
+            new_staging: creates the `Staging` of a node and an attempt; raises if its disk is offline.
+        """
         self._new_staging, self._attempt = new_staging, uuid.uuid4().hex
         self._by_node: dict[int, Staging] = {}
         self._failed: dict[int, Exception] = {}
         self._replicas: dict[TopicPartition, tuple[int, ...]] = {}  # of what was staged
 
     def send(self, topic: Topic, partition: int, batch: Buffer, records_count: int) -> None:
-        """Stage one finished batch; the buffer may be used again on return.
+        """Stage one finished batch; the buffer may be reused on return.
 
         Raises:
-            KafkaStorageError, OSError: of something that was staged nothing is left.
+            KafkaStorageError, OSError: the disks of all replicas of a partition have failed.
         """
         replicas = topic.replicas_of(partition)
         self._replicas[TopicPartition(topic.name, partition)] = replicas
@@ -100,11 +105,11 @@ class ReplicatedStaging:
         """Close every file; nothing may be sent after this.
 
         Returns:
-            What was staged: of each partition the same extents for each of its replicas, but for
-            those that failed.
+            What was staged: for each partition the same extents for each of its replicas, except those
+            whose disks failed.
 
         Raises:
-            KafkaStorageError, OSError: of something that was staged nothing is left.
+            KafkaStorageError, OSError: the disks of all replicas of a partition have failed.
         """
         extents = []
         for node_id, staging in list(self._by_node.items()):
@@ -115,7 +120,7 @@ class ReplicatedStaging:
         return extents
 
     def abandon(self) -> None:
-        """Remove what was staged: the task failed."""
+        """Remove what was staged, because the task failed."""
         for staging in self._by_node.values():
             with contextlib.suppress(OSError):
                 staging.abandon()
@@ -137,14 +142,14 @@ class ReplicatedStaging:
 
 
 class OpenFiles:
-    """The files of a task that have a descriptor: those that were written to last. Not thread-safe."""
+    """The files of a task that hold a descriptor: the last ones written. Not thread-safe."""
 
     def __init__(self, most: int = 64) -> None:
         self._most = most
         self._files: OrderedDict[AppendFile, None] = OrderedDict()  # the last used one last
 
     def make_room(self, file: AppendFile | None = None) -> None:
-        """Have fewer than `most` open, beside one that is about to be written to."""
+        """Release descriptors until fewer than `most` are held besides that of `file`."""
         if file is not None and file in self._files:
             self._files.move_to_end(file)
             return
@@ -154,7 +159,7 @@ class OpenFiles:
             self._files[file] = None
 
     def forget(self, file: AppendFile) -> None:
-        """Count a file no more that is closed."""
+        """Stop counting a file that was closed."""
         self._files.pop(file, None)
 
 
@@ -176,10 +181,13 @@ class Staging:
         """Set up.
 
         Args:
+            files: the disk.
             staging_dir: staging-N of the node.
-            shared_bytes_max: what of each partition goes to the shared file.
-            flush: whether all is on disk when it is finished.
-            attempt: a random id, made up where none is given.
+            transaction: the job's random id.
+            shared_bytes_max: how many bytes of each partition go to the shared file.
+            flush: whether `finish` flushes everything to disk.
+            node_id: of the disk.
+            attempt: a random id; generated if not given.
             open_files: shared with the task's other disks.
         """
         self._files, self._staging_dir, self._node_id = files, staging_dir, node_id
@@ -195,7 +203,7 @@ class Staging:
         self._last: dict[TopicPartition, int] = {}  # index of the partition's last extent
 
     def send(self, topic: Topic, partition: int, batch: Buffer, records_count: int) -> None:
-        """Stage one finished batch; the buffer may be used again on return.
+        """Stage one finished batch; the buffer may be reused on return.
 
         Raises:
             KafkaStorageError: the attempt's directory was removed.
@@ -250,7 +258,7 @@ class Staging:
         return self._extents
 
     def abandon(self) -> None:
-        """Remove what was staged: the task failed."""
+        """Remove what was staged, because the task failed."""
         for file in self._all_files():
             self._close(file, flush=False)
         self._shared, self._own = None, {}
@@ -287,20 +295,20 @@ class Staging:
 
 
 def gone(path: Path) -> KafkaStorageError:
-    """The error where something staged is not there any more."""
+    """Return the error for staged files that were removed."""
     return KafkaStorageError(
-        f"{path}, which a task of this job has staged, is gone: what nobody has written to for "
-        "staging.retention.ms is removed by the next commit of any job, and by `kbatch gc`; give all "
-        "jobs more of it, and run this one again"
+        f"{path}, which a task of this job staged, is gone: a job's files are removed, by the next "
+        "commit of any job or by `kbatch gc`, when none was written to for staging.retention.ms; set "
+        "it higher for all jobs, and run this one again"
     )
 
 
-# What one task has staged for a partition: the same batches for each of these nodes.
+# What one task staged for a partition: the same batches on each of these nodes.
 Copies: TypeAlias = Mapping[int, Sequence[Extent]]
 
 
 class Total(NamedTuple):
-    """How much there is, each copy counted once."""
+    """How much was staged, each replicated batch counted once."""
 
     records_count: int
     size_in_bytes: int
@@ -309,10 +317,11 @@ class Total(NamedTuple):
 def staged_by_partition(
     extents: Iterable[Extent], replaced: Topic | None
 ) -> dict[TopicPartition, list[Copies]]:
-    """What is to be placed in each partition, in the order of tasks.
+    """Return what to place in each partition, in the order of tasks.
 
     Args:
-        replaced: all of its partitions are there, also those that nothing was staged for.
+        extents: what the tasks staged.
+        replaced: a topic whose partitions are all included, even those without staged batches.
     """
     found: dict[TopicPartition, dict[str, dict[int, list[Extent]]]] = {}
     if replaced is not None:
@@ -324,12 +333,12 @@ def staged_by_partition(
 
 
 def one_of(copies: Copies) -> Sequence[Extent]:
-    """What was staged, once."""
+    """Return what was staged, for one replica."""
     return next(iter(copies.values()))
 
 
 def total(staged: Iterable[Copies]) -> Total:
-    """Of all that several tasks staged."""
+    """Return how much several tasks staged."""
     records_count = size_in_bytes = 0
     for extent in chain.from_iterable(map(one_of, staged)):
         records_count += extent.records_count
@@ -338,7 +347,7 @@ def total(staged: Iterable[Copies]) -> Total:
 
 
 class AbandonedJob(NamedTuple):
-    """What a job that is gone has staged."""
+    """Staged files of a job that never committed."""
 
     transaction: str
     size_in_bytes: int
@@ -346,7 +355,7 @@ class AbandonedJob(NamedTuple):
 
 
 class NotRemoved(NamedTuple):
-    """What was passed over, among what jobs have staged."""
+    """Something in a staging directory that was not removed."""
 
     path: Path
     why: str
@@ -355,9 +364,9 @@ class NotRemoved(NamedTuple):
 def abandoned_jobs(
     files: Files, staging_dir: Path, *, retention_ms: int, now_ms: int
 ) -> tuple[list[AbandonedJob], list[NotRemoved]]:
-    """The transactions that nobody has written to for `retention_ms`; and what is none.
+    """Return the jobs that wrote nothing for `retention_ms`, and what is there that no job creates.
 
-    A folder that no job makes is none: whoever wrote cluster.json may have named any folder.
+    A folder that no job creates is left alone: cluster.json may come from anyone and name any folder.
     """
     found, strays = [], []
     for name in files.list(staging_dir):
@@ -387,7 +396,7 @@ def abandoned_jobs(
 def remove_abandoned_jobs(
     files: Files, staging_dir: Path, *, retention_ms: int, now_ms: int
 ) -> tuple[list[AbandonedJob], list[NotRemoved]]:
-    """Remove them; what is gone, and what is not."""
+    """Remove the files of abandoned jobs; return the jobs removed, and what was not."""
     gone, kept = [], []
     found, strays = abandoned_jobs(files, staging_dir, retention_ms=retention_ms, now_ms=now_ms)
     for abandoned in found:
@@ -406,8 +415,8 @@ def _is_folder(files: Files, path: Path) -> bool:
 
 
 def _size_and_time(files: Files, folder: Path, old_ms: int) -> tuple[int, int]:
-    """The bytes of all below a folder, and when something was last written; after `old_ms` no more."""
-    # The folder comes first: of a job that has just begun nothing else is looked at.
+    """Return the bytes below a folder and the last write; stops at a write after `old_ms`."""
+    # The folder comes first: of a job that has just started nothing else is looked at.
     size_in_bytes, newest_ms = 0, files.modified_ms(folder)
     for name in files.list(folder) if newest_ms <= old_ms else ():
         path = folder / name

@@ -102,7 +102,7 @@ def test_a_log_that_is_smaller_is_left_as_it_is(
     assert ids(cluster) == [("a", 0), ("a", 0), ("job", -1), ("job", -1)]  # prepared, complete
 
 
-def test_notes_hold_though_the_log_was_rewritten(
+def test_saved_sequences_hold_though_the_log_was_rewritten(
     cluster: Cluster, rewrites_at: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(cluster, "a", 2)

@@ -101,7 +101,7 @@ def ensure_as_the_table_says(found: Contents, step: str, crash: Crash, scenario:
 
 def test_the_job_does_everything_that_a_commit_can_do(job: Recording) -> None:
     names = [step.split()[0] for step in job.steps]
-    # A staged file, where the stream's last commit is, and that all such notes are there.
+    # A staged file, the stream's saved sequence, and that all such files are there.
     assert names.count("rename") == 3
     made = [step for step in job.steps if step.startswith("create") and step.endswith(".log")]
     assert len(made) == 2

@@ -100,12 +100,12 @@ def test_the_last_sequence_is_found_without_going_over_the_log(
     assert len(looked_at) == 1
 
 
-def notes_of(cluster: Cluster) -> list[Path]:
+def saved_by(cluster: Cluster) -> list[Path]:
     return sorted(cluster._parts.metadata.paths.transactions_dir.glob("*.json"))
 
 
 def note_of(cluster: Cluster) -> Path:
-    (path,) = notes_of(cluster)
+    (path,) = saved_by(cluster)
     return path
 
 
@@ -163,7 +163,7 @@ def test_the_first_commit_of_an_id_does_not_go_over_the_log(
     assert write(cluster, 2, "another", 0)
 
 
-def test_notes_that_were_not_flushed_hold_until_the_machine_starts_anew(
+def test_saved_sequences_that_were_not_flushed_hold_until_the_machine_reboots(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(cluster, 1, "query", 0, flush=True)
@@ -172,8 +172,8 @@ def test_notes_that_were_not_flushed_hold_until_the_machine_starts_anew(
         patch.setattr(sequences, "transactions", None)
         assert write(cluster, 3, "another", 0, flush=False)
     # A power loss took the second commit's note, and left the first one's.
-    _change(notes_of(cluster)[1], sequence=0, offset=0)
-    _change(notes_of(cluster)[0], sequence=0, offset=0)
+    _change(saved_by(cluster)[1], sequence=0, offset=0)
+    _change(saved_by(cluster)[0], sequence=0, offset=0)
     monkeypatch.setattr(sequences, "boot_id", lambda: bytes(16))
     assert not write(cluster, 4, "query", 1, flush=True)
     assert not write(cluster, 4, "another", 0, flush=True)
