@@ -155,7 +155,7 @@ def epochs(text: str | None) -> Callable[[PartitionLog], object]:
     return damage
 
 
-def left_over(*names: str) -> Callable[[PartitionLog], object]:
+def with_files(*names: str) -> Callable[[PartitionLog], object]:
     def damage(log: PartitionLog) -> None:
         for name in names:
             (log.directory / name).write_bytes(BATCH)
@@ -179,7 +179,7 @@ def flipped(base: int, batch: int) -> Callable[[PartitionLog], object]:
 SIZE = len(BATCH)
 TABLE = {
     "past-the-ends": Case(filled(16, "log", lambda data: data + BATCH), 22, 22),
-    "past-the-ends-segments": Case(left_over("00000000000000000022.log", "00000000000000000040.index"), 22, 22),
+    "past-the-ends-segments": Case(with_files("00000000000000000022.log", "00000000000000000040.index"), 22, 22),
     "reboot": Case(after_reboot(lambda log: None), 22, 22),
     "reboot-all-flushed": Case(
         lambda log: set_state(log, boot_id=ANOTHER_BOOT, recovery_point=22), 22, 22
@@ -236,8 +236,8 @@ TABLE = {
     "directory-missing": Case(
         lambda log: log.directory.rename(log.directory.with_name("gone")), KafkaStorageError, KafkaStorageError
     ),
-    "left-overs": Case(
-        left_over(*(f"00000000000000000008.{kind}.{end}" for kind in ("log", "index") for end in ("deleted", "cleaned", "swap"))),
+    "swap-files": Case(
+        with_files(*(f"00000000000000000008.{kind}.{end}" for kind in ("log", "index") for end in ("deleted", "cleaned", "swap"))),
         22, 22,
     ),
 }  # fmt: skip
@@ -430,7 +430,7 @@ def test_leader_epochs_are_rebuilt_from_the_batches(tmp_path: Path) -> None:
         ([9], []),
         ([], []),
     ],
-    ids=["sound", "raised", "raised early", "lowered", "above the highest", "alone", "empty"],
+    ids=["sound", "raised", "raised early", "decreased", "above the highest", "alone", "empty"],
 )
 def test_leader_epochs_count_that_the_most_batches_agree_on(
     tmp_path: Path, found: list[int], kept: list[int]
