@@ -255,7 +255,7 @@ def _waited_for(
     found = take(False)
     if found is not None:
         return found
-    begun = time.monotonic()
+    started = time.monotonic()
     if deadline is None:
         with _logged_while_waiting(lock, path):
             found = take(True)
@@ -265,7 +265,7 @@ def _waited_for(
     while True:
         left_s = deadline - time.monotonic()
         if left_s <= 0:
-            raise LockTimeoutError(lock, str(path), time.monotonic() - begun)
+            raise LockTimeoutError(lock, str(path), time.monotonic() - started)
         time.sleep(min(pause_s, left_s))
         found = take(False)
         if found is not None:
@@ -277,7 +277,7 @@ def _waited_for(
 def _logged_while_waiting(lock: str, path: Path) -> Iterator[None]:
     """Log after a while which lock is waited for, and again from time to time."""
     is_over = threading.Event()
-    begun = time.monotonic()
+    started = time.monotonic()
 
     def say() -> None:
         pause_s = _LOGGED_AFTER_S
@@ -285,7 +285,7 @@ def _logged_while_waiting(lock: str, path: Path) -> Iterator[None]:
             logger.warning(
                 "the lock of %s has not been free for %.0f s: another process or thread holds it; "
                 "`lsof %s` shows who has its file open on this machine",
-                lock, time.monotonic() - begun, path,
+                lock, time.monotonic() - started, path,
             )  # fmt: skip
             pause_s = _LOGGED_AGAIN_AFTER_S
 

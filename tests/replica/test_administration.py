@@ -52,7 +52,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
-    """Open, with all in mind that appends and reads leave there."""
+    """An open cluster that remembers what appends and reads leave there."""
     cluster = builders.a_cluster(tmp_path, topics={"events": 2, "others": 1})
     builders.write(cluster, {EVENTS: [batch()], ("events", 1): [batch()], OTHERS: [batch()]})
     assert append(cluster, EVENTS).error is None
@@ -64,12 +64,12 @@ def append(cluster: Cluster, topic_partition: TopicPartition, data: bytes = b"")
 
 
 def another(cluster: Cluster) -> Cluster:
-    """The same cluster, as another process has it open."""
+    """Open the same cluster as another process would."""
     return Cluster(str(cluster.path), files=cluster._parts.files)
 
 
 def later(cluster: Cluster, ms: int = DAY_MS) -> Cluster:
-    """The same cluster, by a clock that is so much ahead."""
+    """Open the same cluster with a clock that is ahead."""
     now_ms: Callable[[], int] = cluster._parts.manager.now_ms
     ahead = another(cluster)
     ahead._parts.manager.now_ms = lambda: now_ms() + ms
@@ -77,7 +77,7 @@ def later(cluster: Cluster, ms: int = DAY_MS) -> Cluster:
 
 
 def directories(cluster: Cluster, node: int = 0) -> list[str]:
-    """Of a log dir; those of topics that are deleted without what makes them unique."""
+    """Return the directories of a log dir; those of deleted topics without their unique part."""
     found = []
     for path in sorted(cluster._parts.metadata.cluster_file.log_dir(node).path.iterdir()):
         if path.is_dir() and not path.name.startswith("__"):
@@ -240,7 +240,7 @@ def test_a_topic_of_the_same_name_is_another_one(cluster: Cluster) -> None:
         second = cluster.create_topic("events", partitions=3)
         assert second.topic_id != first.topic_id
         time.sleep(2 * REFRESH_MS / 1000)
-        # The producer goes on, in the topic that has the name now.
+        # The producer continues in the topic that has the name now.
         assert producer.send("events", value="after", partition=1).result().offset == 0
     assert [len(records) for records in builders.contents(cluster).values()] == [0, 1, 0, 3]
     later(cluster).collect_garbage()
@@ -332,7 +332,7 @@ def test_a_read_under_way_ends_with_the_topic(
 def test_a_read_under_way_takes_nothing_of_another_topic_of_the_name(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, partition: int
 ) -> None:
-    """Whether it is in the middle of a partition, or between two."""
+    """Whether the reader is within a partition, or between two."""
     monkeypatch.setattr("spark_kbatch.consumer.reading.FETCH_BYTES", 1)
     reading = iter(cluster.read("events", columns=["offset"]))
     taken = [next(reading) for _ in range(1 + partition)]
@@ -404,7 +404,7 @@ def test_a_deletion_that_cannot_be_decided_changes_nothing(
 def test_directories_that_cannot_be_renamed_keep_the_name_from_others(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Until they can be: what a new topic held would go with them."""
+    """Until they are renamed: a new topic's records would be removed with them."""
     stubborn = Cluster(str(cluster.path))
     rename = stubborn._parts.files.rename
 
@@ -497,7 +497,7 @@ def test_all_disks_forget_a_deleted_topic(replicated: Cluster, disks: Disks) -> 
 
 
 def deleted_without(replicated: Cluster, disks: Disks, node: int) -> Cluster:
-    """The topic is deleted while a disk is broken, and that disk is back."""
+    """A topic that was deleted while a disk was broken that is back by now."""
     disks.fail(disk(replicated, node), BROKEN)
     Cluster(str(replicated.path), files=disks).delete_topic("events")
     disks.mend(disk(replicated, node))
@@ -557,7 +557,7 @@ def test_a_new_topic_of_the_name_takes_nothing_from_a_disk_that_was_away(
 def test_path_made_again_from_its_disks_has_no_deleted_topic(
     replicated: Cluster, disks: Disks, recreated: bool
 ) -> None:
-    """Also where one of them was away and knows nothing of it."""
+    """Even if one of them was away and missed it."""
     back = deleted_without(replicated, disks, 1)
     made = None
     if recreated:
@@ -580,7 +580,7 @@ def test_who_led_a_deleted_topic_says_nothing_of_a_new_one(
     assert append(replicated, EVENTS).error is None
     assert partition(replicated).view.state().leader == 1
     disks.mend(disk(replicated, 0))
-    disks.fail(disk(replicated, 2), BROKEN)  # It keeps what it was told of the leader.
+    disks.fail(disk(replicated, 2), BROKEN)  # It still has the old leader in its mirror.
     away = Cluster(str(replicated.path), files=disks)
     away.delete_topic("events")
     away.create_topic("events", replication_factor=2)
@@ -644,7 +644,7 @@ def test_a_total_that_is_no_increase_is_refused(cluster: Cluster, total: int) ->
 
 
 def test_a_new_partition_is_not_made_where_something_lies(cluster: Cluster) -> None:
-    """What a crash left is empty; records would be somebody's."""
+    """What a crash left is empty; records would be a user's."""
     directory = cluster.path / "broker-0" / "events-2"
     shutil.copytree(cluster.path / "broker-0" / "events-1", directory)
     with pytest.raises(KafkaStorageError, match="events-2"):
@@ -710,7 +710,7 @@ def test_the_format_of_an_old_topic_cannot_be_reset(cluster: Cluster) -> None:
 def test_more_replicas_that_must_be_in_sync_take_nothing_back(
     replicated: Cluster, disks: Disks, clock: Clock
 ) -> None:
-    """With fewer in sync than that the high watermark stands still; followers must know it before."""
+    """With fewer in sync the high watermark stands still; followers must know it before that."""
     cluster = with_clock(Cluster(str(replicated.path), files=disks), clock)
     disks.fail(disk(replicated, 2), BROKEN)
     assert append(cluster, EVENTS).error is None
@@ -722,7 +722,7 @@ def test_more_replicas_that_must_be_in_sync_take_nothing_back(
 
 
 def test_json_has_the_number_of_its_version(cluster: Cluster) -> None:
-    """By which the newest of several copies is known."""
+    """By that number the newest of several copies is known."""
     path = cluster.path / "topics" / "events.json"
     for number in range(3):
         assert json.loads(path.read_text())["generation"] == number

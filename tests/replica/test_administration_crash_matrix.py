@@ -1,8 +1,8 @@
-"""Who deletes, grows or alters a topic is killed, or loses power, at every step: it is done or it is not.
+"""A process that deletes, grows or alters a topic dies, or loses power, at every step: all or nothing is done.
 
 Two topics share a cluster of one log dir, or of two with copies of its files beside each. A commit to both
-may be decided and unfinished when the change begins. The steps are those of a run without a fault; each is
-a case. Whoever comes then finds the topic as before or as after, and finishes what was begun.
+may be decided and unfinished when the change starts. The steps are those of a run without a fault; each is
+a case. Whoever comes then finds the topic as before or as after, and finishes what was started.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def alter(cluster: Cluster) -> None:
 
 
 class _ReadOnlyDisk(ReadOnlyFiles, DiskFiles):
-    """A mount on which nothing can be written."""
+    """A read-only mount."""
 
 
 class Start:
-    """What there is before a change, and what the change does to the disk."""
+    """The state before a change, and what the change does to the disk."""
 
     def __init__(self, change: Change, *, disks: int, delay_ms: int, pending: bool) -> None:
         self.change, self.disks, self.disk = change, disks, Disk()
@@ -97,7 +97,7 @@ class Start:
         assert self.topic != self.topic_after
 
     def some(self, cases: Iterable[T]) -> Iterator[T]:
-        """All, or every third with two disks, where all are for who has the time."""
+        """Return all crashes, or with two disks every third; `make soak` looks at all."""
         return itertools.islice(cases, 0, None, 1 if self.disks == 1 else 3)
 
     def run(self, files: Files) -> None:
@@ -111,7 +111,7 @@ class Start:
         return (topic,) if topic is None else (topic.topic_id, topic.partitions, topic.config)
 
     def ensure_met_well(self, crash: Crash, *, by: int = 1) -> None:
-        """Let so many of those who may come upon it do so, each on a disk of its own; others next time."""
+        """Let some of the possible finders look at a crash, each on its own copy of the disk; others next time."""
         with crash.met():
             reader = _ReadOnlyDisk(crash.disk.copy())
             found, topic = self.look(reader), self.described(crash.disk)
@@ -130,10 +130,10 @@ class Start:
                     raise AssertionError(f"{message}: {error!r}") from error
                 assert not files.open_files(), message
 
-    # Who comes.
+    # Who finds the crash.
 
     def again(self, files: DiskFiles, *, is_there: bool) -> None:
-        """The one who wanted the change, and had no answer."""
+        """Repeat the change, which was not answered."""
         cluster = Cluster(PATH, files=files)
         error: KBatchError | None = None
         try:
@@ -149,7 +149,7 @@ class Start:
         self.ensure_others_work(files)
 
     def created(self, files: DiskFiles, *, is_there: bool) -> None:
-        """One who wants a topic of this name, which may be there."""
+        """Create a topic of this name, which may exist."""
         cluster = Cluster(PATH, files=files)
         topic = administration.create_topic(
             cluster._parts.manager, "topic", partitions=3, config=TopicConfig()
@@ -165,7 +165,7 @@ class Start:
         self.append(cluster, ("topic", 1))
 
     def written_to(self, files: DiskFiles, *, is_there: bool) -> None:
-        """Writers, who know nothing of the change."""
+        """Append and commit without knowing of the change."""
         cluster = Cluster(PATH, files=files)
         if is_there:
             self.append(cluster, ("topic", 0))
@@ -178,7 +178,7 @@ class Start:
         self.ensure_others_work(files)
 
     def collected(self, files: DiskFiles, *, is_there: bool) -> None:
-        """Housekeeping, a day later."""
+        """Collect garbage, a day later."""
         cluster = Cluster(PATH, files=files)
         self.ensure_collected(cluster)
         if not is_there:
@@ -199,7 +199,7 @@ class Start:
         assert "deleted/" not in names
 
     def ensure_no_other_names(self, cluster: Cluster) -> None:
-        """Each directory that has a topic's name has its id."""
+        """Check that each directory that has a topic's name has its id."""
         for log_dir in cluster._parts.metadata.cluster_file.log_dirs():
             for name in cluster._parts.files.list(log_dir.path):
                 topic = cluster._parts.metadata.topics.find(name.rpartition("-")[0] or "none")
@@ -243,7 +243,7 @@ def start(request: pytest.FixtureRequest) -> Start:
 
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Each case has its warnings."""
+    """Silence the warnings that each case logs."""
     caplog.set_level(logging.CRITICAL)
 
 

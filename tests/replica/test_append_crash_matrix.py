@@ -1,6 +1,6 @@
-"""A producer that is killed, or loses power, or that the disk fails, at every step of its appends.
+"""A producer that is killed, loses power, or meets a failing disk, at every step of its appends.
 
-Two batches go to each of two partitions, one of which begins a segment. What lay there before may
+Two batches go to each of two partitions, one of which starts a segment. What lay there before may
 have left-overs of a job that died, or a job that is decided and waits to be finished. The steps are
 those of a run without a fault; each is a case.
 """
@@ -31,7 +31,7 @@ PATH = "/simulated/cluster"
 ACKNOWLEDGED = Path("/simulated/acknowledged/count")
 CONFIG = TopicConfig(segment_bytes=940, index_interval_bytes=1)
 PARTITIONS = [TopicPartition("events", 0), TopicPartition("events", 1)]
-# The second batch of partition 1 does not fit behind the first.
+# The second batch of partition 1 does not fit into the segment of the first.
 OLD = [[builders.batch(n=1)], [builders.batch(n=4)]]
 JOB = [[builders.batch(n=1, seed=7)], [builders.batch(n=2, seed=8), builders.batch(n=5, seed=9)]]
 NEW = [[builders.idempotent_batch(base_sequence=n, value=b"v" * 120)] for n in range(2)]
@@ -39,7 +39,7 @@ NEXT = builders.batch(n=2, seed=10)
 
 
 def append(cluster: Cluster, number: int, partitions: Sequence[TopicPartition]) -> set[int]:
-    """Append the producer's batch of this number; the partitions in which that failed."""
+    """Append the producer's batch of this number; return the partitions in which that failed."""
     found = builders.append_records(cluster, dict.fromkeys(partitions, NEW[number][0]), flush=True)
     errors = {tp.partition: result.error for tp, result in found.items() if result.error}
     assert all(isinstance(error, KafkaStorageError) for error in errors.values()), errors
@@ -47,7 +47,7 @@ def append(cluster: Cluster, number: int, partitions: Sequence[TopicPartition]) 
 
 
 def produce(files: Files) -> None:
-    """All of the producer's batches; the file `acknowledged` says how many were answered."""
+    """Append all of the producer's batches; the file `acknowledged` has how many were answered."""
     cluster = Cluster(PATH, files=files)
     for number in range(len(NEW)):
         assert not append(cluster, number, PARTITIONS)
@@ -70,7 +70,7 @@ def expected(before: list[list[bytes]], partition: int, appended: int) -> list[R
 
 
 def appended(before: list[list[bytes]], files: Files) -> list[int]:
-    """How many of the producer's batches each partition holds, which are whole and in order."""
+    """Return how many of the producer's batches each partition holds; they are whole and in order."""
     counts = []
     for partition, records in enumerate(contents(files)):
         whole = [expected(before, partition, count) for count in range(len(NEW) + 1)]
@@ -94,7 +94,7 @@ def ensure_next_writers_work(
 
 
 class Start:
-    """What a producer finds: a disk, the batches on it, and what it then does to the disk."""
+    """A disk with batches, and what a producer then does to it."""
 
     def __init__(self, kind: str) -> None:
         self.kind, self.before, self.disk = kind, OLD, Disk()
@@ -128,7 +128,7 @@ def start(request: pytest.FixtureRequest) -> Start:
 
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Each case has its warnings."""
+    """Silence the warnings that each case logs."""
     caplog.set_level(logging.ERROR)
 
 

@@ -1,4 +1,4 @@
-"""Appends to several partitions at once: each is answered for itself, beside jobs that commit."""
+"""Appends to several partitions at once: each is answered separately, beside jobs that commit."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 def another(cluster: Cluster, files: Files | None = None) -> Cluster:
-    """The same cluster, as another process has it open."""
+    """Open the same cluster as another process would."""
     return Cluster(str(cluster.path), files=files)
 
 
@@ -187,7 +187,7 @@ def test_the_buffer_is_as_it_was_and_free(cluster: Cluster, outcome: str) -> Non
 
     assert (result.error is None) == (outcome == "taken")
     assert buffer == before
-    buffer.clear()  # BufferError while anybody has a view of it
+    buffer.clear()  # BufferError while anyone has a view of it
 
 
 def test_a_broker_in_the_log_dir_is_every_partitions_error(
@@ -284,7 +284,7 @@ def test_on_a_read_only_mount_every_partition_is_answered(cluster: Cluster) -> N
 def test_an_append_where_an_adoption_stopped_halfway_makes_the_segments_file_anew(
     cluster: Cluster,
 ) -> None:
-    """And flushes the directory with it, or a power loss would take the file."""
+    """It also flushes the directory, or a power loss would take the file."""
     extents = builders.staged(cluster, {EVENTS: [batch()]}, adopt_min_bytes=0)
     log = cluster._parts.manager.log(EVENTS)
     dry_run = FaultyFiles()
@@ -301,7 +301,7 @@ def test_an_append_where_an_adoption_stopped_halfway_makes_the_segments_file_ane
 
 
 class DiesAtTheRename(FaultyFiles):
-    """A process that is killed between an adoption's two steps."""
+    """A process was killed between the two steps of adopting a staged file."""
 
     def rename(self, source: Path, target: Path) -> None:
         self.fault = Fault(len(self.steps))
@@ -314,14 +314,14 @@ class DiesAtTheRename(FaultyFiles):
 def test_all_threads_have_one_log_of_a_partition(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It knows the producers: with one each, a retry in another thread would be written again."""
+    """It knows the producers: with a log per thread, a retry in another thread would be written twice."""
     mine, both = another(cluster), threading.Barrier(2)
     find = mine._parts.metadata.topics.topic
     looked: set[int] = set()
 
     def find_at_once(name: str) -> Topic:
         thread = threading.get_ident()
-        if thread not in looked:  # Who is first to change something looks again.
+        if thread not in looked:  # The first to change something looks again.
             looked.add(thread)
             both.wait(10)
         return find(name)
@@ -354,7 +354,7 @@ def test_a_retry_after_a_lost_answer_keeps_one_copy(cluster: Cluster) -> None:
 
 
 def test_a_retry_finds_what_was_written_before_a_commit(cluster: Cluster) -> None:
-    """The flush behind the last write failed, and a job came between that and the retry."""
+    """The flush after the last write failed, and a job committed between that and the retry."""
     files = FaultyFiles()
     failing = another(cluster, files)
     steps = [0]
@@ -400,7 +400,7 @@ def test_kafka_python_reads_what_was_appended(cluster: Cluster, codec: str) -> N
 
 
 def an_undone_flip(cluster: Cluster, *, flips: int = 0, adopt_min_bytes: int = 8 << 20) -> None:
-    """A job of one batch in each partition, decided and flipped in so many of them."""
+    """Commit a job of one batch in each partition, decided and flipped in only some of them."""
     places = [(topic.name, n) for topic in cluster.topics() for n in range(topic.partitions)]
     extents = builders.staged(
         cluster, {place: [batch(n=3)] for place in places}, adopt_min_bytes=adopt_min_bytes
@@ -429,7 +429,7 @@ def test_a_commit_decided_and_not_flipped_comes_first(
     expected = [records_of([*before, batch(n=3)]) for before in everywhere]
     expected[0] = records_of([*everywhere[0], batch(n=3), batch(n=2)])
     assert list(contents(cluster).values()) == expected
-    # A roll forward that comes later takes nothing back.
+    # Rolling forward later takes nothing back.
     coordinator_for(cluster._parts, parse_write_options({"path": str(cluster.path)})).roll_forward()
     assert list(contents(cluster).values()) == expected
     ensure_all_sound(cluster)
@@ -464,7 +464,7 @@ def test_an_append_elsewhere_does_not_wait_for_a_commit_that_is_under_way(
 def test_what_a_commit_left_that_was_not_decided_is_cut(
     tmp_path: Path, adopt_min_bytes: int
 ) -> None:
-    """Also where it begins segments beyond those that the append begins."""
+    """Even if it starts segments after those that the append starts."""
     config = TopicConfig(index_interval_bytes=1, segment_bytes=1500)
     cluster = builders.a_cluster(tmp_path, config=config)
     append_records(cluster, {EVENTS: batch()})
@@ -479,7 +479,7 @@ def test_what_a_commit_left_that_was_not_decided_is_cut(
     for data in ours:
         assert append_records(cluster, {EVENTS: data})[EVENTS].error is None
     assert contents(cluster)[EVENTS] == records_of([batch(), *ours])
-    builders.write(cluster, {EVENTS: [batch()]})  # which cuts what that left in other logs
+    builders.write(cluster, {EVENTS: [batch()]})  # which discards what that left in other logs
     ensure_all_sound(cluster)
 
 
@@ -492,7 +492,7 @@ def one_record(key: str) -> bytes:
 
 
 def append_and_commit(cluster: Cluster, name: str) -> None:
-    """By turns, to all partitions of both topics."""
+    """Append in turn to all partitions of both topics."""
     producer_id = cluster._parts.new_producer_id()
     for n in range(ROUNDS):
         key = f"append {name} {n}"
@@ -549,7 +549,7 @@ def test_processes_and_threads_append_and_commit_to_the_same_partitions(cluster:
         assert sorted(record.key or b"" for record in records) == written
         assert [record.offset for record in records] == list(range(len(written)))
     ensure_all_sound(cluster)
-    # Every moment that was looked at had each job in all partitions, or in none.
+    # Every look found each job in all partitions, or in none.
     for edges in seen:
         below = Counter(
             record.key

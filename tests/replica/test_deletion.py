@@ -57,7 +57,7 @@ def offsets(cluster: Cluster, topic_partition: TopicPartition = EVENTS) -> list[
 
 
 def later(cluster: Cluster, ms: int) -> None:
-    """Let the clocks of its logs be so much later."""
+    """Set the clocks of its logs ahead."""
     now_ms: Callable[[], int] = cluster._parts.manager.now_ms
     monotonic_ms = cluster._parts.manager.monotonic_ms
     cluster._parts.manager.now_ms = lambda: now_ms() + ms
@@ -216,7 +216,7 @@ def test_a_segment_that_is_gone_for_no_reason_is_a_storage_error(cluster: Cluste
 
 
 def an_abandoned_job(cluster: Cluster, name: str, *, age_ms: int, newest: str) -> None:
-    """What a task of a job staged, last written `age_ms` ago in `newest`; all else is older."""
+    """Stage as a task of a job did, last writing to `newest` `age_ms` ago; all else is older."""
     builders.staged(cluster, {EVENTS: [batch()], OTHERS[0]: [batch()]}, transaction=name)
     folder = cluster._parts.metadata.cluster_file.log_dir(0).staging / name
     (folder / "driver").write_bytes(b"mark")

@@ -1,4 +1,4 @@
-"""Fetches of several partitions: when they are answered, and with what."""
+"""Fetches of several partitions: when they are answered, and how."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL, LARGE = batch(n=1, value_bytes=10), batch(n=1, value_bytes=5000)
 
 
 class Answer:
-    """What a fetch answers, and when."""
+    """Records a fetch's answer, and when it came."""
 
     def __init__(self) -> None:
         self.results: dict[TopicPartition, FetchResult] = {}
@@ -155,7 +155,7 @@ def test_the_first_batch_is_whole_and_others_only_where_they_fit(cluster: Cluste
 
     assert fetch(cluster, wanted).sizes == [len(LARGE), 0]
     assert fetch(cluster, wanted, hard_max_bytes_limit=True, max_wait_ms=0).sizes == [0, 0]
-    # The first partition has nothing: the right to a whole batch is the next one's.
+    # The first partition has nothing: the next one may return a whole batch.
     assert fetch(cluster, {EVENTS: 2, OTHERS: 0}, max_bytes=1).sizes == [0, len(LARGE)]
     assert fetch(cluster, {EVENTS: 1, OTHERS: 1}, max_bytes=small).sizes == [small, 0]
     assert fetch(cluster, {EVENTS: 1, OTHERS: 1}, max_bytes=2 * small).sizes == [small, small]

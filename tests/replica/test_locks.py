@@ -1,4 +1,4 @@
-"""Who waits for whom, between threads and between processes."""
+"""Locks between threads and between processes: who waits for whom."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def waits(take: Take, locks: Locks, until: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def held_by_a_process(hold: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
-    """While another process holds it; the lock goes with the process."""
+    """Hold it in another process; the lock is released when the process ends."""
     reading, writing = os.pipe()
 
     def work() -> None:
@@ -85,7 +85,7 @@ def held_by_a_process(hold: Callable[[], AbstractContextManager[object]]) -> Ite
 
 
 def processes_that_add(folder: Path, take: Take, *, count: int, times: int) -> int:
-    """A number in a file that each process raises, read and written apart; what it ends at."""
+    """Have each process increment a number in a file, in two steps; return the final number."""
     number = folder / "number"
     number.write_text("0")
 
@@ -150,7 +150,7 @@ def test_other_partitions_and_topics_do_not_wait(folder: Path) -> None:
 
 
 def test_partitions_are_taken_in_one_order_whoever_asks(folder: Path) -> None:
-    """Two that take the same locks in opposite orders would wait for each other for ever."""
+    """Two processes that take the same locks in opposite orders would wait for each other forever."""
     places = [TopicPartition("b", 1), TopicPartition("a", 1), TopicPartition("a", 0)]
 
     def work(order: int) -> None:
@@ -167,7 +167,7 @@ def test_partitions_are_taken_in_one_order_whoever_asks(folder: Path) -> None:
 
 
 def wait_until_held(path: Path, position: int) -> None:
-    """Where another process is to take it."""
+    """Another process has to take it."""
     with path.open("rb+") as file:
         file.seek(position)
         while True:
@@ -179,7 +179,7 @@ def wait_until_held(path: Path, position: int) -> None:
 
 
 def test_threads_whose_processes_wait_for_each_other_both_get_their_locks(folder: Path) -> None:
-    """A kernel that knows processes only would see a deadlock where the last one begins to wait.
+    """A kernel that only knows processes would see a deadlock when the last one starts to wait.
 
     1. We hold a-1. 2. A process holds a-0 and waits for a-1. 3. Another thread of ours wants a-0.
     """
@@ -218,7 +218,7 @@ def test_by_its_deadline_a_lock_is_had_or_none_is(folder: Path) -> None:
         assert time.monotonic() - begun < 5
         assert (caught.value.lock, caught.value.path) == ("a-1", str(folder / "a.lock"))
         with some_locks(folder).partitions(places[:1] + places[2:], deadline=begun):
-            pass  # what is free is had, also after the deadline
+            pass  # a free lock is taken even after the deadline
     with some_locks(folder).partitions(places, deadline=begun):
         pass
 
@@ -323,7 +323,7 @@ def test_locks_leave_no_file_open(folder: Path) -> None:
 def test_a_lock_on_a_file_that_was_replaced_meanwhile_does_not_count(
     folder: Path, take: Take
 ) -> None:
-    """1. A holds. 2. B waits. 3. The file is replaced. 4. C locks the new one. 5. A lets go."""
+    """1. A holds it. 2. B waits. 3. The file is replaced. 4. C locks the new one. 5. A releases it."""
 
     def replace() -> None:
         for path in folder.iterdir():
@@ -420,7 +420,7 @@ def test_a_topic_with_the_longest_name_has_locks(folder: Path) -> None:
 
 @contextlib.contextmanager
 def a_broker(path: Path) -> Iterator[None]:
-    """What a broker does: an exclusive lock on the whole file."""
+    """Lock the whole file exclusively, as a broker does."""
     with (path / ".lock").open("w") as file:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
@@ -490,7 +490,7 @@ def test_a_log_dirs_lock_that_was_replaced_while_we_write_is_taken_anew(tmp_path
     broker_dir = cluster._parts.metadata.cluster_file.log_dir(0).path
     with cluster._parts.manager.writing():
         (broker_dir / ".lock").unlink()
-        assert a_broker_starts(broker_dir)  # which nobody can help
+        assert a_broker_starts(broker_dir)  # which cannot be helped
         with Cluster(str(cluster.path))._parts.manager.writing():
             assert not a_broker_starts(broker_dir)
             with cluster._parts.manager.writing():

@@ -1,4 +1,4 @@
-"""A topic's file is lost: nobody writes over its logs, and a repair makes the file again."""
+"""A topic's file is lost: nothing overwrites its logs, and a repair recreates the file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def segments(cluster: Cluster) -> dict[Path, bytes]:
 def test_a_topic_is_not_created_over_records(tmp_path: Path, way: str, partitions: int) -> None:
     cluster, _ = a_filled_cluster(tmp_path)
     before, file = segments(cluster), lose(cluster)
-    # With one partition, records of the first are not in its way: those of the others are.
+    # A topic of one partition is not blocked by records of the first, but by those of the others.
     shutil.rmtree(cluster.path / "broker-0" / "events-0")
     del before[cluster.path / "broker-0" / "events-0" / f"{0:020}.log"]
     options = parse_write_options({"path": "/x", "num.partitions": str(partitions)})

@@ -1,4 +1,4 @@
-"""What PATH may be, how a cluster and its topics come to be, and what their files may say."""
+"""The creation of clusters and topics: where they can be made, and what their files may say."""
 
 from __future__ import annotations
 
@@ -155,11 +155,11 @@ def test_cluster_on_a_read_only_mount_can_be_opened(tmp_path: Path) -> None:
     assert [topic.name for topic in cluster.topics()] == ["events"]
 
 
-# Making a cluster.
+# Creating a cluster.
 
 
 def in_processes(*works: Callable[[], object]) -> None:
-    """Do all of these at once, each in a process of its own; all must succeed."""
+    """Run all of these at once, each in a process of its own; all must succeed."""
     begin, begun = os.pipe()
 
     def wait_for(work: Callable[[], object]) -> Callable[[], object]:

@@ -1,4 +1,4 @@
-"""PATH's own files are lost, and are had again from the disks."""
+"""PATH's own files are lost, and restored from the disks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_every_disk_has_what_path_has(cluster: Cluster) -> None:
 def test_path_is_made_again_from_the_newest_copies(cluster: Cluster, disks: Disks) -> None:
     write(cluster, 0)
     disks.fail(folders(cluster)[0], FULL)
-    write(cluster, 1)  # another leads; the disk that fails is not told
+    write(cluster, 1)  # another leads; the mirror on the failing disk misses it
     producer_id = cluster._parts.new_producer_id()
     state, topic = partition(cluster).view.state(), cluster.topic("events")
     assert state.leader == 1

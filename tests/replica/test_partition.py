@@ -45,7 +45,7 @@ BATCHES = [batch(n=n + 1, seed=n) for n in range(8)]
 
 
 class FailsBehindTheLeader(Disks):
-    """The disk of node 1, which fills up once the leader has what is appended."""
+    """Disks of which node 1's fills up once the leader has what is appended."""
 
     folder: Path | None = None
 
@@ -56,7 +56,7 @@ class FailsBehindTheLeader(Disks):
 
 
 class FailsToFlush(Disks):
-    """A disk that takes what is written, and says when it is flushed that it is lost."""
+    """A disk that accepts writes and fails their flush."""
 
     folder: Path | None = None
 
@@ -95,7 +95,7 @@ def write(cluster: Cluster, *numbers: int, required_acks: int = -1) -> None:
 
 
 def ensure_holds(cluster: Cluster, *numbers: int) -> None:
-    """These batches are in the topic, and each replica that is in sync has the same bytes."""
+    """Check that the topic has these batches, and that all in-sync replicas have the same bytes."""
     assert builders.contents(cluster)[EVENTS] == records_of([BATCHES[n] for n in numbers])
     copies = {bytes_of(cluster, node_id) for node_id in isr(cluster)}
     assert len(copies) == 1
@@ -158,7 +158,7 @@ def test_a_log_dir_of_another_cluster_is_refused(cluster: Cluster, tmp_path: Pat
 
 @pytest.mark.parametrize("error", [BROKEN, FULL, READ_ONLY])
 @pytest.mark.parametrize("node_id", [0, 1], ids=["leader", "follower"])
-def test_a_log_dir_that_fails_stops_nobody_and_is_in_sync_again_when_it_is_back(
+def test_a_log_dir_that_fails_stops_no_one_and_is_in_sync_again_when_it_is_back(
     cluster: Cluster, disks: Disks, clock: Clock, error: int, node_id: int
 ) -> None:
     write(cluster, 0)
@@ -273,7 +273,7 @@ def test_without_any_in_sync_replica_the_partition_waits_for_one(
     (result,) = append_records(cluster, {EVENTS: BATCHES[2]}).values()
     assert isinstance(result.error, KafkaStorageError)
     assert "no in-sync replica that can be used: node 0: " in str(result.error)
-    # Back alone it leads nothing: it does not have what was acknowledged without it.
+    # Back alone it cannot lead: it lacks what was acknowledged without it.
     disks.mend(disk(cluster, 1))
     clock.now_ms += RETRY_MS
     assert isinstance(
@@ -295,7 +295,7 @@ def test_a_reader_goes_on_with_another_replica(cluster: Cluster, disks: Disks) -
 
 
 def test_what_a_reader_was_shown_by_a_follower_stays(tmp_path: Path) -> None:
-    """A writer died at any step, and its leader's disk with it, which then comes back alone."""
+    """A writer died at any step, and its leader's disk failed with it; then that disk comes back alone."""
     shown = set()
     for step in range(20):
         disks = Disks()
@@ -357,7 +357,7 @@ def test_what_only_the_old_leader_has_is_cut_off_when_it_is_back(
     disks.kill_at = 10**9
     leader = with_clock(cluster, clock)
     log = leader._parts.manager.log(EVENTS)
-    builders.append(log, BATCHES[1])  # as one that is killed before it copies
+    builders.append(log, BATCHES[1])  # as by a process that is killed before it copies
     log.write_state(log.state()._replace(high_watermark=1), flush=False)
     for node_id in (1, 2):
         disks.mend(disk(cluster, node_id))
@@ -525,7 +525,7 @@ def test_an_append_that_waits_is_told_when_its_topic_was_created_again(
     assert "topic 'events' was deleted and created again" in str(answer.error)
 
 
-# Producers with numbers.
+# Idempotent producers.
 
 
 def test_a_new_leader_knows_its_producers(cluster: Cluster, disks: Disks) -> None:

@@ -1,4 +1,4 @@
-"""Where a cluster's files lie: copies, moved folders, file systems, modes, and names from cluster.json."""
+"""The places of a cluster's files: copies, moved folders, file systems, modes, names from cluster.json."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_log_dir_with_another_name_is_refused(tmp_path: Path, name: str) -> No
 
 
 class IgnoresCase(Files):
-    """A disk that takes names for one that differ by case only."""
+    """A disk that ignores the case of names."""
 
     def _there(self, path: Path) -> Path:
         if path.parent.is_dir():
@@ -119,12 +119,12 @@ def test_where_case_counts_it_is_a_difference(tmp_path: Path) -> None:
     assert cluster.topic_names() == ["Events", "events"]
 
 
-class ExcludesNobody(Files):
+class RecordLocksDoNotExclude(Files):
     def lock_byte(self, file: LockFile, position: int, *, wait: bool = True) -> bool:
         return True
 
 
-class FlockExcludesNobody(Files):
+class FlockDoesNotExclude(Files):
     def flock(self, path: Path, *, wait: bool = True) -> LockFile:
         return self.open_for_locks(path)
 
@@ -132,11 +132,15 @@ class FlockExcludesNobody(Files):
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        pytest.param(ExcludesNobody(), "record locks do not exclude others", id="record locks"),
-        pytest.param(FlockExcludesNobody(), "flock does not exclude others", id="flock"),
+        pytest.param(
+            RecordLocksDoNotExclude(), "record locks do not exclude others", id="record locks"
+        ),
+        pytest.param(FlockDoesNotExclude(), "flock does not exclude others", id="flock"),
     ],
 )
-def test_locks_that_exclude_nobody_are_found_out(tmp_path: Path, files: Files, words: str) -> None:
+def test_locks_that_do_not_exclude_others_are_found_out(
+    tmp_path: Path, files: Files, words: str
+) -> None:
     with pytest.raises(ConfigError, match=words):
         Cluster(str(tmp_path / "cluster"), create=True, files=files)
     assert not open_files(tmp_path)

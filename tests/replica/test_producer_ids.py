@@ -24,7 +24,7 @@ def next_in_file(cluster: Cluster) -> int:
 
 
 def test_ids_of_processes_and_threads_differ(tmp_path: Path) -> None:
-    """Each goes over the end of a block; the cluster was opened before the processes began."""
+    """Each uses up a block; the cluster was opened before the processes started."""
     cluster = builders.a_cluster(tmp_path)
     assert cluster._parts.new_producer_id() == 0
 
@@ -59,7 +59,7 @@ def test_a_block_is_taken_once(tmp_path: Path) -> None:
 
 
 def test_taking_ids_leaves_the_rest_of_the_file_alone(tmp_path: Path) -> None:
-    """It has no such entry until then, as in clusters of earlier releases."""
+    """Until then there is no such entry, as in clusters of earlier releases."""
     cluster = builders.a_cluster(tmp_path)
     before = json.loads((cluster.path / "cluster.json").read_text())
     cluster._parts.new_producer_id()

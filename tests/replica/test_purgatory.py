@@ -1,4 +1,4 @@
-"""What waits is answered once: by whoever satisfies it, by time, or at the second try."""
+"""Waiting operations are answered once: when satisfied, when their time is up, or at the second try."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.faults import run_child
 
 
 class Waiting(DelayedOperation):
-    """Satisfied once `is_due` says so; counts its answers."""
+    """An operation that is satisfied once `is_due`; counts its answers."""
 
     def __init__(self, is_due: Callable[[], bool] = lambda: False, timeout_ms: int = 1000) -> None:
         super().__init__(timeout_ms)
@@ -102,7 +102,7 @@ def test_what_is_late_is_answered_and_no_sooner(purgatory: Purgatory[str], clock
     assert (operation.answers, len(purgatory)) == (1, 0)
 
 
-def test_a_look_finds_what_nobody_told(purgatory: Purgatory[str]) -> None:
+def test_a_look_finds_what_no_one_announced(purgatory: Purgatory[str]) -> None:
     due: list[int] = []
     operation = Waiting(lambda: bool(due))
     purgatory.try_complete_else_watch(operation, [])

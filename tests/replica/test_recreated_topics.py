@@ -28,7 +28,7 @@ SMALL_LIMIT = TopicConfig(max_message_bytes=1024)
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
-    """Open, and with all in mind that an append and a read leave there."""
+    """An open cluster that remembers what an append and a read leave there."""
     cluster = builders.a_cluster(tmp_path)
     append(cluster, batch(seed=7))
     assert len(contents(cluster)[EVENTS]) == 3
@@ -40,7 +40,7 @@ def append(cluster: Cluster, data: bytes) -> AppendResult:
 
 
 def another(cluster: Cluster) -> Cluster:
-    """The same cluster, as another process has it open."""
+    """Open the same cluster as another process would."""
     return Cluster(str(cluster.path))
 
 
@@ -182,7 +182,7 @@ def test_an_append_goes_on_while_the_topic_is_recreated_again_and_again(cluster:
 
 
 def test_a_change_that_looks_like_the_topic_before_the_last_is_seen(tmp_path: Path) -> None:
-    """Its file may get the inode of the one before the last, within one tick of the clock."""
+    """The file may get the inode of the one before the last, within one tick of the clock."""
 
     class NeverFlushing(Files):
         def flush_descriptor(self, descriptor: int) -> None:

@@ -1,4 +1,4 @@
-"""Several disks, each of which may fail by itself, and a cluster on them with a clock that is turned."""
+"""Disks that fail one by one, and a cluster on them with a clock that is turned by hand."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.support.faults import FaultyFiles
 
 EVENTS = TopicPartition("events", 0)
 
-# What every operation, or every one that changes something, raises.
+# The errno that every operation, or every change, raises.
 BROKEN, FULL, READ_ONLY = errno.EIO, errno.ENOSPC, errno.EROFS
 
 
 class Disks(FaultyFiles):
-    """The disk, folders of which fail as they are told; `kill_at` ends a process as SIGKILL would.
+    """A file system, folders of which fail on demand; `kill_at` ends a process as SIGKILL would.
 
-    A process here is a `Cluster` of its own; what `Killed` leaves behind is what it had written.
+    A process here is a `Cluster` of its own; `Killed` leaves what it had written.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Disks(FaultyFiles):
 
 
 class Killed(BaseException):
-    """The process is gone: nothing of ours may handle it."""
+    """Ends a process: nothing of ours may handle it."""
 
 
 class Clock:
@@ -108,7 +108,7 @@ def a_replicated_cluster(
     replicas: int = 3,
     config: TopicConfig | None = None,
 ) -> Cluster:
-    """The topic events, on as many folders as replicas: disk-0 and so on, beside the cluster's."""
+    """Create a cluster with the topic events, a folder for each replica: disk-0 and so on, beside it."""
     dirs = [folder / f"disk-{number}" for number in range(replicas)]
     cluster = Cluster(str(folder / "cluster"), create=True, log_dirs=dirs, files=files)
     cluster.create_topic(
@@ -118,7 +118,7 @@ def a_replicated_cluster(
 
 
 def with_clock(cluster: Cluster, clock: Clock) -> Cluster:
-    """The cluster as another process has it open, by this clock; nothing happens by itself."""
+    """Open the cluster as another process would, with this clock; nothing runs in the background."""
     again = Cluster(str(cluster.path), files=cluster._parts.files)
     metadata = Metadata(cluster._parts.files, cluster.path)
     metadata.cluster_file.ensure_exists()
@@ -142,6 +142,6 @@ def isr(cluster: Cluster) -> tuple[int, ...]:
 
 
 def bytes_of(cluster: Cluster, node_id: int, topic_partition: TopicPartition = EVENTS) -> bytes:
-    """All batches that a replica holds, as its files have them."""
+    """Return the bytes of all batches that a replica holds."""
     directory = cluster._parts.metadata.cluster_file.log_directory(topic_partition, node_id)
     return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))

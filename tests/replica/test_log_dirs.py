@@ -1,4 +1,4 @@
-"""What an operator sees of log dirs and replicas, and does about them."""
+"""Log dirs and replicas as an operator sees them, and what the operator does about them."""
 
 from __future__ import annotations
 
