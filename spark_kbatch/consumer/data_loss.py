@@ -1,7 +1,7 @@
-"""What becomes of a read when offsets that it names are gone, or not there yet: failOnDataLoss.
+"""What happens to a read when offsets that it names are gone, or not there yet: failOnDataLoss.
 
-Not lost is what never was a record of this reader: gaps that compaction left, markers, data of
-transactions that were aborted.
+Offsets that never held a record for this reader are not lost: gaps left by compaction, markers, and
+data of aborted transactions.
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaDataConsumer.scala throwOnDataLoss, logOnDataLoss.
 """
@@ -17,29 +17,29 @@ logger = logging.getLogger(__name__)
 
 
 class DataLoss:
-    """What a read was told to do about it."""
+    """What one read does about lost data: fail, or warn and go on."""
 
     def __init__(self, *, fail: bool) -> None:
         self._fail = fail
 
     def report(self, asked: str, left: str, why: str) -> None:
-        """Fail, or say what is not read and let the read go on with what is left.
+        """Fail, or warn of what cannot be read and return, for the read to go on with what is left.
 
         Raises:
-            DataLossError: data loss is not accepted.
+            DataLossError: the read is to fail on data loss.
         """
         if self._fail:
             left += ", which option 'failOnDataLoss' set to 'false' reads without this error"
             raise DataLossError(asked, left, why)
-        logger.warning("%s; it is left out", DataLossError(asked, left, why))
+        logger.warning("%s; it is skipped", DataLossError(asked, left, why))
 
     def offsets_gone(self, lost: OffsetRange, error: OffsetOutOfRangeError) -> None:
-        """Report offsets that a log does not hold; as `report`."""
+        """Report offsets that a log does not hold; raises as `report`."""
         topic_partition, start, end = lost
         why = error.why or (
             "they were deleted, by retention or on request"
             if start < error.log_start_offset
-            else "the log ends before them; a topic that is made anew begins at 0 again"
+            else "the log ends before them; if the topic was recreated, its offsets restart at 0"
         )
         self.report(
             f"{topic_partition} from offset {start} to {end}",

@@ -1,7 +1,7 @@
-"""Where a read in plain Python begins and ends: what was asked for, checked against what the logs hold.
+"""Start and end of a read in plain Python, checked against what the logs hold.
 
-A bound is an offset, a word for an edge, or one of both for each partition. All partitions are looked
-at before the first record is read, so that a bound which only some of them have costs nothing.
+A bound is an offset, "earliest" or "latest", or one of these for each partition. All partitions are
+checked before the first record is read, so that a bound which only some of them have fails early.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from spark_kbatch.errors import ConfigError, OffsetOutOfRangeError
 from spark_kbatch.model import INT_MAX, IsolationLevel, LogOffsets, OffsetRange, TopicPartition
 from spark_kbatch.options import arguments
 
-# Where a range begins or ends: for all partitions, or by their numbers.
+# Where a range starts or ends: for all partitions, or by their numbers.
 OffsetBound = int | str | Mapping[int, int | str]
 
 
@@ -24,16 +24,19 @@ def ranges(
     isolation: IsolationLevel,
     why_unreadable: Callable[[TopicPartition, int], OffsetOutOfRangeError | None],
 ) -> list[OffsetRange]:
-    """What is read of each partition.
+    """Return the range to read of each partition.
 
     Args:
-        edges: of the partitions that are read.
-        why_unreadable: asked for offsets before the begin of a log, which may still be there for readers
-            that know of them; gives the error where one is not, else None.
+        edges: of the partitions to read.
+        start: first offset to read, or "earliest"; or one for each partition.
+        end: offset to stop before, or "latest"; or one for each partition.
+        isolation: decides where a log ends.
+        why_unreadable: called for an offset below the log start, which may still be there for reads
+            that know of it; returns the error if it is not, else None.
 
     Raises:
-        ConfigError: a bound that is none; a start that is greater than the end.
-        OffsetOutOfRangeError: partitions that do not hold what was asked for, all of them.
+        ConfigError: not a bound; or a start that is greater than the end.
+        OffsetOutOfRangeError: partitions do not hold these offsets; names all of them.
     """
     starts = _by_partition("start", start, "earliest", list(edges))
     ends = _by_partition("end", end, "latest", list(edges))
@@ -62,7 +65,7 @@ def ranges(
 def _by_partition(
     name: str, bound: Any, word: str, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, Any]:
-    """The bound of each partition; None for the word, which is the edge of each."""
+    """Return the bound of each partition; None for the word, which stands for the log's own."""
     if not isinstance(bound, Mapping):
         return dict.fromkeys(partitions, _offset(name, bound, word))
     for number in bound:
@@ -91,7 +94,7 @@ def _offset(name: str, bound: Any, word: str) -> int | None:
 def _ensure_ordered(wanted: OffsetRange, start: int | None, end: int | None) -> None:
     if wanted.start <= wanted.end:
         return
-    whence = "" if start is not None else ", where its log begins"
+    whence = "" if start is not None else ", where its log starts"
     assert end is not None  # at the log's end there is no start after it
     raise ConfigError(
         f"start of {wanted.topic_partition} is {wanted.start}{whence}, after its end, {wanted.end}; "
@@ -100,7 +103,7 @@ def _ensure_ordered(wanted: OffsetRange, start: int | None, end: int | None) -> 
 
 
 def _of_all(lacking: Sequence[OffsetOutOfRangeError]) -> OffsetOutOfRangeError:
-    """The first, with the others named in its text."""
+    """Return the first error, with the others named in its text."""
     first, *others = lacking
     if not others:
         return first

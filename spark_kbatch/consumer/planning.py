@@ -1,12 +1,14 @@
-"""Which partitions are read, from which offset to which.
+"""Which partitions a read covers, from which offset to which.
 
-    subscribe, subscribePattern, assign   -> partitions that exist          when it is planned
-    offsets, by partition or for all      -> the same; EARLIEST and LATEST stay as they are
-    times                                 -> offsets                        when it is planned
-    EARLIEST, LATEST                      -> offsets                        when the range is read
+    option                                what becomes of it             when
+    subscribe, subscribePattern, assign   partitions that exist          when it is planned
+    offsets, by partition or for all      the same offsets; EARLIEST
+                                          and LATEST stay as they are
+    times                                 offsets                        when it is planned
+    EARLIEST, LATEST                      offsets                        when the range is read
 
-EARLIEST and LATEST are looked up as late as that so that a plan which is used again sees what was
-written since. Everything that is looked up for one plan is of one moment.
+EARLIEST and LATEST are looked up that late so that a plan which is used again sees what was written
+since. Everything looked up for one plan is as of one moment.
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaOffsetReaderAdmin.scala, ConsumerStrategy.scala,
 KafkaBatchPartitionReader.scala.
@@ -49,42 +51,44 @@ logger = logging.getLogger(__name__)
 
 
 class LogView(Protocol):
-    """One log as it stood at one moment, which is the same for all logs that were asked for together."""
+    """One log as of a moment, the same for all logs that were asked for together."""
 
     @property
     def offsets(self) -> LogOffsets:
-        """Its edges."""
+        """Where it starts and ends."""
 
     def offset_for_timestamp(
         self, timestamp_ms: int, *, end_offset: int
     ) -> OffsetAndTimestamp | None:
-        """The first record before `end_offset` with that time or a later one, if there is one."""
+        """Return the first record before `end_offset` with that time or a later one, or None."""
 
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
-        """Where to cut [start_offset, end_offset) into pieces of about so many bytes; ascending."""
+        """Return offsets that split [start_offset, end_offset) into pieces of about that size."""
 
 
 class Topics(Protocol):
-    """What a plan asks of PATH."""
+    """What planning asks of PATH."""
 
     def topic_names(self, *, internal: bool = False) -> Sequence[str]:
-        """Sorted."""
+        """Return the names of all topics, sorted."""
 
     def partitions(self, topic: str) -> Sequence[TopicPartition]:
-        """In order; raises UnknownTopicOrPartitionError."""
+        """Return a topic's partitions, in order; raises UnknownTopicOrPartitionError."""
 
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
-        """Of one moment."""
+        """Return these logs as of one moment."""
 
 
 def selected(selection: Selection, topics: Topics, *, strict: bool = True) -> list[TopicPartition]:
-    """The partitions that are read, in order of topic and number.
+    """Return the partitions to read, ordered by topic and number.
 
     Args:
-        strict: whether topics that are named have to exist.
+        selection: from the options.
+        topics: those at PATH.
+        strict: whether topics that are named must exist.
 
     Raises:
-        UnknownTopicOrPartitionError: a topic that is named does not; with the option.
+        UnknownTopicOrPartitionError: a named topic does not exist; names the option.
     Source: ConsumerStrategy.assignedTopicPartitions.
     """
     match selection:
@@ -121,13 +125,13 @@ def _partitions(
 
 
 def ranges(options: ReadOptions, topics: Topics) -> list[OffsetRange]:
-    """The ranges of a batch read, in order of partitions; those that stay empty are left out.
+    """Return the ranges of a batch read, ordered by partition, without those that stay empty.
 
     Raises:
         UnknownTopicOrPartitionError: as `selected`.
-        ConfigError: a side names other partitions than those that are read; a time that no record
-            has; a side that begins past its end.
-        OffsetOutOfRangeError: a number outside the log, unless data loss is accepted.
+        ConfigError: start or end names other partitions than those to read, a time that no record
+            has, or a start after the end.
+        OffsetOutOfRangeError: an offset outside the log, unless data loss is accepted.
     """
     partitions = selected(options.selection, topics)
     for side in (options.starting, options.ending):
@@ -155,7 +159,7 @@ def ranges(options: ReadOptions, topics: Topics) -> list[OffsetRange]:
 
 
 def initial_offsets(options: ReadOptions, topics: Topics) -> dict[TopicPartition, int]:
-    """Where a stream begins that has no checkpoint: a number for each partition, of one moment.
+    """Return where a stream without a checkpoint starts: an offset per partition, as of one moment.
 
     Raises:
         UnknownTopicOrPartitionError, ConfigError, OffsetOutOfRangeError: as `ranges`.
@@ -173,7 +177,7 @@ def initial_offsets(options: ReadOptions, topics: Topics) -> dict[TopicPartition
 
 
 def number(offset: int, edges: LogOffsets, isolation: IsolationLevel) -> int:
-    """The edge that EARLIEST or LATEST stands for; any other offset as it is."""
+    """Return what EARLIEST or LATEST stands for; any other offset as it is."""
     if offset == EARLIEST:
         return edges.log_start_offset
     return edges.end_offset(isolation) if offset == LATEST else offset
@@ -199,7 +203,7 @@ def _offsets_of(
     *,
     no_match: NoMatch,
 ) -> Mapping[TopicPartition, int]:
-    """An offset for each partition; EARLIEST and LATEST only where the user gave them.
+    """Return an offset for each partition; EARLIEST and LATEST only if the user gave them.
 
     Source: KafkaOffsetReaderAdmin.readTimestampOffsets.
     """
@@ -215,7 +219,7 @@ def _offsets_of(
             raise ConfigError(
                 f"No offset matched from request of topic-partition {tp} and timestamp {time} in "
                 f"option {side.option!r}: all its records are older, or it has none; with option "
-                "'startingOffsetsByTimestampStrategy' set to 'latest' the read begins at its end"
+                "'startingOffsetsByTimestampStrategy' set to 'latest' the read starts at its end"
             )
         found[tp] = end_offset if record is None else record.offset
     return found
@@ -230,23 +234,23 @@ def _ensure_held(
     error = OffsetOutOfRangeError(str(tp), offset, log_start, log_end, option)
     if options.fail_on_data_loss:
         raise error
-    logger.warning("%s; what is there is read", error)
+    logger.warning("%s; reading what is there", error)
 
 
 def resolve(
     wanted: OffsetRange, whole: OffsetRange, earliest: int, latest: int, loss: DataLoss
 ) -> OffsetRange:
-    """The numbers of a piece: of the range that it is cut from, what lies within the piece.
+    """Return the offsets of a piece: the part of the range it was split from that lies within it.
 
-    So what a range no longer has at the moment of reading is no loss to the pieces it was cut into,
-    unless the user gave its number.
+    So what a range has lost by the time it is read is no loss to its pieces, unless the user gave
+    that offset.
 
     Args:
         wanted: the piece.
-        whole: the range that was planned; the same where it was not cut.
+        whole: the range that was planned; the same if it was not split.
         earliest: of the partition when it is read.
         latest: of the partition then, exclusive.
-        loss: told of a range that begins past its end; nothing of it is read.
+        loss: told of a range that starts after its end; nothing of it is read.
 
     Raises:
         DataLossError: data loss is not accepted.
@@ -259,7 +263,7 @@ def resolve(
         loss.report(
             f"{whole.topic_partition} from offset {first} to {last}",
             f"offsets {earliest} to {latest}",
-            "it begins past its end, so records that it named are gone",
+            "it starts after its end, so records that it named are gone",
         )
         return OffsetRange(wanted.topic_partition, first, first)
     start = first if wanted.start < 0 else min(max(wanted.start, first), last)

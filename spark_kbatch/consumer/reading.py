@@ -1,4 +1,4 @@
-"""The records of one range: fetched, checked, decoded; those of aborted transactions left out.
+"""The records of one range: fetched, checked and decoded, without those of aborted transactions.
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaDataConsumer.scala; Kafka clients/consumer/internals/
 CompletedFetch.java.
@@ -29,10 +29,10 @@ class Fetcher(Protocol):
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange
     ) -> tuple[LogRead, LogOffsets]:
-        """Whole batches from the first that holds an offset or a later one, and the log's edges.
+        """Return whole batches from the first at or after an offset, and the log's offsets.
 
-        Nothing at or above the end for this isolation level, and where compaction left no batch up
-        to it. Where committed data is asked for, with the aborted transactions among the batches.
+        No batches at or above the end for this isolation level, nor if compaction left none up to it. For
+        READ_COMMITTED, with the aborted transactions among the batches.
         """
 
 
@@ -52,14 +52,17 @@ def read_range(
     on_loss: OnLoss = _fail,
     max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a range whose bounds are numbers, in offset order, in bounded pieces.
+    """Yield the records of a range of known offsets, in offset order, in bounded pieces.
 
-    Control records are left out; where committed data is asked for, so is what was aborted.
+    Control records are left out, and for READ_COMMITTED so are aborted ones.
 
     Args:
+        fetcher: where batches come from.
+        wanted: the range.
         columns: names of `codec.RECORD_SCHEMA`; only those are decoded.
+        isolation: which records to read, and where the log ends.
         on_loss: called with offsets of the range that the log does not hold; raises, or returns for
-            the read to go on behind them.
+            the read to go on after them.
         max_decompressed_batch_bytes: a compressed batch that holds more is an error.
 
     Raises:
@@ -84,7 +87,7 @@ def read_range(
                 )
                 on_loss(OffsetRange(topic_partition, max(offset, log_end), end), past_the_end)
             return
-        # What lies behind the range is not looked at, so that a range can end before a damaged batch.
+        # Nothing after the range is looked at, so that a range can end before a damaged batch.
         read = read.below(end)
         if not read.batches:
             return
@@ -100,11 +103,11 @@ def read_range(
 
 
 def without_aborted(read: LogRead) -> list[tuple[int, BatchHeader]]:
-    """The batches that are left once those of aborted transactions are taken out.
+    """Return the batches that do not belong to aborted transactions.
 
     Raises:
-        CorruptRecordError: the CRC of a batch that is taken out, or of a marker, does not hold: they
-            are judged by their headers, of which nothing is true without it.
+        CorruptRecordError: the CRC of a batch that is left out, or of a marker, does not match: without
+            it their headers cannot be trusted.
     Source: CompletedFetch.nextFetchedRecord, consumeAbortedTransactionsUpTo.
     """
     if not read.aborted:

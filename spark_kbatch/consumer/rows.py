@@ -1,6 +1,6 @@
-"""Records as rows, in Arrow: those of Spark's Kafka source, with and without Spark.
+"""Records as Arrow rows with the columns of Spark's Kafka source, with and without Spark.
 
-The one definition of what a read gives: names, types and order of the columns.
+The one definition of what a read returns: names, types and order of the columns.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _TIMESTAMP_MS = pa.timestamp("ms", tz="UTC")
 
 
 def ensure_columns(columns: Any) -> list[str]:
-    """The names of columns, if rows have them.
+    """Return a list of column names, checked against those that rows have.
 
     Raises:
-        ConfigError: one that they do not have, with the nearest; one that is named twice.
+        ConfigError: an unknown column, with the nearest; or one that is named twice.
     """
     names = arguments.names("columns", columns, "a list of columns, such as ['offset', 'value']")
     for name in names:
@@ -54,21 +54,21 @@ def ensure_columns(columns: Any) -> list[str]:
 
 
 class Rows:
-    """Rows of some columns; only these are decoded."""
+    """Rows with some of the columns; only these are decoded."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = columns
         self.schema = pa.schema([ROW_SCHEMA.field(name) for name in columns])
-        # Of RECORD_SCHEMA: what has to be decoded for them.
+        # Columns of RECORD_SCHEMA to decode for them.
         self.decoded = [_RECORD_COLUMNS[name] for name in columns if name in _RECORD_COLUMNS]
 
     def of(
         self, batches: Iterable[pa.RecordBatch], topic_partition: TopicPartition
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of records of one partition, whose columns are `decoded`.
+        """Yield rows for records of one partition, which have the columns `decoded`.
 
         Raises:
-            InvalidTimestampError: a time that a timestamp of microseconds does not hold.
+            InvalidTimestampError: a time that does not fit a timestamp in microseconds.
         """
         for batch in batches:
             yield self._of(batch, topic_partition)

@@ -1,17 +1,17 @@
 """Ranges, divided among tasks.
 
-With `minPartitions` or `maxRecordsPerPartition` the pieces are those of Spark's connector:
+With `minPartitions` or `maxRecordsPerPartition` they are divided as Spark's connector does it:
 
-    1. a range of more than maxRecordsPerPartition offsets becomes as few pieces as have no more
-    2. where that makes fewer than minPartitions, each range gets its share of minPartitions, by its
-       size among all; those whose share rounds to one piece stay whole, and what they leave of
-       minPartitions is shared out again among the others
-    3. the pieces of a range have the same size; what the division leaves goes to the last ones
+    1. A range of more than maxRecordsPerPartition offsets is split into as few pieces as possible.
+    2. If that makes fewer than minPartitions pieces, each range gets a share of minPartitions by its
+       size. Ranges whose share rounds to one piece are not split; what they leave of minPartitions is
+       shared out again among the others.
+    3. The pieces of a range have the same size; the remainder goes to the last ones.
 
-Without both, a range of more than 128 MiB of log is cut into pieces of about that size, so that one
+Without both, a range of more than 128 MiB of log is split into pieces of about that size, so that one
 large partition keeps all cores busy.
 
-A piece at the begin or end of its range keeps the EARLIEST or LATEST that stands there.
+The first and last piece of a range keep an EARLIEST or LATEST at its start or end.
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaOffsetRangeCalculator.scala,
 KafkaOffsetReaderAdmin.getOffsetRangesFromUnresolvedOffsets.
@@ -32,11 +32,11 @@ PIECE_BYTES = 128 << 20
 
 
 class Piece(NamedTuple):
-    """What one task reads, the range that it is cut from, and the topic that is meant."""
+    """What one task reads, the range it was split from, and the id of its topic."""
 
     wanted: OffsetRange
     whole: OffsetRange
-    topic_id: str = ""  # empty where the topic has none
+    topic_id: str = ""  # empty if the topic has none
 
 
 def split(
@@ -44,7 +44,7 @@ def split(
     views: Mapping[TopicPartition, LogView],
     options: ReadOptions,
 ) -> list[Piece]:
-    """The pieces of a batch read, in the order of ranges. A range that is empty now stays as it is."""
+    """Return the pieces of a batch read, in the order of ranges; a range that is empty now is kept."""
     if options.min_partitions is None and options.max_records_per_partition is None:
         return [piece for one in ranges for piece in _by_bytes(one, views, options)]
     if not _needs_split(ranges, options):
@@ -56,16 +56,17 @@ def split(
     return [
         piece
         for whole in ranges
-        for piece in _cut_at(
-            whole, [cut.start for cut in pieces.get(whole.topic_partition, [])[1:]]
+        for piece in _split_at(
+            whole, [piece.start for piece in pieces.get(whole.topic_partition, [])[1:]]
         )
     ]
 
 
 def _needs_split(ranges: Sequence[OffsetRange], options: ReadOptions) -> bool:
-    """Source: KafkaOffsetReaderAdmin.shouldDivvyUpLargePartitions.
+    """Return True if ranges are to be divided by number of records.
 
-    A range whose ends are not both numbers has a size of no meaning, and is not divided for it.
+    The size of a range is only known if both ends are offsets; otherwise it does not count.
+    Source: KafkaOffsetReaderAdmin.shouldDivvyUpLargePartitions.
     """
     most = options.max_records_per_partition
     return len(ranges) < (options.min_partitions or 0) or (
@@ -78,30 +79,31 @@ def _by_bytes(
 ) -> Iterator[Piece]:
     view = views[whole.topic_partition]
     known = _known(whole, view, options)
-    cuts = view.split_points(known.start, known.end, piece_bytes=PIECE_BYTES)
-    return _cut_at(whole, cuts)
+    points = view.split_points(known.start, known.end, piece_bytes=PIECE_BYTES)
+    return _split_at(whole, points)
 
 
 def _known(one: OffsetRange, view: LogView, options: ReadOptions) -> OffsetRange:
-    """In numbers that the log has now."""
+    """Return a range with the offsets that the log has now."""
     first, last = view.offsets.log_start_offset, view.offsets.end_offset(options.isolation_level)
     start, end = (number(n, view.offsets, options.isolation_level) for n in one[1:])
     return OffsetRange(one.topic_partition, max(start, first), min(end, last))
 
 
-def _cut_at(whole: OffsetRange, cuts: Sequence[int]) -> Iterator[Piece]:
-    """The pieces of one range; the outer bounds are those of the range."""
-    for start, end in itertools.pairwise([whole.start, *cuts, whole.end]):
+def _split_at(whole: OffsetRange, points: Sequence[int]) -> Iterator[Piece]:
+    """Yield the pieces of one range, the outermost with its start and end."""
+    for start, end in itertools.pairwise([whole.start, *points, whole.end]):
         yield Piece(OffsetRange(whole.topic_partition, start, end), whole)
 
 
 def divide(
     ranges: Sequence[OffsetRange], min_partitions: int | None, max_records: int | None
 ) -> list[OffsetRange]:
-    """Ranges whose bounds are numbers, divided as Spark's connector does it; empty ones left out.
+    """Divide ranges of known offsets as Spark's connector does it; empty ones are left out.
 
     Args:
-        min_partitions: how many pieces there should be, about.
+        ranges: to divide.
+        min_partitions: about how many pieces there should be.
         max_records: how many offsets a piece has at most.
     """
     found = [one for one in ranges if one.start < one.end]
@@ -109,7 +111,7 @@ def divide(
         found = [
             piece
             for one in found
-            for piece in _cut(one, math.ceil((one.end - one.start) / max_records))
+            for piece in _split_evenly(one, math.ceil((one.end - one.start) / max_records))
         ]
     if min_partitions is None or len(found) >= min_partitions:
         return found
@@ -121,7 +123,9 @@ def divide(
     return [
         piece
         for one in found
-        for piece in _cut(one, 1 if one.topic_partition in stay else _share(one, rest, left))
+        for piece in _split_evenly(
+            one, 1 if one.topic_partition in stay else _share(one, rest, left)
+        )
     ]
 
 
@@ -131,7 +135,7 @@ def _share(one: OffsetRange, total: int, pieces: int) -> int:
     return max(below + (share - below >= 0.5), 1)
 
 
-def _cut(one: OffsetRange, parts: int) -> Iterator[OffsetRange]:
+def _split_evenly(one: OffsetRange, parts: int) -> Iterator[OffsetRange]:
     start = one.start
     for part in range(parts):
         size = (one.end - start) // (parts - part)

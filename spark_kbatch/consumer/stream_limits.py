@@ -16,15 +16,15 @@ from spark_kbatch.model import TopicPartition
 def rate_limited(
     limit: int, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Ends that leave about `limit` offsets in all, shared out by what each partition has.
+    """Return ends that take about `limit` offsets in all, in proportion to what each partition has.
 
-    A share below one is one, so that a small partition does not starve; so the sum may exceed the
-    limit by the number of partitions.
+    A share below one is rounded up, so that a small partition does not starve; so the sum may exceed
+    the limit by the number of partitions.
 
     Args:
         limit: 1 or more.
         start: next offset of every partition in `end`.
-        end: exclusive. A partition without new data keeps it, also where it lies before the start.
+        end: exclusive. A partition without new data keeps it, even if it lies before the start.
     """
     sizes = {tp: end[tp] - start[tp] for tp in end if end[tp] > start[tp]}
     total = float(sum(sizes.values()))
@@ -37,7 +37,7 @@ def rate_limited(
 
 
 class TriggerDelay:
-    """Holds a micro-batch back until it has enough, or has waited for long enough.
+    """Holds a micro-batch back until there is enough data, or it has waited long enough.
 
     The first one never waits.
     """
@@ -49,7 +49,7 @@ class TriggerDelay:
     def waits(
         self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], now_ms: int
     ) -> bool:
-        """Whether to wait; a partition that is not in `start` counts from 0 on."""
+        """Return True to wait; a partition that is not in `start` counts from offset 0."""
         last_ms = self._last_trigger_ms
         if last_ms is not None and now_ms - last_ms < self._max_delay_ms:
             if sum(end[tp] - start.get(tp, 0) for tp in end) < self._min_offsets:

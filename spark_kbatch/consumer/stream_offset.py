@@ -1,17 +1,17 @@
-"""Where a streaming query stands: what Spark keeps in its checkpoint, as JSON.
+"""How far a streaming query has got: what Spark keeps in its checkpoint, as JSON.
 
     {"flights": {"0": 7, "1": 12},               next offset to read, by topic and partition
-     "@kbatch": {"ids": {"flights": "1BGx..."},  topics by id: one that was deleted and created again
-                                                 has its old name and another id
-                 "initial": {"flights": {"0": 3, "1": 0}}}}    where the query began
+     "@kbatch": {"ids": {"flights": "1BGx..."},  ids of topics: a recreated topic has the same name
+                                                 and another id
+                 "initial": {"flights": {"0": 3, "1": 0}}}}    where the query started
 
-Spark asks for the initial offset again where it has not committed its first batch, and then pairs it
-with the end that it has logged; by then `latest` lies elsewhere. So the first end carries where the
-query began, and so do those after it until there is one that follows moved data. `ids` and `initial`
-are left out where there are none: an offset of Spark's own connector is one of ours, and `@kbatch` is
-no topic, because `@` is in no topic's name.
+If Spark has not committed its first batch, it asks for the initial offset again after a restart, and
+pairs it with the end that it has logged; by then `latest` is elsewhere. So the first end carries where
+the query started, and so do those after it until data has moved. `ids` and `initial` are left out if
+there are none: an offset of Spark's own connector is one of ours. `@kbatch` cannot be a topic, because
+topic names have no `@`.
 
-Spark compares offsets as text and runs an empty batch for any difference, so there is one order:
+Spark compares offsets as text and runs an empty batch for any difference, so the order is fixed:
 topics by name, partitions by number, `@kbatch` last.
 
 Source: Spark connector/kafka-0-10-sql/.../JsonUtils.scala, KafkaSourceOffset.scala.
@@ -38,7 +38,7 @@ Offsets = Mapping[TopicPartition, int]
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """A position in every partition that a query reads."""
+    """An offset in every partition that a query reads."""
 
     offsets: Offsets  # next to read
     ids: Mapping[str, str] = field(default_factory=dict)  # of topics that have one
@@ -46,11 +46,11 @@ class StreamOffset:
 
     @property
     def has_moved(self) -> bool:
-        """Whether the query has left the place where it began."""
+        """Whether the query has read anything since it started."""
         return self.offsets != self.initial
 
     def to_json(self) -> dict[str, Any]:
-        """The one form of this offset, to the order of its keys."""
+        """Return the JSON form of this offset; equal offsets have equal forms, key order included."""
         found = _by_topic(self.offsets)
         ours: dict[str, Any] = {}
         if self.ids:
@@ -61,7 +61,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, value: object) -> StreamOffset:
-        """What `to_json` made, or Spark's Kafka connector.
+        """Parse what `to_json` or Spark's Kafka connector made.
 
         Raises:
             ConfigError: it is neither.
@@ -84,7 +84,7 @@ class StreamOffset:
 
 
 def is_another_topic(topic: str, ids: Mapping[str, str], later: Mapping[str, str]) -> bool:
-    """Whether a topic was deleted and created again between two looks. No id says nothing."""
+    """Return True if a topic was recreated between two looks; False if an id is missing."""
     return topic in ids and topic in later and ids[topic] != later[topic]
 
 
@@ -119,6 +119,6 @@ def _offsets(by_topic: object, whole: object) -> dict[TopicPartition, int]:
 
 def _refuse(value: object, why: str = "is it the checkpoint of another query?") -> NoReturn:
     raise ConfigError(
-        f"the checkpoint holds {json.dumps(value)}, which is no offset of this source: {why} An offset "
+        f"the checkpoint holds {json.dumps(value)}, which is not an offset of this source: {why} An offset "
         'looks like {"events":{"0":23}}'
     )

@@ -1,13 +1,13 @@
 """What a streaming query reads next.
 
-    initial()           where it begins, by the options
+    initial()           where it starts, by the options
     latest(start)       where the next micro-batch ends: what there is, within the limits
-    plan(start, end)    that micro-batch's ranges
+    plan(start, end)    the ranges of that micro-batch
 
-Each looks at the logs once, and what it says is of that moment: a commit is in a micro-batch as a
-whole or not at all, unless a limit cuts it. Between two looks topics appear, grow, are deleted and
-created again. What is new is read from its start; what cannot be read any more is data loss, an error
-or a warning as failOnDataLoss says.
+Each looks at the logs once and answers as of that moment: a commit is in a micro-batch as a whole or
+not at all, unless a limit splits it. Between two looks, topics appear, grow, and are deleted or
+recreated. New ones are read from their start; what cannot be read any more is data loss, which
+failOnDataLoss makes an error or a warning.
 
 A planner lives as long as one run of the query; what must outlive the run is in the offsets.
 
@@ -46,11 +46,11 @@ class StreamTopics(Topics, Protocol):
     """What a stream asks of PATH."""
 
     def topic(self, name: str) -> Topic:
-        """With its id; raises UnknownTopicOrPartitionError."""
+        """Return a topic, with its id; raises UnknownTopicOrPartitionError."""
 
 
 class Seen(NamedTuple):
-    """Partitions as they were at one moment, with the ids of their topics, of those that have one."""
+    """Partitions as of one moment, and the ids of their topics."""
 
     views: Mapping[TopicPartition, LogView]
     ids: Mapping[str, str]
@@ -60,11 +60,11 @@ class StreamPiece(NamedTuple):
     """What a task of a micro-batch reads."""
 
     wanted: OffsetRange
-    topic_id: str  # empty where the topic has none
+    topic_id: str  # empty if the topic has none
 
 
 class StreamPlanner:
-    """Of one run of a query. Not thread-safe: Spark asks one question at a time."""
+    """The planner of one run of a query. Not thread-safe: Spark asks one question at a time."""
 
     def __init__(
         self,
@@ -72,7 +72,13 @@ class StreamPlanner:
         open_topics: Callable[[], StreamTopics],
         monotonic_ms: Callable[[], int],
     ) -> None:
-        """`open_topics` gives what lies at PATH, which is looked at anew for each question."""
+        """Set up.
+
+        Args:
+            options: of the stream.
+            open_topics: opens what lies at PATH; called again for each question.
+            monotonic_ms: the clock.
+        """
         self._options, self._open_topics = options, open_topics
         self._monotonic_ms = monotonic_ms
         self._loss = DataLoss(fail=options.fail_on_data_loss)
@@ -80,7 +86,7 @@ class StreamPlanner:
             options.min_offsets_per_trigger or 0, options.max_trigger_delay_ms
         )
         self._initial: StreamOffset | None = None
-        self._begins_here = False  # whether Spark asked in this run where the query begins
+        self._starts_here = False  # whether Spark asked in this run where the query starts
         self._position: StreamOffset | None = None  # where Spark is, as far as it has said so
         self._latest: StreamOffset | None = None
         self._was_asked = False  # in this run, by a Spark that does not say where it is
@@ -88,24 +94,23 @@ class StreamPlanner:
         self._available: Seen | None = None  # up to which an AvailableNow run goes
 
     def initial(self) -> StreamOffset:
-        """Where the query begins; the same in every call.
+        """Return where the query starts; the same on every call.
 
         Raises:
             As `planning.initial_offsets`.
         """
-        self._begins_here = True
+        self._starts_here = True
         return self._resolved_initial()
 
     def latest(self, start: StreamOffset | None, *, limited: bool = True) -> StreamOffset:
-        """The end of the micro-batch that begins at `start`; `start` where there is nothing to read.
+        """Return the end of the micro-batch that starts at `start`; `start` if there is nothing to read.
 
         Args:
             start: None with Spark 4.1, which does not say where it is.
-            limited: whether the limits in the options count.
+            limited: whether the limits in the options apply.
 
         Raises:
-            UnknownTopicOrPartitionError: a topic that is named was deleted, and data loss is not
-                accepted.
+            UnknownTopicOrPartitionError: a named topic was deleted, and data loss is not accepted.
         """
         if start is None:
             start, limited = self._unsaid_start(limited=limited)
@@ -129,16 +134,16 @@ class StreamPlanner:
         return StreamOffset(ends, seen.ids, _carried(start, seen))
 
     def plan(self, start: StreamOffset, end: StreamOffset) -> list[StreamPiece]:
-        """The ranges of the micro-batch between two offsets, divided as the options say.
+        """Return the ranges of the micro-batch between two offsets, divided as the options say.
 
         Raises:
-            DataLossError: some of it is not there, or not any more, and data loss is not accepted; or
-                an AvailableNow run cannot get any more where it has to.
+            DataLossError: part of it is gone, or not there yet, and data loss is not accepted; or an
+                AvailableNow run cannot reach its target any more.
         """
         self._position = end
         if start == end:
             return []
-        if self._begins_here and start == self._initial and end.initial is not None:
+        if self._starts_here and start == self._initial and end.initial is not None:
             # An earlier run of the query planned this batch, from an initial offset of its own.
             start = StreamOffset(end.initial, end.ids)
         seen = self._existing(end.offsets)
@@ -151,11 +156,11 @@ class StreamPlanner:
         ]
 
     def prepare_for_available_now(self) -> None:
-        """This run goes up to what the next call of `latest` finds."""
+        """Make this run end at what the next call of `latest` finds."""
         self._is_available_now = True
 
     def report_latest(self) -> StreamOffset | None:
-        """What the last call of `latest` found, whatever the limits; None where that is nothing."""
+        """Return what the last call of `latest` found, ignoring limits; None if nothing."""
         return self._latest if self._latest is not None and self._latest.offsets else None
 
     # What is there.
@@ -187,7 +192,7 @@ class StreamPlanner:
         return Seen(*self._look(ask))
 
     def _look(self, ask: Callable[[Topics], _T]) -> tuple[_T, Mapping[str, str]]:
-        """What is asked, and the ids that the topics had then."""
+        """Return what `ask` finds, and the ids that the topics had then."""
         changed = ""
         for _ in range(_LOOKS_MAX):
             topics = _WithIds(self._open_topics())
@@ -208,10 +213,10 @@ class StreamPlanner:
     # How much a micro-batch takes.
 
     def _unsaid_start(self, *, limited: bool) -> tuple[StreamOffset, bool]:
-        """Where Spark 4.1 is, which does not say so, and whether limits count.
+        """Return where Spark 4.1 is, which does not say so, and whether limits apply.
 
-        A run that goes on from a checkpoint has asked for a plan before. The first call of a run has
-        to give all that there is: an AvailableNow run calls no second time.
+        A run that goes on from a checkpoint has asked for a plan before. The first call of a run must
+        return everything: an AvailableNow run does not call a second time.
         """
         limited, self._was_asked = limited and self._was_asked, True
         if self._position is not None:
@@ -219,8 +224,8 @@ class StreamPlanner:
         try:
             return self._resolved_initial(), False
         except KBatchError as error:
-            # Where there is a checkpoint it does not matter; where there is none it is raised again.
-            logger.info("where the query would begin is not known: %s", error)
+            # With a checkpoint it does not matter; without one it is raised again.
+            logger.info("cannot tell where the query would start: %s", error)
             return StreamOffset({}), False
 
     def _waits(self, start: Offsets, end: Offsets) -> bool:
@@ -231,7 +236,7 @@ class StreamPlanner:
     # What lies between two offsets.
 
     def _ranges(self, start: StreamOffset, end: StreamOffset, seen: Seen) -> list[OffsetRange]:
-        """Of the partitions that are there; the begin may lie behind the end."""
+        """Return the ranges of partitions that are there; a start may lie after the end."""
         missing = set(_missing(end, seen))
         left_out = start.offsets.keys() - end.offsets.keys()
         unselected = set(self._still_there(left_out, start.ids)) if left_out else set()
@@ -240,7 +245,7 @@ class StreamPlanner:
             unselected,
             seen,
             "the checkpoint has offsets of them, and the options of this run leave them out: name "
-            "them again, or begin with a new checkpoint",
+            "them again, or start with a new checkpoint",
         )
         found = []
         for tp in sorted(end.offsets.keys() - missing):
@@ -248,7 +253,7 @@ class StreamPlanner:
             first = edges.log_start_offset
             if tp not in start.offsets:
                 if first > 0:
-                    self._lose(f"new partition {tp} from offset 0", edges, f"it begins at {first}")
+                    self._lose(f"new partition {tp} from offset 0", edges, f"it starts at {first}")
             elif is_another_topic(tp.topic, start.ids, end.ids):
                 why = "its topic was deleted and created again"
                 self._lose(f"{tp} from offset {start.offsets[tp]}", edges, why)
@@ -263,7 +268,7 @@ class StreamPlanner:
     def _still_there(
         self, partitions: Iterable[TopicPartition], ids: Mapping[str, str]
     ) -> list[TopicPartition]:
-        """Those of topics that exist, and were not created again since they had these ids."""
+        """Return the partitions whose topics exist and were not recreated."""
         found = self._existing(partitions)
         return [tp for tp in found.views if not is_another_topic(tp.topic, ids, found.ids)]
 
@@ -302,7 +307,7 @@ class StreamPlanner:
 
 
 def still_there(piece: StreamPiece, topics: StreamTopics, options: ReadOptions) -> bool:
-    """Whether a task finds the topic that its piece is of, and not another one under its name.
+    """Return True if a task finds the topic of its piece, not another one of the same name.
 
     Raises:
         DataLossError: it does not, and data loss is not accepted.
@@ -321,9 +326,9 @@ def still_there(piece: StreamPiece, topics: StreamTopics, options: ReadOptions) 
 
 
 def _carried(start: StreamOffset, seen: Seen) -> Offsets | None:
-    """What the next offset says of where the query began: nothing once data has moved.
+    """Return where the query started, for the next offset to carry; None once data has moved.
 
-    Offsets of a topic that was deleted say nothing of the one that has its name now.
+    Offsets of a deleted topic say nothing about the one that has its name now.
     """
     if start.initial is None or start.has_moved:
         return None
@@ -348,7 +353,7 @@ def _names(partitions: Iterable[TopicPartition]) -> str:
 
 
 class _ChangedError(Exception):
-    """A topic was deleted, and perhaps created again, while it was looked at."""
+    """A topic was deleted, or recreated, while it was looked at."""
 
 
 class _WithIds:
