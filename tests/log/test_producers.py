@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -217,16 +218,41 @@ def test_what_a_dead_writer_left_is_discarded_before_a_segment_starts_there(tmp_
     assert not leftover.exists()
 
 
-def test_old_events_do_not_make_a_producer_idle_in_the_process_that_appended_them(
-    tmp_path: Path,
-) -> None:
-    """Read from the log, a producer is as old as its records, as in a broker."""
+def wrote_segments_at(log: PartitionLog, time_ms: int, *bases: int) -> None:
+    for base in bases:
+        os.utime(segment_at(log.directory, base).log, ns=(time_ms * 1_000_000,) * 2)
+
+
+def test_old_events_do_not_make_a_producer_idle(tmp_path: Path) -> None:
     log = builders.a_log(tmp_path, batches=0)
     late_ms = NOW_MS + 2 * PRODUCER_ID_EXPIRATION_MS
     append_to(log, Sent(3, 0, 0, 1), now_ms=late_ms)
+    wrote_segments_at(log, late_ms, 0)
     assert append_to(log, Sent(3, 0, 0, 1), now_ms=late_ms + 1) == ("duplicate", 0)
+    day_later_ms = late_ms + PRODUCER_ID_EXPIRATION_MS
+    for now_ms in (late_ms + 2, day_later_ms - 1):
+        fresh = as_another_process_has_it(log)
+        assert append_to(fresh, Sent(3, 0, 0, 1), now_ms=now_ms) == ("duplicate", 0)
     fresh = as_another_process_has_it(log)
-    assert append_to(fresh, Sent(3, 0, 0, 1), now_ms=late_ms + 2) == ("appended", 1)
+    assert append_to(fresh, Sent(3, 0, 0, 1), now_ms=day_later_ms) == ("appended", 1)
+
+
+def test_old_events_in_a_snapshot_do_not_make_a_producer_idle(tmp_path: Path) -> None:
+    log = builders.a_log(tmp_path, batches=0, config=SMALL)
+    early_ms, late_ms = (NOW_MS + days * PRODUCER_ID_EXPIRATION_MS for days in (2, 3))
+    append_to(log, Sent(3, 0, 0, 1), now_ms=early_ms)
+    for sequence in range(5):
+        append_to(log, Sent(4, 0, sequence, 1), now_ms=late_ms)
+    append_to(log, Sent(5, 0, 0, 1), now_ms=late_ms)
+    for sequence in range(5, 12):
+        append_to(log, Sent(4, 0, sequence, 1), now_ms=late_ms)
+    bases = sorted(log.segments.bases(log.state()))
+    assert 1 < bases[1] <= 6 < bases[-1] == snapshot_offsets(Files(), log.directory)[-1]
+    wrote_segments_at(log, early_ms, bases[0])
+    wrote_segments_at(log, late_ms, *bases[1:])
+    fresh = as_another_process_has_it(log)
+    assert append_to(fresh, Sent(5, 0, 0, 1), now_ms=late_ms) == ("duplicate", 6)
+    assert append_to(fresh, Sent(3, 0, 0, 1), now_ms=late_ms) == ("appended", 14), "it was idle"
 
 
 def test_a_truncated_log_loads_its_producers_again(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -253,6 +254,7 @@ def test_idle_producers_of_a_snapshot_are_forgotten_but_for_open_transactions(
     history.append(1, transactional=False)
     history.append(2, transactional=True)
     segments = history.segments(tmp_path)
+    os.utime(segments[0].log, ns=(FIRST_TIMESTAMP_MS * 1_000_000,) * 2)
     now_ms = FIRST_TIMESTAMP_MS + 1 + PRODUCER_ID_EXPIRATION_MS
     assert list(rebuilt_from(tmp_path, segments, now_ms=now_ms - 2).states.entries) == [1, 2]
     for _ in range(2):

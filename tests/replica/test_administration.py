@@ -746,6 +746,15 @@ def test_topics_of_a_cluster_of_an_earlier_release_can_be_changed(
     assert cluster.list_offsets({OTHERS: LATEST})[OTHERS] == (3, -1)
 
 
+def test_a_retry_of_old_events_after_a_change_is_not_appended_again(cluster: Cluster) -> None:
+    data = builders.idempotent_batch(base_sequence=0)  # its records are older than a day
+    first = append(cluster, EVENTS, data)
+    cluster.alter_topic("events", {"retention.ms": 10**13})
+    again = append(cluster, EVENTS, data)
+    assert again.error is None
+    assert again.base_offset == first.base_offset
+
+
 def test_log_append_time_needs_a_format_with_times(cluster: Cluster) -> None:
     cluster.create_topic("old", config={"message.format.version": "0.9.0"})
     with pytest.raises(ConfigError, match="whose format has no timestamps"):

@@ -17,14 +17,20 @@ is read; a control batch is read as a whole and its CRC is checked.
 
 Messages of the formats V0 and V1 have no producers and are skipped.
 
+When a batch was appended is not in the log, and its records may be older than that: those of a reprocessed
+day, say. So it counts as appended when its segment was last written, unless its records are newer. That is
+never too early for a producer whose retry is still to come; Kafka goes by the records alone. What was saved
+in `kbatch.producers` has the times by the clock.
+
 Source: Kafka core/.../log/UnifiedLog.scala rebuildProducerState, loadProducersFromRecords;
 storage/.../log/ProducerStateManager.java truncateAndReload.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,8 +39,12 @@ from spark_kbatch.files import Files
 from spark_kbatch.log.producers import transaction_index
 from spark_kbatch.log.producers.saved import SavedProducers
 from spark_kbatch.log.producers.snapshot import newest_snapshot, snapshot_offsets
-from spark_kbatch.log.producers.state import PRODUCER_ID_EXPIRATION_MS, ProducerStates
-from spark_kbatch.log.segment import Segment
+from spark_kbatch.log.producers.state import (
+    PRODUCER_ID_EXPIRATION_MS,
+    ProducerEntry,
+    ProducerStates,
+)
+from spark_kbatch.log.segment import Segment, base_offset_of, segment_at
 from spark_kbatch.model import AbortedTransaction, TopicPartition
 from spark_kbatch.record.control import EndTransactionMarker, read_marker
 from spark_kbatch.record.header import (
@@ -101,7 +111,7 @@ def rebuild(
             may be among them; they are not opened.
         log_start_offset: where the replay starts without a snapshot.
         log_end_offset: batches from there on are ignored, as are later snapshots.
-        now_ms: the time as of which producers expire, by their last record.
+        now_ms: the time as of which producers expire.
         snapshots: offsets of the snapshots that may be used; None: all.
         saved: used if there is no snapshot to use, and where the batches after it begin.
         expiration_ms: producer.id.expiration.ms.
@@ -117,26 +127,63 @@ def rebuild(
         and (snapshots is None or offset in snapshots)
     ]
     states = ProducerStates(topic_partition, expiration_ms=expiration_ms)
+    times = _AppendTimes(files, directory, now_ms)
     replayed_from = log_start_offset
     if (found := newest_snapshot(files, directory, usable)) is not None:
         replayed_from = found[0]
-        states.load(found[1], now_ms)
+        states.load(times.of_entries(found[1]), now_ms)
         saved = None
     elif saved is not None:
         replayed_from = saved[0].offset
         states.load(saved[0].entries, now_ms)
     aborted: list[AbortedTransaction] = []
     if replayed_from < log_end_offset:
-        for _, header, marker in producer_batches(
+        for position, header, marker in producer_batches(
             files, segments_from(replayed_from), replayed_from, saved and saved[1]
         ):
             if header.base_offset >= log_end_offset:
                 break
-            ended = replay(states, header, marker, header.max_timestamp)
+            appended_ms = times.of(position.base_offset, header.max_timestamp)
+            ended = replay(states, header, marker, appended_ms)
             if ended is not None:
                 aborted.append(ended)
     states.remove_expired(now_ms)
     return Rebuilt(states, aborted, replayed_from)
+
+
+class _AppendTimes:
+    """Times at which batches of a log were appended, or later ones."""
+
+    def __init__(self, files: Files, directory: Path, now_ms: int) -> None:
+        self._files, self._directory, self._now_ms = files, directory, now_ms
+        self._written_ms: dict[int, int] = {}  # when a segment was last written, by its base offset
+
+    def of(self, base_offset: int, timestamp: int) -> int:
+        """Return the time of a batch's append, from its segment's base offset and its own timestamp."""
+        if timestamp >= self._now_ms:
+            return self._now_ms
+        written_ms = self._written_ms.get(base_offset)
+        if written_ms is None:
+            try:
+                written_ms = self._files.modified_ms(segment_at(self._directory, base_offset).log)
+            except OSError:
+                written_ms = self._now_ms  # The segment is gone: no one can tell.
+            self._written_ms[base_offset] = written_ms
+        return min(max(timestamp, written_ms), self._now_ms)
+
+    def of_entries(self, entries: Mapping[int, ProducerEntry]) -> dict[int, ProducerEntry]:
+        """Return the entries of a snapshot with the times of their last appends."""
+        names = self._files.list(self._directory)
+        bases = sorted(base for base in map(base_offset_of, names) if base is not None)
+        found = {}
+        for producer_id, entry in entries.items():
+            appended_ms = entry.last_timestamp
+            if bases and entry.batches:
+                # A batch whose segment is gone is older than the first one that is there.
+                at = bisect.bisect_right(bases, entry.batches[-1].last_offset) - 1
+                appended_ms = self.of(bases[max(at, 0)], appended_ms)
+            found[producer_id] = entry._replace(last_append_ms=appended_ms)
+        return found
 
 
 def replay(

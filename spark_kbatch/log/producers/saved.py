@@ -16,7 +16,7 @@
                   2  producer_epoch
                   4  coordinator_epoch       -1 if none of its transactions has ended
                   8  last_timestamp          largest of its last batch or marker, ms
-                  8  last_append_ms          by the clock, if known
+                  8  last_append_ms          by the clock, or later if not known
                   8  txn_first_offset        of its open transaction; -1 for none
                   4  number of batches, of 28 bytes each, up to five:
                   4  first_sequence

@@ -20,8 +20,8 @@ are replaced whole, as the last step, so that a child forked in the middle of an
 batches and gets the same state.
 
 A producer is removed when it has been idle for producer.id.expiration.ms and has no open transaction. Idle
-time is by the clock if its batches were seen to arrive, because events may be old when they are written;
-by the timestamp of its last record, as in Kafka, if it was only read from the log.
+time is by the clock, because events may be old when they are written; `replay` says how it is found where
+batches were not seen to arrive.
 
 Source: Kafka storage/.../log/ProducerStateManager.java, ProducerStateEntry.java,
 ProducerAppendInfo.java.
@@ -76,7 +76,7 @@ class ProducerEntry(NamedTuple):
     coordinator_epoch: int = NO_COORDINATOR_EPOCH
     last_timestamp: int = NO_TIMESTAMP  # largest of its last batch or marker, ms
     txn_first_offset: int | None = None  # of its open transaction
-    last_append_ms: int = 0  # by the clock, or last_timestamp if that is not known
+    last_append_ms: int = 0  # by the clock, or a later time if that is not known
 
     @property
     def last_sequence(self) -> int:
