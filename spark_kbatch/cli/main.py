@@ -32,7 +32,7 @@ import itertools
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -43,11 +43,12 @@ from rich.table import Table
 from spark_kbatch import __version__
 from spark_kbatch.cluster.broker_logs import BrokerLogs
 from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.cluster.readable import skipping_deleted
 from spark_kbatch.commit.history import Commit
 from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
-from spark_kbatch.model import INT_MAX, IsolationLevel, TopicPartition
+from spark_kbatch.model import INT_MAX, IsolationLevel, PartitionInfo, TopicPartition
 from spark_kbatch.opening import open_for_reading, open_reader
-from spark_kbatch.options.topic import ensure_not_internal, topic_key
+from spark_kbatch.options.topic import Topic, ensure_not_internal, topic_key
 from spark_kbatch.options.write import (
     FOREIGN_ENDS,
     MAX_DECOMPRESSED_BATCH_BYTES,
@@ -130,11 +131,20 @@ def topics(
 ) -> None:
     """List the topics at PATH, a cluster or a real broker's log dir, with offsets and sizes by partition."""
     cluster = open_for_reading(path, foreign_end=foreign_end)
-    chosen = list(names) or cluster.topic_names(internal=internal)
-    partitions, replicas = cluster.describe(chosen), _replicas(cluster, chosen)
+
+    def look(
+        names: Sequence[str],
+    ) -> tuple[list[Topic], list[PartitionInfo], Mapping[TopicPartition, Sequence[ReplicaInfo]]]:
+        topics = [cluster.topic(name) for name in names]
+        return topics, cluster.describe(names), _replicas(cluster, topics)
+
+    chosen, partitions, replicas = (
+        look(names)
+        if names
+        else skipping_deleted(cluster, cluster.topic_names(internal=internal), look)
+    )
     if as_json:
-        for name in chosen:
-            topic = cluster.topic(name)
+        for topic in chosen:
             rows = [
                 {
                     "partition": row.topic_partition.partition,
@@ -143,9 +153,9 @@ def topics(
                     **_replication(replicas.get(row.topic_partition)),
                 }
                 for row in partitions
-                if row.topic_partition.topic == name
+                if row.topic_partition.topic == topic.name
             ]
-            _print_json({"topic": name, "topic_id": topic.topic_id, "partitions": rows})
+            _print_json({"topic": topic.name, "topic_id": topic.topic_id, "partitions": rows})
         return
     table = _table(f"Topics of {cluster.path}")
     table.add_column("topic", overflow="fold")
@@ -627,12 +637,12 @@ def log_dirs(path: str, replicate: bool, replace: int | None, as_json: bool) -> 
 
 
 def _replicas(
-    cluster: Cluster | BrokerLogs, topics: Sequence[str]
+    cluster: Cluster | BrokerLogs, topics: Iterable[Topic]
 ) -> dict[TopicPartition, list[ReplicaInfo]]:
     """Return the replicas of topics that have several."""
     if isinstance(cluster, BrokerLogs):
         return {}
-    return cluster.replicas([t for t in topics if cluster.topic(t).replication_factor > 1])
+    return cluster.replicas([topic.name for topic in topics if topic.replication_factor > 1])
 
 
 def _replication(replicas: Sequence[ReplicaInfo] | None) -> dict[str, Any]:

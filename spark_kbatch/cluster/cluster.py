@@ -11,13 +11,13 @@ Checks arguments and delegates to `ClusterParts`.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster.parts import ClusterParts, StrPath
-from spark_kbatch.cluster.readable import ReadableTopics
+from spark_kbatch.cluster.readable import ReadableTopics, skipping_deleted
 from spark_kbatch.commit.history import Commit
 from spark_kbatch.commit.staging import (
     AbandonedJob,
@@ -25,7 +25,12 @@ from spark_kbatch.commit.staging import (
     abandoned_jobs,
     remove_abandoned_jobs,
 )
-from spark_kbatch.errors import ConfigError, KafkaStorageError, TopicAlreadyExistsError
+from spark_kbatch.errors import (
+    ConfigError,
+    KafkaStorageError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.files import Files
 from spark_kbatch.model import LONG_MAX, DeletedTopic, Deletion, PartitionKey, TopicPartition
 from spark_kbatch.options import arguments
@@ -52,6 +57,8 @@ if TYPE_CHECKING:
 
 # As of the option replication.factor.
 REPLICATION_FACTOR_MAX = 32767
+
+_Result = TypeVar("_Result")
 
 
 class Garbage(NamedTuple):
@@ -286,7 +293,11 @@ class Cluster(ReadableTopics):
 
     def log_dirs(self) -> list[LogDirInfo]:
         """Return the log dirs: what each holds, and why it is offline if it is."""
-        return administration.log_dirs_of(self._parts.manager)
+        return skipping_deleted(
+            self,
+            self.topic_names(internal=True),
+            lambda names: administration.log_dirs_of(self._parts.manager, names),
+        )
 
     def replicate(self, topics: str | Iterable[str] | None = None) -> list[TopicPartition]:
         """Bring lagging replicas up to date, as appends do for the partitions they append to.
@@ -303,7 +314,10 @@ class Cluster(ReadableTopics):
             else arguments.topic_names("topics", topics)
         )
         return administration.replicate_all(
-            self._parts.manager, names, self._parts.coordinator(flush=True)
+            self._parts.manager,
+            names,
+            self._parts.coordinator(flush=True),
+            skip_deleted=topics is None,
         )
 
     def replace_log_dir(self, node_id: int) -> None:
@@ -383,19 +397,23 @@ class Cluster(ReadableTopics):
         Raises:
             UnknownTopicOrPartitionError: no such topic.
         """
-        names = (
-            self._parts.metadata.topics.names()
-            if topics is None
-            else arguments.topic_names("topics", topics)
-        )
+        names = self.topic_names() if topics is None else arguments.topic_names("topics", topics)
         arguments.whole_number("staging_retention_ms", staging_retention_ms, -1)
         arguments.boolean("dry_run", dry_run)
-        partitions = [tp for name in names for tp in self._parts.manager.partitions(name)]
+        manager = self._parts.manager
+
+        def partitions(names: Iterable[str]) -> list[TopicPartition]:
+            return [tp for name in names for tp in manager.partitions(name)]
+
+        def of_each(work: Callable[[list[str]], _Result]) -> _Result:
+            return work(names) if topics is not None else skipping_deleted(self, names, work)
+
+        of_each(partitions)  # Before anything is deleted, it fails for a topic that does not exist.
         look = abandoned_jobs if dry_run else remove_abandoned_jobs
         found: list[AbandonedJob] = []
         not_removed: list[NotRemoved] = []
-        for log_dir in self._parts.manager.dirs.all:
-            if self._parts.manager.dirs.is_online(log_dir.node_id):  # so it is ours
+        for log_dir in manager.dirs.all:
+            if manager.dirs.is_online(log_dir.node_id):  # so it is ours
                 gone, kept = look(
                     self._parts.files,
                     log_dir.staging,
@@ -405,14 +423,16 @@ class Cluster(ReadableTopics):
                 found += gone
                 not_removed += kept
         if dry_run:
-            deletions = self._parts.manager.planned_deletions(
-                partitions, self._parts.snapshots.replicas
-            )
-            deleted = self._parts.manager.planned_removals()
+            replicas = self._parts.snapshots.replicas
+            deletions = of_each(lambda some: manager.planned_deletions(partitions(some), replicas))
+            deleted = manager.planned_removals()
         else:
-            deleted = self._parts.manager.remove_deleted_topics()
-            deletions = self._parts.manager.delete_old_segments(
-                partitions, self._parts.coordinator(flush=True)
+            deleted = manager.remove_deleted_topics()
+            commits = self._parts.coordinator(flush=True)
+            deletions = of_each(
+                lambda some: manager.delete_old_segments(
+                    partitions(some), commits, skip_deleted=topics is None
+                )
             )
         return Garbage(deletions, found, not_removed, deleted)
 
@@ -443,9 +463,11 @@ class Cluster(ReadableTopics):
         for name in self._parts.metadata.topics.names(internal=True):
             try:
                 every += self._parts.manager.partitions(name)
+            except UnknownTopicOrPartitionError:
+                continue  # deleted since the names were listed
             except KafkaStorageError as error:  # the others are repaired all the same
                 restored[name] = lost_topics.LostTopic(None, str(error))
-        return repair.run(every, restored)
+        return repair.run(every, restored, skip_deleted=True)
 
     def producer(self, **options: Any) -> Producer:
         """Return a producer for any topics of this cluster; close it, or use it in a `with`.

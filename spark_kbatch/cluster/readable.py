@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -15,7 +16,7 @@ from spark_kbatch.consumer.offset_bounds import OffsetBound
 from spark_kbatch.consumer.rows import ROW_SCHEMA, Rows, ensure_columns
 from spark_kbatch.consumer.source import Source
 from spark_kbatch.consumer.topic_reader import TopicReader
-from spark_kbatch.errors import ClosedError, ConfigError
+from spark_kbatch.errors import ClosedError, ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.model import (
     EARLIEST,
     INT_MAX,
@@ -31,6 +32,8 @@ from spark_kbatch.options import arguments
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES, parse_isolation_level
 from spark_kbatch.record.header import NO_TIMESTAMP
+
+_Result = TypeVar("_Result")
 
 
 class ReadableTopics:
@@ -74,7 +77,7 @@ class ReadableTopics:
 
     def topics(self) -> list[Topic]:
         """Return all topics but internal ones, by name."""
-        return [self.topic(name) for name in self.topic_names()]
+        return existing(self, self.topic_names())
 
     def topic(self, name: str) -> Topic:
         """Return a topic: its id, partition count and settings.
@@ -194,6 +197,31 @@ class ReadableTopics:
 
         batches = itertools.chain.from_iterable(map(rows_of, ranges))
         return pa.RecordBatchReader.from_batches(rows.schema, batches)
+
+
+def existing(topics: ReadableTopics, names: Iterable[str]) -> list[Topic]:
+    """Return the topics with these names, without those deleted since the names were listed."""
+    found = []
+    for name in names:
+        with contextlib.suppress(UnknownTopicOrPartitionError):
+            found.append(topics.topic(name))
+    return found
+
+
+def skipping_deleted(
+    topics: ReadableTopics, names: Sequence[str], work: Callable[[list[str]], _Result]
+) -> _Result:
+    """Return the result of `work` for those of the named topics that exist.
+
+    If a topic is deleted while it runs, it is called again without that topic.
+    """
+    while True:
+        found = existing(topics, names)
+        try:
+            return work([topic.name for topic in found])
+        except UnknownTopicOrPartitionError:
+            if existing(topics, names) == found:
+                raise
 
 
 _EDGES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}

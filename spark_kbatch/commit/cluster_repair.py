@@ -51,6 +51,8 @@ class ClusterRepair:
         self,
         topic_partitions: Iterable[TopicPartition],
         restored: Mapping[str, LostTopic] = NOTHING_RESTORED,
+        *,
+        skip_deleted: bool = False,
     ) -> Iterator[RepairReport]:
         """Repair these; reports come in the order of the work.
 
@@ -61,6 +63,8 @@ class ClusterRepair:
             LogDirLockedError: a broker is in.
         """
         for report in self._run(sorted(set(topic_partitions))):
+            if skip_deleted and report.damaged and self._is_deleted(report.topic_partition):
+                continue
             lost = restored.get(report.topic_partition.topic)
             yield report if lost is None else report._replace(found=(lost.what, *report.found))
         for name, (topic, what) in sorted(restored.items()):
@@ -85,6 +89,13 @@ class ClusterRepair:
                 if unfinished and (report.found or report.damaged):
                     report = report._replace(damaged=(*report.damaged, unfinished))
                 yield report
+
+    def _is_deleted(self, tp: TopicPartition) -> bool:
+        """Return True if the topic does not exist, so that what was found is of one deleted meanwhile."""
+        try:
+            return self._manager.metadata.topics.find(tp.topic) is None
+        except KBatchError:
+            return False
 
     def _is_lost(self, tp: TopicPartition) -> bool:
         try:

@@ -317,13 +317,15 @@ class Coordinator:
     ) -> None:
         """Delete expired segments; failures are logged, and the next commit tries again."""
         try:
+            find = self._manager.metadata.topics.find
             limited = [
                 tp
                 for tp in topic_partitions
-                if overwrite is not None or self._manager.log(tp).config.has_retention
+                if (topic := find(tp.topic)) is not None
+                and (overwrite is not None or topic.config.has_retention)
             ]
             if limited:
-                self._manager.delete_old_segments(limited, self)
+                self._manager.delete_old_segments(limited, self, skip_deleted=True)
         except (OSError, KBatchError) as error:
             logger.warning("old segments cannot be deleted for now: %s", error)
 

@@ -30,7 +30,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_kbatch.errors import ConfigError, KafkaStorageError, KBatchError
+from spark_kbatch.errors import (
+    ConfigError,
+    KafkaStorageError,
+    KBatchError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.log.checkpoints import random_id
 from spark_kbatch.log.partition_log import PartitionLog, holds_records
 from spark_kbatch.model import TopicPartition
@@ -285,11 +290,11 @@ def replicas_of(
     return {tp: manager.partition(tp).view.describe() for tp in every}
 
 
-def log_dirs_of(manager: ReplicaManager) -> list[LogDirInfo]:
-    """Return all log dirs, with what they hold of all topics, the cluster's own too."""
+def log_dirs_of(manager: ReplicaManager, topics: Iterable[str]) -> list[LogDirInfo]:
+    """Return all log dirs, with what they hold of these topics."""
     manager.dirs.look_again()
     by_node: dict[int, list[tuple[ReplicaInfo, bool]]] = {}
-    for replicas in replicas_of(manager, manager.metadata.topics.names(internal=True)).values():
+    for replicas in replicas_of(manager, topics).values():
         for replica in replicas:
             by_node.setdefault(replica.node_id, []).append((replica, len(replicas) == 1))
     return [
@@ -307,25 +312,37 @@ def log_dirs_of(manager: ReplicaManager) -> list[LogDirInfo]:
 
 
 def replicate_all(
-    manager: ReplicaManager, topics: Sequence[str], commits: Commits
+    manager: ReplicaManager, topics: Sequence[str], commits: Commits, *, skip_deleted: bool
 ) -> list[TopicPartition]:
     """Have all replicas catch up that can be used; return the partitions that are still not in sync.
 
-    What a log dir lacks is copied in pieces, between which others may append.
+    What a log dir lacks is copied in pieces, between which others may append. With `skip_deleted` a
+    topic that was deleted meanwhile is no error.
     """
     manager.dirs.look_again()
     commits.roll_forward()  # which replicates the commits' own topics first
     left = []
-    for topic_partition in (tp for topic in topics for tp in manager.partitions(topic)):
-        partition = manager.partition(topic_partition)
-        ends: list[int] | None = None
-        while len(partition.view.state().isr) < len(partition.replicas):
-            manager.replicate([topic_partition], commits, flush=True)
-            before, ends = ends, [one.log_end_offset for one in partition.view.describe()]
-            if ends == before:  # No replica has come any further.
-                left.append(topic_partition)
-                break
+    for topic in topics:
+        try:
+            left += [tp for tp in manager.partitions(topic) if not _in_sync(manager, tp, commits)]
+        except UnknownTopicOrPartitionError:
+            if not skip_deleted:
+                raise
     return left
+
+
+def _in_sync(manager: ReplicaManager, topic_partition: TopicPartition, commits: Commits) -> bool:
+    """Have a partition's replicas catch up; return True if all are in sync then."""
+    ends: list[int] | None = None
+    while True:
+        # Each time, since others may change or delete the topic.
+        partition = manager.partition(topic_partition)
+        if len(partition.view.state().isr) >= len(partition.replicas):
+            return True
+        manager.replicate([topic_partition], commits, flush=True)
+        before, ends = ends, [one.log_end_offset for one in partition.view.describe()]
+        if ends == before:  # No replica has come any further.
+            return False
 
 
 def replace_log_dir(manager: ReplicaManager, node_id: int) -> None:

@@ -459,19 +459,30 @@ class ReplicaManager:
     # Deletions.
 
     def delete_old_segments(
-        self, topic_partitions: Iterable[TopicPartition], commits: Commits
+        self,
+        topic_partitions: Iterable[TopicPartition],
+        commits: Commits,
+        *,
+        skip_deleted: bool = False,
     ) -> dict[TopicPartition, Deletion]:
         """Delete expired segments, and files whose deletion is due; partition by partition.
+
+        With `skip_deleted` a partition whose topic was deleted meanwhile is no error.
 
         Source: LogManager.cleanupLogs.
         """
         done = {}
         with self.writing():
             for topic_partition in sorted(topic_partitions):
-                with self.locked([topic_partition], commits) as leaders:
-                    _, log, state = leaders[topic_partition]
-                    done[topic_partition] = retention.delete_old_segments(log, state, self.now_ms())
-                    self.partition(topic_partition).delete_on_followers_locked()
+                try:
+                    with self.locked([topic_partition], commits) as leaders:
+                        _, log, state = leaders[topic_partition]
+                        deletion = retention.delete_old_segments(log, state, self.now_ms())
+                        done[topic_partition] = deletion
+                        self.partition(topic_partition).delete_on_followers_locked()
+                except UnknownTopicOrPartitionError:
+                    if not skip_deleted:
+                        raise
         return done
 
     def planned_removals(self) -> list[DeletedTopic]:

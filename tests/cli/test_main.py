@@ -18,7 +18,7 @@ from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.record import codec
+from spark_kbatch.replica.topic_files import TopicFiles
 from tests.support import builders
 from tests.support.log_histories import data_batch, marker_batch
 
@@ -35,7 +35,7 @@ ROWS = pa.record_batch(
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cluster = builders.a_cluster(tmp_path_factory.mktemp("cli"), topics={"events": 2, "empty": 1})
-    batches = {("events", 0): [codec.encode(ROWS)], ("events", 1): [codec.encode(ROWS)]}
+    batches = {("events", 0): [builders.encode(ROWS)], ("events", 1): [builders.encode(ROWS)]}
     builders.write(cluster, batches)
     return cluster.path
 
@@ -55,7 +55,7 @@ def test_topics_shows_offsets_and_sizes(path: Path) -> None:
 
     assert done.returncode == 0
     rows = [line.replace("│", " ").split() for line in done.stdout.splitlines() if "│" in line]
-    size = f"{len(codec.encode(ROWS)):,}"
+    size = f"{len(builders.encode(ROWS)):,}"
     assert rows == [
         ["empty", "0", "0", "0", "0", "0"],
         ["events", "0", "0", "3", "3", size],
@@ -82,6 +82,24 @@ def test_topics_names_internal_topics_when_asked(path: Path) -> None:
     ]
 
 
+def test_topics_skips_a_topic_that_was_deleted_since_topics_were_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={"a": 1, "b": 1})
+    listed = TopicFiles.names
+
+    def names(topics: TopicFiles, *, internal: bool = False) -> list[str]:
+        monkeypatch.setattr(TopicFiles, "names", listed)
+        found = listed(topics, internal=internal)
+        cluster.delete_topic("b")
+        return found
+
+    monkeypatch.setattr(TopicFiles, "names", names)
+    done = CliRunner().invoke(cli, ["topics", str(cluster.path), "--json"])
+
+    assert [json.loads(line)["topic"] for line in done.stdout.splitlines()] == ["a"]
+
+
 def test_consume_prints_a_line_a_record(path: Path) -> None:
     done = kbatch("consume", path, "events", "--partition", "0")
 
@@ -96,7 +114,7 @@ def test_consume_tells_null_from_text_that_looks_like_it(tmp_path: Path) -> None
     values = [None, b"-", rb"\N", b"", b"\\xff", b"\xff"]
     rows = pa.record_batch({"value": pa.array(values, pa.binary())})
     cluster = builders.a_cluster(tmp_path)
-    builders.write(cluster, {("events", 0): [codec.encode(rows)]})
+    builders.write(cluster, {("events", 0): [builders.encode(rows)]})
 
     lines = kbatch("consume", cluster.path, "events").stdout.splitlines()
     assert [line.split("\t")[4] for line in lines] == [
@@ -107,7 +125,7 @@ def test_consume_tells_null_from_text_that_looks_like_it(tmp_path: Path) -> None
 def test_a_warning_says_its_level_and_who_logs_it(tmp_path: Path) -> None:
     directory = tmp_path / "\x1b[2Jlogs" / "events-0"
     directory.mkdir(parents=True)
-    (directory / "00000000000000000000.log").write_bytes(codec.encode(ROWS) + b"torn")
+    (directory / "00000000000000000000.log").write_bytes(builders.encode(ROWS) + b"torn")
 
     done = kbatch("topics", directory.parent)
     assert done.returncode == 0
@@ -148,7 +166,7 @@ def test_consume_prints_nothing_where_one_partition_does_not_hold_what_is_asked_
     tmp_path: Path,
 ) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events": 3})
-    data = codec.encode(ROWS)
+    data = builders.encode(ROWS)
     builders.write(cluster, {("events", 0): [data, data], ("events", 2): [data]})
 
     done = kbatch("consume", cluster.path, "events", "--start", "4")
@@ -162,7 +180,7 @@ def test_consume_prints_nothing_where_one_partition_does_not_hold_what_is_asked_
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
     """Make a cluster with four segments, two more than retention keeps, and files of a dead job."""
-    data = codec.encode(ROWS)
+    data = builders.encode(ROWS)
     config = TopicConfig(segment_bytes=len(data), retention_bytes=2 * len(data))
     cluster = builders.a_cluster(tmp_path, config=config)
     for _ in range(4):
@@ -179,7 +197,7 @@ def first_offset(path: Path) -> int:
 
 
 def test_gc_says_what_it_deletes(old: Path) -> None:
-    size = len(codec.encode(ROWS))
+    size = len(builders.encode(ROWS))
     lines = [
         f"events-0: 2 segments of {2 * size:,} bytes {{}} at offset 6",
         f"days ago: {size:,} bytes {{}}",
@@ -211,7 +229,7 @@ def kbatch_answering(answer: str, *words: str | Path) -> subprocess.CompletedPro
 def test_delete_topic_asks_first(old: Path) -> None:
     cluster = Cluster(str(old))
     cluster.create_topic("more")
-    summary = f"topic events: 1 partition, 12 records, {4 * len(codec.encode(ROWS)):,} bytes"
+    summary = f"topic events: 1 partition, 12 records, {4 * len(builders.encode(ROWS)):,} bytes"
     for answer in ("", "n\n"):
         done = kbatch_answering(answer, "delete-topic", old, "events", "more")
         assert done.returncode == 1
@@ -229,7 +247,7 @@ def test_delete_topic_asks_first(old: Path) -> None:
 
 def test_history_lists_what_was_committed_to_a_deleted_topic(path: Path, tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
-    builders.write(cluster, {("events", 0): [codec.encode(ROWS)]})
+    builders.write(cluster, {("events", 0): [builders.encode(ROWS)]})
     cluster.delete_topic("events")
     (commit,) = map(
         json.loads, kbatch("history", cluster.path, "-t", "events", "--json").stdout.splitlines()
@@ -243,7 +261,7 @@ def test_delete_topic_only_says_what_would_go_or_does_not_ask(old: Path) -> None
         "topic": "events",
         "partitions": 1,
         "records": 12,
-        "size_in_bytes": 4 * len(codec.encode(ROWS)),
+        "size_in_bytes": 4 * len(builders.encode(ROWS)),
     }
     done = kbatch("delete-topic", old, "events", "--dry-run", "--json")
     assert json.loads(done.stdout) == rows | {"deleted": False}
@@ -349,7 +367,7 @@ def test_gc_says_what_it_leaves(old: Path) -> None:
 def test_gc_as_json_is_one_object_a_partition_and_a_dead_job(old: Path) -> None:
     deleted, left_over = map(json.loads, kbatch("gc", old, "events", "--json").stdout.splitlines())
 
-    size = len(codec.encode(ROWS))
+    size = len(builders.encode(ROWS))
     assert deleted == {
         "topic": "events", "partition": 0, "log_start_offset": 6, "segments": [0, 3],
         "size_in_bytes": 2 * size, "files": [],
@@ -392,7 +410,7 @@ def test_history_lists_commits_the_newest_first(path: Path) -> None:
     done = kbatch("history", path)
 
     rows = [line.replace("│", " ").split() for line in done.stdout.splitlines() if "│" in line]
-    size = f"{2 * len(codec.encode(ROWS)):,}"
+    size = f"{2 * len(builders.encode(ROWS)):,}"
     assert rows == [["0", "2023-11-14T22:13:20.000Z", "append", "events", "6", size]]
 
 
@@ -419,7 +437,7 @@ def test_offsets_as_json_has_null_where_there_is_none(path: Path) -> None:
 
 def test_repair_says_what_it_did_and_does_it(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events-eu": 2})
-    builders.write(cluster, {("events-eu", 0): [codec.encode(ROWS)]})
+    builders.write(cluster, {("events-eu", 0): [builders.encode(ROWS)]})
     index = cluster.path / "broker-0/events-eu-0/00000000000000000000.index"
     index.unlink()
 
@@ -442,7 +460,7 @@ def test_repair_says_what_it_did_and_does_it(tmp_path: Path) -> None:
 
 def test_repair_of_damaged_batches_is_exit_code_1(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
-    builders.write(cluster, {("events", 0): [codec.encode(ROWS)]})
+    builders.write(cluster, {("events", 0): [builders.encode(ROWS)]})
     path = cluster.path / "broker-0/events-0/00000000000000000000.log"
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))

@@ -23,6 +23,8 @@ from tests.support import builders
 from tests.support.builders import append_records, batch, contents, idempotent_batch, records_of
 
 EVENTS = TopicPartition("events", 0)
+ABC = {TopicPartition(name, 0) for name in "abc"}
+AC = {TopicPartition(name, 0) for name in "ac"}
 SMALL_LIMIT = TopicConfig(max_message_bytes=1024)
 
 
@@ -152,6 +154,107 @@ def test_a_topic_that_was_deleted_is_unknown(
     another(cluster).delete_topic("events")
     with pytest.raises(UnknownTopicOrPartitionError):
         use(cluster)
+
+
+@pytest.fixture
+def three_topics(tmp_path: Path) -> Cluster:
+    """Each with one segment too many."""
+    size = len(batch())
+    config = TopicConfig(segment_bytes=size, retention_bytes=size, file_delete_delay_ms=0)
+    cluster = builders.a_cluster(tmp_path, topics=dict.fromkeys("abc", 1), config=config)
+    for name in "abc":
+        append_records(cluster, {(name, 0): batch()})
+        append_records(cluster, {(name, 0): batch(seed=1)})
+    cluster.alter_topic("c", {"retention.bytes": 0})
+    return cluster
+
+
+def deleting(name: str, cluster: Cluster, answer: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a topic deleted by another process after the first answer that tells of it."""
+
+    def answer_first(*arguments: Any, **named: Any) -> Any:
+        found = answer(*arguments, **named)
+        if name in str(found) and name in another(cluster).topic_names():
+            another(cluster).delete_topic(name)
+        return found
+
+    return answer_first
+
+
+@pytest.mark.parametrize("when", ["after its name", "after its partitions"])
+@pytest.mark.parametrize(
+    ("use", "expected"),
+    [
+        pytest.param(lambda cluster: cluster.collect_garbage().partitions, AC, id="gc"),
+        pytest.param(
+            lambda cluster: cluster.collect_garbage(dry_run=True).partitions, AC, id="gc dry run"
+        ),
+        pytest.param(
+            lambda cluster: {
+                report.topic_partition: report.damaged
+                for report in cluster.repair(dry_run=True)
+                if report.topic_partition in ABC
+            },
+            dict.fromkeys(AC, ()),
+            id="repair",
+        ),
+        pytest.param(lambda cluster: cluster.replicate(), [], id="replicate"),
+        pytest.param(lambda cluster: cluster.log_dirs()[0].replicas, 2 + len(AC), id="log dirs"),
+    ],
+)
+def test_work_over_all_topics_skips_those_deleted_meanwhile(
+    three_topics: Cluster,
+    use: Callable[[Cluster], Any],
+    expected: object,
+    when: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts = three_topics._parts
+    answering, method = (
+        (parts.metadata.topics, "names")
+        if when == "after its name"
+        else (parts.manager, "partitions")
+    )
+    monkeypatch.setattr(answering, method, deleting("b", three_topics, getattr(answering, method)))
+
+    found = use(three_topics)
+    assert (found.keys() if expected is AC else found) == expected
+    assert three_topics.topic_names() == ["a", "c"]
+
+
+def test_the_list_of_topics_has_none_that_was_deleted_meanwhile(
+    three_topics: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = three_topics._parts.metadata.topics
+    monkeypatch.setattr(files, "names", deleting("b", three_topics, files.names))
+
+    assert [topic.name for topic in three_topics.topics()] == ["a", "c"]
+
+
+def test_topics_that_are_named_have_to_exist(three_topics: Cluster) -> None:
+    for use in (
+        lambda: three_topics.collect_garbage(["a", "lost"]),
+        lambda: three_topics.collect_garbage(["a", "lost"], dry_run=True),
+        lambda: three_topics.replicate(["a", "lost"]),
+    ):
+        with pytest.raises(UnknownTopicOrPartitionError, match="'lost' does not exist"):
+            use()
+
+
+def test_a_commit_is_followed_by_retention_though_one_of_its_topics_was_deleted(
+    three_topics: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = three_topics._parts.manager
+    delete = manager.delete_old_segments
+
+    def delete_late(*arguments: Any, **named: Any) -> Any:
+        another(three_topics).delete_topic("b")
+        return delete(*arguments, **named)
+
+    monkeypatch.setattr(manager, "delete_old_segments", delete_late)
+    builders.write(three_topics, {("b", 0): [batch()], ("c", 0): [batch()] * 3})
+
+    assert three_topics.describe("c")[0].offsets.log_start_offset == 15
 
 
 def test_an_append_to_a_topic_that_was_deleted_is_refused(cluster: Cluster) -> None:
