@@ -99,13 +99,6 @@ _zstd = _ZstdContexts()
 _snappy = pa.Codec("snappy")  # stateless, so all threads share it
 
 
-def codec_name(codec: int) -> str:
-    """Give a codec id's name, or raise CorruptRecordError: ids come out of batches."""
-    if codec not in _NAMES:
-        raise _corrupt("unknown compression codec", -1, f"one of {[*_NAMES]}", codec)
-    return _NAMES[codec]
-
-
 def compress(codec: int, data: Buffer, *, magic: int = 2, level: int | None = None) -> bytes:
     """Compress and frame `data` for a batch of format `magic`.
 
@@ -153,7 +146,9 @@ def decompress(
     Raises:
         CorruptRecordError: unknown codec, broken or short stream, more than `limit` bytes.
     """
-    view, name = _bytes_view(data), codec_name(codec)
+    if codec not in _NAMES:
+        raise _corrupt("unknown compression codec", -1, f"one of {[*_NAMES]}", codec)
+    view = _bytes_view(data)
     if codec == NONE:
         return view
     if codec == GZIP:
@@ -171,7 +166,7 @@ def decompress(
     for piece in pieces:
         size = len(whole) + len(piece)
         if size > limit:
-            raise _too_large(name, limit, size)
+            raise _too_large(_NAMES[codec], limit, size)
         if not whole:
             whole = piece
         elif isinstance(whole, bytearray):

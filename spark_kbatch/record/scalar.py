@@ -130,8 +130,8 @@ def walk_records(
 
 def _wrong_length(position: int, error: IndexError) -> CorruptRecordError:
     return CorruptRecordError(
-        "length of a record or of a field in it", position=position, expected="the bytes that are left",
-        found=str(error),
+        "length of a record or of a field in it", position=position,
+        expected="no more bytes than are left", found=str(error),
     )  # fmt: skip
 
 
