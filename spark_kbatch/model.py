@@ -10,6 +10,8 @@ EARLIEST = -2  # in place of an offset: the log start, looked up when read
 LATEST = -1  # in place of an offset: the end for its isolation level, looked up when read
 MAX_TIMESTAMP = -3  # in place of a time: the largest of any record
 
+BATCHES_REMEMBERED = 5  # by a log, of each idempotent producer, which may have so many in flight
+
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 

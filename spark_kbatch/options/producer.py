@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_kbatch.errors import ConfigError
-from spark_kbatch.model import CODECS, INT_MAX, LONG_MAX
+from spark_kbatch.model import BATCHES_REMEMBERED, CODECS, INT_MAX, LONG_MAX
 from spark_kbatch.options import arguments
 from spark_kbatch.options.option import Option, parse_boolean, parse_number, refuse_unknown
 from spark_kbatch.options.write import (
@@ -30,8 +30,6 @@ from spark_kbatch.options.write import (
 )
 
 logger = logging.getLogger(__name__)
-
-_IN_FLIGHT_MAX = 5  # the number of batches that a log remembers of an idempotent producer
 
 
 @dataclass(frozen=True)
@@ -208,8 +206,8 @@ def _with_idempotence_where_possible(
         ("acks", config.acks != -1, "all", logging.INFO),
         (
             "max.in.flight.requests.per.connection",
-            in_flight > _IN_FLIGHT_MAX,
-            f"at most {_IN_FLIGHT_MAX}",
+            in_flight > BATCHES_REMEMBERED,
+            f"at most {BATCHES_REMEMBERED}",
             logging.WARNING,
         ),
     ):

@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from spark_kbatch.errors import OutOfOrderSequenceError, RetriableError
-from spark_kbatch.model import AppendResult, TopicPartition
+from spark_kbatch.model import BATCHES_REMEMBERED, AppendResult, TopicPartition
 from spark_kbatch.producer.batch import ProducerBatch
 from spark_kbatch.record.header import increment_sequence
 
@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 _EPOCH_MAX = 2**15 - 1
 _NONE_ACKED = -1
-_BATCHES_REMEMBERED = 5  # by a log, of each producer
 
 
 class _Partition:
@@ -49,7 +48,7 @@ class _Partition:
         self.last_acked_sequence = _NONE_ACKED
         self.in_flight: list[ProducerBatch] = []  # numbered and not ended, by age
         # First numbers of the last batches, ended or not: one more may be sent after each of them.
-        self.recent: deque[int] = deque(maxlen=_BATCHES_REMEMBERED - 1)
+        self.recent: deque[int] = deque(maxlen=BATCHES_REMEMBERED - 1)
         self.is_unresolved = False
 
     def is_next(self, sequence: int) -> bool:

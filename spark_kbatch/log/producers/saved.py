@@ -40,7 +40,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_kbatch.files import Files
-from spark_kbatch.log.producers.state import BATCHES_REMEMBERED, BatchMetadata, ProducerEntry
+from spark_kbatch.log.producers.state import BatchMetadata, ProducerEntry
+from spark_kbatch.model import BATCHES_REMEMBERED
 from spark_kbatch.record import checksums
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
 

@@ -38,7 +38,7 @@ from spark_kbatch.errors import (
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
-from spark_kbatch.model import AbortedTransaction, TopicPartition
+from spark_kbatch.model import BATCHES_REMEMBERED, AbortedTransaction, TopicPartition
 from spark_kbatch.record.control import EndTransactionMarker
 from spark_kbatch.record.header import (
     NO_SEQUENCE,
@@ -47,7 +47,6 @@ from spark_kbatch.record.header import (
     increment_sequence,
 )
 
-BATCHES_REMEMBERED = 5  # as many requests as an idempotent producer may have in flight
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 NO_COORDINATOR_EPOCH = -1
 _EXPIRATION_CHECK_MS = 600_000
