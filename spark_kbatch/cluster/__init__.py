@@ -1,7 +1,10 @@
-"""What lies at a path, as one object that wires the rooms below.
+"""Wires the rooms below into a cluster, or a broker's logs, and their Python faces.
 
-cluster       a cluster: topics, producers, reads, jobs
+cluster       a cluster, as users have it in Python
+parts         the parts of a cluster, wired together
+job           one Spark job's data: begin, stage, commit, abort
+readable      what users can do with any topics: list, describe and read them
 broker_logs   logs that a real broker wrote, read only
 transports    where a producer's batches go: the logs, or staging
-export        a topic, placed in a stopped broker's log dir
+export        a topic, copied into a stopped broker's log dir
 """

@@ -1,8 +1,9 @@
-"""A PATH that a real broker wrote: the same questions as to a cluster, and nothing is ever written.
+"""A PATH that a real broker wrote: the same questions as of a cluster, and nothing is ever written.
 
-No moment is common to its partitions: each is read to the last whole valid batch that it had when it
-was looked at, and tasks that look for themselves may find different ends. `foreign_end` bounds a read
-by the high watermarks in the broker's checkpoint instead, which the broker replaces every 5 seconds.
+Its partitions are not read as of one moment: each is read to the last valid batch that it had when it
+was looked at, and tasks that look for themselves may find different ends. With `foreign_end` set to
+"checkpoint" a read ends at the high watermarks in the broker's checkpoint instead, which the broker
+rewrites every 5 seconds.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from spark_kbatch.options.write import parse_foreign_end
 from spark_kbatch.record.header import LogRead
 
 _NEAREST = 5
-# By name, not by the underscores: a user's topic may begin with them too.
+# By name, not by the underscores: a user's topic may start with them too.
 _INTERNAL = {
     "__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state",
 }  # fmt: skip
 
 
 def _refused(what: str) -> Callable[..., NoReturn]:
-    """A method that is refused, because `what`."""
+    """Return a method that raises ConfigError, because `what`."""
 
     def refuse_to_write(self: BrokerLogs, *_given: Any, **_named: Any) -> NoReturn:
-        """Refused: a broker's logs are only read."""
+        """Raise ConfigError: a broker's logs are only read."""
         raise ConfigError(
             f"{what} in {self.path}: it is a Kafka broker's log directory, which kbatch only reads; "
             "write to a cluster of your own, and place its topics with `kbatch export`"
@@ -172,7 +173,7 @@ class BrokerLogs(ReadableTopics):
 
 
 class BrokerLogView:
-    """A log of the broker's as it was when it was looked at."""
+    """A broker's log as of when it was looked at."""
 
     def __init__(self, log: ForeignLog, checkpoints: Checkpoints) -> None:
         self._log = log
@@ -181,9 +182,9 @@ class BrokerLogView:
     def offset_for_timestamp(
         self, timestamp_ms: int, *, end_offset: int
     ) -> OffsetAndTimestamp | None:
-        """As `ForeignLog.offset_for_timestamp`."""
+        """Do as `ForeignLog.offset_for_timestamp`."""
         return self._log.offset_for_timestamp(timestamp_ms, end_offset=end_offset)
 
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
-        """As `ForeignLog.split_points`."""
+        """Do as `ForeignLog.split_points`."""
         return self._log.split_points(start_offset, end_offset, piece_bytes=piece_bytes)

@@ -1,31 +1,31 @@
-"""A topic's committed records, placed in the log dir of a Kafka broker that is stopped.
+"""A topic's committed records, copied into the log dir of a stopped Kafka broker.
 
     export_topic(manager, snapshots.replicas, "events", Path("/var/lib/kafka/data"))
 
-The topic must exist there, with as many partitions and no records. For each partition the broker
-finds, when it starts:
+The topic must exist there, with the same number of partitions and no records. For each partition the
+broker finds, when it starts:
 
     events-0/
-      N.log .index .timeindex    the segments, from the batch that holds the log start offset on;
-                                 leader epoch 0, which a broker's topic has from the beginning; no
-                                 producer ids: the broker gives the same numbers to producers of its
-                                 own, whose batches it would then take for duplicates of these
-      leader-epoch-checkpoint    epoch 0 begins at the first of them
-      partition.metadata         the topic's id on that broker, as it was
+      N.log .index .timeindex    the segments, from the batch that holds the log start offset;
+                                 leader epoch 0, as a new topic has on a broker; no producer ids: the
+                                 broker would give the same ids to producers of its own, and take
+                                 their batches for duplicates of these
+      leader-epoch-checkpoint    epoch 0 starts at the first of them
+      partition.metadata         the topic's id on that broker, unchanged
 
 and in the log dir no recovery point or high watermark of these partitions, and the log start offset
-where it lies within the first batch. The marker of a clean shutdown stays, since all indexes are
-there; without one the broker checks every batch itself.
+if it lies within the first batch. The marker of a clean shutdown stays, since all indexes are there;
+without one the broker checks every batch itself.
 
 What a crash leaves, by step:
 
-    1  look       nothing was changed
-    2  stage      directories `events-0.TOPIC-ID-new-delete`, which the next export replaces and a
-                  broker removes: for it they belong to a topic that is being deleted
-    3  note       and log start offsets of partitions that are empty: where they begin
-    4  swap       some partitions have their records and others none, or one is between its names:
-                  the next export refuses, and says that the topic must be made again
-    5  tidy       a complete export; `events-0.TOPIC-ID-old-delete` is removed by the broker
+    1  look          nothing was changed
+    2  stage         directories `events-0.TOPIC-ID-new-delete`, which the next export replaces and a
+                     broker removes: to it they belong to a topic that is being deleted
+    3  checkpoints   also, log start offsets of empty partitions: where they start
+    4  swap          some partitions have their records and others none, or one is between its names:
+                     the next export refuses, and says that the topic must be recreated
+    5  cleanup       a complete export; the broker removes `events-0.TOPIC-ID-old-delete`
 
 The log dir's lock is held throughout, exclusively, as a broker holds it.
 
@@ -92,20 +92,22 @@ class ExportedPartition(NamedTuple):
 def export_topic(
     manager: ReplicaManager, replicas: Replicas, topic: str, log_dir: Path
 ) -> list[ExportedPartition]:
-    """Place all partitions of a topic, as they are at one moment, in a broker's log dir.
+    """Copy all partitions of a topic, as of one moment, into a broker's log dir.
 
     Args:
+        manager: of the cluster.
         replicas: how readers see partitions.
-        log_dir: one of `log.dirs` of a broker that is stopped.
+        topic: to export.
+        log_dir: one of `log.dirs` of a stopped broker.
 
     Returns:
-        By partition. All of it is on disk.
+        What each partition holds there; all of it is flushed to disk.
 
     Raises:
         UnknownTopicOrPartitionError: no such topic here.
         ConfigError: the log dir cannot take the topic; says why and what to do.
-        LogDirLockedError: the broker runs.
-        CorruptRecordError: a batch of ours is damaged. Nothing was changed, as for the rest of these.
+        LogDirLockedError: the broker is running.
+        CorruptRecordError: a batch of ours is damaged. Nothing was changed, as for all of these.
         KafkaStorageError: a file there is not what a broker writes.
     """
     partitions = manager.partitions(topic)
@@ -118,12 +120,12 @@ def export_topic(
                 _stage(log, state, target.new(tp.partition))
                 for tp, (_, log, state) in sorted(replicas(partitions).items())
             ]
-            target.note(exported)
+            target.write_checkpoints(exported)
         except BaseException:
-            target.tidy()
+            target.clean_up()
             raise
         target.swap()
-        target.tidy()
+        target.clean_up()
     return exported
 
 
@@ -136,11 +138,11 @@ class _Target:
         self._topic_id = ""
 
     def ensure_log_dir(self) -> None:
-        """Check that a broker's data belongs here.
+        """Check that this is a broker's log dir.
 
         Raises:
-            ConfigError: it does not.
-            KafkaStorageError: it says so in a file that is damaged.
+            ConfigError: it is not.
+            KafkaStorageError: its meta.properties is damaged.
         """
         log_dir = self._log_dir
         if Metadata(self._files, log_dir.parent).cluster_file.exists():
@@ -168,29 +170,29 @@ class _Target:
             missing = min(set(self._partitions).difference(found))
             raise ConfigError(
                 f"{log_dir} has no directory {topic}-{missing}: create topic {topic!r} on the broker "
-                f"with {count} partitions, all of them in this log dir, then stop the broker; where "
-                "it has the topic, start it once, and it makes the directory"
+                f"with {count} partitions, all of them in this log dir, then stop the broker; if it "
+                "has the topic already, start it once, and it creates the directory"
             )
         if f"{topic}-{count}" in names:
             raise ConfigError(
-                f"topic {topic!r} has more than {count} partitions in {log_dir}, and {count} here; "
-                "create it there with as many"
+                f"topic {topic!r} has more than {count} partitions in {log_dir}, but {count} here; "
+                "recreate it there with the same number"
             )
         if len(ids) > 1:
             raise ConfigError(
                 f"the partitions of topic {topic!r} in {log_dir} are of {len(ids)} topics, by their "
-                "ids: remove those that are left over"
+                "ids: remove those of deleted topics"
             )
         (self._topic_id,) = ids
         self.remove_aside()
 
     def _ensure_partition_empty(self, directory: Path) -> str:
-        """The topic's id."""
+        """Check that a partition has no records, and return its topic's id."""
         names = self._files.list(directory)
         full = [n for n in names if n.endswith(".log") and self._files.size(directory / n)]
         if full or STATE_FILE in names:
             raise ConfigError(
-                f"{directory} holds records already ({(full or [STATE_FILE])[0]}): export takes a topic "
+                f"{directory} holds records already ({(full or [STATE_FILE])[0]}): export needs a topic "
                 "that is new; delete it on the broker and create it again, also where an export "
                 "was cut off, or give another name to one of the two"
             )
@@ -198,19 +200,19 @@ class _Target:
             return read_partition_metadata(self._files, directory)
         except FileNotFoundError as error:
             raise ConfigError(
-                f"{error.filename} is missing, which says to which topic the directory belongs: start "
-                "the broker once, and it writes it"
+                f"{error.filename} is missing, which names the topic of the directory: start the broker "
+                "once, and it writes the file"
             ) from None
 
     def new(self, partition: int) -> Path:
-        """Where a partition is staged; made, with all that does not depend on its records."""
+        """Create the directory where a partition is staged, with all but its records."""
         directory = self._aside(partition, "new")
         self._files.make_dir(directory)
         write_partition_metadata(self._files, directory, self._topic_id)
         return directory
 
-    def note(self, exported: Sequence[ExportedPartition]) -> None:
-        """Make the log dir's checkpoints true of what will be there."""
+    def write_checkpoints(self, exported: Sequence[ExportedPartition]) -> None:
+        """Update the log dir's checkpoints to what will be there."""
         checkpoints = {
             name: read_offset_checkpoint(self._files, self._log_dir, name)
             for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS)
@@ -225,19 +227,19 @@ class _Target:
                 write_offset_checkpoint(self._files, self._log_dir, name, after)
 
     def swap(self) -> None:
-        """Put what is staged in the place of the empty directories."""
+        """Replace the empty directories by the staged ones."""
         for p in self._partitions:
             self._files.rename(self._directory(p), self._aside(p, "old"))
             self._files.rename(self._aside(p, "new"), self._directory(p))
         self._files.flush([self._log_dir])
 
-    def tidy(self) -> None:
-        """As `remove_aside`; what the disk does not let go is left to a broker, or the next export."""
+    def clean_up(self) -> None:
+        """Do as `remove_aside`; what cannot be removed is left to a broker, or the next export."""
         with contextlib.suppress(OSError):
             self.remove_aside()
 
     def remove_aside(self) -> None:
-        """Remove what this export, or one that was cut off, has beside the partitions."""
+        """Remove what this export, or an interrupted one, has beside the partitions."""
         for p in self._partitions:
             for what in ("new", "old"):
                 self._files.remove_dir(self._aside(p, what))
@@ -278,7 +280,7 @@ def _stage(log: PartitionLog, state: LogState, directory: Path) -> ExportedParti
 
 
 class _Segment:
-    """A segment that a broker will have; its indexes are made from its batches."""
+    """A segment for the broker; its indexes are made from its batches."""
 
     def __init__(
         self, files: Files, directory: Path, base_offset: int, interval_bytes: int
@@ -290,7 +292,7 @@ class _Segment:
             files.write(path, 0, b"")
 
     def append(self, read: LogRead, end_offset: int) -> int:
-        """Append the batches below `end_offset`, which are changed in place; the next offset."""
+        """Append the batches below `end_offset`, changed in place; return the next offset."""
         size, next_offset = 0, end_offset
         for position, header in read.batches:
             if header.base_offset >= end_offset:
@@ -302,7 +304,7 @@ class _Segment:
                 raise error.at(read.path, read.position) from None
             data = read.data[position : position + header.size_in_bytes]
             if header.magic == MAGIC:
-                _as_the_brokers(data, header)
+                _as_a_broker_writes(data, header)
             if header.magic == MAGIC or header.is_wrapper:
                 self._indexer.add(header, self.size_in_bytes + position)
             else:
@@ -313,7 +315,7 @@ class _Segment:
         return next_offset
 
     def finish(self) -> None:
-        """Write the indexes; all of the segment is on disk then."""
+        """Write the indexes and flush the segment."""
         self._indexer.add_time_entry()
         self._files.write(self._segment.offset_index, 0, self._indexer.index)
         self._files.write(self._segment.time_index, 0, self._indexer.time_index)
@@ -321,7 +323,7 @@ class _Segment:
 
 
 def _base_offset(read: LogRead) -> int:
-    """Of the first batch; a wrapper says it only when it is opened."""
+    """Return the base offset of the first batch; a wrapper has to be opened for it."""
     position, header = read.batches[0]
     if header.records_count == UNKNOWN_COUNT:
         header = unwrap(read.data, position, header).header
@@ -336,7 +338,7 @@ def _ensure_data(header: BatchHeader, position: int) -> None:
         )  # fmt: skip
 
 
-def _as_the_brokers(batch: memoryview, header: BatchHeader) -> None:
+def _as_a_broker_writes(batch: memoryview, header: BatchHeader) -> None:
     if header.producer_id != NO_PRODUCER_ID:
         rewrite(
             batch,

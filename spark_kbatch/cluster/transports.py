@@ -1,10 +1,10 @@
-"""Where producers' batches go: into the logs at once, or to staging, until the job commits.
+"""Where producers' batches go: into the logs at once, or to staging until the job commits.
 
-    LocalLog      of plain Python: appended before it answers
-    StagedFiles   of a Spark task: staged before it answers; offsets come with the commit
-    TaskProducer  a producer on top of staging, as a task has it
+    LocalLog      for plain Python: appends before it answers
+    StagedFiles   for a Spark task: stages before it answers; offsets come with the commit
+    TaskProducer  a producer over StagedFiles, as a task has it
 
-Producers make V2; what a topic of an older format gets is converted here.
+Producers make V2 batches; for a topic of an older format they are converted here.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from spark_kbatch.record.codec import down_convert
 from spark_kbatch.record.header import MAGIC
 from spark_kbatch.record.legacy import MessageSet
 
-# Smaller ones hold too few records to be worth a header.
+# Smaller batches hold too few records to be worth a header.
 _BATCH_SIZE_MIN = 16 * 1024
 
-# After as long a batch whose partition is locked lets those of other partitions go before it.
+# A batch whose partition is locked for this long lets those of other partitions go first.
 _LOCK_TIMEOUT_MS = 100
 
 
@@ -42,13 +42,14 @@ class LocalLog:
         """Set up.
 
         Args:
-            append_records: `Cluster.append_records`.
+            append_records: `ClusterParts.append_records`.
+            flush: whether appends are flushed to disk.
             level: the codec's, for topics of an older format.
         """
         self._append_records, self._flush, self._level = append_records, flush, level
 
     def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
-        """Append every batch; each partition has an answer of its own."""
+        """Append every batch; each partition gets an answer of its own."""
         self._append_records(
             timeout_ms=request.timeout_ms,
             required_acks=request.acks,
@@ -59,16 +60,16 @@ class LocalLog:
             topic_ids={batch.topic_partition: batch.topic.topic_id for batch in request.batches},
             on_complete=on_answer,
             flush=self._flush,
-            # Other partitions' batches wait meanwhile. With acks=0 none is sent again: it has to wait.
+            # Other partitions' batches wait meanwhile. With acks=0 there is no retry, so it has to wait.
             lock_timeout_ms=_LOCK_TIMEOUT_MS if request.acks else None,
         )
 
 
 class StagedFiles:
-    """The transport of a task: batches are staged before it answers; offsets come with the commit."""
+    """The transport of a task: batches are staged before it answers."""
 
     def __init__(self, staging: ReplicatedStaging, *, level: int | None = None) -> None:
-        """`level` is the codec's, for topics of an older format."""
+        """Set up; `level` is the codec's, for topics of an older format."""
         self._staging, self._level = staging, level
 
     def send(self, request: ProduceRequest, on_answer: Callable[[Answer], None]) -> None:
@@ -82,7 +83,7 @@ class StagedFiles:
                 (topic.config.segment_bytes, "segment.bytes"),
             )
             if largest > limit:
-                # A commit would refuse it; of several records it is split.
+                # A commit would refuse it; the producer splits it if it has several records.
                 error = RecordTooLargeError(
                     f"a record for topic {topic.name!r}, as a batch of its own,", largest, limit,
                     option,
@@ -95,7 +96,7 @@ class StagedFiles:
 
 
 def _in_format(batch: ProduceBatch, level: int | None) -> MessageSet:
-    """What a batch is in the format of its topic."""
+    """Return a batch in the format of its topic."""
     magic = batch.topic.config.message_magic
     if magic == MAGIC:
         return MessageSet(batch.data, len(batch.data))
@@ -116,8 +117,8 @@ class TaskProducer:
         find_topic = functools.cache(find_topic)  # its file is read once
         batch_size = options.batch_size
         if self._topic is not None:
-            # So that each partition has a batch that stays open: those that are sent to make room for
-            # others hold a record or two.
+            # So that each partition can have an open batch: batches sent to make room for others would
+            # hold a record or two.
             each = options.buffer_memory // (2 * find_topic(self._topic).partitions)
             batch_size = min(batch_size, max(each, _BATCH_SIZE_MIN))
         self._producer = Producer(
@@ -129,8 +130,8 @@ class TaskProducer:
                 linger_ms=options.linger_ms,
                 partitioner_class=options.partitioner_class,
                 partitioner_ignore_keys=options.partitioner_ignore_keys,
-                # A staged batch has an offset once the job is committed. What fails is the task,
-                # and Spark tries that again.
+                # A staged batch gets its offset when the job commits. If it fails, the task fails, and
+                # Spark retries that.
                 enable_idempotence=False,
                 retries=0,
                 max_request_size=INT_MAX,
@@ -140,7 +141,7 @@ class TaskProducer:
             StagedFiles(self._staging, level=options.compression_level),
             find_topic,
             clock_ms,
-            # Where batches wait for no time, a thread would only cost.
+            # Without a linger time, a thread would be of no use.
             inline=options.linger_ms is None,
         )
 
@@ -148,19 +149,19 @@ class TaskProducer:
         """Stage rows, whose columns the driver has checked.
 
         Raises:
-            KBatchError, OSError: of a row that cannot be written, or of a batch before it.
+            KBatchError, OSError: a row cannot be written, or an earlier batch failed.
         """
         self._producer.append(rows, self._topic)
         self._producer.ensure_delivered()
 
     def finish(self) -> list[Extent]:
-        """Stage what is left; what was staged."""
+        """Stage what is left, and return everything that was staged."""
         self._producer.flush()
         self._producer.ensure_delivered()
         self._producer.close()
         return self._staging.finish()
 
     def abandon(self) -> None:
-        """Remove what was staged: the task failed."""
+        """Remove what was staged, because the task failed."""
         self._producer.close(timeout=0)
         self._staging.abandon()

@@ -1,19 +1,19 @@
-"""What the tasks of one Spark action agreed on: the edges that `earliest` and `latest` stood for.
+"""What the tasks of one Spark action agreed on: the offsets that `earliest` and `latest` stood for.
 
-    snapshots/by-name/NAME.json            the answer of the first task, linked into place: it binds
-    snapshots/by-time/N/ID.NAME.json       its second name; N counts ten minutes
+    snapshots/by-name/NAME.json            the answer of the first task, linked into place; it is binding
+    snapshots/by-time/N/ID.NAME.json       its second name; N counts periods of ten minutes
 
-An answer is kept for six hours after a task last asked for it. The second name is there to remove it:
-whoever adds an answer looks for folders in by-time that are due, and takes up to a hundred names out
-of them. So a read costs the same however many there were, and no read lists all answers.
+An answer stays for six hours after a task last asked for it. The second name serves to remove it: a
+task that adds an answer looks for folders in by-time that are due, and removes up to a hundred names
+from them. So a read costs the same however many there were before, and no read lists all answers.
 
-A task that asks when the answer is gone resolves again. Its edges may be later than those of the other
-tasks of its action: that takes six hours in which no task of the action began to read.
+A task that asks when the answer is gone looks up the offsets again. They may then be later than those
+of the other tasks of its action; that takes six hours in which no task of the action started to read.
 
-A process keeps the last answers that it has read: each task of an action asks for one partition, and
-the answer has all of them.
+A process caches the last answers that it read: each task of an action asks for one partition, and the
+answer has all of them.
 
-Releases before kept answers as snapshots/NAME.json. Old ones of those are removed in the same way.
+Earlier releases kept answers as snapshots/NAME.json. Old ones of those are removed in the same way.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ logger = logging.getLogger(__name__)
 KEPT_MS = 6 * 3600 * 1000
 _FOLDER_MS = 10 * 60 * 1000
 _REMOVED_AT_ONCE = 100
-_REMEMBERED = 4  # answers by one process; it has the tasks of few actions at a time
+_REMEMBERED = 4  # answers cached by a process; it runs the tasks of few actions at a time
 
 Answer = Mapping[TopicPartition, tuple[int, int]]
-# By path; with what the file was then. Each step on it is one of the interpreter's, replaced whole.
+# By path, with the file's fingerprint then. Needs no lock: the dict is never changed, only replaced.
 _read_last: dict[Path, tuple[tuple[int, ...], Answer]] = {}
 
 
@@ -49,9 +49,9 @@ class Agreements:
         self._by_name, self._by_time = directory / "by-name", directory / "by-time"
 
     def agree(self, name: str, resolve: Callable[[], Answer]) -> Answer:
-        """Return what the first caller under this name resolved; the same for all later ones.
+        """Return what the first caller under this name looked up; the same for all later callers.
 
-        Where PATH cannot be written each caller resolves for itself. What is returned is not changed.
+        If PATH cannot be written, each caller looks up for itself. Callers must not change the result.
         """
         path = self._by_name / f"{name}.json"
         try:
@@ -62,15 +62,15 @@ class Agreements:
                 self._add(path, resolved)
                 agreed = self._read(path)
             except OSError as error:
-                # Once there is an answer it binds, whatever went wrong after it.
+                # Once there is an answer it is binding, whatever went wrong afterwards.
                 if not self._files.exists(path):
-                    logger.info("each task resolves offsets for itself: %s", error)
+                    logger.info("each task looks up offsets for itself: %s", error)
                     return resolved
                 agreed = self._read(path)
         return agreed
 
     def _read(self, path: Path) -> Answer:
-        # An answer is never written over: what is at its path is another file, or the same answer.
+        # An answer is never overwritten: at its path is the same answer, or another file.
         identity = self._files.fingerprint(path)
         known, answer = _read_last.get(path, (None, {}))
         if identity is None or known != identity:
@@ -80,7 +80,7 @@ class Agreements:
                 _remember(path, identity, answer)
         now_ms = self._now_ms()
         if now_ms - self._files.modified_ms(path) > _FOLDER_MS:
-            with contextlib.suppress(OSError):  # Who may only read cannot say that it is in use.
+            with contextlib.suppress(OSError):  # a read-only process cannot mark it as in use
                 self._files.set_modified_ms(path, now_ms)
         return answer
 
@@ -100,7 +100,7 @@ class Agreements:
         return self._by_time / str(self._now_ms() // _FOLDER_MS)
 
     def _remove_old(self) -> None:
-        """Remove answers that nobody asked for in a while; a bounded number of them."""
+        """Remove answers that no one asked for in a while; a bounded number of them."""
         files, oldest_ms = self._files, self._now_ms() - KEPT_MS
         left = _REMOVED_AT_ONCE
         for name in files.list(self._by_time):
@@ -124,12 +124,12 @@ class Agreements:
     def _remove_if_old(self, second: Path, oldest_ms: int) -> None:
         files = self._files
         path = self._by_name / second.name.partition(".")[2]
-        with contextlib.suppress(FileNotFoundError):  # Another task removes the same.
+        with contextlib.suppress(FileNotFoundError):  # another task removes the same
             if files.modified_ms(second) >= oldest_ms:
                 files.make_dir(self._folder())
                 files.rename(second, self._folder() / second.name)
                 return
-            # What died before it was linked has no first name, and another may have that name.
+            # A task that died before linking left no first name, and another answer may have it.
             if files.exists(path) and files.identity_at(path) == files.identity_at(second):
                 files.remove(path)
             files.remove(second)

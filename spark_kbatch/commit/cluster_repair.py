@@ -1,19 +1,19 @@
-"""Repairs the logs of a cluster, one after the other, its own first.
+"""Repair of a cluster's logs, one after the other, in an order that loses no commit.
 
-A commit that is decided counts before anything is cut, as everywhere: so it is rolled forward first.
-But that needs the states of its partitions, and those of __transaction_state. Hence the order:
+As everywhere, a decided commit is rolled forward before anything is discarded. But that needs the
+states of its partitions, and that of __transaction_state. Hence the order:
 
-    1. __transaction_state, where its state is lost; if its last record is CompleteCommit it is taken
-       back, so that the commit is pending: whether its states were flipped is not known
-    2. partitions whose state is lost: each gets a sequence number above all that are recorded for it,
-       so that rolling forward leaves it alone; it has the commit's batches, as it has all valid ones
-    3. roll forward
-    4. all others
+    1. __transaction_state, if its state is lost. If its last record is CompleteCommit, that is taken
+       back, so that the commit is pending: whether its states were flipped is not known.
+    2. Partitions whose state is lost. Each gets a sequence number above all that are recorded for it,
+       so that rolling forward leaves it alone; it keeps the commit's batches, like all valid ones.
+    3. Roll forward.
+    4. All other partitions.
 
 With `dry_run` nothing is written and no lock is taken.
 
-A log of which nothing can be made is reported, and the others are looked at all the same. Where the
-roll forward fails nothing more is written: what lies past a recorded end may be what it needs.
+A log that cannot be repaired is reported, and the others are repaired all the same. If rolling forward
+fails, nothing more is written: it may need what is past a recorded end.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NOTHING_RESTORED: Mapping[str, LostTopic] = {}
 
 
 class ClusterRepair:
-    """One run over logs of a cluster."""
+    """One run over the logs of a cluster."""
 
     def __init__(self, manager: ReplicaManager, coordinator: Coordinator, *, dry_run: bool) -> None:
         self._manager, self._coordinator, self._dry_run = manager, coordinator, dry_run
@@ -54,13 +54,15 @@ class ClusterRepair:
         *,
         skip_deleted: bool = False,
     ) -> Iterator[RepairReport]:
-        """Repair these; reports come in the order of the work.
+        """Repair these partitions; reports come in the order of the work.
 
         Args:
-            restored: topics whose file was lost, or is with `dry_run`; reported with their partitions.
+            topic_partitions: which.
+            restored: topics whose file was lost and is restored, or would be with `dry_run`; reported with
+                their partitions.
 
         Raises:
-            LogDirLockedError: a broker is in.
+            LogDirLockedError: a broker uses a log dir.
         """
         for report in self._run(sorted(set(topic_partitions))):
             if skip_deleted and report.damaged and self._is_deleted(report.topic_partition):
@@ -101,10 +103,10 @@ class ClusterRepair:
         try:
             return is_lost(self._manager.log(tp))
         except (OSError, KBatchError):
-            return False  # Its repair says why.
+            return False  # its repair says why
 
     def _roll_forward(self) -> str:
-        """Finish a decided commit; why that fails, if it does. Nothing more is written then."""
+        """Finish a decided commit; if that fails, return why, and write nothing more."""
         try:
             if not self._dry_run:
                 self._coordinator.roll_forward()
@@ -153,7 +155,7 @@ class ClusterRepair:
         return report
 
     def _recorded_states(self) -> dict[TopicPartition, dict[int, LogState]]:
-        """The newest states that commits recorded, by node, as far as those can be read."""
+        """Return the last states that commits recorded, by node, as far as readable."""
         newest: dict[TopicPartition, dict[int, LogState]] = {}
         try:
             replica = self._manager.replica(TRANSACTION_STATE)
@@ -161,7 +163,7 @@ class ClusterRepair:
                 for tp, by_node in transaction.value.states.items():
                     newest.setdefault(tp, {}).update(by_node)
         except KBatchError as error:
-            logger.warning("what commits recorded cannot be read to its end: %s", error)
+            logger.warning("cannot read all of __transaction_state: %s", error)
         return newest
 
 
@@ -174,7 +176,7 @@ def _last_prepare(replica: Replica) -> int | None:
 
 
 def _reported(tp: TopicPartition, repair: Callable[[], RepairReport]) -> RepairReport:
-    """The report of a repair, also of one that fails."""
+    """Return the report of a repair, even if it fails."""
     try:
         return repair()
     except LogDirLockedError:

@@ -1,19 +1,20 @@
 """Rewriting `__transaction_state`, so that it stays small: an overwrite of its own.
 
-Of each transactional id its last sequence stays, as one CompleteCommit without states. Jobs without a
-sequence are dropped, and ids that have not committed for transactional.id.expiration.ms, where that
-is given. The committer does it once nothing is pending, under the commit lock, which is the lock of
+The last sequence of each transactional id is kept, as a CompleteCommit without states. Jobs without a
+sequence are dropped, and so are ids that have not committed for transactional.id.expiration.ms, if that
+is set. The committer does this when nothing is pending, under the commit lock, which is the lock of
 this partition, and after `ready_locked`:
 
-    1. cut; a segment at the log's end    what stays, and an empty segment behind it: unseen so far
-    2. its files and the directory        flushed
-    3. the slot, flushed                  log start, log end and active segment: from here on it counts
-                                          (of several replicas the leader's, then the copies)
-    4. old segments                       renamed to .deleted, removed when their delay is over
+    1. discard what is past the end; then a segment at the log's end: what is kept, followed by an
+       empty segment; not visible yet
+    2. flush its files and the directory
+    3. write and flush the slot: log start, log end and active segment; from here on it counts (with
+       several replicas the leader's slot, then the copies)
+    4. rename old segments to .deleted; they are removed after their delay
 
-A crash before 3 leaves files past the end, which the next writer cuts; one behind it leaves segments
-below the log start, which the next rewriting deletes. Offsets never restart, so a reader that was
-overtaken sees that by the log start, and begins again.
+A crash before 3 leaves files past the end, which the next writer discards; a crash after 3 leaves
+segments below the log start, which the next rewrite deletes. Offsets never restart, so a reader that
+was overtaken notices by the log start, and starts over.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from spark_kbatch.log.append import LogAppender
 from spark_kbatch.record import scalar
 from spark_kbatch.replica.manager import ReplicaManager
 
-REWRITE_BYTES = 4 << 20  # of records since the last rewriting
+REWRITE_BYTES = 4 << 20  # of records since the last rewrite
 _BATCH_RECORDS = 1000
 
 
@@ -43,7 +44,9 @@ def maybe_rewrite(
     """Rewrite the log if it has grown by `REWRITE_BYTES`. The caller holds the commit lock.
 
     Args:
-        expiration_ms: how long an id is kept that commits no more; None for ever.
+        manager: of the cluster.
+        now_ms: the time.
+        expiration_ms: how long to keep an id that does not commit any more; None for ever.
 
     Returns:
         The ids that were dropped though they had a sequence.
@@ -68,10 +71,10 @@ def maybe_rewrite(
         rest = iter(ids.values())
         while batch := list(itertools.islice(rest, _BATCH_RECORDS)):
             appender.append(scalar.encode([_record(last) for last in batch], now_ms))
-        # So that the size of the active segment says how much came since.
+        # So that the size of the active segment tells how much was appended since.
         appender.start_segment()
         after = appender.finish(flush=True, prepare_offset=-1)
-    # Flushed whatever the committer does elsewhere: an older state would name segments that are gone.
+    # Flushed even if the committer does not flush: an older state would name segments that are gone.
     partition.publish_locked(after._replace(log_start_offset=state.log_end_offset), flush=True)
     with partition.leading_locked() as log:
         retention.delete_old_segments(log, log.state(), now_ms)

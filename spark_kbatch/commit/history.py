@@ -1,16 +1,16 @@
-"""`__commits`: what was committed, when, by whom, and where topics ended then. For people to look at.
+"""`__commits`: what was committed, when and by whom, and where topics ended then. For people to look at.
 
-A commit's record is placed and flipped as one more partition of that commit, so it is there exactly
-where the data is. Its offset is the number of the commit. Nothing that decides anything reads it.
+A commit's record is placed and flipped as one more partition of that commit, so it exists exactly if
+the data is visible. Its offset is the number of the commit. No decision is based on it.
 
-The oldest commits go while there are more than commits.retention.bytes: by segments, of which so many
-bytes have eight. Numbers go on.
+When there are more than commits.retention.bytes, the oldest commits are deleted, by segments of an
+eighth of that size. Numbers are not reused.
 
     key     transactional id
     value   JSON: version, time (ms), mode ("append", "overwrite"), transactional_id, sequence (-1 for
             none), application_id, query_id, user, records, bytes;
-            offsets: of each partition with new records the first and the one behind the last;
-            ends: of all partitions of the topics touched, the high watermark with this commit
+            offsets: for each partition with new records, the first and the one after the last;
+            ends: for all partitions of the topics touched, the high watermark with this commit
 
     {"version": 1, "time": 1700000000000, "mode": "append", ..., "records": 3, "bytes": 421,
      "offsets": {"events": {"0": [7, 10]}}, "ends": {"events": {"0": 10, "1": 4}}}
@@ -47,13 +47,13 @@ from spark_kbatch.stored_json import StoredObject, parse
 
 _VERSION = 1
 _APPEND, _OVERWRITE = "append", "overwrite"
-_PAGE = 100  # commits read at a time, from the newest back
+_PAGE = 100  # commits read at a time, newest first
 
 _Value = TypeVar("_Value")
 
 
 class Author(NamedTuple):
-    """Who commits, as far as that is known."""
+    """The application, query and user that commit, as far as known."""
 
     application_id: str = ""  # of Spark
     query_id: str = ""  # of a streaming query
@@ -64,7 +64,7 @@ NOBODY = Author()
 
 
 class Commit(NamedTuple):
-    """One commit."""
+    """One commit of a Spark job."""
 
     number: int
     time_ms: int
@@ -74,21 +74,24 @@ class Commit(NamedTuple):
     author: Author
     records_count: int
     size_in_bytes: int
-    offsets: Mapping[TopicPartition, tuple[int, int]]  # of its records: first, and behind the last
+    offsets: Mapping[TopicPartition, tuple[int, int]]  # of its records: first, and after the last
     ends: Mapping[TopicPartition, int]  # high watermarks of all partitions of the topics touched
 
     @property
     def mode(self) -> str:
-        """As Spark calls it."""
+        """The save mode, in Spark's words."""
         return _OVERWRITE if self.overwrite else _APPEND
 
     @property
     def topics(self) -> list[str]:
-        """Those that it touched, by name."""
+        """Names of the topics that it touched, sorted."""
         return sorted({tp.topic for tp in self.ends})
 
     def ending_offsets(self, topic: str | None = None) -> str:
-        """Where the topics, or one of them, ended then: JSON as the option `endingOffsets` takes it.
+        """Return where these topics ended then, as JSON for the option `endingOffsets`.
+
+        Args:
+            topic: only this one; all that the commit touched by default.
 
         Raises:
             ConfigError: the commit did not touch that topic.
@@ -103,7 +106,7 @@ class Commit(NamedTuple):
         return json.dumps(_by_topic(ends))
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, by the names that its record has."""
+        """Return all fields, by the names that they have in the record."""
         return {
             "commit": self.number,
             "time": self.time_ms,
@@ -125,7 +128,7 @@ class History:
         self._manager = manager
 
     def ensure_kept(self) -> None:
-        """Make `__commits`, which clusters of earlier releases do not have."""
+        """Create `__commits`, which clusters of earlier releases do not have."""
         try:
             self._manager.partition(COMMITS)
         except UnknownTopicOrPartitionError:
@@ -139,12 +142,12 @@ class History:
             )
 
     def first_number(self, replicas: Replicas) -> int:
-        """Return the number of the oldest commit that is kept; the next one's where none is."""
+        """Return the number of the oldest commit left; of the next one if there is none."""
         found = self._replica(replicas)
         return found.state.log_start_offset if found else 0
 
     def read(self, replicas: Replicas, topic: str | None = None) -> Iterator[Commit]:
-        """All commits that are kept, or those that touched a topic, the newest first."""
+        """Yield all commits that are left, or those that touched a topic, newest first."""
         found = self._replica(replicas)
         if found is None:
             return
@@ -158,17 +161,17 @@ class History:
                 start = self.first_number(replicas)
                 if start <= first:
                     raise
-                # The oldest went meanwhile; what is left of them has been read, or is read now.
+                # The oldest commits were deleted in the meantime; read what is left.
                 state = state._replace(log_start_offset=start)
                 continue
             yield from (c for c in reversed(page) if topic is None or topic in c.topics)
             end = first
 
     def find(self, replicas: Replicas, number: int) -> Commit:
-        """The commit of this number.
+        """Return the commit with this number.
 
         Raises:
-            ConfigError: there is none, or it is no longer kept.
+            ConfigError: there is none, or it was deleted.
         """
         found = self._replica(replicas)
         start, end = (found.state.log_start_offset, found.state.high_watermark) if found else (0, 0)
@@ -186,7 +189,7 @@ class History:
         return next(_commits(*found[1:], number, number + 1))
 
     def _replica(self, replicas: Replicas) -> Replica | None:
-        """None where no commit has been made by a release that keeps a history."""
+        """Return the replica to read; None if no release that keeps a history has committed."""
         try:
             return replicas([COMMITS])[COMMITS]
         except UnknownTopicOrPartitionError:
@@ -198,7 +201,7 @@ def _commits(log: PartitionLog, state: LogState, first: int, end: int) -> Iterat
 
 
 def pack(commit: Commit) -> bytearray:
-    """The record, as a batch of its own."""
+    """Return the record of a commit, as a batch of its own."""
     value = commit.as_json()
     del value["commit"]  # which is its offset
     value["version"] = _VERSION
@@ -208,10 +211,10 @@ def pack(commit: Commit) -> bytearray:
 
 
 def _utf8(text: str) -> bytes:
-    """Return the text; what UTF-8 does not have, a lone surrogate, as JSON escapes it.
+    """Encode text; what UTF-8 cannot encode, a lone surrogate, is escaped as in JSON.
 
-    The name of a user or of an application may hold one, and no commit shall fail for that. Inside
-    JSON it is read back as it was.
+    The name of a user or of an application may hold one, and no commit must fail for that. Inside JSON it
+    is read back as it was.
     """
     return text.encode(errors="backslashreplace")
 

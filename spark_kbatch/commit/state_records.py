@@ -1,4 +1,4 @@
-"""What is written to __transaction_state: Kafka's key and value, with two tagged fields of ours.
+"""Records of __transaction_state: Kafka's key and value, with two tagged fields of ours.
 
     key     version i16 = 0, transactional id (i16 length, UTF-8)
     value   version i16 = 1, producer id i64, producer epoch i16, timeout ms i32, status i8,
@@ -7,10 +7,10 @@
 
     tag 1000   sequence of the transaction within its id, i64; -1 for none
     tag 1001   compact array of: topic (compact string), partition i32, node i32, the slot of
-               kbatch.state that the replica shall have
+               kbatch.state that the replica is to have
 
 Compact lengths are unsigned varints, one higher than what they count. A reader skips tags that it
-does not know, so Kafka's own tools read these records.
+does not know, so Kafka's own tools can read these records.
 
 Source: Kafka transaction-coordinator/.../TransactionLogKey.json, TransactionLogValue.json; KIP-482.
 """
@@ -42,7 +42,7 @@ _I32, _I64 = struct.Struct(">i"), struct.Struct(">q")
 
 
 class TransactionValue(NamedTuple):
-    """One record's value, as far as we use it."""
+    """The value of one record, as far as we use it."""
 
     status: int
     sequence: int
@@ -51,13 +51,13 @@ class TransactionValue(NamedTuple):
 
 
 def pack_key(transactional_id: str) -> bytes:
-    """The key of all records of a transactional id."""
+    """Return the key of all records of a transactional id."""
     text = transactional_id.encode()
     return _KEY.pack(0, len(text)) + text
 
 
 def unpack_key(data: bytes) -> str:
-    """The transactional id.
+    """Return the transactional id of a key.
 
     Raises:
         CorruptRecordError: it is not UTF-8.
@@ -69,7 +69,7 @@ def unpack_key(data: bytes) -> str:
 
 
 def pack_value(value: TransactionValue) -> bytes:
-    """The value."""
+    """Return the bytes of a value."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(value.states):
         by_topic.setdefault(topic, []).append(partition)
@@ -92,7 +92,7 @@ def pack_value(value: TransactionValue) -> bytes:
 
 
 def unpack_value(data: bytes) -> TransactionValue:
-    """The value.
+    """Return the value that these bytes hold.
 
     Raises:
         CorruptRecordError: not a value that this release writes.
