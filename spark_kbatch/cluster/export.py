@@ -192,9 +192,9 @@ class _Target:
         full = [n for n in names if n.endswith(".log") and self._files.size(directory / n)]
         if full or STATE_FILE in names:
             raise ConfigError(
-                f"{directory} holds records already ({(full or [STATE_FILE])[0]}): export needs a topic "
-                "that is new; delete it on the broker and create it again, also where an export "
-                "was cut off, or give another name to one of the two"
+                f"{directory} holds records already ({(full or [STATE_FILE])[0]}): export needs a new "
+                "topic; delete it on the broker and create it again, also after an interrupted export, "
+                "or rename one of the two"
             )
         try:
             return read_partition_metadata(self._files, directory)

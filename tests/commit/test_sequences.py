@@ -104,7 +104,7 @@ def saved_by(cluster: Cluster) -> list[Path]:
     return sorted(cluster._parts.metadata.paths.transactions_dir.glob("*.json"))
 
 
-def note_of(cluster: Cluster) -> Path:
+def saved_for(cluster: Cluster) -> Path:
     (path,) = saved_by(cluster)
     return path
 
@@ -135,7 +135,7 @@ def test_without_a_note_to_believe_the_log_is_gone_over(
 ) -> None:
     write(cluster, 1, "query", 0)
     write(cluster, 2, "query", 5)
-    damage(note_of(cluster))
+    damage(saved_for(cluster))
     assert not write(cluster, 3, "query", 5)
     assert write(cluster, 4, "query", 6)
     assert seeds(cluster) == [1, 2, 4]
@@ -222,7 +222,7 @@ def test_rolling_forward_keeps_the_sequence(tmp_path: Path) -> None:
         write(Cluster(str(cluster.path), files=DiesAtTheNote()), 1, "query", 0)
     assert cluster._parts.manager.log(TRANSACTION_STATE).state().has_pending_commit
     assert not write(cluster, 2, "query", 0)
-    assert note_of(cluster).exists()
+    assert saved_for(cluster).exists()
     assert seeds(cluster) == [1]
 
 
