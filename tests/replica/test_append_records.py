@@ -281,7 +281,7 @@ def test_on_a_read_only_mount_every_partition_is_answered(cluster: Cluster) -> N
         assert "Read-only file system" in str(result.error)
 
 
-def test_an_append_where_an_adoption_stopped_halfway_makes_the_segments_file_anew(
+def test_an_append_where_an_adoption_stopped_halfway_recreates_the_segments_file(
     cluster: Cluster,
 ) -> None:
     """It also flushes the directory, or a power loss would take the file."""

@@ -462,7 +462,7 @@ def test_where_a_broker_is_in_nothing_is_written(tmp_path: Path) -> None:
     assert len(builders.contents(cluster)[TopicPartition("events", 0)]) == 3
 
 
-def test_a_broker_is_in_the_way_of_those_alone_who_write_into_its_log_dir(tmp_path: Path) -> None:
+def test_a_broker_blocks_only_those_that_write_into_its_log_dir(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     cluster.create_topic("copied", replication_factor=2)
     with held_by_a_process(lambda: a_broker(cluster.path / "broker-1")):
@@ -476,28 +476,28 @@ def test_a_broker_is_in_the_way_of_those_alone_who_write_into_its_log_dir(tmp_pa
 
 def test_while_we_write_no_broker_starts_and_then_one_does(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
-    broker_dir = cluster._parts.metadata.cluster_file.log_dir(0).path
+    log_dir = cluster._parts.metadata.cluster_file.log_dir(0).path
     with cluster._parts.manager.writing():
-        assert not a_broker_starts(broker_dir)
+        assert not a_broker_starts(log_dir)
         # Another thread of this process, with a cluster of its own, comes and goes.
         Cluster(str(cluster.path)).create_topic("another")
-        assert not a_broker_starts(broker_dir)
-    assert a_broker_starts(broker_dir)
+        assert not a_broker_starts(log_dir)
+    assert a_broker_starts(log_dir)
 
 
-def test_a_log_dirs_lock_that_was_replaced_while_we_write_is_taken_anew(tmp_path: Path) -> None:
+def test_a_log_dirs_lock_that_was_replaced_while_we_write_is_taken_again(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
-    broker_dir = cluster._parts.metadata.cluster_file.log_dir(0).path
+    log_dir = cluster._parts.metadata.cluster_file.log_dir(0).path
     with cluster._parts.manager.writing():
-        (broker_dir / ".lock").unlink()
-        assert a_broker_starts(broker_dir)  # which cannot be helped
+        (log_dir / ".lock").unlink()
+        assert a_broker_starts(log_dir)  # which cannot be helped
         with Cluster(str(cluster.path))._parts.manager.writing():
-            assert not a_broker_starts(broker_dir)
+            assert not a_broker_starts(log_dir)
             with cluster._parts.manager.writing():
                 pass
-            assert not a_broker_starts(broker_dir)
-        assert a_broker_starts(broker_dir)
-    assert not open_files(broker_dir)
+            assert not a_broker_starts(log_dir)
+        assert a_broker_starts(log_dir)
+    assert not open_files(log_dir)
 
 
 def test_reading_does_not_keep_a_broker_out_nor_is_it_kept_out(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def test_another_disk_at_the_same_place_is_not_written_to(cluster: Cluster, cloc
 
 
 @pytest.mark.parametrize("node_id", [0, 1], ids=["leader", "follower"])
-def test_a_replica_whose_directory_is_gone_is_made_anew_in_a_log_dir_of_ours(
+def test_a_replica_whose_directory_is_gone_is_recreated_in_a_log_dir_of_ours(
     cluster: Cluster, node_id: int
 ) -> None:
     write(cluster, 0, 1)
