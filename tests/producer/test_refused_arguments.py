@@ -25,7 +25,7 @@ from tests.support.reference import Record
 PARTITIONS = 3
 RECORDS = 150
 SIZE_MAX = 2_000
-LATEST_MS = (2**63 - 1) // 1000  # that a timestamp of microseconds holds
+LATEST_MS = (2**63 - 1) // 1000  # that fits into a timestamp in microseconds
 SOON = 20
 VALID_TIMES = [None, -1, 0, 5, 1_700_000_000_000, LATEST_MS]
 
