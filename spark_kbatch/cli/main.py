@@ -43,9 +43,9 @@ from rich.table import Table
 from spark_kbatch import __version__
 from spark_kbatch.cluster.broker_logs import BrokerLogs
 from spark_kbatch.cluster.cluster import Cluster
-from spark_kbatch.cluster.readable import skipping_deleted
+from spark_kbatch.cluster.readable import damaged_topics, skipping_deleted
 from spark_kbatch.commit.history import Commit
-from spark_kbatch.errors import KBatchError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import KafkaStorageError, KBatchError, UnknownTopicOrPartitionError
 from spark_kbatch.model import INT_MAX, IsolationLevel, PartitionInfo, TopicPartition
 from spark_kbatch.opening import open_for_reading, open_reader
 from spark_kbatch.options.topic import Topic, ensure_not_internal, topic_key
@@ -138,11 +138,14 @@ def topics(
         topics = [cluster.topic(name) for name in names]
         return topics, cluster.describe(names), _replicas(cluster, topics)
 
-    chosen, partitions, replicas = (
-        look(names)
-        if names
-        else skipping_deleted(cluster, cluster.topic_names(internal=internal), look)
-    )
+    damaged: Mapping[str, KafkaStorageError] = {}
+    if names:
+        chosen, partitions, replicas = look(names)
+    else:
+        every = cluster.topic_names(internal=internal)
+        damaged = damaged_topics(cluster, every)
+        sound = [name for name in every if name not in damaged]
+        chosen, partitions, replicas = skipping_deleted(cluster, sound, look)
     if as_json:
         for topic in chosen:
             rows = [
@@ -156,6 +159,7 @@ def topics(
                 if row.topic_partition.topic == topic.name
             ]
             _print_json({"topic": topic.name, "topic_id": topic.topic_id, "partitions": rows})
+        _raise_first(damaged)
         return
     table = _table(f"Topics of {cluster.path}")
     table.add_column("topic", overflow="fold")
@@ -171,7 +175,15 @@ def topics(
         shown = (_shown(shown_replicas[name]) for name in _REPLICA_COLUMNS if shown_replicas)
         topic_cell = cell(row.topic_partition.topic)
         table.add_row(topic_cell, *(f"{number:,}" for number in numbers), *shown)
-    _print_table(table, if_empty=f"{cluster.path} has no topics yet.")
+    if chosen or not damaged:
+        _print_table(table, if_empty=f"{cluster.path} has no topics yet.")
+    _raise_first(damaged)
+
+
+def _raise_first(damaged: Mapping[str, KafkaStorageError]) -> None:
+    """Raise an error for topics that were left out, if there are any."""
+    for error in damaged.values():
+        raise error
 
 
 @cli.command()
@@ -417,6 +429,8 @@ def gc(
             _print_json({"not_removed": str(path_kept), "why": why})
         for deleted in garbage.deleted_topics:
             _print_json({"deleted_topic": deleted.topic, "topic_id": deleted.topic_id})
+        for name, why in garbage.damaged_topics.items():
+            _print_json({"damaged_topic": name, "why": why})
         return
     outcome = "would be deleted" if dry_run else "deleted"
     for tp, deletion in deletions:
@@ -436,7 +450,10 @@ def gc(
         _print(visible(f"{path_kept} not deleted: {why}"))
     for deleted in garbage.deleted_topics:
         _print(visible(f"files of the deleted topic {deleted.topic} {outcome}"))
-    if not (deletions or garbage.abandoned_jobs or garbage.deleted_topics):
+    for name, why in garbage.damaged_topics.items():
+        _print(visible(f"topic {name} is left out: {why}"))
+    done = deletions or garbage.abandoned_jobs or garbage.deleted_topics
+    if not (done or garbage.damaged_topics):
         _print("Nothing to delete.")
 
 

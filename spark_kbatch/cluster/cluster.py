@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster.parts import ClusterParts, StrPath
-from spark_kbatch.cluster.readable import ReadableTopics, skipping_deleted
+from spark_kbatch.cluster.readable import ReadableTopics, damaged_topics, skipping_deleted
 from spark_kbatch.commit.history import Commit
 from spark_kbatch.commit.staging import (
     AbandonedJob,
@@ -68,6 +68,7 @@ class Garbage(NamedTuple):
     abandoned_jobs: Sequence[AbandonedJob]
     not_removed: Sequence[NotRemoved] = ()  # what lies among staged files and was left there
     deleted_topics: Sequence[DeletedTopic] = ()  # whose files were due
+    damaged_topics: Mapping[str, str] = {}  # left out; by name why their files cannot be read
 
 
 class Cluster(ReadableTopics):
@@ -401,6 +402,8 @@ class Cluster(ReadableTopics):
         arguments.whole_number("staging_retention_ms", staging_retention_ms, -1)
         arguments.boolean("dry_run", dry_run)
         manager = self._parts.manager
+        damaged = damaged_topics(self, names) if topics is None else {}
+        names = [name for name in names if name not in damaged]
 
         def partitions(names: Iterable[str]) -> list[TopicPartition]:
             return [tp for name in names for tp in manager.partitions(name)]
@@ -434,7 +437,8 @@ class Cluster(ReadableTopics):
                     partitions(some), commits, skip_deleted=topics is None
                 )
             )
-        return Garbage(deletions, found, not_removed, deleted)
+        why = {name: str(error) for name, error in damaged.items()}
+        return Garbage(deletions, found, not_removed, deleted, why)
 
     def repair(
         self, partitions: Iterable[tuple[str, int]] | None = None, *, dry_run: bool = False
@@ -443,7 +447,7 @@ class Cluster(ReadableTopics):
 
         Args:
             partitions: which, as (topic, number); all by default, including those of internal topics
-                and of topics whose file is lost, which is restored (`lost_topics.py`).
+                and of topics whose file is lost or damaged, which is restored (`lost_topics.py`).
             dry_run: whether to report what would be done without doing it.
 
         Returns:
@@ -466,7 +470,7 @@ class Cluster(ReadableTopics):
             except UnknownTopicOrPartitionError:
                 continue  # deleted since the names were listed
             except KafkaStorageError as error:  # the others are repaired all the same
-                restored[name] = lost_topics.LostTopic(None, str(error))
+                restored.setdefault(name, lost_topics.LostTopic(None, str(error)))
         return repair.run(every, restored, skip_deleted=True)
 
     def producer(self, **options: Any) -> Producer:

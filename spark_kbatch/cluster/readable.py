@@ -16,7 +16,12 @@ from spark_kbatch.consumer.offset_bounds import OffsetBound
 from spark_kbatch.consumer.rows import ROW_SCHEMA, Rows, ensure_columns
 from spark_kbatch.consumer.source import Source
 from spark_kbatch.consumer.topic_reader import TopicReader
-from spark_kbatch.errors import ClosedError, ConfigError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import (
+    ClosedError,
+    ConfigError,
+    KafkaStorageError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.model import (
     EARLIEST,
     INT_MAX,
@@ -205,6 +210,19 @@ def existing(topics: ReadableTopics, names: Iterable[str]) -> list[Topic]:
     for name in names:
         with contextlib.suppress(UnknownTopicOrPartitionError):
             found.append(topics.topic(name))
+    return found
+
+
+def damaged_topics(topics: ReadableTopics, names: Iterable[str]) -> dict[str, KafkaStorageError]:
+    """Return those of the named topics whose files are damaged, with the errors."""
+    found = {}
+    for name in names:
+        try:
+            topics.topic(name)
+        except UnknownTopicOrPartitionError:
+            continue
+        except KafkaStorageError as error:
+            found[name] = error
     return found
 
 

@@ -27,7 +27,7 @@ from spark_kbatch.commit.coordinator import Coordinator
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.commit.snapshot import transactions
 from spark_kbatch.commit.state_records import PREPARE_COMMIT
-from spark_kbatch.errors import KBatchError, LogDirLockedError
+from spark_kbatch.errors import KafkaStorageError, KBatchError, LogDirLockedError
 from spark_kbatch.log.repair import UNKNOWN_OFFSET, LogRepair, RepairReport, is_lost
 from spark_kbatch.log.state import LogState, read_state
 from spark_kbatch.log.truncation import state_before
@@ -72,9 +72,15 @@ class ClusterRepair:
         for name, (topic, what) in sorted(restored.items()):
             if topic is None:
                 yield _of_nothing(TopicPartition(name, 0), damaged=(what,))
-            elif self._manager.metadata.topics.find(name) is None:  # with `dry_run`
+            elif not self._is_readable(name):  # with `dry_run`
                 for number in range(topic.partitions):
                     yield _of_nothing(TopicPartition(name, number), found=(what,))
+
+    def _is_readable(self, topic: str) -> bool:
+        try:
+            return self._manager.metadata.topics.find(topic) is not None
+        except KafkaStorageError:
+            return False
 
     def _run(self, wanted: list[TopicPartition]) -> Iterator[RepairReport]:
         lost = [tp for tp in wanted if self._is_lost(tp)]

@@ -1,4 +1,4 @@
-"""The recreation of lost topic files: topics whose logs are there, but whose file in `topics` is not.
+"""The recreation of topic files that are lost or damaged, while the topics' logs are there.
 
     name, partitions    the names of the directories, in all log dirs
     topic id            their partition.metadata
@@ -6,7 +6,7 @@
     settings            unknown: the defaults, except for the format that the records have
 
 A copy in a mirror has all of that, and is put back as it is. An empty log is no sign of a topic: an
-interrupted creation leaves such logs.
+interrupted creation leaves such logs. A damaged file is copied to TOPIC.json.damaged first.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class LostTopic(NamedTuple):
 
 
 def restore(manager: ReplicaManager, *, dry_run: bool) -> dict[str, LostTopic]:
-    """Recreate the lost files of topics.
+    """Recreate the lost and the damaged files of topics.
 
     Args:
         manager: of the cluster.
         dry_run: only look, and take no lock.
 
     Returns:
-        The topics whose files were lost, by name.
+        The topics whose files were lost or damaged, by name.
     """
     if dry_run:
         return dict(_lost(manager))
@@ -56,27 +56,33 @@ def restore(manager: ReplicaManager, *, dry_run: bool) -> dict[str, LostTopic]:
     with manager.locks.metadata(), manager.writing():
         for name, lost in _lost(manager):
             if lost.topic is not None:
-                manager.metadata.topics.write(lost.topic)
+                manager.metadata.topics.write_again(lost.topic)
                 logger.warning("topic %s: %s", name, lost.what)
             found[name] = lost
     return found
 
 
 def _lost(manager: ReplicaManager) -> Iterator[tuple[str, LostTopic]]:
-    metadata = manager.metadata
-    own = {name.removesuffix(".json") for name in manager.files.list(metadata.paths.topics_dir)}
-    for name in sorted({*metadata.topics.names(internal=True)} - own):
-        if not name.startswith("."):
-            what = f"{metadata.paths.topics_dir / name}.json is lost: recreated from its copy in a mirror"
-            yield name, LostTopic(metadata.topics.topic(name), what)
-            own.add(name)
-    for name, directories in sorted(_directories(manager).items()):
+    topics, topics_dir = manager.metadata.topics, manager.metadata.paths.topics_dir
+    own = {name.removesuffix(".json") for name in manager.files.list(topics_dir)}
+    directories = _directories(manager)
+    for name in sorted({*topics.names(internal=True)}):
+        if name.startswith(".") or (name in own and topics.is_sound(name)):
+            continue
+        fault = f"{topics_dir / name}.json is {'damaged' if name in own else 'lost'}"
+        copy = topics.mirrored(name)
+        if copy is not None:
+            yield name, LostTopic(copy, f"{fault}: recreated from its copy in a mirror")
+        elif name in directories and not name.startswith(INTERNAL_PREFIX):
+            yield name, _recreated(manager, name, directories[name], fault)
+        else:
+            why = "there is nothing to recreate it from: restore it from a backup"
+            yield name, LostTopic(None, f"{fault}, and {why}")
+        own.add(name)
+    for name, of_topic in sorted(directories.items()):
         is_new = name not in own and not name.startswith(INTERNAL_PREFIX)
-        if is_new and _hold_records(manager.files, directories):
-            try:
-                yield name, _recreated(manager, name, directories)
-            except KafkaStorageError as error:
-                yield name, LostTopic(None, str(error))
+        if is_new and _hold_records(manager.files, of_topic):
+            yield name, _recreated(manager, name, of_topic, f"{topics_dir / name}.json is lost")
 
 
 _Directories = Mapping[int, Mapping[int, Path]]  # of one topic: by partition and node
@@ -107,23 +113,34 @@ def _hold_records(files: Files, directories: _Directories) -> bool:
     )
 
 
-def _recreated(manager: ReplicaManager, name: str, directories: _Directories) -> LostTopic:
-    path = manager.metadata.paths.topics_dir / f"{name}.json"
+def _recreated(
+    manager: ReplicaManager, name: str, directories: _Directories, fault: str
+) -> LostTopic:
+    """Return a topic as its directories have it; `fault` says what is wrong with its file."""
+    try:
+        return _from_directories(manager, name, directories, fault)
+    except KafkaStorageError as error:
+        return LostTopic(None, str(error))
+
+
+def _from_directories(
+    manager: ReplicaManager, name: str, directories: _Directories, fault: str
+) -> LostTopic:
     for log_dir in manager.dirs.all:
         if not manager.dirs.is_readable(log_dir.node_id):
             raise KafkaStorageError(
-                f"{path} is lost, and cannot be recreated while the log dir {log_dir.path} is offline: "
+                f"{fault}, and cannot be recreated while the log dir {log_dir.path} is offline: "
                 "it may hold more of the topic"
             )
     partitions = max(directories) + 1
     if len(directories) < partitions:
         missing = next(number for number in range(partitions) if number not in directories)
         raise KafkaStorageError(
-            f"{path} is lost, and so is the directory of partition {missing}, while there are "
+            f"{fault}, and so is the directory of partition {missing}, while there are "
             f"{len(directories)} others up to {partitions - 1}: restore that from a backup first"
         )
     files = manager.files
-    topic_id = _topic_id(files, path, directories)
+    topic_id = _topic_id(files, fault, directories)
     replicas = tuple(_leader_first(files, directories[number]) for number in range(partitions))
     magic = _magic(files, directories)
     version = _VERSION_OF_MAGIC.get(magic, TopicConfig().message_format_version)
@@ -131,12 +148,12 @@ def _recreated(manager: ReplicaManager, name: str, directories: _Directories) ->
     format_said = f", except for message.format.version={version}" if magic != MAGIC else ""
     return LostTopic(
         topic,
-        f"{path} is lost: recreated from the directories of {partitions} partitions; its settings "
+        f"{fault}: recreated from the directories of {partitions} partitions; its settings "
         f"are not known, so they are the defaults{format_said}",
     )
 
 
-def _topic_id(files: Files, path: Path, directories: _Directories) -> str:
+def _topic_id(files: Files, fault: str, directories: _Directories) -> str:
     found: dict[str, Path] = {}
     for by_node in directories.values():
         for directory in by_node.values():
@@ -147,7 +164,7 @@ def _topic_id(files: Files, path: Path, directories: _Directories) -> str:
     if len(found) != 1:
         where = " and ".join(f"{topic_id} in {one}" for topic_id, one in sorted(found.items())[:2])
         raise KafkaStorageError(
-            f"{path} is lost, and its directories do not agree on the topic's id: "
+            f"{fault}, and its directories do not agree on the topic's id: "
             f"{where or 'none of them has one'}; move those of another topic away"
         )
     return next(iter(found))

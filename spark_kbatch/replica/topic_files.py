@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.log.partition_log import holds_records
 from spark_kbatch.model import LONG_MAX
 from spark_kbatch.options.topic import (
@@ -88,19 +88,33 @@ class TopicFiles:
 
         Raises:
             InvalidTopicError: Kafka would refuse the name.
-            KafkaStorageError: the file is damaged.
+            KafkaStorageError: the file is damaged; says how to recreate it.
         """
         known = self._known.get(name) or _Known(self._paths.topic_file(name))
         # The look comes before the read: a file that is replaced in between is read again next time.
         fingerprint = self._files.fingerprint(known.path)
         if fingerprint is not None and fingerprint == known.fingerprint:
             return known.topic
-        found = self._json_files.read_or_mirrored(known.path, self._deleted.is_alive)
-        if found is not None and self._ignores_case and name not in self.names(internal=True):
-            found = None  # It is another topic's.
-        topic = None if found is None else _topic_of(name, StoredObject(found, known.path))
+        try:
+            found = self._json_files.read_or_mirrored(known.path, self._deleted.is_alive)
+            if found is not None and self._ignores_case and name not in self.names(internal=True):
+                found = None  # It is another topic's.
+            topic = None if found is None else _topic_of(name, StoredObject(found, known.path))
+        except KafkaStorageError as error:
+            raise KafkaStorageError(
+                f"{error}; `kbatch repair {self._paths.path}` recreates the file"
+            ) from None
         self._known[name] = known._replace(fingerprint=fingerprint, topic=topic)
         return topic
+
+    def mirrored(self, name: str) -> Topic | None:
+        """Return the topic as its newest copy in a mirror has it; None if there is no sound copy."""
+        path = self._paths.topic_file(name)
+        found = self._mirrored(path)
+        try:
+            return None if found is None else _topic_of(name, StoredObject(found, path))
+        except KafkaStorageError:
+            return None
 
     def topic(self, name: str) -> Topic:
         """Return the topic as the disk has it now.
@@ -130,10 +144,10 @@ class TopicFiles:
         else:
             assignment = {"replica_cycle": _cycle_of(replicas)}
         path = self._paths.topic_file(topic.name)
-        before = self._json_files.read_or_mirrored(path, self._deleted.is_alive)
-        generation = StoredObject(before or {GENERATION: -1}, path).integer(
-            GENERATION, -1, LONG_MAX - 1, default=0
-        )
+        try:
+            generation = _generation(self._json_files.read(path), path)
+        except (FileNotFoundError, KafkaStorageError):  # It is lost or damaged.
+            generation = _generation(self._mirrored(path) or {GENERATION: -1}, path)
         self._json_files.write(
             path,
             {
@@ -144,6 +158,25 @@ class TopicFiles:
                 **assignment,
             },
         )
+
+    def _mirrored(self, path: Path) -> dict[str, Any] | None:
+        name = path.relative_to(self._paths.path)
+        return self._json_files.mirrors.read(name, self._deleted.is_alive)
+
+    def is_sound(self, name: str) -> bool:
+        """Return False if the topic's file is damaged."""
+        try:
+            self.find(name)
+        except KafkaStorageError:
+            return False
+        return True
+
+    def write_again(self, topic: Topic) -> None:
+        """Write the file of a topic that has lost it; one that is there is damaged, and copied."""
+        path = self._paths.topic_file(topic.name)
+        if self._files.exists(path):
+            self._files.replace(path.with_name(f"{path.name}.damaged"), self._files.read(path))
+        self.write(topic)
 
     def ensure_may_be_named(self, name: str) -> None:
         """Check that a new topic of this name gets files of its own.
@@ -189,6 +222,10 @@ def _topic_of(name: str, stored: StoredObject) -> Topic:
         _config_of(stored.object("config")),
         tuple(cycle[p % len(cycle)] for p in range(partitions)),
     )
+
+
+def _generation(values: Mapping[str, Any], path: Path) -> int:
+    return StoredObject(values, path).integer(GENERATION, -1, LONG_MAX - 1, default=0)
 
 
 def _config_of(stored: StoredObject) -> TopicConfig:

@@ -364,6 +364,17 @@ def test_gc_says_what_it_leaves(old: Path) -> None:
     }
 
 
+def test_a_damaged_topic_file_is_said_after_all_else(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={"events": 1, "others": 1})
+    (cluster.path / "topics" / "events.json").write_text("{")
+    done = kbatch("topics", cluster.path, "--json")
+    assert [json.loads(line)["topic"] for line in done.stdout.splitlines()] == ["others"]
+    assert done.returncode == 1
+    assert f"`kbatch repair {cluster.path}` recreates the file" in done.stderr.replace("\n", " ")
+    (line,) = kbatch("gc", cluster.path).stdout.splitlines()
+    assert line.startswith("topic events is left out: ")
+
+
 def test_gc_as_json_is_one_object_a_partition_and_a_dead_job(old: Path) -> None:
     deleted, left_over = map(json.loads, kbatch("gc", old, "events", "--json").stdout.splitlines())
 

@@ -189,14 +189,61 @@ def test_a_topic_that_cannot_be_known_is_reported_and_others_are_repaired(
     assert reports["others", 0].found
 
 
-def test_a_damaged_topic_file_does_not_stop_the_repair_of_others(tmp_path: Path) -> None:
+DAMAGES = {"cut off": "{", "empty": "", "of another kind": '{"partitions": 3}'}
+
+
+@pytest.mark.parametrize("text", DAMAGES.values(), ids=[*DAMAGES])
+def test_a_damaged_topic_file_is_recreated_from_the_directories(tmp_path: Path, text: str) -> None:
+    cluster, before = a_filled_cluster(tmp_path)
+    topic, file = cluster.topic("events"), cluster.path / "topics" / "events.json"
+    file.write_text(text)
+    with pytest.raises(KafkaStorageError, match=r"events\.json is damaged.*`kbatch repair .*`"):
+        another(cluster).delete_topic("events")
+    planned = {report.topic_partition: report for report in another(cluster).repair(dry_run=True)}
+    assert file.read_text() == text
+    reports = {report.topic_partition: report for report in another(cluster).repair()}
+    for report in (planned[EVENTS], reports[EVENTS]):
+        assert "events.json is damaged: recreated from the directories of 3" in report.found[0]
+        assert not report.damaged
+    assert (file.parent / "events.json.damaged").read_text() == text
+    assert contents(another(cluster)) == before
+    assert another(cluster).delete_topic("events").topic_id == topic.topic_id
+    assert another(cluster).topic_names() == ["others"]
+
+
+def test_a_damaged_topic_file_is_recreated_from_its_mirror(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    cluster = Cluster(str(tmp_path / "cluster"), create=True, log_dirs=[str(disk)])
+    cluster.create_topic("events", partitions=2)
+    cluster.alter_topic("events", {"retention.ms": 5})
+    topic, file = cluster.topic("events"), cluster.path / "topics" / "events.json"
+    sound = json.loads(file.read_text())
+    file.write_text("")
+    (report, _) = (r for r in another(cluster).repair() if r.topic_partition.topic == "events")
+    assert "is damaged: recreated from its copy in a mirror" in report.found[0]
+    assert another(cluster).topic("events") == topic
+    assert json.loads(file.read_text())["generation"] == sound["generation"] + 1
+
+
+def test_a_damaged_topic_file_without_a_log_is_reported(tmp_path: Path) -> None:
     cluster, _ = a_filled_cluster(tmp_path)
-    (cluster.path / "topics" / "events.json").write_text("{")
+    (cluster.path / "topics" / "nothing.json").write_text("{")
     (cluster.path / "broker-0" / "others-0" / "kbatch.state").unlink()
     reports = {report.topic_partition: report for report in another(cluster).repair()}
-
-    assert "events.json is damaged" in reports[EVENTS].damaged[0]
+    assert "restore it from a backup" in reports["nothing", 0].damaged[0]
     assert reports["others", 0].found
+
+
+def test_a_damaged_topic_file_stops_no_garbage_of_others(tmp_path: Path) -> None:
+    cluster, _ = a_filled_cluster(tmp_path)
+    (cluster.path / "topics" / "events.json").write_text("{")
+    for dry_run in (True, False):
+        garbage = another(cluster).collect_garbage(dry_run=dry_run)
+        assert [*garbage.partitions] == [("others", 0)]
+        assert "kbatch repair" in garbage.damaged_topics["events"]
+    with pytest.raises(KafkaStorageError, match="is damaged"):
+        another(cluster).collect_garbage(["events"])
 
 
 def test_a_cluster_whose_own_file_is_lost_is_not_made_again_over_its_topics(tmp_path: Path) -> None:
