@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import struct
 import tempfile
@@ -74,6 +75,28 @@ def test_each_field_lies_where_the_table_says() -> None:
 def test_what_was_packed_is_unpacked_also_in_front_of_older_bytes() -> None:
     assert unpack(pack(SAVED)) == SAVED
     assert unpack(pack(SAVED) + b"older") == SAVED
+
+
+@pytest.mark.parametrize("kind", ["a directory", "a loop of links", "a FIFO", "too large"])
+def test_an_unreadable_file_stops_no_append(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = builders.a_log(tmp_path, batches=0)
+    append_to(log, Sent(3, 0, 0, 1))
+    path = log.directory / PRODUCERS_FILE
+    if kind == "a directory":
+        path.mkdir()
+    elif kind == "a loop of links":
+        path.symlink_to(path)
+    elif kind == "a FIFO":
+        os.mkfifo(path)
+    else:
+        path.touch()
+        os.truncate(path, (1 << 30) + 1)
+    fresh = as_another_process_has_it(log)
+    assert append_to(fresh, Sent(3, 0, 0, 1)) == ("duplicate", 0)
+    assert append_to(fresh, Sent(3, 0, 1, 1)) == ("appended", 1)
+    assert str(path) in caplog.text
 
 
 def test_damaged_bytes_are_not_such_a_file() -> None:

@@ -34,6 +34,7 @@ in place and not flushed. Brokers ignore it.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,6 +45,8 @@ from spark_kbatch.log.producers.state import BatchMetadata, ProducerEntry
 from spark_kbatch.model import BATCHES_REMEMBERED
 from spark_kbatch.record import checksums
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
+
+logger = logging.getLogger(__name__)
 
 PRODUCERS_FILE = "kbatch.producers"
 
@@ -128,10 +131,13 @@ def write(files: Files, directory: Path, saved: SavedProducers) -> None:
 
 
 def read(files: Files, directory: Path) -> SavedProducers | None:
-    """Read the file; return None if it is missing or damaged."""
+    """Read the file; return None if it is missing or damaged, or cannot be read."""
     try:
         return unpack(files.read(directory / PRODUCERS_FILE))
     except FileNotFoundError:
+        return None
+    except OSError as error:
+        logger.warning("the producers are read from the batches, which takes longer: %s", error)
         return None
 
 
