@@ -86,9 +86,9 @@ def _digits(rng: random.Random, size: int) -> bytes:
 
 
 def to_records(rows: pa.RecordBatch, base_offset: int = 0) -> list[Record]:
-    """The records that these rows are in a log, the first at `base_offset`.
+    """Return the records that these rows are in a log, the first at `base_offset`.
 
-    Columns may be absent and of Arrow's other string, binary and list types. A null or absent
+    Columns may be absent, and of Arrow's other string, binary and list types. A null or absent
     timestamp is -1.
     """
 
@@ -197,7 +197,7 @@ def append_records(
     flush: bool = False,
     **named: Any,
 ) -> dict[TopicPartition, AppendResult]:
-    """What `ClusterParts.append_records` answers, and that it does so once."""
+    """Return what `ClusterParts.append_records` answers, and check that it answers once."""
     answers: list[Mapping[TopicPartition, AppendResult]] = []
     cluster._parts.append_records(
         timeout_ms=1000,
@@ -229,7 +229,7 @@ def a_log(
 
 
 def append(log: PartitionLog, *batches: bytes, now_ms: int = FIRST_TIMESTAMP_MS) -> LogState:
-    """Append batches and make them visible, not flushed."""
+    """Append batches and make them visible, without a flush."""
     appender = LogAppender(log, log.state(), now_ms=now_ms)
     for data in batches:
         appender.append(bytearray(data))
@@ -245,7 +245,7 @@ def a_cluster(
     config: TopicConfig | None = None,
     files: Files | None = None,
 ) -> Cluster:
-    """A cluster with these topics, by name and partition count; one of one partition by default."""
+    """Return a cluster with these topics, by name and partition count; by default one of one partition."""
     cluster = Cluster(str(tmp_path / "cluster"), create=True, files=files)
     for name, partitions in (topics or {"events": 1}).items():
         cluster.create_topic(name, partitions=partitions, config=config)
@@ -260,7 +260,7 @@ def staged(
     adopt_min_bytes: int = 8 << 20,
     flush: bool = False,
 ) -> list[Extent]:
-    """What one task stages when it writes these batches, one partition after the other."""
+    """Return what one task stages when it writes these batches, one partition after the other."""
     staging = new_staging(
         cluster._parts, transaction, shared_bytes_max=adopt_min_bytes, flush=flush
     )
@@ -283,7 +283,7 @@ def commit(
     adopt_min_bytes: int = 8 << 20,
     flush: bool = False,
 ) -> None:
-    """Publish what was staged, and tidy up."""
+    """Publish what was staged, and clean up."""
     committer = coordinator(cluster, adopt_min_bytes=adopt_min_bytes, flush=flush)
     committer.commit(extents, transactional_id=transaction)
     committer.discard(extents, transaction)
@@ -292,7 +292,7 @@ def commit(
 def coordinator(
     cluster: Cluster, *, adopt_min_bytes: int = 8 << 20, flush: bool = False
 ) -> Coordinator:
-    """Who commits what was staged."""
+    """Return a coordinator that commits what was staged."""
     return Coordinator(
         cluster._parts.manager,
         lambda: FIRST_TIMESTAMP_MS,
@@ -302,12 +302,12 @@ def coordinator(
 
 
 def write(cluster: Cluster, batches: Mapping[tuple[str, int], Sequence[bytes]]) -> None:
-    """One job of one task."""
+    """Run one job of one task."""
     commit(cluster, staged(cluster, batches))
 
 
 def contents(cluster: Cluster) -> dict[TopicPartition, list[Record]]:
-    """All records of all topics, each topic read as of one moment."""
+    """Return all records of all topics, each topic as of one moment."""
     found: dict[TopicPartition, list[Record]] = {}
     for topic in cluster.topics():
         for partition in range(topic.partitions):
@@ -319,7 +319,7 @@ def contents(cluster: Cluster) -> dict[TopicPartition, list[Record]]:
 
 
 def as_read(arrow_batch: pa.RecordBatch) -> list[Record]:
-    """The records of a batch with all columns, as they were decoded or as rows of a read."""
+    """Return the records of a batch with all columns, as decoded or as rows of a read."""
     if pa.types.is_timestamp(arrow_batch.schema.field("timestamp").type):
         times = arrow_batch.column("timestamp").cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
         at = arrow_batch.schema.get_field_index("timestamp")
@@ -337,7 +337,7 @@ def as_read(arrow_batch: pa.RecordBatch) -> list[Record]:
 
 
 def read_records(topics: Cluster | BrokerLogs, topic: str, **bounds: Any) -> list[Record]:
-    """What a read of a topic goes over, with any time that a record can have."""
+    """Return the records that a read of a topic covers, with any time that a record can have."""
     return [
         record
         for wanted in topics._reader.offset_ranges(topic, **bounds)
@@ -352,6 +352,6 @@ def _decoded(data: bytes) -> list[Record]:
 
 
 def records_of(batches: Sequence[bytes]) -> list[Record]:
-    """What a log holds into which only these batches were written, from offset 0 on."""
+    """Return what a log holds if only these batches were written to it, from offset 0."""
     decoded = [record for data in batches for record in _decoded(data)]
     return [record._replace(offset=offset) for offset, record in enumerate(decoded)]

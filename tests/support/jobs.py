@@ -1,8 +1,8 @@
-"""A job that does all that a commit can do, and everyone who may come upon what is left of it.
+"""A job that does everything a commit can do, and every process that may run after its crash.
 
-The job has two tasks and writes two topics of two partitions, in every way there is: copied from
-the file that partitions share, copied and rolled in the middle, renamed, copied from a file of its
-own. It is a stream's, so that it may come again. Before it a producer has written to each partition.
+The job has two tasks and writes two topics of two partitions, in every way there is: copied from the
+file that partitions share, copied and rolled in the middle, renamed, copied from a file of its own. It
+is a stream's, so that it may be retried. Before it, a producer has written to each partition.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Contents = dict[TopicPartition, list[Record]]
 
 
 class Scenario:
-    """What lies in the topics before the job, the job, and who may come after it."""
+    """What the topics hold before the job, the job, and what may happen after it."""
 
     def __init__(self, *, flush: bool = True) -> None:
         self.flush = flush
@@ -77,7 +77,7 @@ class Scenario:
         self.disk = self._make_disk()
 
     def records(self, *jobs: Batches) -> Contents:
-        """What the topics hold after these."""
+        """Return what the topics hold after these jobs."""
         return {
             tp: builders.records_of([data for job in jobs for data in job.get(tp, [])])
             for tp in self.partitions
@@ -92,19 +92,19 @@ class Scenario:
         return files.disk.settled()
 
     def create_topics(self, cluster: Cluster) -> None:
-        """Those of the scenario."""
+        """Create the topics of the scenario."""
         cluster.create_topic("copied", partitions=2)
         config = TopicConfig(segment_bytes=SEGMENT_BYTES)
         cluster.create_topic("rolled", partitions=2, config=config)
 
     def write_before(self, cluster: Cluster) -> None:
-        """What lies there before the job."""
+        """Write what the topics hold before the job."""
         _produce(cluster, self.produced)
         builders.commit(cluster, builders.staged(cluster, self.before), flush=True)
         assert builders.contents(cluster) == self.old
 
     def extents(self, cluster: Cluster) -> list[Extent]:
-        """What the job's tasks have staged."""
+        """Return what the job's tasks stage."""
         return [
             extent
             for task in self.tasks
@@ -114,7 +114,7 @@ class Scenario:
         ]
 
     def coordinator(self, cluster: Cluster) -> Coordinator:
-        """Of the job."""
+        """Return the job's coordinator."""
         return Coordinator(
             cluster._parts.manager,
             lambda: builders.FIRST_TIMESTAMP_MS,
@@ -123,7 +123,7 @@ class Scenario:
         )
 
     def run_job(self, files: Files, path: str = PATH) -> None:
-        """Stage, commit, tidy up; a job that was committed before is dropped."""
+        """Stage, commit and clean up; skipped if the job is committed already."""
         cluster = Cluster(path, files=files)
         extents = self.extents(cluster)
         coordinator = self.coordinator(cluster)
@@ -131,23 +131,23 @@ class Scenario:
         coordinator.discard(extents, builders.JOB)
 
     def run_job_that_aborts(self, files: Files) -> None:
-        """Stage, and tidy up."""
+        """Stage, and clean up without a commit."""
         cluster = Cluster(PATH, files=files)
         extents = self.extents(cluster)
         self.coordinator(cluster).discard(extents, builders.JOB)
 
     def roll_forward(self, files: Files) -> None:
-        """As whoever finds the job's commit undone."""
+        """Roll forward, as a process does that finds the job's commit unfinished."""
         self.coordinator(Cluster(PATH, files=files)).roll_forward()
 
     # Who comes upon a crash.
 
     def ensure_met_well(self, crash: Crash, *, by: int | None = None) -> Contents:
-        """Let everyone come upon it, each on a disk of its own; what they all have found.
+        """Let every kind of process run after a crash, each on a copy of the disk; return what they all found.
 
         Args:
-            by: let so many of the writers come, others at the next step; at 0 only a read-only
-                reader and the next job.
+            by: run only this many of the writers, others at the next step; 0 for only a read-only reader
+                and the next job.
         """
         writers = [
             self.a_producer_comes,
@@ -175,7 +175,7 @@ class Scenario:
     def _ensure(
         self, meet: Callable[[DiskFiles, Contents], Contents], crash: Crash, found: Contents
     ) -> None:
-        """Let somebody come, and then the next job."""
+        """Run one process, and then the next job."""
         files = crash.files()
         message = f"{crash}; then {meet.__name__}"
         try:
@@ -190,21 +190,21 @@ class Scenario:
             ensure_sound(cluster._parts.manager.log(topic_partition))
 
     def nobody_comes(self, _files: DiskFiles, found: Contents) -> Contents:
-        """The next job is the first."""
+        """Let the next job be the first."""
         return found
 
     def the_job_comes_again(self, files: DiskFiles, _found: Contents) -> Contents:
-        """Spark repeats a micro-batch when it did not learn that it was committed."""
+        """Retry the job, as Spark does if it did not learn that it was committed."""
         self.run_job(files)
         return self.new
 
     def a_producer_comes(self, files: DiskFiles, found: Contents) -> Contents:
-        """Plain Python, which opens the logs anew."""
+        """Append from a new process."""
         _produce(Cluster(PATH, files=files), self.appended)
         return _with(found, self.appended)
 
     def a_producer_goes_on(self, files: DiskFiles, found: Contents) -> Contents:
-        """The one that had the logs open before the job."""
+        """Append from the producer that had the logs open before the job."""
         crashed, files.disk = files.disk, self._before_the_producer.copy()
         cluster = Cluster(PATH, files=files)
         _produce(cluster, self.produced)
@@ -215,7 +215,7 @@ class Scenario:
         return _with(found, more)
 
     def somebody_rolls_forward_late(self, files: DiskFiles, found: Contents) -> Contents:
-        """One who rolls forward dies before it is complete, a producer appends, another one comes."""
+        """Let a process die while rolling forward, then append, then roll forward again."""
         killed(self.roll_forward, _DiesBeforeComplete(files.disk))
         _produce(Cluster(PATH, files=files), self.appended)
         self.roll_forward(files)
@@ -224,7 +224,7 @@ class Scenario:
     def a_committer_waits_for_who_rolls_forward(
         self, files: DiskFiles, found: Contents
     ) -> Contents:
-        """Who rolls forward has the commit lock when a committer comes."""
+        """Start a commit while another process holds the commit lock to roll forward."""
         errors: list[BaseException] = []
 
         def commit() -> None:
@@ -242,7 +242,7 @@ class Scenario:
     def a_committer_is_faster_than_who_wants_to_roll_forward(
         self, files: DiskFiles, found: Contents
     ) -> Contents:
-        """A producer has seen that it must roll forward, and another process commits first."""
+        """Commit just before a producer takes the commit lock to roll forward."""
         process = _BeforeItHasTheCommitLock(
             files.disk, lambda: self._commit_next(DiskFiles(files.disk, "/beside"))
         )
@@ -253,7 +253,7 @@ class Scenario:
         return _with(found, *([self.next_job] if process.came else []), self.appended)
 
     def garbage_is_collected(self, files: DiskFiles, found: Contents) -> Contents:
-        """Of a job that is long dead."""
+        """Collect garbage when the job counts as abandoned."""
         cluster = Cluster(PATH, files=files)
         cluster.collect_garbage(staging_retention_ms=0)
         assert files.list(cluster._parts.metadata.cluster_file.log_dir(0).staging) == []
@@ -270,7 +270,7 @@ class _ReadOnlyDisk(ReadOnlyFiles, DiskFiles):
 
 
 class _DiesBeforeComplete(SimulatedProcess):
-    """Killed when all it has to do yet is to say that it is done."""
+    """Killed when all that is left to do is to complete the commit."""
 
     def write_at(self, descriptor: int, position: int, data: bytes) -> None:
         if str(self.path_of(descriptor)).endswith("__transaction_state-0/kbatch.state"):
@@ -279,7 +279,7 @@ class _DiesBeforeComplete(SimulatedProcess):
 
 
 class _OnceItHasTheCommitLock(DiskFiles):
-    """Lets somebody come, who has to wait for it."""
+    """Starts a thread that has to wait for the commit lock."""
 
     def __init__(self, disk: Disk, somebody: threading.Thread) -> None:
         super().__init__(disk)
@@ -295,7 +295,7 @@ class _OnceItHasTheCommitLock(DiskFiles):
 
 
 class _BeforeItHasTheCommitLock(DiskFiles):
-    """Lets somebody else have it first."""
+    """Lets another process have the commit lock first."""
 
     def __init__(self, disk: Disk, first: Callable[[], object]) -> None:
         super().__init__(disk)
@@ -309,7 +309,7 @@ class _BeforeItHasTheCommitLock(DiskFiles):
 
 
 def contents(files: Files) -> Contents:
-    """All records, as a reader finds them."""
+    """Return all records, as a reader finds them."""
     return builders.contents(Cluster(PATH, files=files))
 
 
@@ -321,7 +321,7 @@ def _produce(cluster: Cluster, batches: Batches) -> None:
 
 
 def _with(found: Contents, *jobs: Batches) -> Contents:
-    """What there is once these have been written, too."""
+    """Return what the topics hold once these jobs have been written too."""
     after = {}
     for topic_partition, records in found.items():
         new = builders.records_of([data for job in jobs for data in job.get(topic_partition, [])])

@@ -1,4 +1,4 @@
-"""Topics that are only numbers, to plan on."""
+"""Topics made of numbers only, to plan on."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class ALog:
     def offset_for_timestamp(
         self, timestamp_ms: int, *, end_offset: int
     ) -> OffsetAndTimestamp | None:
-        """By looking at every offset."""
+        """Search by looking at every offset."""
         for offset in range(self.start, end_offset):
             if self.first_time + offset >= timestamp_ms:
                 return OffsetAndTimestamp(offset, self.first_time + offset)
         return None
 
     def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
-        """As if each record had a million bytes, and each were a batch in the index."""
+        """Split as if each record had a million bytes, and each were a batch in the index."""
         pieces = -(-(end_offset - start_offset) * 1_000_000 // piece_bytes)
         size = end_offset - start_offset
         return [start_offset + size * piece // pieces for piece in range(1, pieces)]
@@ -49,36 +49,36 @@ class TopicsInMemory:
         self.looks = 0
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
-        """Those that begin with two underscores are internal."""
+        """Return all names; those that start with two underscores are internal."""
         names = {tp.topic for tp in self.logs}
         return sorted(name for name in names if internal or not name.startswith("__"))
 
     def partitions(self, topic: str) -> Sequence[TopicPartition]:
-        """In order."""
+        """Return the partitions, in order."""
         found = sorted(tp for tp in self.logs if tp.topic == topic)
         if not found:
             raise UnknownTopicOrPartitionError(f"topic {topic!r} does not exist")
         return found
 
     def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ALog]:
-        """The logs themselves."""
+        """Return the logs themselves."""
         self.looks += 1
         return {tp: self.logs[tp] for tp in partitions}
 
 
 def tp(name: str) -> TopicPartition:
-    """`a-0` is partition 0 of topic `a`."""
+    """Parse a partition's name: `a-0` is partition 0 of topic `a`."""
     topic, _, number = name.rpartition("-")
     return TopicPartition(topic, int(number))
 
 
 def log(end: int, start: int = 0, *, undecided: int = 0) -> ALog:
-    """Whose records have their offsets for times; some at its end may be undecided."""
+    """Return a log whose records have their offsets for times; some at its end may be undecided."""
     return ALog(start, end, stable=end - undecided if undecided else None)
 
 
 class FakeTopics:
-    """Topics by name: an id and partitions, which a test changes as it goes."""
+    """Topics by name, with an id and partitions, which a test changes as it goes."""
 
     def __init__(self, **topics: Sequence[ALog]) -> None:
         self.logs: dict[str, list[ALog]] = {}
@@ -88,7 +88,7 @@ class FakeTopics:
             self.create(name, *logs)
 
     def create(self, topic: str, *logs: ALog) -> None:
-        """Also where it was deleted before."""
+        """Create a topic, also one that was deleted before."""
         self.created += 1
         self.logs[topic], self.ids[topic] = list(logs), f"id-{self.created}"
 
