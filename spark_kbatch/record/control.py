@@ -24,12 +24,20 @@ from typing import NamedTuple
 from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.record import scalar
 from spark_kbatch.record.checksums import Buffer
-from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, BatchHeader
+from spark_kbatch.record.header import (
+    CONTROL,
+    NO_SEQUENCE,
+    RECORD_BATCH_OVERHEAD,
+    TRANSACTIONAL,
+    BatchHeader,
+    seal,
+)
 
 ABORT, COMMIT = 0, 1
 
 _KEY = struct.Struct(">hh")
 _MARKER = struct.Struct(">hi")
+_VERSION = 0
 
 
 class EndTransactionMarker(NamedTuple):
@@ -37,6 +45,38 @@ class EndTransactionMarker(NamedTuple):
 
     is_abort: bool
     coordinator_epoch: int  # of the coordinator that decided
+
+
+def encode_marker(
+    marker: EndTransactionMarker,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    timestamp_ms: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytearray:
+    """Return the control batch of `marker`: one record, 78 bytes."""
+    out = bytearray(RECORD_BATCH_OVERHEAD)
+    out += scalar.encode_record(
+        0,
+        0,
+        _KEY.pack(_VERSION, ABORT if marker.is_abort else COMMIT),
+        _MARKER.pack(_VERSION, marker.coordinator_epoch),
+    )
+    seal(
+        memoryview(out),
+        records_count=1,
+        base_timestamp=timestamp_ms,
+        max_timestamp=timestamp_ms,
+        attributes=CONTROL | TRANSACTIONAL,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=NO_SEQUENCE,
+    )
+    return out
 
 
 def read_marker(data: Buffer, position: int, header: BatchHeader) -> EndTransactionMarker | None:
