@@ -98,7 +98,7 @@ def commit_again(sized: Sized) -> None:
 def _commit(sized: Sized, cluster: Cluster) -> None:
     options = parse_write_options({**sized.options(), "topic": TOPIC})
     transaction = uuid.uuid4().hex
-    (cluster._parts.metadata.paths.staging_dir / transaction).mkdir(parents=True)
+    (cluster._parts.metadata.cluster_file.log_dir(0).staging / transaction).mkdir(parents=True)
     task = task_producer(cluster._parts, transaction, options)
     task.append(pa.record_batch({"value": [b"x"], "partition": pa.array([0], pa.int32())}))
     staged = task.finish()
