@@ -49,6 +49,7 @@ class FetchInfo(NamedTuple):
     max_bytes: int
     current_leader_epoch: int = NO_EPOCH  # that the caller knows; NO_EPOCH if none
     last_fetched_epoch: int = NO_EPOCH  # of the batch before `fetch_offset`, in a follower's log
+    topic_id: str = ""  # by default that of the topic which has the name when the fetch starts
 
 
 class FetchResult(NamedTuple):
@@ -100,10 +101,17 @@ class Fetch:
         fetch_infos: Mapping[TopicPartition, FetchInfo],
         replicas: Replicas,
         read_replica: ReadReplica,
+        ensure_same_topic: Callable[[TopicPartition], None],
     ) -> None:
-        """`read_replica` reads from a partition what was there when its replica was looked at."""
+        """Set up.
+
+        Args:
+            read_replica: reads from a partition what was there when its replica was looked at.
+            ensure_same_topic: raises if another topic has the name of the one that is meant.
+        """
         self.params, self._fetch_infos = params, fetch_infos
         self._replicas, self._read_replica = replicas, read_replica
+        self._ensure_same_topic = ensure_same_topic
 
     def look(self) -> Moment:
         """Return the replicas to read, all of one moment; the error for a partition that cannot be read."""
@@ -141,7 +149,11 @@ class Fetch:
             try:
                 if isinstance(seen, Exception):
                     raise seen
-                result = self._read_one(seen, info, asked)
+                try:
+                    result = self._read_one(seen, info, asked)
+                finally:
+                    # After the read: if the topic is the same now, it was the same all the time.
+                    self._ensure_same_topic(topic_partition)
             except (OSError, KBatchError) as error:
                 result = FetchResult(error=error)
             size = len(result.read.data)

@@ -676,13 +676,28 @@ class ReplicaManager:
                 topic_partition, asked, replicas=replicas, to_log_end=to_log_end, seen=seen
             )
 
-        fetch = Fetch(params, fetch_infos, replicas, read_replica)
+        wanted_ids = {
+            tp: info.topic_id or self._topic_id_of(tp) for tp, info in fetch_infos.items()
+        }
+
+        def ensure_same(topic_partition: TopicPartition) -> None:
+            found_id = self.metadata.topics.topic(topic_partition.topic).topic_id
+            ensure_same_topic(topic_partition, wanted_ids[topic_partition] or found_id, found_id)
+
+        fetch = Fetch(params, fetch_infos, replicas, read_replica, ensure_same)
         results = fetch.read()
         if fetch.may_answer(results):
             on_complete(results)
         else:
             delayed = DelayedFetch(fetch, on_complete)
             self.delayed_fetches.try_complete_else_watch(delayed, fetch_infos)
+
+    def _topic_id_of(self, topic_partition: TopicPartition) -> str:
+        """Return the id of a partition's topic; empty if it cannot be found, which its fetch reports."""
+        try:
+            return self.metadata.topics.topic(topic_partition.topic).topic_id
+        except (OSError, KBatchError):
+            return ""
 
 
 def _as_of(before: LogState, state: LogState) -> LogState:

@@ -18,7 +18,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import AbortedTransaction, AppendOrigin, IsolationLevel, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.replica.delayed_fetch import FUTURE_REPLICA_ID, FetchInfo, FetchResult
+from spark_kbatch.replica.delayed_fetch import FUTURE_REPLICA_ID, Fetch, FetchInfo, FetchResult
 from tests.support import builders
 from tests.support.builders import append_records, batch
 from tests.support.faults import FaultyFiles
@@ -314,3 +314,45 @@ def test_each_sees_as_far_as_it_may(
     found = [(a.producer_id, a.first_offset) for a in result.read.aborted]
     assert found == aborted
     assert all(isinstance(a, AbortedTransaction) for a in result.read.aborted)
+
+
+# Topics that are recreated meanwhile.
+
+
+def recreate(cluster: Cluster) -> None:
+    other = Cluster(str(cluster.path))
+    other.delete_topic("events")
+    other.create_topic("events")
+    append_records(other, {EVENTS: SMALL})
+
+
+@pytest.mark.parametrize("offset", [0, 2], ids=["that the new topic has", "that it lacks"])
+def test_a_topic_that_is_recreated_between_look_and_read_is_not_mixed_with_the_old_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, offset: int
+) -> None:
+    for _ in range(3):
+        append_records(cluster, {EVENTS: LARGE})
+    read = Fetch._read_one
+
+    def read_late(*arguments: Any) -> FetchResult:
+        monkeypatch.undo()
+        recreate(cluster)
+        return read(*arguments)
+
+    monkeypatch.setattr(Fetch, "_read_one", read_late)
+    result = fetch(cluster, {EVENTS: offset}, max_wait_ms=0).results[EVENTS]
+
+    assert isinstance(result.error, UnknownTopicOrPartitionError)
+    assert "'events' was deleted and created again" in str(result.error)
+    assert not result.read.data
+
+
+def test_a_fetch_by_topic_id_refuses_another_topic_of_the_name(cluster: Cluster) -> None:
+    old = FetchInfo(5, 1 << 20, topic_id=cluster.topic("events").topic_id)
+    recreate(cluster)
+    new = FetchInfo(0, 1 << 20, topic_id=cluster.topic("events").topic_id)
+
+    assert isinstance(
+        fetch(cluster, {EVENTS: old}).results[EVENTS].error, UnknownTopicOrPartitionError
+    )
+    assert fetch(cluster, {EVENTS: new}).sizes == [len(SMALL)]
