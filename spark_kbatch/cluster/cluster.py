@@ -399,7 +399,7 @@ class Cluster(ReadableTopics):
             UnknownTopicOrPartitionError: no such topic.
         """
         names = self.topic_names() if topics is None else arguments.topic_names("topics", topics)
-        arguments.whole_number("staging_retention_ms", staging_retention_ms, -1)
+        arguments.whole_number("staging_retention_ms", staging_retention_ms, 0)
         arguments.boolean("dry_run", dry_run)
         manager = self._parts.manager
         damaged = damaged_topics(self, names) if topics is None else {}

@@ -289,6 +289,17 @@ def test_what_no_job_made_stays_and_stops_nothing(cluster: Cluster, kind: str) -
     assert (elsewhere / "text").exists()
 
 
+def test_no_retention_makes_files_of_running_jobs_garbage(cluster: Cluster) -> None:
+    extents = builders.staged(cluster, {EVENTS: [batch()]})
+    with pytest.raises(
+        ConfigError, match="staging_retention_ms is -1; accepted: a whole number from 0"
+    ):
+        cluster.collect_garbage(staging_retention_ms=-1)
+    builders.commit(cluster, extents)
+
+    assert len(offsets(cluster)) == 3
+
+
 def test_links_in_what_a_dead_job_left_are_not_followed(cluster: Cluster) -> None:
     elsewhere = cluster.path.with_name("elsewhere")
     elsewhere.mkdir()
