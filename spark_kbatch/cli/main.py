@@ -369,7 +369,7 @@ def alter_topic(
     path: str, topic: str, given: dict[str, str], reset: Sequence[str], as_json: bool
 ) -> None:
     """Change settings of TOPIC, and print all of its settings."""
-    twice = sorted(given.keys() & {*reset})
+    twice = sorted(set(map(topic_key, given)) & set(map(topic_key, reset)))
     if twice:
         raise click.UsageError(f"{twice[0]!r} is given to both --set and --reset")
     cluster, changes = Cluster(path), given | dict.fromkeys(reset)

@@ -295,6 +295,8 @@ def altered(topic: Topic, changes: Mapping[str, object]) -> TopicConfig:
     _ensure_settings(changes)
     given = {key: value for key, value in changes.items() if value is not None}
     reset = {topic_key(key): "" for key, value in changes.items() if value is None}
+    for key in sorted(reset.keys() & {topic_key(key) for key in given}):
+        raise ConfigError(f"config names {key!r} twice, to set it and to reset it; name it once")
     settings = parse_topic_options(given)
     for key in Given(reset, TOPIC_OPTIONS):
         settings[topic_field(key)] = getattr(TopicConfig, topic_field(key))

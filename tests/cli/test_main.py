@@ -338,11 +338,24 @@ def test_alter_topic_prints_all_settings(old: Path) -> None:
             2,
             "is given to both --set and --reset",
         ),
+        (
+            ["--set", "retention.ms=1", "--reset", "retention_ms"],
+            2,
+            "is given to both --set and --reset",
+        ),
         (["--set", "retention.mss=1"], 1, "the nearest known one is 'retention.ms'"),
         (["--reset", "retention.mss"], 1, "the nearest known one is 'retention.ms'"),
         (["--set", "message.format.version=0.9.0"], 1, "cannot be changed"),
     ],
-    ids=["no value", "twice", "set and reset", "unknown", "unknown, to reset", "the format"],
+    ids=[
+        "no value",
+        "twice",
+        "set and reset",
+        "in two spellings",
+        "unknown",
+        "unknown, to reset",
+        "the format",
+    ],
 )
 def test_alter_topic_says_what_is_wrong(old: Path, words: list[str], code: int, said: str) -> None:
     done = CliRunner().invoke(cli, ["alter-topic", str(old), "events", *words])

@@ -668,6 +668,17 @@ def test_writers_that_are_open_obey_altered_settings(cluster: Cluster) -> None:
     ensure_sound(cluster._parts.manager.log(EVENTS))
 
 
+def test_a_setting_is_not_set_and_reset_at_once_in_two_spellings(cluster: Cluster) -> None:
+    before = cluster.topic("events").config
+    for config in (
+        {"retention.ms": 5, "retention_ms": None},
+        {"retention_ms": 5, "retention.ms": None},
+    ):
+        with pytest.raises(ConfigError, match=r"config names 'retention\.ms' twice"):
+            cluster.alter_topic("events", config)
+    assert cluster.topic("events").config == before
+
+
 def test_only_what_is_named_is_altered(cluster: Cluster) -> None:
     first = cluster.alter_topic("events", {"retention.ms": 5, "segment.bytes": 1 << 20})
     second = cluster.alter_topic("events", {"retention.ms": None, "retention.bytes": 7})
