@@ -432,21 +432,26 @@ class Coordinator:
         return ready
 
     def _await_replicas(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Wait until enough replicas are in sync, before taking the commit lock."""
-        for topic in {topic_partition.topic for topic_partition in topic_partitions}:
-            self._find(topic)
+        """Wait until enough replicas are in sync, before taking the commit lock.
+
+        Of a partition that is gone `_as_topics_are` says what happened to its topic.
+        """
         deadline_ms = self._manager.monotonic_ms() + self._replicas_timeout_ms
         for topic_partition in topic_partitions:
-            of = self._manager.partition
-            while self._acks == ACKS_ALL and of(topic_partition).min_isr > 1:
-                with self._manager.writing(), self._manager.locked([topic_partition], self):
-                    try:
-                        of(topic_partition).ensure_enough_in_sync_locked()
-                        break
-                    except NotEnoughReplicasError:
-                        if self._manager.monotonic_ms() >= deadline_ms:
-                            raise
-                time.sleep(_PAUSE_S)
+            with contextlib.suppress(UnknownTopicOrPartitionError):
+                self._await_replicas_of(topic_partition, deadline_ms)
+
+    def _await_replicas_of(self, topic_partition: TopicPartition, deadline_ms: int) -> None:
+        of = self._manager.partition
+        while self._acks == ACKS_ALL and of(topic_partition).min_isr > 1:
+            with self._manager.writing(), self._manager.locked([topic_partition], self):
+                try:
+                    of(topic_partition).ensure_enough_in_sync_locked()
+                    return
+                except NotEnoughReplicasError:
+                    if self._manager.monotonic_ms() >= deadline_ms:
+                        raise
+            time.sleep(_PAUSE_S)
 
     def _ensure_enough_in_sync(self, topic_partitions: Iterable[TopicPartition]) -> None:
         if self._acks == ACKS_ALL:

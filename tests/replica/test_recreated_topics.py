@@ -273,6 +273,18 @@ def test_a_job_that_began_before_the_topic_was_recreated_is_refused(cluster: Clu
     assert contents(cluster) == {EVENTS: []}
 
 
+def test_a_job_that_wrote_to_more_partitions_than_the_recreated_topic_has_is_to_run_again(
+    tmp_path: Path,
+) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={"events": 3})
+    staged = builders.staged(cluster, {("events", 2): [batch()]})
+    recreate(cluster, partitions=1)
+    with pytest.raises(
+        CommitError, match=r"topic 'events' was recreated while the job ran.*run the job again"
+    ):
+        builders.commit(cluster, staged)
+
+
 def test_an_append_goes_on_while_the_topic_is_recreated_again_and_again(cluster: Cluster) -> None:
     other = another(cluster)
     for number in range(20):
