@@ -69,22 +69,36 @@ class DeletedTopics:
 
     def __init__(self, json_files: JsonFiles, paths: ClusterPaths) -> None:
         self._json_files, self._files, self._paths = json_files, json_files.files, paths
+        self._skipped: set[Path] = set()  # files that were logged
 
     def all(self) -> list[DeletedTopic]:
-        """Return the deleted topics of which something is left; skip damaged files."""
+        """Return the deleted topics of which something is left; skip all other files."""
         try:
             names = self._files.list(self._paths.deleted_dir)
         except FileNotFoundError:
             return []
+        except NotADirectoryError as error:
+            self._skip(self._paths.deleted_dir, str(error))
+            return []
         found = []
         for path in (self._paths.deleted_dir / name for name in names if name.endswith(".json")):
             try:
-                found.append(_deleted_of(StoredObject(self._json_files.read(path), path)))
+                deleted = _deleted_of(StoredObject(self._json_files.read(path), path))
             except FileNotFoundError:
                 continue  # since it was listed
-            except (KafkaStorageError, InvalidTopicError) as error:
-                logger.warning("%s is damaged, so what it names is not removed: %s", path, error)
+            except (OSError, KafkaStorageError, InvalidTopicError) as error:
+                self._skip(path, str(error))
+                continue
+            if path.stem == deleted.topic_id:
+                found.append(deleted)
+            else:  # a copy, which may be out of date
+                self._skip(path, f"it is not named as its topic id, {deleted.topic_id}")
         return found
+
+    def _skip(self, path: Path, why: str) -> None:
+        if path not in self._skipped:
+            self._skipped.add(path)
+            logger.warning("%s is skipped, so what it names is not removed: %s", path, why)
 
     def is_alive(self, found: Mapping[str, Any]) -> bool:
         """Return False for a mirror's file of a topic that was deleted since."""
@@ -113,7 +127,12 @@ class DeletedTopics:
         """
         path = self._paths.topic_file(deleted.topic)
         found = self._json_files.read_or_mirrored(path, self.is_alive) or {}
-        self._files.make_dir(self._paths.deleted_dir)
+        try:
+            self._files.make_dir(self._paths.deleted_dir)
+        except FileExistsError:
+            raise KafkaStorageError(
+                f"no topic can be deleted: {self._paths.deleted_dir} is not a folder; move it away"
+            ) from None
         self._files.flush([self._paths.path])
         # One file holds all that is to be known, and one step decides: its rename.
         self._files.replace(path, as_bytes(found | deleted._asdict()))

@@ -450,6 +450,42 @@ def test_a_damaged_note_of_a_deletion_is_said_and_left(
     assert directories(cluster) == ["others-0"]
 
 
+@pytest.mark.parametrize("stray", ["a copy", "a directory", "a loop of links"])
+def test_a_stray_file_in_deleted_stops_nothing(
+    cluster: Cluster, stray: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.delete_topic("events")
+    (known,) = (cluster.path / "deleted").iterdir()
+    path = known.with_name("x.json")
+    if stray == "a copy":
+        path = known.with_name(f"{known.stem} (copy).json")
+        shutil.copy(known, path)
+    elif stray == "a directory":
+        path.mkdir()
+    else:
+        path.symlink_to(path)
+    late = later(cluster)
+    late.alter_topic("others", {"retention.ms": 5})
+    assert len(late.collect_garbage().deleted_topics) == 1
+    assert late.collect_garbage().deleted_topics == []
+    late.create_topic("events")
+    late.delete_topic("events")
+    assert directories(cluster) == ["events-0-delete", "others-0"]
+    assert len([line for line in caplog.messages if path.name in line]) == 1, "it is said once"
+
+
+def test_a_file_in_the_place_of_deleted_is_said(cluster: Cluster) -> None:
+    path = cluster.path / "deleted"
+    path.write_text("")
+    with pytest.raises(KafkaStorageError, match=f"{path} is not a folder; move it away"):
+        cluster.delete_topic("events")
+    assert cluster.collect_garbage().deleted_topics == []
+    cluster.create_topic("more")
+    assert cluster.topic_names() == ["events", "more", "others"]
+    path.unlink()
+    cluster.delete_topic("events")
+
+
 # Several disks.
 
 
