@@ -229,9 +229,8 @@ class Deletions:
             OSError: whether the topic is deleted is seen when it is next looked up.
         """
         nodes = tuple(one.node_id for one in self._cluster_file.log_dirs(again=True))
-        deleted = DeletedTopic(
-            topic.name, topic.topic_id, now_ms + topic.config.file_delete_delay_ms, nodes, nodes
-        )
+        delete_ms = min(now_ms + topic.config.file_delete_delay_ms, LONG_MAX)
+        deleted = DeletedTopic(topic.name, topic.topic_id, delete_ms, nodes, nodes)
         self._deleted.decide(deleted)
         self._free_name(deleted, is_new=True)
 

@@ -25,7 +25,7 @@ from spark_kbatch.log.checkpoints import read_partition_metadata
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.segment import segment_at
 from spark_kbatch.log.state import LogState
-from spark_kbatch.model import LATEST, AppendResult, TopicPartition
+from spark_kbatch.model import LATEST, LONG_MAX, AppendResult, TopicPartition
 from spark_kbatch.opening import open_for_reading
 from spark_kbatch.options.topic import LOG_APPEND_TIME, TopicConfig
 from spark_kbatch.producer.known_topics import REFRESH_MS
@@ -448,6 +448,18 @@ def test_a_damaged_note_of_a_deletion_is_said_and_left(
     cluster.delete_topic("events")
     later(cluster).collect_garbage()
     assert directories(cluster) == ["others-0"]
+
+
+def test_a_delay_without_end_keeps_the_files(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.alter_topic("events", {"file.delete.delay.ms": LONG_MAX})
+    cluster.delete_topic("events")
+    assert later(cluster).collect_garbage().deleted_topics == []
+    assert len(directories(cluster)) == 3
+    cluster.create_topic("events")
+    assert len(cluster._parts.metadata.deleted.all()) == 1
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize("stray", ["a copy", "a directory", "a loop of links"])
