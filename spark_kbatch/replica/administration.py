@@ -228,9 +228,9 @@ def _make_logs(manager: ReplicaManager, topic: Topic, partitions: range) -> None
         KafkaStorageError: a directory with the name of such a partition holds records.
     """
     cluster_file, dirs = manager.metadata.cluster_file, manager.dirs
-    for log_dir in dirs.all:
-        if dirs.is_readable(log_dir.node_id):
-            _ensure_no_records(manager, log_dir.path, topic.name, partitions.start)
+    for directory in _empty_logs(manager, topic.name, partitions.start):
+        with contextlib.suppress(OSError):  # It harms no one; a log dir may be read-only.
+            manager.files.remove_dir(directory)
     nodes: set[int] = set()
     unflushed: list[Path] = []
     for number in partitions:
@@ -244,20 +244,31 @@ def _make_logs(manager: ReplicaManager, topic: Topic, partitions: range) -> None
     manager.files.flush(dirs.all[node_id].path for node_id in sorted(nodes))
 
 
-def _ensure_no_records(manager: ReplicaManager, log_dir: Path, topic: str, first: int) -> None:
-    metadata = manager.metadata
-    for name in manager.files.list(log_dir):
-        found = partition_of(name)
-        if found is not None and found.topic == topic and found.partition >= first:
-            directory = log_dir / name
-            if metadata.deleted.owns(directory) or not holds_records(manager.files, directory):
-                continue
+def _empty_logs(manager: ReplicaManager, topic: str, first: int) -> list[Path]:
+    """Return the directories that an interrupted creation left of a topic's partitions from `first` on.
+
+    Raises:
+        KafkaStorageError: one of them holds records.
+    """
+    metadata, empty = manager.metadata, []
+    log_dirs = [one.path for one in manager.dirs.all if manager.dirs.is_readable(one.node_id)]
+    for directory in (
+        log_dir / name for log_dir in log_dirs for name in manager.files.list(log_dir)
+    ):
+        found = partition_of(directory.name)
+        if found is None or found.topic != topic or found.partition < first:
+            continue
+        if metadata.deleted.owns(directory):
+            continue
+        if holds_records(manager.files, directory):
             raise KafkaStorageError(
                 f"{directory} holds records, but no file in {metadata.paths.topics_dir} knows that "
                 f"partition: topic {topic!r} cannot be created over them. `kbatch repair "
                 f"{metadata.path}` recreates a topic's lost file; for an empty topic move the "
                 "directory away"
             )
+        empty.append(directory)
+    return empty
 
 
 def _flush(manager: ReplicaManager, paths: Sequence[Path]) -> None:

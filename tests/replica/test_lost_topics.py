@@ -189,6 +189,22 @@ def test_a_topic_that_cannot_be_known_is_reported_and_others_are_repaired(
     assert reports["others", 0].found
 
 
+def test_a_creation_removes_what_an_interrupted_one_left(tmp_path: Path) -> None:
+    cluster, _ = a_filled_cluster(tmp_path)
+    broker = cluster.path / "broker-0"
+    cluster.create_topic("new", partitions=5)
+    lose(cluster, "new")
+    topic = another(cluster).create_topic("new", partitions=2)
+    assert sorted(path.name for path in broker.glob("new-*")) == ["new-0", "new-1"]
+    lose(cluster, "new")
+    shutil.copytree(broker / "events-0", broker / "new-3")
+    with pytest.raises(KafkaStorageError, match="new-3 holds records"):
+        another(cluster).create_topic("new")
+    assert sorted(path.name for path in broker.glob("new-*")) == ["new-0", "new-1", "new-3"]
+    shutil.rmtree(broker / "new-3")
+    assert another(cluster).create_topic("new", partitions=2).topic_id != topic.topic_id
+
+
 DAMAGES = {"cut off": "{", "empty": "", "of another kind": '{"partitions": 3}'}
 
 
