@@ -57,8 +57,8 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 def table() -> dict[str, str]:
     """What the table of the package says of a crash in each step."""
     lines = iter((spark_kbatch.commit.__doc__ or "").splitlines())
-    heading = next(line for line in lines if "a crash in" in line)
-    first, second, third = (heading.index(w) for w in ("a crash", "is followed", "and leaves"))
+    heading = next(line for line in lines if "crash in  " in line)
+    first, second, third = (heading.index(w) for w in ("crash in", "visible", "what is left"))
     rows = [
         (line[first:second].strip(), line[second:third].strip()) for line in _until_blank(lines)
     ]
@@ -78,10 +78,10 @@ def step_of(crash: Crash, recording: Recording) -> str:
         "stage": recording.first("lock", "locks/commit"),
         "place": recording.first("__transaction_state-0"),
         "prepare": decided + 1,
-        "decide": decided + 1 + is_flushed,
+        "commit point": decided + 1 + is_flushed,
         "flip": completed + 1,
         "complete": completed + 1 + is_flushed,
-        "tidy": len(recording.steps),
+        "cleanup": len(recording.steps),
     }
     return next(step for step, end in ends.items() if crash.at < end)
 
@@ -205,8 +205,8 @@ def ensure_rolling_forward_may_crash(
         crash = Crash(f"{first}; then {second}", second.at, second.disk, second.power_lost)
         found = scenario.ensure_met_well(crash, by=by)
         step = "roll forward"
-        if second.at <= flushed and step_of(first, job) == "decide":
-            step = "decide"  # still
+        if second.at <= flushed and step_of(first, job) == "commit point":
+            step = "commit point"  # still
         ensure_as_the_table_says(found, step, crash, scenario)
 
 
@@ -216,7 +216,7 @@ def undone(crashes: Iterable[Crash]) -> list[Crash]:
         crash
         for crash in crashes
         if Cluster(PATH, files=crash.files())
-        .manager.log(TRANSACTION_STATE)
+        ._parts.manager.log(TRANSACTION_STATE)
         .state()
         .has_pending_commit
     ]
