@@ -23,10 +23,13 @@ Source: Kafka storage/.../log/LogLoader.java.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError
 from spark_kbatch.log.checkpoints import (
@@ -43,7 +46,7 @@ from spark_kbatch.log.recovery import (
     indexed,
     state_ending_at,
 )
-from spark_kbatch.log.segment import base_offset_of, segment_at
+from spark_kbatch.log.segment import SegmentIndexer, SegmentView, base_offset_of, segment_at
 from spark_kbatch.log.state import (
     LogState,
     create_state,
@@ -57,6 +60,9 @@ from spark_kbatch.model import TopicPartition
 if TYPE_CHECKING:
     from spark_kbatch.log.partition_log import PartitionLog
 
+_INDEX_ENTRY = np.dtype([("key", ">i4"), ("position", ">i4")])
+_TIME_ENTRY = np.dtype([("key", ">i8"), ("offset", ">i4")])
+_NOT_OF_BATCHES = "does not match the batches"
 _COPY_BYTES = 8 * 1024 * 1024
 UNKNOWN_OFFSET = -1
 
@@ -268,38 +274,68 @@ class LogRepair:
     # What is rebuilt from the batches.
 
     def _check_indexes(self, state: LogState) -> LogState:
-        """Check the indexes; return the state with their new sizes."""
+        """Check the indexes; return the state with their new sizes.
+
+        An entry is right if its batch is there, whatever index.interval.bytes was when it was made.
+        """
         log, files, after = self._log, self._files, state
         for view in log.segments.views_from(state, self._bases(state), 0):
             active = view.base_offset == state.segment_base_offset
+            made = functools.cache(partial(self._indexed, view, rolled=not active))
             try:
-                made = indexed(
-                    files, view, interval_bytes=log.config.index_interval_bytes, rolled=not active
-                )
+                every = made(0)
             except (CorruptRecordError, KafkaStorageError):
                 continue  # reported before; an index is no help there
             sizes = (state.index_size, state.time_index_size) if active else (None, None)
-            for path, size, content in zip(
-                view.segment.paths[1:], sizes, (made.index, made.time_index), strict=True
-            ):
-                if not files.exists(path):
-                    what = "is missing"
-                elif files.read(path, 0, size) != content:
-                    what = "does not match the batches"
-                else:
-                    continue
-                rebuild = partial(files.replace, path, bytes(content))
-                self._do(f"{path} {what}: it is rebuilt", rebuild)
-            if active and sizes != (len(made.index), len(made.time_index)):
+            wrong = [
+                self._is_wrong(view.segment.offset_index, sizes[0], every.index, _INDEX_ENTRY),
+                self._is_wrong(view.segment.time_index, sizes[1], every.time_index, _TIME_ENTRY),
+            ]
+            if not active and not wrong[1]:
+                # The last entry of a rolled segment has its largest time.
+                last = every.time_index[-_TIME_ENTRY.itemsize :]
+                if not files.read(view.segment.time_index).endswith(last):
+                    wrong[1] = _NOT_OF_BATCHES
+            if not any(wrong):
+                continue
+            rebuilt = made(log.config.index_interval_bytes)
+            contents = rebuilt.index, rebuilt.time_index
+            for path, what, content in zip(view.segment.paths[1:], wrong, contents, strict=True):
+                if what:
+                    rebuild = partial(files.replace, path, bytes(content))
+                    self._do(f"{path} {what}: it is rebuilt", rebuild)
+            if active:
                 after = state._replace(
                     sequence=state.sequence + 1,
-                    index_size=len(made.index),
-                    time_index_size=len(made.time_index),
-                    bytes_since_index_entry=made.bytes_since_entry,
+                    index_size=len(rebuilt.index) if wrong[0] else state.index_size,
+                    time_index_size=len(rebuilt.time_index) if wrong[1] else state.time_index_size,
+                    bytes_since_index_entry=(
+                        rebuilt.bytes_since_entry if wrong[0] else state.bytes_since_index_entry
+                    ),
                 )
-                if not self._dry_run:
+                if after._replace(sequence=state.sequence) == state:
+                    after = state
+                elif not self._dry_run:
                     log.write_state(after, flush=True)
         return after
+
+    def _indexed(self, view: SegmentView, interval_bytes: int, *, rolled: bool) -> SegmentIndexer:
+        return indexed(self._files, view, interval_bytes=interval_bytes, rolled=rolled)
+
+    def _is_wrong(
+        self, path: Path, size: int | None, every: bytearray, entry: np.dtype[np.void]
+    ) -> str:
+        """Return what is wrong with an index, of which `every` has all possible entries; "" if nothing."""
+        if not self._files.exists(path):
+            return "is missing"
+        content = self._files.read(path, 0, size)
+        if len(content) % entry.itemsize or (size is not None and len(content) < size):
+            return _NOT_OF_BATCHES
+        found, possible = np.frombuffer(content, entry), np.frombuffer(every, entry)
+        # Both ascend by their first field.
+        at = np.searchsorted(possible["key"], found["key"])
+        is_right = np.all(at < len(possible)) and np.all(np.diff(at) > 0)
+        return "" if is_right and np.array_equal(possible[at], found) else _NOT_OF_BATCHES
 
     def _check_epochs(self, state: LogState) -> None:
         files, directory = self._files, self._directory

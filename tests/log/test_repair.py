@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -71,6 +72,27 @@ def test_a_sound_log_is_left_as_it_is(log: PartitionLog) -> None:
     before = contents(log.directory)
     assert repair(log, files=ReadOnlyFiles()) == RepairReport(log.topic_partition, 0, 22, (), ())
     assert contents(log.directory) == before
+
+
+@pytest.mark.parametrize("interval", [0, 2 * SIZE, 1 << 20])
+def test_indexes_made_before_the_interval_was_altered_are_sound(
+    log: PartitionLog, interval: int
+) -> None:
+    """Segments 0, 8 and the start of 16 have an entry for each batch."""
+    config = replace(CONFIG, index_interval_bytes=interval)
+    altered = PartitionLog(log.files, log.directory, log.topic_partition, config)
+    append(altered, *[BATCH] * 7)
+    before = contents(log.directory)
+    report = LogRepair(altered, dry_run=False).run(TOPIC_ID, None)
+    assert (report.found, report.damaged) == ((), ())
+    assert contents(log.directory) == before
+    index = segment_at(log.directory, 24).offset_index
+    index.write_bytes(bytes(8))
+    time_index = segment_at(log.directory, 24).time_index
+    time_index.write_bytes(time_index.read_bytes()[:-1])
+    found = LogRepair(altered, dry_run=False).run(TOPIC_ID, None).found
+    assert len(found) == 2
+    ensure_sound(altered)
 
 
 REBUILT = {
