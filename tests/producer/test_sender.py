@@ -120,6 +120,26 @@ def producing(
         producer.close(timeout=0)
 
 
+class Clock:
+    """A clock that stands still until the test sets it, however slow the machine is."""
+
+    def __init__(self) -> None:
+        self.ms, self.reads = 0, 0
+
+    def __call__(self) -> int:
+        self.reads += 1
+        return self.ms
+
+    def set(self, ms: int, producer: Producer) -> None:
+        """Set the time, and return when the sender has done what is due by then."""
+        self.ms, self.reads = ms, 0
+        deadline = time.monotonic() + 30
+        while self.reads < 4:  # It reads the clock when it looks, and before it waits.
+            assert time.monotonic() < deadline
+            producer._wake_up()
+            time.sleep(0.001)
+
+
 def send(producer: Producer, *records: bytes) -> list[Future]:
     return [producer.send("events", value, partition=0) for value in records]
 
@@ -141,14 +161,22 @@ def numbered(count: int) -> list[bytes]:
 
 
 def offsets(futures: Sequence[Future]) -> list[int]:
-    return [future.result(10).offset for future in futures]
+    return [future.result(30).offset for future in futures]
 
 
-def delivered_in_the_end(transport: HeldTransport, number: int, futures: list[Future]) -> None:
-    """Deliver every request from `number` on, until all futures are done."""
-    deadline = time.monotonic() + 10
+def delivered_in_the_end(
+    transport: HeldTransport,
+    number: int,
+    futures: list[Future],
+    clock: Clock | None = None,
+    producer: Producer | None = None,
+) -> None:
+    """Deliver every request from `number` on, until all futures are done; time goes on meanwhile."""
+    deadline = time.monotonic() + 30
     while not all(future.done() for future in futures):
         assert time.monotonic() < deadline
+        if clock is not None and producer is not None and transport.count <= number:
+            clock.set(clock.ms + 10, producer)
         if transport.count > number:
             transport.request(number).deliver()
             number += 1
@@ -230,7 +258,7 @@ def test_one_request_in_flight_keeps_the_order_without_numbers(
         request_timeout_ms=20,
     ) as producer:
         futures = send(producer, *numbered(30))
-        assert [future.exception(10) for future in futures] == [None] * 30
+        assert [future.exception(30) for future in futures] == [None] * 30
     transport.close()
     assert list(dict.fromkeys(values(cluster))) == numbered(30)
 
@@ -262,7 +290,7 @@ def test_two_processes_take_no_batch_of_each_other_for_their_own(
             for number in range(150):
                 value = b"%d-%04d" % (process, number)
                 for future in send(producer, value):
-                    future.result(10)
+                    future.result(30)
 
     children = [run_child(lambda n=n: work(n)) for n in range(2)]
     os.close(reading)
@@ -301,7 +329,7 @@ def test_records_of_a_batch_that_was_split_know_their_offsets(
         waiting = threads.submit(offsets, futures)
         producer.flush(10)
         assert waiting.result() == list(range(40))
-        assert of_table.result(10).column("offset").to_pylist() == list(range(40, 60))
+        assert of_table.result(30).column("offset").to_pylist() == list(range(40, 60))
     assert values(cluster) == records
 
 
@@ -379,8 +407,8 @@ def test_a_new_epoch_waits_for_batches_whose_answers_were_lost(
     cluster: spark_kbatch.Cluster, then: str
 ) -> None:
     """The log has them under their old numbers."""
-    transport = HeldTransport(a_log(cluster))
-    with producing(cluster, transport, request_timeout_ms=300) as producer:
+    transport, clock = HeldTransport(a_log(cluster)), Clock()
+    with producing(cluster, transport, clock_ms=clock, request_timeout_ms=300) as producer:
         futures = send(producer, b"first")
         transport.request(0).deliver()
         futures += send(producer, b"unanswered", b"second", b"third")
@@ -393,7 +421,7 @@ def test_a_new_epoch_waits_for_batches_whose_answers_were_lost(
             refusal = third.write()
             transport.request(2).deliver()
             third.answer(refusal)
-        delivered_in_the_end(transport, 4, futures)
+        delivered_in_the_end(transport, 4, futures, clock, producer)
     expected = [b"first", b"unanswered", b"second", b"third"]
     if then == "refused":
         del expected[2], futures[2]
@@ -454,7 +482,7 @@ def test_a_producer_that_has_no_more_epochs_takes_a_new_id(
     )
     with producing(cluster, transport) as producer:
         for record in numbered(5):
-            send(producer, record)[0].exception(10)
+            send(producer, record)[0].exception(30)
     assert values(cluster) == [b"0000", b"0002", b"0004"]
     first, second, third = headers(cluster)
     assert (first.producer_epoch, second.producer_epoch, third.producer_epoch) == (0, 1, 0)
@@ -466,7 +494,7 @@ def test_without_acks_a_future_knows_no_offset(cluster: spark_kbatch.Cluster) ->
     transport = FaultyTransport(a_log(cluster), [Fate.DELIVERED, Fate.FAILED, Fate.RAISED])
     with producing(cluster, transport, acks=0) as producer:
         assert offsets(send(producer, *numbered(4))) == [-1] * 4
-        producer.close(10)
+        producer.close(30)
         assert bytes_in_use(producer.pool) == 0
     assert values(cluster) == [b"0000", b"0002", b"0003"]
 
@@ -476,32 +504,43 @@ def test_without_acks_a_future_knows_no_offset(cluster: spark_kbatch.Cluster) ->
 
 def test_a_record_without_an_answer_fails_in_time(cluster: spark_kbatch.Cluster) -> None:
     """Its time may end before that of the request it is in."""
-    transport = HeldTransport(a_log(cluster))
-    with producing(cluster, transport, request_timeout_ms=400, delivery_timeout_ms=500) as producer:
-        started = time.monotonic()
+    transport, clock = HeldTransport(a_log(cluster)), Clock()
+    with producing(
+        cluster, transport, clock_ms=clock, request_timeout_ms=400, delivery_timeout_ms=500
+    ) as producer:
         (future,) = send(producer, b"v")
+        transport.request(0)
+        clock.set(399, producer)
+        assert transport.count == 1
+        for ms in (400, 450):  # The request is given up, and after a pause there is another one.
+            clock.set(ms, producer)
+        transport.request(1)
+        clock.set(499, producer)
+        assert not future.done()
+        clock.set(500, producer)
         with pytest.raises(
             RequestTimedOutError, match=r"1 records for events-0 .* within delivery\.timeout\.ms"
         ):
-            future.result(10)
-        assert 0.49 <= time.monotonic() - started < 0.7
+            future.result(30)
     assert transport.count == 2
 
 
 def test_a_record_that_waits_to_go_again_fails_in_time(cluster: spark_kbatch.Cluster) -> None:
-    transport = FaultyTransport(a_log(cluster), [Fate.FAILED])
+    transport, clock = FaultyTransport(a_log(cluster), [Fate.FAILED]), Clock()
     with producing(
         cluster,
         transport,
+        clock_ms=clock,
         retry_backoff_ms=10_000,
         retry_backoff_max_ms=10_000,
         request_timeout_ms=100,
         delivery_timeout_ms=100,
     ) as producer:
-        started = time.monotonic()
         (future,) = send(producer, b"v")
-        assert isinstance(future.exception(10), RequestTimedOutError)
-        assert 0.09 <= time.monotonic() - started < 1
+        clock.set(99, producer)
+        assert not future.done()
+        clock.set(100, producer)
+        assert isinstance(future.exception(30), RequestTimedOutError)
     assert values(cluster) == []
 
 
@@ -512,7 +551,7 @@ def test_retries_without_a_pause_end_in_time(cluster: spark_kbatch.Cluster) -> N
         cluster, transport, retry_backoff_ms=0, request_timeout_ms=100, delivery_timeout_ms=100
     ) as producer:
         (future,) = send(producer, b"v")
-        assert isinstance(future.exception(5), KafkaStorageError | RequestTimedOutError)
+        assert isinstance(future.exception(30), KafkaStorageError | RequestTimedOutError)
 
 
 class FailsOnce:
@@ -571,21 +610,26 @@ def test_what_has_lingered_does_not_wait_for_the_answer_of_another(
 def test_nothing_lies_where_a_request_is_read_that_nobody_waits_for(
     cluster: spark_kbatch.Cluster,
 ) -> None:
-    transport = HeldTransport(a_log(cluster))
+    transport, clock = HeldTransport(a_log(cluster)), Clock()
     with producing(
-        cluster, transport, batch_size=100, buffer_memory=500, request_timeout_ms=100
+        cluster,
+        transport,
+        clock_ms=clock,
+        batch_size=100,
+        buffer_memory=500,
+        request_timeout_ms=100,
     ) as producer:
         futures = send(producer, b"late")
         late = transport.request(0)
-        delivered_in_the_end(transport, 1, futures)
+        delivered_in_the_end(transport, 1, futures, clock, producer)
         for record in numbered(20):
             before = transport.count
             futures += send(producer, record)
             transport.request(before).deliver()
-            futures[-1].result(10)
+            futures[-1].result(30)
             assert late.is_unchanged
         late.deliver()
-        producer.close(10)
+        producer.close(30)
         assert bytes_in_use(producer.pool) == 0
     assert values(cluster) == [b"late", *numbered(20)]
 
@@ -593,15 +637,15 @@ def test_nothing_lies_where_a_request_is_read_that_nobody_waits_for(
 def test_a_late_request_keeps_its_numbers_when_its_batch_gets_new_ones(
     cluster: spark_kbatch.Cluster,
 ) -> None:
-    transport = HeldTransport(a_log(cluster))
-    with producing(cluster, transport, request_timeout_ms=200) as producer:
+    transport, clock = HeldTransport(a_log(cluster)), Clock()
+    with producing(cluster, transport, clock_ms=clock, request_timeout_ms=200) as producer:
         futures = send(producer, b"first")
         transport.request(0).deliver()
         futures += send(producer, b"refused", b"late")
         late = transport.request(2)
         transport.request(1).fail(InvalidRecordError("refused"))
         # After the lost one in the old epoch, and again once the first is given up.
-        delivered_in_the_end(transport, 3, futures)
+        delivered_in_the_end(transport, 3, futures, clock, producer)
         assert [header.producer_epoch for header in headers(cluster)] == [0, 1]
         assert late.is_unchanged
         late.deliver()
@@ -626,7 +670,7 @@ def test_a_record_that_comes_while_the_sender_looks_is_numbered(
     with producing(cluster) as producer:
         armed.set()
         producer._wake_up()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while not futures:
             assert time.monotonic() < deadline
             time.sleep(0.001)
@@ -655,14 +699,14 @@ def test_a_log_that_is_gone_or_damaged_fails_records_at_once_with_the_reason(
     with producing(cluster) as producer:
         assert offsets(send(producer, b"first")) == [0]
         other = producer.send("events", b"other", partition=1)
-        other.result(10)
+        other.result(30)
         directory = cluster._parts.metadata.cluster_file.log_directory(TopicPartition("events", 0))
         damage(directory, how)
         (failed,) = send(producer, b"second")
-        error = failed.exception(10)
+        error = failed.exception(30)
         assert isinstance(error, KafkaStorageError)
         assert str(directory) in str(error)
-        assert producer.send("events", b"other", partition=1).result(10).offset == 1
+        assert producer.send("events", b"other", partition=1).result(30).offset == 1
 
 
 def test_a_cluster_that_is_deleted_fails_records_at_once(cluster: spark_kbatch.Cluster) -> None:
@@ -670,7 +714,7 @@ def test_a_cluster_that_is_deleted_fails_records_at_once(cluster: spark_kbatch.C
         assert offsets(send(producer, b"first")) == [0]
         shutil.rmtree(cluster.path)
         (failed,) = send(producer, b"second")
-        assert isinstance(failed.exception(10), KafkaStorageError)
+        assert isinstance(failed.exception(30), KafkaStorageError)
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EPERM], ids=os.strerror)
@@ -681,7 +725,7 @@ def test_what_one_may_not_write_fails_at_once_with_its_cause(
     with producing(cluster, transport) as producer:
         (future,) = send(producer, b"v")
         transport.request(0).fail(KafkaStorageError.of(OSError(number, os.strerror(number))))
-        error = future.exception(10)
+        error = future.exception(30)
         assert error is not None
         assert os.strerror(number) in str(error)
         assert isinstance(error.__cause__, OSError)
@@ -697,7 +741,7 @@ def test_a_transient_error_is_retried_until_the_timeout_which_has_it_as_its_caus
 
     with producing(cluster, Failing(), delivery_timeout_ms=150, request_timeout_ms=100) as producer:
         (future,) = send(producer, b"v")
-        error = future.exception(10)
+        error = future.exception(30)
         assert isinstance(error, RequestTimedOutError)
         assert f"the last attempt failed: [Errno {number}]" in str(error)
         assert isinstance(error.__cause__, KafkaStorageError)
@@ -716,7 +760,7 @@ def test_why_there_is_no_producer_id_is_said(cluster: spark_kbatch.Cluster, numb
         new_producer_id=no_id,
     )
     with producer:
-        error = producer.send("events", b"v").exception(10)
+        error = producer.send("events", b"v").exception(30)
     assert isinstance(error, KafkaStorageError if number == errno.EROFS else RequestTimedOutError)
     assert os.strerror(number) in str(error)
     assert error.__cause__ is not None
@@ -732,7 +776,7 @@ def test_a_partition_that_others_have_locked_holds_no_other_up_and_fails_in_time
             for offset in range(3):
                 free = producer.send("events", b"free", partition=1)
                 assert free.result(1).offset == offset
-            error = held.exception(10)
+            error = held.exception(30)
         assert isinstance(error, RequestTimedOutError)
         assert isinstance(error.__cause__, LockTimeoutError)
         assert "the lock of events-0 was not free" in str(error)
@@ -749,8 +793,8 @@ def test_a_lock_that_others_hold_for_a_while_is_no_attempt(
     timer = threading.Timer(0.6, held.__exit__, (None, None, None))
     timer.start()
     with producing(cluster, retries=0, acks=acks, enable_idempotence=False) as producer:
-        assert [future.exception(10) for future in send(producer, b"v")] == [None]
-        producer.close(10)
+        assert [future.exception(30) for future in send(producer, b"v")] == [None]
+        producer.close(30)
     timer.join()
     assert values(cluster) == [b"v"]
 

@@ -230,7 +230,7 @@ class HeldTransport:
     def request(self, number: int) -> SentRequest:
         """Wait for the request of this number, from 0, and return it."""
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self._sent) > number, 10), (
+            assert self._changed.wait_for(lambda: len(self._sent) > number, 30), (
                 f"request {number} did not come"
             )
         return self._sent[number]
