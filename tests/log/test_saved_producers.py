@@ -97,6 +97,8 @@ def test_an_unreadable_file_stops_no_append(
     assert append_to(fresh, Sent(3, 0, 0, 1)) == ("duplicate", 0)
     assert append_to(fresh, Sent(3, 0, 1, 1)) == ("appended", 1)
     assert str(path) in caplog.text
+    truncate_to(fresh, fresh.state(), 1, now_ms=NOW_MS)
+    assert append_to(fresh, Sent(3, 0, 1, 1)) == ("appended", 1)
 
 
 def test_damaged_bytes_are_not_such_a_file() -> None:

@@ -34,6 +34,7 @@ in place and not flushed. Brokers ignore it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import struct
 from collections.abc import Mapping
@@ -143,4 +144,5 @@ def read(files: Files, directory: Path) -> SavedProducers | None:
 
 def remove(files: Files, directory: Path) -> None:
     """Remove the file after batches were removed from the log."""
-    files.remove(directory / PRODUCERS_FILE)
+    with contextlib.suppress(IsADirectoryError):  # which holds no producers
+        files.remove(directory / PRODUCERS_FILE)
