@@ -178,6 +178,7 @@ def delete_topic(manager: ReplicaManager, commits: Commits, name: str) -> Topic:
         # What waits for something of a topic that is gone is answered.
         manager.delayed_produces.check_and_complete(topic_partition)
         manager.delayed_fetches.check_and_complete(topic_partition)
+    manager.forget_deleted(_partitions_of(topic))
     try:
         manager.remove_deleted_topics()  # whose delay is over; this one's may be 0
     except (OSError, KBatchError) as error:

@@ -140,7 +140,13 @@ class ReplicaManager:
     def all_of(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Partition]:
         """Return these partitions, with one look at each topic; raises as `partition`."""
         wanted = list(topic_partitions)
-        topics = {name: self.metadata.topics.topic(name) for name in {tp.topic for tp in wanted}}
+        try:
+            topics = {
+                name: self.metadata.topics.topic(name) for name in {tp.topic for tp in wanted}
+            }
+        except UnknownTopicOrPartitionError:
+            self.forget_deleted(wanted)
+            raise
         found = {tp: self._partitions.get(tp) for tp in wanted}
         known = {
             tp: one
@@ -148,6 +154,14 @@ class ReplicaManager:
             if one is not None and one.topic is topics[tp.topic]
         }
         return known if len(known) == len(found) else self._renewed(wanted)
+
+    def forget_deleted(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Drop what is known of those of these partitions whose topic does not exist."""
+        with self._mutex:
+            for tp in topic_partitions:
+                if tp in self._partitions and self.metadata.topics.find(tp.topic) is None:
+                    del self._partitions[tp]
+                    self._retention_checked_ms.pop(tp, None)
 
     def _renewed(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, Partition]:
         with self._mutex:

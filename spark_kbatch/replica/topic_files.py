@@ -104,7 +104,10 @@ class TopicFiles:
             raise KafkaStorageError(
                 f"{error}; `kbatch repair {self._paths.path}` recreates the file"
             ) from None
-        self._known[name] = known._replace(fingerprint=fingerprint, topic=topic)
+        if topic is None:
+            self._known.pop(name, None)  # Any number of names may be asked for.
+        else:
+            self._known[name] = known._replace(fingerprint=fingerprint, topic=topic)
         return topic
 
     def mirrored(self, name: str) -> Topic | None:

@@ -450,6 +450,25 @@ def test_a_damaged_note_of_a_deletion_is_said_and_left(
     assert directories(cluster) == ["others-0"]
 
 
+def test_topics_that_do_not_exist_are_not_remembered(cluster: Cluster) -> None:
+    other, manager = another(cluster), cluster._parts.manager
+    for each in (cluster, other):
+        assert append(each, EVENTS).error is None
+        for number in range(10):
+            with pytest.raises(UnknownTopicOrPartitionError):
+                each.topic(f"nothing-{number}")
+    cluster.delete_topic("events")
+    assert append(other, EVENTS).error is not None
+    for one in (manager, other._parts.manager):
+        assert {tp.topic for tp in one._partitions} <= {
+            "others",
+            "__transaction_state",
+            "__commits",
+        }
+        assert not [name for name in one.metadata.topics._known if "nothing" in name]
+        assert "events" not in one.metadata.topics._known
+
+
 def test_a_delay_without_end_keeps_the_files(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
