@@ -120,7 +120,7 @@ def test_staged_files_that_cannot_be_removed_do_not_make_a_commit_fail(
         pytest.param({"records_count": 2}, "holds 3 records where the task wrote 2", id="count"),
         pytest.param(
             {"file": "job/gone/shared"},
-            "which a task of this job has staged, is gone",
+            "which a task of this job staged, is gone",
             id="file gone",
         ),
         pytest.param({"size_in_bytes": 10_000}, "corrupt record batch", id="file too short"),
