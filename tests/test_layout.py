@@ -37,6 +37,34 @@ LAYERS = (
 )
 HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 
+# The modules of each room that other rooms may import; all others are its own.
+DOORS = {
+    "options": {"arguments", "option", "paths", "producer", "read", "topic", "write"},
+    "kernels": {"legacy", "records", "routing"},
+    "record": {
+        "builder", "checksums", "codec", "columns", "control", "header", "legacy", "scalar", "times",
+    },
+    "log": {
+        "append", "checkpoints", "epochs", "foreign.log", "foreign.log_dir", "overwritten",
+        "partition_log", "repair", "retention", "segment", "state", "truncation", "validator",
+    },
+    "producer": {"futures", "producer", "sender"},
+    "consumer": {
+        "offset_bounds", "planning", "rows", "source", "splits", "stream_offset", "stream_planner",
+        "topic_reader",
+    },
+    "replica": {
+        "administration", "creation", "delayed_fetch", "lost_topics", "manager", "metadata",
+        "partition", "view",
+    },
+    "commit": {
+        "agreements", "cluster_repair", "coordinator", "history", "internal_topics", "probe",
+        "snapshot", "staging", "state_records",
+    },
+    "cluster": {"broker_logs", "cluster", "job", "parts", "readable"},
+    "spark": {"demo", "source"},
+}  # fmt: skip
+
 # Who may import what: parts of ours that only few may know, and modules with one home.
 PRODUCER_USERS = {"cluster", "opening", "spark"}
 HOMES = {
@@ -74,6 +102,16 @@ class Import(NamedTuple):
         if names[0] != "spark_kbatch":
             return None
         return names[1] if len(names) > 1 and names[1] in HEIGHT else ROOT
+
+    @property
+    def door(self) -> tuple[str, str] | None:
+        """Return the room and the module in it that another room imports; None for all others."""
+        names = self.module.split(".")[1:]
+        while names and not PACKAGE.joinpath(*names).with_suffix(".py").exists():
+            names.pop()
+        if self.imported in (None, self.importer) or len(names) < 2:
+            return None
+        return names[0], ".".join(names[1:])
 
 
 def imports() -> Iterator[Import]:
@@ -116,6 +154,14 @@ def test_imports_go_one_way() -> None:
     ]
 
     assert upward == []
+
+
+def test_rooms_are_entered_by_their_doors() -> None:
+    found: dict[str, set[str]] = {}
+    for room, module in filter(None, (one.door for one in IMPORTS)):
+        found.setdefault(room, set()).add(module)
+
+    assert found == DOORS
 
 
 def test_producer_and_consumer_are_wired_by_those_who_open_a_path() -> None:
