@@ -209,7 +209,7 @@ def producer(folder: Path) -> None:
     work = Work.load(folder)
     with spark_kbatch.open(str(folder / "cluster")) as cluster:
         nexts = [0] * work.partitions
-        for batch in cluster.read(TOPIC, columns=["value"]):
+        for batch in cluster.read(TOPIC, columns=["partition", "value"]):
             for partition, value in zip(*batch.to_pydict().values(), strict=True):
                 if value.startswith(b"producer-"):
                     nexts[partition] = int(value.rpartition(b"-")[2]) + 1
