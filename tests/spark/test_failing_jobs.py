@@ -294,7 +294,7 @@ def test_a_commit_removes_what_dead_jobs_have_staged(
     ensure_next_job_works(cluster)
     left = {path.name for path in (cluster.path / "staging-0").iterdir()}
     assert left == {silent._transaction, alive._transaction}
-    assert f"job {dead._transaction} has staged" in caplog.text
+    assert f"staged by abandoned job {dead._transaction}" in caplog.text
 
     job = begin(cluster, **{"staging.retention.ms": str(6 * DAY_MS)})
     job.commit([stage(job)])
