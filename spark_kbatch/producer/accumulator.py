@@ -24,7 +24,6 @@ import random
 import threading
 import time
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from typing import NamedTuple
 from spark_kbatch.errors import ProducerClosedError, RequestTimedOutError
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic
-from spark_kbatch.producer.batch import ProducerBatch, ProduceResult
+from spark_kbatch.producer.batch import PartitionQueue, ProducerBatch, ProduceResult
 from spark_kbatch.producer.idempotence import Sequences
 from spark_kbatch.producer.memory import BatchMemory, BufferPool
 from spark_kbatch.producer.partitioner import Routing
@@ -63,25 +62,6 @@ class Ready(NamedTuple):
 
     is_ready: bool
     next_check_delay_ms: int
-
-
-class PartitionQueue:
-    """The batches of one partition that wait, oldest first; each queue has a number."""
-
-    __slots__ = ("batches", "is_muted", "lock", "number", "topic_partition")
-
-    def __init__(self, topic_partition: TopicPartition, number: int) -> None:
-        self.topic_partition, self.number = topic_partition, number
-        # Guards batches, and the builder of the last one. An RLock knows the thread that holds it, so
-        # that after an interrupt exactly those locks are released that were taken.
-        self.lock = threading.RLock()
-        self.batches: deque[ProducerBatch] = deque()
-        self.is_muted = False
-
-    def has_full(self) -> bool:
-        """Return True if the first batch takes no more records."""
-        batches = self.batches
-        return len(batches) > 1 or (len(batches) == 1 and batches[0].builder.is_full)
 
 
 _number = operator.attrgetter("number")

@@ -1,4 +1,4 @@
-"""A batch that is being sent, and the result that its records' futures share.
+"""A batch that is being sent, the result that its records' futures share, and a queue of batches.
 
 A batch gets one of three final states, once:
 
@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import Enum
@@ -318,3 +319,22 @@ class ProducerBatch:
                     logger.exception("a callback of records of %s failed", self.topic_partition)
         finally:
             self.result.release()
+
+
+class PartitionQueue:
+    """The batches of one partition that wait, oldest first; each queue has a number."""
+
+    __slots__ = ("batches", "is_muted", "lock", "number", "topic_partition")
+
+    def __init__(self, topic_partition: TopicPartition, number: int) -> None:
+        self.topic_partition, self.number = topic_partition, number
+        # Guards batches, and the builder of the last one. An RLock knows the thread that holds it, so
+        # that after an interrupt exactly those locks are released that were taken.
+        self.lock = threading.RLock()
+        self.batches: deque[ProducerBatch] = deque()
+        self.is_muted = False
+
+    def has_full(self) -> bool:
+        """Return True if the first batch takes no more records."""
+        batches = self.batches
+        return len(batches) > 1 or (len(batches) == 1 and batches[0].builder.is_full)

@@ -12,14 +12,13 @@ Source: Kafka clients/producer/internals/RecordAccumulator.java, append, for one
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from spark_kbatch.kernels import routing as kernels
 from spark_kbatch.kernels.records import INDEX, SLOT
 from spark_kbatch.options.topic import Topic
-from spark_kbatch.producer.batch import ProducerBatch
+from spark_kbatch.producer.batch import PartitionQueue, ProducerBatch
 from spark_kbatch.producer.memory import BatchMemory
 from spark_kbatch.producer.partitioner import Routing
 from spark_kbatch.record import columns as arrow
@@ -32,9 +31,6 @@ from spark_kbatch.record.builder import (
 )
 from spark_kbatch.record.columns import Array, Columns
 from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD
-
-if TYPE_CHECKING:
-    from spark_kbatch.producer.accumulator import PartitionQueue
 
 # About the most to write in one pass, so that full batches are still in the cache when they are closed.
 _BYTES_AT_ONCE = 1024 * 1024
