@@ -55,7 +55,7 @@ class Job:
         overwrite: Overwrite | None,
         topic_id: str,
     ) -> None:
-        """Set up.
+        """Share what `begin` found out; see there.
 
         Args:
             topic_id: of the topic that the options name; empty if each row names its own.

@@ -39,7 +39,7 @@ class LocalLog:
     def __init__(
         self, append_records: Callable[..., None], *, flush: bool, level: int | None = None
     ) -> None:
-        """Set up.
+        """Send to the logs of one cluster.
 
         Args:
             append_records: `ClusterParts.append_records`.

@@ -115,7 +115,7 @@ class Coordinator:
         id_expiration_ms: int | None = None,
         commits_retention_bytes: int = COMMITS_RETENTION_BYTES,
     ) -> None:
-        """Set up.
+        """Coordinate the commits of one cluster.
 
         Args:
             manager: of the cluster.

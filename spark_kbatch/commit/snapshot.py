@@ -59,7 +59,7 @@ class Snapshots:
         manager: ReplicaManager,
         elect: Callable[[Collection[TopicPartition]], None],
     ) -> None:
-        """Set up.
+        """Take snapshots of one cluster.
 
         Args:
             manager: of the cluster.

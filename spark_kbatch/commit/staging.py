@@ -72,7 +72,7 @@ class ReplicatedStaging:
     """One task attempt's staged files, once for each replica. Not thread-safe."""
 
     def __init__(self, new_staging: Callable[[int, str], Staging]) -> None:
-        """Set up.
+        """Stage the files of one task attempt.
 
         Args:
             new_staging: creates the `Staging` of a node and an attempt; raises if its disk is offline.
@@ -178,7 +178,7 @@ class Staging:
         attempt: str = "",
         open_files: OpenFiles | None = None,
     ) -> None:
-        """Set up.
+        """Stage the files of one task attempt.
 
         Args:
             files: the disk.
@@ -415,7 +415,7 @@ def _is_folder(files: Files, path: Path) -> bool:
 
 
 def _size_and_time(files: Files, folder: Path, old_ms: int) -> tuple[int, int]:
-    """Return the bytes below a folder and the last write; stops at a write after `old_ms`."""
+    """Return a folder's size and latest change; once that is after `old_ms`, the size is partial."""
     # The folder comes first: of a job that has just started nothing else is looked at.
     size_in_bytes, newest_ms = 0, files.modified_ms(folder)
     for name in files.list(folder) if newest_ms <= old_ms else ():

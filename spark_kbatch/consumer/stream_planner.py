@@ -72,7 +72,7 @@ class StreamPlanner:
         open_topics: Callable[[], StreamTopics],
         monotonic_ms: Callable[[], int],
     ) -> None:
-        """Set up.
+        """Plan for one query.
 
         Args:
             options: of the stream.

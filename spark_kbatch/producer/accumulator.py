@@ -97,7 +97,7 @@ class RecordAccumulator:
         sequences: Sequences | None = None,
         seed: int | None = None,
     ) -> None:
-        """Set up.
+        """Accumulate for one producer.
 
         Args:
             allocate: takes memory from the pool, waiting for it or freeing it; called without a lock.

@@ -37,7 +37,7 @@ class KnownTopics:
         ensure_accepted: Callable[[Topic], None],
         monotonic_ms: Callable[[], int],
     ) -> None:
-        """Set up.
+        """Start without any topic; `find_topic` is asked for each one that is missing or old.
 
         Args:
             find_topic: returns a topic as it is now; the same object as long as it has not changed.

@@ -86,7 +86,7 @@ class BufferPool:
         poolable_size: int,
         on_wait: Callable[[], None] | None = None,
     ) -> None:
-        """Set up.
+        """Pool `buffer.memory`.
 
         Args:
             total_memory: buffer.memory; a remainder smaller than a buffer is not used.
@@ -297,7 +297,7 @@ class BatchMemory:
         capacity_max: int,
         allocate: Callable[[int], int],
     ) -> None:
-        """Set up.
+        """Give open batches their memory.
 
         Args:
             capacity_max: of a batch in memory, before compression.

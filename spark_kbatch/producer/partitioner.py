@@ -75,7 +75,7 @@ class Partitioner:
         queue_sizes: Callable[[Topic], Sequence[int] | None] | None = None,
         custom: CustomPartitioner | None = None,
     ) -> None:
-        """Set up.
+        """Partition the rows of one producer.
 
         Args:
             find_topic: called whenever a topic occurs; returns the same object as long as the topic has

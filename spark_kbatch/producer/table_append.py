@@ -50,7 +50,7 @@ class TableAppend:
         memory: BatchMemory,
         on_appended: OnAppended | None,
     ) -> None:
-        """Set up.
+        """Append the rows of one table.
 
         Args:
             queues: by the slots that rows go to.

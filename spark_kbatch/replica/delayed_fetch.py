@@ -103,7 +103,7 @@ class Fetch:
         read_replica: ReadReplica,
         ensure_same_topic: Callable[[TopicPartition], None],
     ) -> None:
-        """Set up.
+        """Fetch from the partitions of one request.
 
         Args:
             read_replica: reads from a partition what was there when its replica was looked at.

@@ -259,7 +259,7 @@ class Deletions:
         return done
 
     def forget_locked(self, done: Mapping[str, Container[int]]) -> list[DeletedTopic]:
-        """Record what `remove` has done; return the topics of which nothing is left: step 6."""
+        """Forget the topics of which `remove` left nothing, on any node; return them: step 6."""
         finished = []
         for deleted in self._deleted.all():
             gone = done.get(deleted.topic_id, ())
@@ -293,14 +293,14 @@ class Deletions:
                 )
 
     def _free_name(self, deleted: DeletedTopic, *, is_new: bool = False) -> None:
-        """Do steps 3 and 4."""
+        """Forget the copies of a deleted topic's metadata and rename its directories: steps 3 and 4."""
         self._deleted.spread(deleted)
         named = tuple(n for n in deleted.named if not self._rename(n, deleted, is_new=is_new))
         if named != deleted.named:
             self._deleted.write(deleted._replace(named=named))
 
     def _rename(self, node_id: int, deleted: DeletedTopic, *, is_new: bool) -> bool:
-        """Take the topic's name from what a log dir and its mirror have; return True if that is done."""
+        """Rename a node's directories to `-delete`, and forget its mirror's copies; True if all is done."""
         if not self._dirs.is_used(node_id):
             return False
         log_dir = self._cluster_file.log_dir(node_id).path

@@ -40,7 +40,7 @@ class Mirrors:
         self._files, self.folders = files, tuple(folders)
 
     def write(self, name: PurePath, data: bytes) -> None:
-        """Copy a file of PATH, by its name there, to each mirror that can be written."""
+        """Write `data` to each mirror that can be written, under the name that the file has in PATH."""
         for folder in self.folders:
             try:
                 # Where a disk is not mounted nothing may be written to its mount point.

@@ -1,4 +1,4 @@
-"""`kbatch.producers`: the producers of a log as of a recorded end, read instead of its batches.
+"""`kbatch.producers`: the state of a log's producers at an earlier end, saved to spare a replay.
 
     position  bytes  field
            0      4  magic "KBPR"
