@@ -144,7 +144,7 @@ def test_new_partition_that_has_lost_its_first_records_is_data_loss() -> None:
     topics.logs["a"].append(log(9, start=4))
 
     ensure_fails_then_goes_on(
-        query, "new partition a-1 from offset 0.*begins at 4", {"a-1": (4, 9)}
+        query, "new partition a-1 from offset 0.*starts at 4", {"a-1": (4, 9)}
     )
 
 

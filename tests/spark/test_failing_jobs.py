@@ -15,7 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_kbatch.cluster import cluster as cluster_module
+from spark_kbatch.cluster import job as job_module
+from spark_kbatch.cluster import parts as parts_module
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.cluster.job import Job, Staged
 from spark_kbatch.commit import coordinator
@@ -225,7 +226,7 @@ def test_a_job_whose_topic_grows_while_it_runs_is_committed(
 
 def age(path: Path, days: float) -> None:
     for found in [path, *path.rglob("*")]:
-        then_s = (cluster_module.now_ms() - days * DAY_MS) / 1000
+        then_s = (job_module.now_ms() - days * DAY_MS) / 1000
         os.utime(found, (then_s, then_s))
 
 
@@ -326,10 +327,11 @@ def test_a_clock_that_goes_back_stops_nothing_and_removes_nothing(
     staged = stage(other)
     config = {"message.timestamp.type": "LogAppendTime", "retention.ms": str(DAY_MS)}
     cluster.create_topic("stamped", partitions=2, config=config)
-    now_ms = cluster_module.now_ms()
+    now_ms = job_module.now_ms()
     for number, days in enumerate((0, -400, -200)):
         moment = now_ms + days * DAY_MS
-        monkeypatch.setattr(cluster_module, "now_ms", lambda moment=moment: moment)
+        for module in (job_module, parts_module):
+            monkeypatch.setattr(module, "now_ms", lambda moment=moment: moment)
         for topic in ("events", "stamped"):
             job = begin(cluster, topic=topic)
             job.commit([stage(job)])
