@@ -105,11 +105,17 @@ class Import(NamedTuple):
         return names[1] if len(names) > 1 and names[1] in HEIGHT else ROOT
 
     @property
-    def door(self) -> tuple[str, str] | None:
-        """Return the room and the module in it that another room imports; None for all others."""
-        names = self.module.split(".")[1:]
+    def module_names(self) -> list[str]:
+        """The imported module of the package, from its room on; empty for all else."""
+        names = self.module.split(".")[1:] if self.imported is not None else []
         while names and not PACKAGE.joinpath(*names).with_suffix(".py").exists():
             names.pop()
+        return names
+
+    @property
+    def door(self) -> tuple[str, str] | None:
+        """The room and the module in it that another room imports; None for all others."""
+        names = self.module_names
         if self.imported in (None, self.importer) or len(names) < 2:
             return None
         return names[0], ".".join(names[1:])
@@ -160,11 +166,8 @@ def test_imports_go_one_way() -> None:
 def test_no_modules_import_each_other_in_a_circle() -> None:
     graph: dict[str, set[str]] = {}
     for one in IMPORTS:
-        names = one.module.split(".")[1:]
-        while names and not PACKAGE.joinpath(*names).with_suffix(".py").exists():
-            names.pop()
-        if names:
-            graph.setdefault(one.file, set()).add("/".join(names) + ".py")
+        if one.module_names:
+            graph.setdefault(one.file, set()).add("/".join(one.module_names) + ".py")
 
     graphlib.TopologicalSorter(graph).prepare()
 

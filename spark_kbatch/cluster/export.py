@@ -58,6 +58,7 @@ from spark_kbatch.log.segment import SegmentIndexer, segment_at
 from spark_kbatch.log.state import STATE_FILE, LogState
 from spark_kbatch.model import ReadRange, TopicPartition
 from spark_kbatch.record.header import (
+    ATTRIBUTES_POSITION,
     MAGIC,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -333,7 +334,7 @@ def _base_offset(read: LogRead) -> int:
 def _ensure_data(header: BatchHeader, position: int) -> None:
     if header.is_transactional or header.is_control:
         raise CorruptRecordError(
-            "attributes of a batch to export", position=position + 21,
+            "attributes of a batch to export", position=position + ATTRIBUTES_POSITION,
             expected="neither of a transaction nor of control", found=f"{header.attributes:#06x}",
         )  # fmt: skip
 

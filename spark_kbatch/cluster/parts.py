@@ -288,7 +288,7 @@ class ClusterParts:
             if len(others) < len(topic_partitions):
                 commits.roll_forward()
         except (OSError, KBatchError) as error:
-            logger.warning("nobody is elected for now: %s", error)
+            logger.warning("no leader is elected for now: %s", error)
         self.manager.replicate(others, commits, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""What users can do with topics wherever they lie: list, describe and read them."""
+"""Topics as users read them, wherever they lie: listed, described, looked up and read."""
 
 from __future__ import annotations
 

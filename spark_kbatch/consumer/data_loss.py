@@ -1,4 +1,4 @@
-"""What happens to a read when offsets that it names are gone, or not there yet: failOnDataLoss.
+"""`failOnDataLoss`: fail or go on when offsets that a read names are gone, or not there yet.
 
 Offsets that never held a record for this reader are not lost: gaps left by compaction, markers, and
 data of aborted transactions.
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class DataLoss:
-    """What one read does about lost data: fail, or warn and go on."""
+    """One read's reaction to lost data: fail, or warn and go on."""
 
     def __init__(self, *, fail: bool) -> None:
         self._fail = fail

@@ -55,7 +55,7 @@ class LogView(Protocol):
 
     @property
     def offsets(self) -> LogOffsets:
-        """Where it starts and ends."""
+        """The log's start and end."""
 
     def offset_for_timestamp(
         self, timestamp_ms: int, *, end_offset: int
@@ -67,7 +67,7 @@ class LogView(Protocol):
 
 
 class Topics(Protocol):
-    """What planning asks of PATH."""
+    """The questions that planning asks of the topics at PATH."""
 
     def topic_names(self, *, internal: bool = False) -> Sequence[str]:
         """Return the names of all topics, sorted."""

@@ -24,7 +24,7 @@ PIECE_BYTES = 4 * 1024 * 1024
 
 
 class Fetcher(Protocol):
-    """Where batches come from."""
+    """A source of whole batches: logs, or another place."""
 
     def fetch(
         self, topic_partition: TopicPartition, asked: ReadRange

@@ -1,4 +1,4 @@
-"""What a reader asks of the topics at one PATH; what lies there decides who answers."""
+"""The questions that a reader asks of the topics at one PATH, a cluster or a broker's logs."""
 
 from __future__ import annotations
 

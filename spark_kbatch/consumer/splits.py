@@ -32,7 +32,7 @@ PIECE_BYTES = 128 << 20
 
 
 class Piece(NamedTuple):
-    """What one task reads, the range it was split from, and the id of its topic."""
+    """The range that one task reads, the range it was split from, and the id of its topic."""
 
     wanted: OffsetRange
     whole: OffsetRange

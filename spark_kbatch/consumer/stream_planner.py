@@ -1,4 +1,4 @@
-"""What a streaming query reads next.
+"""The next range of offsets that a streaming query reads.
 
     initial()           where it starts, by the options
     latest(start)       where the next micro-batch ends: what there is, within the limits
@@ -43,7 +43,7 @@ _LOOKS_MAX = 10
 
 
 class StreamTopics(Topics, Protocol):
-    """What a stream asks of PATH."""
+    """The questions that a stream asks of the topics at PATH."""
 
     def topic(self, name: str) -> Topic:
         """Return a topic, with its id; raises UnknownTopicOrPartitionError."""
@@ -57,7 +57,7 @@ class Seen(NamedTuple):
 
 
 class StreamPiece(NamedTuple):
-    """What a task of a micro-batch reads."""
+    """The range that one task of a micro-batch reads."""
 
     wanted: OffsetRange
     topic_id: str  # empty if the topic has none

@@ -34,7 +34,7 @@ from typing import NamedTuple, TypeVar
 
 from spark_kbatch.errors import KafkaStorageError
 from spark_kbatch.files import Files
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import INT_MAX, LONG_MAX, TopicPartition
 
 PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
@@ -43,7 +43,6 @@ LOG_START_OFFSETS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 META_PROPERTIES = "meta.properties"
 
-_INT32_MAX, _INT64_MAX = 2**31 - 1, 2**63 - 1
 _Entry = TypeVar("_Entry")
 
 
@@ -157,12 +156,12 @@ def read_offset_checkpoint(files: Files, log_dir: Path, name: str) -> dict[Topic
 
 def _epoch_entry(line: str) -> tuple[int, int]:
     epoch, start = line.split()
-    return _number(epoch, _INT32_MAX), _number(start, _INT64_MAX)
+    return _number(epoch, INT_MAX), _number(start, LONG_MAX)
 
 
 def _offset_entry(line: str) -> tuple[TopicPartition, int]:
     topic, partition, offset = line.split()
-    return TopicPartition(topic, _number(partition, _INT32_MAX)), _number(offset, _INT64_MAX)
+    return TopicPartition(topic, _number(partition, INT_MAX)), _number(offset, LONG_MAX)
 
 
 def _number(text: str, largest: int) -> int:
@@ -219,7 +218,7 @@ def read_meta_properties(files: Files, log_dir: Path) -> MetaProperties:
         return MetaProperties(
             version,
             found.get("cluster.id"),
-            None if node_id is None else _number(node_id, _INT32_MAX),
+            None if node_id is None else _number(node_id, INT_MAX),
             found.get("directory.id"),
         )
     except ValueError as error:

@@ -49,7 +49,7 @@ RECORD_BATCH_OVERHEAD = 61
 LENGTH_POSITION = 8
 MAGIC_POSITION = 16
 CRC_POSITION = 17
-CRC_COVERS_FROM = 21
+ATTRIBUTES_POSITION = CRC_COVERS_FROM = 21
 RECORDS_COUNT_POSITION = 57
 MAGIC = 2
 MIN_RECORD_SIZE = 7  # null key, null value, no headers
@@ -80,7 +80,7 @@ _LENGTH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
 _MESSAGE = struct.Struct(">qiIbb")  # offset, size, CRC, magic, attributes
 _TIMESTAMP = struct.Struct(">q")
-_PRODUCER, _PRODUCER_POSITION = struct.Struct(">qhi"), 43
+_PRODUCER, PRODUCER_ID_POSITION = struct.Struct(">qhi"), 43
 _ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP, _MAX_TIMESTAMP_POSITION = struct.Struct(">q"), 35
 SEQUENCE_MAX = 2**31 - 1
@@ -319,7 +319,7 @@ def seal_message(out: memoryview, magic: int, offset: int, attributes: int, time
 
 def rewrite(data: memoryview, *, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
     """Set producer id, epoch and sequence in a whole batch, and the CRC, which covers them."""
-    _PRODUCER.pack_into(data, _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
+    _PRODUCER.pack_into(data, PRODUCER_ID_POSITION, producer_id, producer_epoch, base_sequence)
     _CRC.pack_into(data, CRC_POSITION, checksums.crc32c(data[CRC_COVERS_FROM:]))
 
 

@@ -50,6 +50,7 @@ from spark_kbatch.record.control import EndTransactionMarker, read_marker
 from spark_kbatch.record.header import (
     LOG_OVERHEAD,
     NO_PRODUCER_ID,
+    PRODUCER_ID_POSITION,
     RECORD_BATCH_OVERHEAD,
     RUN_BYTES_MAX,
     BatchHeader,
@@ -316,7 +317,7 @@ def _marker(window: _Window, position: int, header: BatchHeader) -> EndTransacti
     size = header.size_in_bytes
     if header.producer_id <= NO_PRODUCER_ID:
         raise CorruptRecordError(
-            "producer id of a transactional batch", position=43,
+            "producer id of a transactional batch", position=PRODUCER_ID_POSITION,
             expected="0 or more", found=header.producer_id,
         )  # fmt: skip
     if not header.is_control and (header.base_sequence >= 0 or size > _WITHOUT_SEQUENCE_MAX):
