@@ -21,6 +21,10 @@ KBatchError
   ClosedError (also ValueError)     a cluster or a broker's logs, used after close
   ProducerClosedError
   ProducerForkedError               process that created the producer, forked process that used it
+  ProtocolError                     bytes of a peer that break a rule of Kafka's protocol
+  UnsupportedVersionError           api key, version, the versions that are supported
+  ApiError                          an error code of Kafka's with no class here; code, name
+    RetriableApiError (also RetriableError)
   CommitError                       outcome: nothing is visible / committed / unknown
   RetriableError                    repeating the same request is safe
     KafkaStorageError               a log dir or a file in it failed
@@ -343,6 +347,55 @@ class ProducerForkedError(KBatchError):
 
 
 @dataclass(eq=False, repr=False)
+class ProtocolError(KBatchError):
+    """Bytes of a peer that break a rule of Kafka's protocol."""
+
+    message: str  # that the bytes are said to be
+    field: str
+    position: int  # in the frame, after its size; -1 where no byte is to blame
+    expected: Any
+    found: Any
+
+    def __str__(self) -> str:
+        where = f" at byte {self.position}" if self.position >= 0 else ""
+        return (
+            f"malformed {self.message}: {self.field}{where}: expected {self.expected}, "
+            f"found {self.found}"
+        )
+
+
+@dataclass(eq=False, repr=False)
+class UnsupportedVersionError(KBatchError):
+    """A request of Kafka's protocol that is not known here, or not in its version."""
+
+    api_key: int
+    api_name: str  # empty where the key is unknown
+    version: int
+    supported: tuple[int, int] | None  # first and last version; None where the key is unknown
+    correlation_id: int = -1  # of the request
+
+    def __str__(self) -> str:
+        if self.supported is None:
+            return f"requests with api key {self.api_key} are not supported"
+        first, last = self.supported
+        return f"version {self.version} of {self.api_name} is not supported; supported: {first} to {last}"
+
+
+@dataclass(eq=False, repr=False)
+class ApiError(KBatchError):
+    """An error of a Kafka server for which there is no class here; `name` is Kafka's."""
+
+    code: int
+    name: str
+    text: str = ""  # what the server says
+
+    def __str__(self) -> str:
+        return (
+            f"the Kafka server answered {self.name} ({self.code}){self.text and f': {self.text}'}"
+        )
+
+
+@dataclass(eq=False, repr=False)
 class CommitError(KBatchError):
     """A commit failed; `outcome` says what that means for the data."""
 
@@ -365,6 +418,11 @@ class RetriableError(KBatchError):
     """Repeating the same request is safe and may succeed."""
 
     is_transient = True  # whether waiting may help; a producer retries only then
+
+
+@dataclass(eq=False, repr=False)
+class RetriableApiError(ApiError, RetriableError):
+    """An error of a Kafka server for which there is no class here, and that a retry may mend."""
 
 
 class KafkaStorageError(RetriableError):

@@ -27,7 +27,7 @@ LAYERS = (
     {"options"},
     {"kernels"},
     {"record"},
-    {"producer", "consumer", "log"},
+    {"producer", "consumer", "log", "wire"},
     {"replica"},
     {"commit"},
     {"cluster"},
@@ -81,6 +81,7 @@ HOMES = {
     "fcntl": {"files.py"},
     "mmap": set(),
     "crc32c": {"record/checksums.py"},
+    "kafka": {"wire/protocol.py"},
 }
 
 
@@ -252,7 +253,7 @@ assert [logs._reader.resolve(piece, options, "", loss).end for piece in logs._re
 messages = reference.encode_messages([reference.Record(n, 0, None, b"v") for n in range(99)], magic=1)
 assert [header.next_offset for _, header in walk(messages)] == [99]
 
-print({"numba", "pyspark"} & sys.modules.keys())
+print({"kafka", "numba", "pyspark"} & sys.modules.keys())
 """
 
 WHAT_ONLY_WRITERS_AND_TASKS_NEED = """
@@ -263,7 +264,7 @@ from spark_kbatch.options.read import parse_read_options
 
 options = parse_read_options({"path": sys.argv[1], "subscribe": "events", "minPartitions": "3"})
 assert len(open_topics(options).plan(options)) == 3
-costly = {"numba", "pyarrow.compute", "spark_kbatch.producer", "spark_kbatch.cluster.transports"}
+costly = {"kafka", "numba", "pyarrow.compute", "spark_kbatch.producer", "spark_kbatch.cluster.transports"}
 print(costly & sys.modules.keys())
 """
 

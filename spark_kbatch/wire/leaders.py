@@ -1,0 +1,73 @@
+"""Leaders and their addresses, which answers of Produce and Fetch may say in tagged fields.
+
+Source: KIP-951.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from spark_kbatch.wire.primitives import Reader, Writer
+
+# By tag, a field's name and what reads it.
+TaggedReaders: TypeAlias = Mapping[int, tuple[str, Callable[[Reader], Any]]]
+
+_LEADER = struct.Struct(">ii")
+_ENDPOINT_MIN_SIZE = 11
+
+
+class CurrentLeader(NamedTuple):
+    """The leader of a partition, as the answering broker knows it; -1 where it knows none."""
+
+    leader_id: int = -1
+    leader_epoch: int = -1
+
+
+class NodeEndpoint(NamedTuple):
+    """The address of a broker that leads one of the partitions."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+def read_leader(reader: Reader) -> CurrentLeader:
+    """Read the value of a tagged field."""
+    leader = CurrentLeader(*reader.unpack(_LEADER, "current_leader"))
+    reader.tagged_fields("current_leader")
+    return leader
+
+
+def encoded_leader(leader: CurrentLeader) -> bytes:
+    """Return the value of a tagged field."""
+    return _LEADER.pack(*leader) + b"\0"
+
+
+def read_endpoints(reader: Reader) -> list[NodeEndpoint]:
+    """Read the value of a tagged field."""
+    return reader.array(_read_endpoint, _ENDPOINT_MIN_SIZE, "node_endpoints")
+
+
+def encoded_endpoints(endpoints: list[NodeEndpoint]) -> bytes:
+    """Return the value of a tagged field."""
+    writer = Writer(flexible=True)
+    writer.array_length(len(endpoints))
+    for one in endpoints:
+        writer.int32(one.node_id)
+        writer.string(one.host)
+        writer.int32(one.port)
+        writer.string(one.rack)
+        writer.tagged_fields()
+    return b"".join(writer.pieces())
+
+
+def _read_endpoint(reader: Reader) -> NodeEndpoint:
+    node_id = reader.int32("node_endpoints.node_id")
+    host = reader.string("node_endpoints.host")
+    port = reader.int32("node_endpoints.port")
+    rack = reader.nullable_string("node_endpoints.rack")
+    reader.tagged_fields("node_endpoints")
+    return NodeEndpoint(node_id, host, port, rack)

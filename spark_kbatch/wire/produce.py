@@ -1,0 +1,228 @@
+"""Bodies of Produce, versions 0 to 12, flexible from 9 on.
+
+    request                         since      response                         since
+    transactional_id  string, null  3          topics
+    acks              int16                      topic              string
+    timeout_ms        int32                      partitions
+    topics                                         partition          int32
+      topic           string                       error_code         int16
+      partitions                                   base_offset        int64
+        partition     int32                        log_append_time_ms int64          2
+        records       null                         log_start_offset   int64          5
+                                                   record_errors                     8
+                                                     batch_index      int32
+                                                     message          string, null
+                                                   error_message      string, null   8
+                                                   current_leader     tag 0          10
+                                               throttle_time_ms       int32          1
+                                               node_endpoints         tag 0          10
+
+Records are the batches of one partition, back to back. They are never copied: a decoded request refers
+to the frame that it came in, an encoded one has them as pieces of their own.
+
+Source: Kafka clients/src/main/resources/common/message/ProduceRequest.json, ProduceResponse.json.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+from spark_kbatch.record.checksums import Buffer
+from spark_kbatch.wire.leaders import (
+    CurrentLeader,
+    NodeEndpoint,
+    TaggedReaders,
+    encoded_endpoints,
+    encoded_leader,
+    read_endpoints,
+    read_leader,
+)
+from spark_kbatch.wire.primitives import Reader, Writer
+
+_ACKS_AND_TIMEOUT = struct.Struct(">hi")
+_PRODUCED = struct.Struct(">ihq")
+_TAGGED_SINCE = 10
+_LEADER: TaggedReaders = {0: ("current_leader", read_leader)}
+_ENDPOINTS: TaggedReaders = {0: ("node_endpoints", read_endpoints)}
+
+
+@dataclass(slots=True)
+class ProducePartition:
+    """The batches for one partition."""
+
+    partition: int
+    records: Buffer | None  # batches, back to back
+
+
+@dataclass(slots=True)
+class ProduceTopic:
+    """The batches for one topic."""
+
+    topic: str
+    partitions: list[ProducePartition]
+
+
+@dataclass(slots=True)
+class ProduceRequest:
+    """Batches to append to partitions."""
+
+    acks: int  # -1 for all in-sync replicas; 0 for no response
+    timeout_ms: int
+    topics: list[ProduceTopic]
+    transactional_id: str | None = None
+
+    @staticmethod
+    def flexible_version_q(version: int) -> bool:
+        """Return True if the version is flexible."""
+        return version >= 9
+
+    @classmethod
+    def decode(cls, reader: Reader, version: int) -> ProduceRequest:
+        """Read a body; its records refer to the reader's frame."""
+        transactional_id = reader.nullable_string("transactional_id") if version >= 3 else None
+        acks, timeout_ms = reader.unpack(_ACKS_AND_TIMEOUT, "acks to timeout_ms")
+        topics = reader.array(_read_topic, 3, "topics")
+        reader.tagged_fields("body")
+        return cls(acks, timeout_ms, topics, transactional_id)
+
+    def encode(self, writer: Writer, version: int) -> None:
+        """Write the body."""
+        if version >= 3:
+            writer.string(self.transactional_id)
+        writer.pack(_ACKS_AND_TIMEOUT, self.acks, self.timeout_ms)
+        writer.array_length(len(self.topics))
+        for topic in self.topics:
+            writer.string(topic.topic)
+            writer.array_length(len(topic.partitions))
+            for one in topic.partitions:
+                writer.int32(one.partition)
+                writer.records(one.records)
+                writer.tagged_fields()
+            writer.tagged_fields()
+        writer.tagged_fields()
+
+
+@dataclass(slots=True)
+class RecordError:
+    """A record that kept its batch from being appended."""
+
+    batch_index: int  # of the record, in its batch
+    message: str | None
+
+
+@dataclass(slots=True)
+class ProducePartitionResponse:
+    """What became of one partition's batches."""
+
+    partition: int
+    error_code: int = 0
+    base_offset: int = -1
+    log_append_time_ms: int = -1  # -1 where the records have a time of their own
+    log_start_offset: int = -1
+    record_errors: list[RecordError] = field(default_factory=list)
+    error_message: str | None = None
+    current_leader: CurrentLeader | None = None
+
+
+@dataclass(slots=True)
+class ProduceTopicResponse:
+    """What became of one topic's batches."""
+
+    topic: str
+    partitions: list[ProducePartitionResponse]
+
+
+@dataclass(slots=True)
+class ProduceResponse:
+    """What became of the batches."""
+
+    topics: list[ProduceTopicResponse]
+    throttle_time_ms: int = 0
+    node_endpoints: list[NodeEndpoint] = field(default_factory=list)
+
+    @classmethod
+    def decode(cls, reader: Reader, version: int) -> ProduceResponse:
+        """Read a body."""
+
+        def read_topic(reader: Reader) -> ProduceTopicResponse:
+            topic = reader.string("topics.topic")
+            partitions = reader.array(read_partition, _PRODUCED.size, "topics.partitions")
+            reader.tagged_fields("topics")
+            return ProduceTopicResponse(topic, partitions)
+
+        def read_partition(reader: Reader) -> ProducePartitionResponse:
+            return _read_partition_response(reader, version)
+
+        topics = reader.array(read_topic, 3, "topics")
+        throttle_time_ms = reader.int32("throttle_time_ms") if version >= 1 else 0
+        tags = reader.tagged_fields("body", _ENDPOINTS if version >= _TAGGED_SINCE else {})
+        return cls(topics, throttle_time_ms, **tags)
+
+    def encode(self, writer: Writer, version: int) -> None:
+        """Write the body."""
+        writer.array_length(len(self.topics))
+        for topic in self.topics:
+            writer.string(topic.topic)
+            writer.array_length(len(topic.partitions))
+            for one in topic.partitions:
+                _write_partition_response(writer, version, one)
+            writer.tagged_fields()
+        if version >= 1:
+            writer.int32(self.throttle_time_ms)
+        has_endpoints = version >= _TAGGED_SINCE and self.node_endpoints
+        writer.tagged_fields({0: encoded_endpoints(self.node_endpoints)} if has_endpoints else {})
+
+
+def _read_topic(reader: Reader) -> ProduceTopic:
+    topic = reader.string("topics.topic")
+    partitions = reader.array(_read_partition, 5, "topics.partitions")
+    reader.tagged_fields("topics")
+    return ProduceTopic(topic, partitions)
+
+
+def _read_partition(reader: Reader) -> ProducePartition:
+    partition = reader.int32("topics.partitions.partition")
+    records = reader.nullable_view("topics.partitions.records")
+    reader.tagged_fields("topics.partitions")
+    return ProducePartition(partition, records)
+
+
+def _read_partition_response(reader: Reader, version: int) -> ProducePartitionResponse:
+    one = ProducePartitionResponse(*reader.unpack(_PRODUCED, "topics.partitions"))
+    if version >= 2:
+        one.log_append_time_ms = reader.int64("topics.partitions.log_append_time_ms")
+    if version >= 5:
+        one.log_start_offset = reader.int64("topics.partitions.log_start_offset")
+    if version >= 8:
+        one.record_errors = reader.array(_read_error, 5, "topics.partitions.record_errors")
+        one.error_message = reader.nullable_string("topics.partitions.error_message")
+    tags = reader.tagged_fields("topics.partitions", _LEADER if version >= _TAGGED_SINCE else {})
+    one.current_leader = tags.get("current_leader")
+    return one
+
+
+def _read_error(reader: Reader) -> RecordError:
+    batch_index = reader.int32("record_errors.batch_index")
+    message = reader.nullable_string("record_errors.message")
+    reader.tagged_fields("record_errors")
+    return RecordError(batch_index, message)
+
+
+def _write_partition_response(writer: Writer, version: int, one: ProducePartitionResponse) -> None:
+    writer.pack(_PRODUCED, one.partition, one.error_code, one.base_offset)
+    if version >= 2:
+        writer.int64(one.log_append_time_ms)
+    if version >= 5:
+        writer.int64(one.log_start_offset)
+    if version >= 8:
+        writer.array_length(len(one.record_errors))
+        for error in one.record_errors:
+            writer.int32(error.batch_index)
+            writer.string(error.message)
+            writer.tagged_fields()
+        writer.string(one.error_message)
+    if version >= _TAGGED_SINCE and one.current_leader is not None:
+        writer.tagged_fields({0: encoded_leader(one.current_leader)})
+    else:
+        writer.tagged_fields()

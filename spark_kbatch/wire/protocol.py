@@ -1,0 +1,399 @@
+"""Requests and responses <-> bytes, for both sides of a connection.
+
+A server decodes requests and encodes responses, a client the other way round; neither frames them
+(`framing` does). The messages of Produce and Fetch are those of `produce` and `fetch`. All others are
+kafka-python's, named below: they are built and encoded by the library, decoded by `schemas`.
+
+`SUPPORTED` is what is offered and understood. A list of keys is what clients tell a broker's abilities
+from: librdkafka wants FindCoordinator before it believes in lz4, and either all keys of groups or none.
+Produce is offered from 0, because librdkafka otherwise stops compressing, but is accepted from 3 on. Topic
+ids begin with version 13 of Produce and Fetch.
+
+This is the only module that imports kafka-python, which takes half a second.
+
+Source: Kafka clients/.../common/requests/RequestHeader.java, ApiVersionsResponse.java; KIP-511.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from spark_kbatch.errors import UnsupportedVersionError
+from spark_kbatch.record.checksums import Buffer
+from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.fetch import FetchRequest, FetchResponse
+from spark_kbatch.wire.primitives import Reader, Writer
+from spark_kbatch.wire.produce import ProduceRequest, ProduceResponse
+from spark_kbatch.wire.schemas import Decoder, structure
+
+with warnings.catch_warnings():
+    # The library reads its schemas in a way that Python 3.11 and 3.12 warn about.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.protocol.admin import (
+        CreatePartitionsRequest,
+        CreatePartitionsResponse,
+        CreateTopicsRequest,
+        CreateTopicsResponse,
+        DeleteGroupsRequest,
+        DeleteGroupsResponse,
+        DeleteRecordsRequest,
+        DeleteRecordsResponse,
+        DeleteTopicsRequest,
+        DeleteTopicsResponse,
+        DescribeClusterRequest,
+        DescribeClusterResponse,
+        DescribeConfigsRequest,
+        DescribeConfigsResponse,
+        DescribeGroupsRequest,
+        DescribeGroupsResponse,
+        IncrementalAlterConfigsRequest,
+        IncrementalAlterConfigsResponse,
+        ListGroupsRequest,
+        ListGroupsResponse,
+    )
+    from kafka.protocol.consumer import (
+        HeartbeatRequest,
+        HeartbeatResponse,
+        JoinGroupRequest,
+        JoinGroupResponse,
+        LeaveGroupRequest,
+        LeaveGroupResponse,
+        ListOffsetsRequest,
+        ListOffsetsResponse,
+        OffsetCommitRequest,
+        OffsetCommitResponse,
+        OffsetDeleteRequest,
+        OffsetDeleteResponse,
+        OffsetFetchRequest,
+        OffsetFetchResponse,
+        OffsetForLeaderEpochRequest,
+        OffsetForLeaderEpochResponse,
+        SyncGroupRequest,
+        SyncGroupResponse,
+    )
+    from kafka.protocol.metadata import (
+        ApiVersionsRequest,
+        ApiVersionsResponse,
+        FindCoordinatorRequest,
+        FindCoordinatorResponse,
+        MetadataRequest,
+        MetadataResponse,
+    )
+    from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
+
+__all__ = [
+    "SUPPORTED",
+    "ApiKey",
+    "ApiVersionsRequest",
+    "ApiVersionsResponse",
+    "CreatePartitionsRequest",
+    "CreatePartitionsResponse",
+    "CreateTopicsRequest",
+    "CreateTopicsResponse",
+    "DeleteGroupsRequest",
+    "DeleteGroupsResponse",
+    "DeleteRecordsRequest",
+    "DeleteRecordsResponse",
+    "DeleteTopicsRequest",
+    "DeleteTopicsResponse",
+    "DescribeClusterRequest",
+    "DescribeClusterResponse",
+    "DescribeConfigsRequest",
+    "DescribeConfigsResponse",
+    "DescribeGroupsRequest",
+    "DescribeGroupsResponse",
+    "FetchRequest",
+    "FetchResponse",
+    "FindCoordinatorRequest",
+    "FindCoordinatorResponse",
+    "HeartbeatRequest",
+    "HeartbeatResponse",
+    "IncrementalAlterConfigsRequest",
+    "IncrementalAlterConfigsResponse",
+    "InitProducerIdRequest",
+    "InitProducerIdResponse",
+    "JoinGroupRequest",
+    "JoinGroupResponse",
+    "LeaveGroupRequest",
+    "LeaveGroupResponse",
+    "ListGroupsRequest",
+    "ListGroupsResponse",
+    "ListOffsetsRequest",
+    "ListOffsetsResponse",
+    "MetadataRequest",
+    "MetadataResponse",
+    "OffsetCommitRequest",
+    "OffsetCommitResponse",
+    "OffsetDeleteRequest",
+    "OffsetDeleteResponse",
+    "OffsetFetchRequest",
+    "OffsetFetchResponse",
+    "OffsetForLeaderEpochRequest",
+    "OffsetForLeaderEpochResponse",
+    "ProduceRequest",
+    "ProduceResponse",
+    "Request",
+    "Response",
+    "SyncGroupRequest",
+    "SyncGroupResponse",
+    "Versions",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+]
+
+
+class ApiKey(IntEnum):
+    """A kind of request; the names are Kafka's."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
+    DESCRIBE_CLUSTER = 60
+
+
+class Versions(NamedTuple):
+    """The versions of a kind of request, both inclusive."""
+
+    first: int
+    last: int
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.first <= version <= self.last
+
+    def __iter__(self) -> Iterator[int]:
+        raise TypeError(
+            "name `first` and `last`: a tuple's items are not the versions between them"
+        )
+
+
+SUPPORTED: Mapping[int, Versions] = {
+    ApiKey.PRODUCE: Versions(0, 12),
+    ApiKey.FETCH: Versions(4, 12),
+    ApiKey.LIST_OFFSETS: Versions(1, 8),
+    ApiKey.METADATA: Versions(0, 13),
+    ApiKey.OFFSET_COMMIT: Versions(2, 9),
+    ApiKey.OFFSET_FETCH: Versions(1, 9),
+    ApiKey.FIND_COORDINATOR: Versions(0, 4),
+    ApiKey.JOIN_GROUP: Versions(0, 9),
+    ApiKey.HEARTBEAT: Versions(0, 4),
+    ApiKey.LEAVE_GROUP: Versions(0, 5),
+    ApiKey.SYNC_GROUP: Versions(0, 5),
+    ApiKey.DESCRIBE_GROUPS: Versions(0, 5),
+    ApiKey.LIST_GROUPS: Versions(0, 4),
+    ApiKey.API_VERSIONS: Versions(0, 4),
+    ApiKey.CREATE_TOPICS: Versions(2, 7),
+    ApiKey.DELETE_TOPICS: Versions(1, 6),
+    ApiKey.DELETE_RECORDS: Versions(0, 2),
+    ApiKey.INIT_PRODUCER_ID: Versions(0, 5),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Versions(2, 4),
+    ApiKey.DESCRIBE_CONFIGS: Versions(1, 4),
+    ApiKey.CREATE_PARTITIONS: Versions(0, 3),
+    ApiKey.DELETE_GROUPS: Versions(0, 2),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Versions(0, 1),
+    ApiKey.OFFSET_DELETE: Versions(0, 0),
+    ApiKey.DESCRIBE_CLUSTER: Versions(0, 2),
+}
+PRODUCE_MIN_VERSION = 3  # of those that are accepted
+
+_MESSAGES: Mapping[int, tuple[Any, Any]] = {
+    ApiKey.PRODUCE: (ProduceRequest, ProduceResponse),
+    ApiKey.FETCH: (FetchRequest, FetchResponse),
+    ApiKey.LIST_OFFSETS: (ListOffsetsRequest, ListOffsetsResponse),
+    ApiKey.METADATA: (MetadataRequest, MetadataResponse),
+    ApiKey.OFFSET_COMMIT: (OffsetCommitRequest, OffsetCommitResponse),
+    ApiKey.OFFSET_FETCH: (OffsetFetchRequest, OffsetFetchResponse),
+    ApiKey.FIND_COORDINATOR: (FindCoordinatorRequest, FindCoordinatorResponse),
+    ApiKey.JOIN_GROUP: (JoinGroupRequest, JoinGroupResponse),
+    ApiKey.HEARTBEAT: (HeartbeatRequest, HeartbeatResponse),
+    ApiKey.LEAVE_GROUP: (LeaveGroupRequest, LeaveGroupResponse),
+    ApiKey.SYNC_GROUP: (SyncGroupRequest, SyncGroupResponse),
+    ApiKey.DESCRIBE_GROUPS: (DescribeGroupsRequest, DescribeGroupsResponse),
+    ApiKey.LIST_GROUPS: (ListGroupsRequest, ListGroupsResponse),
+    ApiKey.API_VERSIONS: (ApiVersionsRequest, ApiVersionsResponse),
+    ApiKey.CREATE_TOPICS: (CreateTopicsRequest, CreateTopicsResponse),
+    ApiKey.DELETE_TOPICS: (DeleteTopicsRequest, DeleteTopicsResponse),
+    ApiKey.DELETE_RECORDS: (DeleteRecordsRequest, DeleteRecordsResponse),
+    ApiKey.INIT_PRODUCER_ID: (InitProducerIdRequest, InitProducerIdResponse),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
+    ApiKey.DESCRIBE_CONFIGS: (DescribeConfigsRequest, DescribeConfigsResponse),
+    ApiKey.CREATE_PARTITIONS: (CreatePartitionsRequest, CreatePartitionsResponse),
+    ApiKey.DELETE_GROUPS: (DeleteGroupsRequest, DeleteGroupsResponse),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (
+        IncrementalAlterConfigsRequest,
+        IncrementalAlterConfigsResponse,
+    ),
+    ApiKey.OFFSET_DELETE: (OffsetDeleteRequest, OffsetDeleteResponse),
+    ApiKey.DESCRIBE_CLUSTER: (DescribeClusterRequest, DescribeClusterResponse),
+}
+
+# Elements of all arrays of a message, which bound its memory to about 100 MB.
+MAX_REQUEST_ELEMENTS = 2**18
+# A cluster's metadata has several for each partition and replica.
+MAX_RESPONSE_ELEMENTS = 2**23
+
+
+class Request(NamedTuple):
+    """A decoded request."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body: Any
+
+
+class Response(NamedTuple):
+    """A decoded response; the one who asked knows its kind and version."""
+
+    correlation_id: int
+    body: Any
+
+
+def decode_request(frame: memoryview) -> Request:
+    """Decode a request.
+
+    Args:
+        frame: without its size. The records of a Produce refer to it, all else is copied. Bytes after
+            the body are ignored, as Kafka ignores them.
+
+    Raises:
+        UnsupportedVersionError: its kind or version is not supported. The error has the correlation id,
+            because ApiVersions is answered all the same, in version 0.
+        ProtocolError: the bytes are not a request.
+    """
+    reader = Reader(frame, "request", max_elements=MAX_REQUEST_ELEMENTS)
+    api_key = reader.int16("api_key")
+    version = reader.int16("api_version")
+    correlation_id = reader.int32("correlation_id")
+    _ensure_supported(api_key, version, correlation_id)
+    name = ApiKey(api_key).name
+    flexible = _is_flexible(api_key, version)
+    reader.describe(f"{name} request, version {version}", flexible=False)
+    client_id = reader.nullable_string("client_id")  # flexible in no version
+    reader.describe(f"{name} request, version {version}", flexible=flexible)
+    reader.tagged_fields("header")
+    body = _decoder(api_key, version, _REQUEST)(reader)
+    return Request(api_key, version, correlation_id, client_id, body)
+
+
+def encode_request(
+    api_key: int, version: int, correlation_id: int, client_id: str | None, body: Any
+) -> list[Buffer]:
+    """Encode a request.
+
+    Returns:
+        the frame without its size, in pieces; the records of a Produce are pieces of their own.
+    """
+    _ensure_supported(api_key, version, correlation_id)
+    writer = Writer()
+    writer.int16(api_key)
+    writer.int16(version)
+    writer.int32(correlation_id)
+    writer.string(client_id)
+    writer.flexible = _is_flexible(api_key, version)
+    writer.tagged_fields()
+    return _with_body(writer, api_key, version, body)
+
+
+def decode_response(api_key: int, version: int, frame: memoryview) -> Response:
+    """Decode the response to a request of this kind and version.
+
+    Args:
+        api_key: the kind.
+        version: of the request. A server that does not know this version of ApiVersions answers in
+            version 0, with the error UNSUPPORTED_VERSION.
+        frame: without its size. The records of a Fetch refer to it, all else is copied.
+
+    Raises:
+        ProtocolError: the bytes are not such a response.
+    """
+    _ensure_supported(api_key, version)
+    message = f"{ApiKey(api_key).name} response, version {version}"
+    reader = Reader(frame, message, max_elements=MAX_RESPONSE_ELEMENTS)
+    correlation_id = reader.int32("correlation_id")
+    if api_key == ApiKey.API_VERSIONS:
+        start = reader.position
+        if reader.int16("error_code") == ErrorCode.UNSUPPORTED_VERSION:
+            version = 0
+        reader.position = start
+        reader.flexible = _is_flexible(api_key, version)
+    else:
+        reader.flexible = _is_flexible(api_key, version)
+        reader.tagged_fields("header")
+    return Response(correlation_id, _decoder(api_key, version, _RESPONSE)(reader))
+
+
+def encode_response(api_key: int, version: int, correlation_id: int, body: Any) -> list[Buffer]:
+    """Encode a response.
+
+    Returns:
+        the frame without its size, in pieces; the records of a Fetch are pieces of their own.
+    """
+    _ensure_supported(api_key, version, correlation_id)
+    writer = Writer(flexible=_is_flexible(api_key, version))
+    writer.int32(correlation_id)
+    if api_key != ApiKey.API_VERSIONS:  # whose client does not know yet what the server understands
+        writer.tagged_fields()
+    return _with_body(writer, api_key, version, body)
+
+
+_REQUEST, _RESPONSE = range(2)
+
+
+def _ensure_supported(api_key: int, version: int, correlation_id: int = -1) -> None:
+    versions = SUPPORTED.get(api_key)
+    if versions is None or version not in versions:
+        name = "" if versions is None else ApiKey(api_key).name
+        supported = None if versions is None else (versions.first, versions.last)
+        raise UnsupportedVersionError(api_key, name, version, supported, correlation_id)
+
+
+@functools.cache
+def _is_flexible(api_key: int, version: int) -> bool:
+    flexible: bool = _MESSAGES[api_key][_REQUEST].flexible_version_q(version)
+    return flexible
+
+
+@functools.cache
+def _decoder(api_key: int, version: int, side: int) -> Decoder:
+    """Return what reads a body; flexible as the reader is."""
+    kind = _MESSAGES[api_key][side]
+    if kind in (ProduceRequest, ProduceResponse, FetchRequest, FetchResponse):
+        return lambda reader: kind.decode(reader, version)
+    decoder, _ = structure(list(kind.fields.values()), version, kind, "body")
+    return decoder
+
+
+def _with_body(writer: Writer, api_key: int, version: int, body: Any) -> list[Buffer]:
+    if api_key in (ApiKey.PRODUCE, ApiKey.FETCH):
+        body.encode(writer, version)
+    else:
+        writer.append(body.encode(version=version))
+    return writer.pieces()

@@ -1,0 +1,198 @@
+"""Decoders for kafka-python's messages, made from the schemas that the library carries.
+
+The library decodes fast what is well formed, but believes the rest: a varint may go on for ever, each
+structure with tagged fields copies what is left of the message, and a length past the end gives a
+shorter value. So the bytes are read by `primitives.Reader`, and the library's classes only hold the values.
+
+A decoder is made once for each message and version, of small functions, one for each field.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from spark_kbatch.wire.primitives import Reader
+
+Decoder = Callable[[Reader], Any]
+
+# Formats of the types with a fixed size; neighbours of these types are read at once.
+_FIXED = {
+    "bool": "?",
+    "float64": "d",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "int8": "b",
+    "uint16": "H",
+}
+_SIZES = {"bitfield": 4, "uuid": 16, "string": 1, "bytes": 1, "records": 1}  # the least, in bytes
+_NO_UUID = bytes(16)
+_BITFIELD = struct.Struct(">I")
+_ABSENT_BITFIELD = {31}  # what the library shows as None
+
+
+class Field(Protocol):
+    """A field of a schema, as kafka-python has them."""
+
+    name: str
+    tag: int | None
+    fields: Any
+    data_class: Callable[..., Any]
+
+    @property
+    def type_str(self) -> str:
+        """The type; of an array, the type of its elements, with or without `[]` before it."""
+
+    def is_array(self) -> bool:
+        """Return True if it is an array, of structures too."""
+
+    def is_struct(self) -> bool:
+        """Return True if it is a structure, which has fields of its own."""
+
+    def is_struct_array(self) -> bool:
+        """Return True if it is an array of structures."""
+
+    def for_version_q(self, version: int) -> bool:
+        """Return True if the version has the field."""
+
+    def nullable_for_version_q(self, version: int) -> bool:
+        """Return True if it can be null in the version."""
+
+    def tagged_field_q(self, version: int) -> bool:
+        """Return True if it is among the tagged fields of the version."""
+
+
+def structure(
+    fields: list[Field], version: int, data_class: Callable[..., Any], name: str
+) -> tuple[Decoder, int]:
+    """Return the decoder of a structure, and the least bytes that one takes.
+
+    Args:
+        fields: its fields, of all versions.
+        version: of the message.
+        data_class: called with `version` and the fields by name.
+        name: for errors.
+    """
+    present = [field for field in fields if field.for_version_q(version)]
+    steps, size = _steps([one for one in present if not one.tagged_field_q(version)], version, name)
+    tagged = {
+        one.tag: (one.name, _nullable_value(one, version, name)[0])
+        for one in present
+        if one.tagged_field_q(version) and one.tag is not None
+    }
+
+    def decode(reader: Reader) -> Any:
+        values: dict[str, Any] = {}
+        for step in steps:
+            step(reader, values)
+        if reader.flexible:
+            values.update(reader.tagged_fields(name, tagged))
+        return data_class(version=version, **values)
+
+    return decode, max(size, 1)
+
+
+def _steps(
+    fields: list[Field], version: int, name: str
+) -> tuple[list[Callable[[Reader, dict[str, Any]], None]], int]:
+    """Return what reads these fields, one after the other, into a mapping; and their least size."""
+    steps: list[Callable[[Reader, dict[str, Any]], None]] = []
+    size = 0
+    run: list[Field] = []
+    for field in fields:
+        if not field.is_array() and field.type_str in _FIXED:
+            run.append(field)
+            continue
+        if run:
+            size += _add_run(steps, run, name)
+            run = []
+        decoder, least = _nullable_value(field, version, name)
+        steps.append(_single(field.name, decoder))
+        size += least
+    if run:
+        size += _add_run(steps, run, name)
+    return steps, size
+
+
+def _add_run(
+    steps: list[Callable[[Reader, dict[str, Any]], None]], fields: list[Field], name: str
+) -> int:
+    """Add a step that reads fields of fixed size at once; return their size."""
+    layout = struct.Struct(">" + "".join(_FIXED[field.type_str] for field in fields))
+    names = [field.name for field in fields]
+    where = f"{name}.{names[0]}" + (f" to {names[-1]}" if len(names) > 1 else "")
+
+    def step(reader: Reader, values: dict[str, Any]) -> None:
+        values.update(zip(names, reader.unpack(layout, where), strict=True))
+
+    steps.append(step)
+    return layout.size
+
+
+def _single(key: str, decoder: Decoder) -> Callable[[Reader, dict[str, Any]], None]:
+    def step(reader: Reader, values: dict[str, Any]) -> None:
+        values[key] = decoder(reader)
+
+    return step
+
+
+def _nullable_value(field: Field, version: int, parent: str) -> tuple[Decoder, int]:
+    """Return the decoder of one field, and the least bytes that it takes."""
+    name = f"{parent}.{field.name}"
+    nullable = field.nullable_for_version_q(version)
+    if field.is_array():
+        element, size = _element(field, version, name)
+        return _array(element, size, nullable, name), 1
+    if field.is_struct():
+        decoder, size = structure(list(field.fields.values()), version, field.data_class, name)
+        return (_maybe(decoder, name), 1) if nullable else (decoder, size)
+    return _simple(field.type_str, nullable, name)
+
+
+def _element(field: Field, version: int, name: str) -> tuple[Decoder, int]:
+    if field.is_struct_array():
+        return structure(list(field.fields.values()), version, field.data_class, name)
+    return _simple(field.type_str.removeprefix("[]"), False, name)
+
+
+def _array(element: Decoder, size: int, nullable: bool, name: str) -> Decoder:
+    if nullable:
+        return lambda reader: reader.nullable_array(element, size, name)
+    return lambda reader: reader.array(element, size, name)
+
+
+def _maybe(decoder: Decoder, name: str) -> Decoder:
+    """Return the decoder of a structure that can be null, which a byte below 0 in front of it says."""
+    return lambda reader: None if reader.int8(name) < 0 else decoder(reader)
+
+
+def _simple(type_str: str, nullable: bool, name: str) -> tuple[Decoder, int]:
+    if type_str in _FIXED:
+        layout = struct.Struct(">" + _FIXED[type_str])
+        return lambda reader: reader.unpack(layout, name)[0], layout.size
+    decoders: dict[str, Decoder] = {
+        "string": lambda reader: reader.nullable_string(name) if nullable else reader.string(name),
+        "bytes": lambda reader: _bytes(reader, nullable, name),
+        "uuid": lambda reader: _uuid(reader.view(16, name)),
+        "bitfield": lambda reader: _bitfield(reader.unpack(_BITFIELD, name)[0]),
+    }
+    return decoders[type_str], _SIZES[type_str]
+
+
+def _bytes(reader: Reader, nullable: bool, name: str) -> bytes | None:
+    value = reader.nullable_view(name)
+    if value is None and not nullable:
+        raise reader.refuse(name, "bytes", "null")
+    return None if value is None else bytes(value)
+
+
+def _uuid(value: memoryview) -> uuid.UUID | None:
+    return None if value == _NO_UUID else uuid.UUID(bytes=bytes(value))
+
+
+def _bitfield(value: int) -> set[int] | None:
+    found = {bit for bit in range(32) if value >> bit & 1}
+    return None if found == _ABSENT_BITFIELD else found
