@@ -30,6 +30,7 @@ LAYERS = (
     {"producer", "consumer", "log", "wire"},
     {"replica"},
     {"commit"},
+    {"server"},
     {"cluster"},
     {"opening"},
     {"spark"},
@@ -55,13 +56,14 @@ DOORS = {
         "topic_reader",
     },
     "replica": {
-        "administration", "creation", "delayed_fetch", "lost_topics", "manager", "metadata",
+        "administration", "creation", "delayed_fetch", "locks", "lost_topics", "manager", "metadata",
         "partition", "view",
     },
     "commit": {
-        "agreements", "cluster_repair", "coordinator", "history", "internal_topics", "probe",
-        "snapshot", "staging", "state_records",
+        "agreements", "cluster_repair", "compaction", "coordinator", "history", "internal_topics",
+        "probe", "snapshot", "staging", "state_records",
     },
+    "wire": {"errors", "protocol"},
     "cluster": {"broker_logs", "cluster", "job", "parts", "readable"},
     "spark": {"demo", "source"},
 }  # fmt: skip

@@ -1,9 +1,9 @@
-"""Rewriting `__transaction_state`, so that it stays small: an overwrite of its own.
+"""Rewriting an internal topic, so that it stays small: an overwrite of its own.
 
-The last sequence of each transactional id is kept, as a CompleteCommit without states. Jobs without a
+Of `__transaction_state` the last sequence of each transactional id is kept, as a CompleteCommit without states. Jobs without a
 sequence are dropped, and so are ids that have not committed for transactional.id.expiration.ms, if that
-is set. The committer does this when nothing is pending, under the commit lock, which is the lock of
-this partition, and after `ready_locked`:
+is set. The committer does this when nothing is pending. The caller holds the partition's lock, which for
+`__transaction_state` is the commit lock, and has called `ready_locked`:
 
     1. discard what is past the end; then a segment at the log's end: what is kept, followed by an
        empty segment; not visible yet
@@ -20,6 +20,7 @@ was overtaken notices by the log start, and starts over.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.commit.snapshot import Transaction, last_of_each_id
@@ -33,6 +34,7 @@ from spark_kbatch.log import retention
 from spark_kbatch.log.append import LogAppender
 from spark_kbatch.record import scalar
 from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.replica.partition import Partition
 
 REWRITE_BYTES = 4 << 20  # of records since the last rewrite
 _BATCH_RECORDS = 1000
@@ -63,22 +65,34 @@ def maybe_rewrite(
     for name in expired:
         del ids[name]
 
-    partition = manager.partition(TRANSACTION_STATE)
+    rewrite_locked(manager.partition(TRANSACTION_STATE), map(_record, ids.values()), now_ms)
+    return expired
+
+
+def rewrite_locked(
+    partition: Partition, records: Iterable[tuple[bytes, bytes | None]], now_ms: int
+) -> int:
+    """Have a log hold these records only, in an old segment before an empty one; return their bytes.
+
+    The caller holds the partition's lock, and keeps brokers out.
+    """
+    rest, size = iter(records), 0
     with partition.leading_locked() as log:
         state = log.discard_unrecorded(log.state())
         appender = LogAppender(log, state, now_ms=now_ms)
         appender.start_segment()
-        rest = iter(ids.values())
-        while batch := list(itertools.islice(rest, _BATCH_RECORDS)):
-            appender.append(scalar.encode([_record(last) for last in batch], now_ms))
+        while some := list(itertools.islice(rest, _BATCH_RECORDS)):
+            batch = scalar.encode(some, now_ms)
+            appender.append(batch)
+            size += len(batch)
         # So that the size of the active segment tells how much was appended since.
         appender.start_segment()
         after = appender.finish(flush=True, prepare_offset=-1)
-    # Flushed even if the committer does not flush: an older state would name segments that are gone.
+    # Flushed even if the caller does not flush: an older state would name segments that are gone.
     partition.publish_locked(after._replace(log_start_offset=state.log_end_offset), flush=True)
     with partition.leading_locked() as log:
         retention.delete_old_segments(log, log.state(), now_ms)
-    return expired
+    return size
 
 
 def _record(last: Transaction) -> tuple[bytes, bytes]:

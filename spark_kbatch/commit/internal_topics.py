@@ -2,6 +2,8 @@
 
 __transaction_state    which commits are decided, and what they change
 __commits              the history of commits, for people to look at
+__consumer_offsets     what consumers' groups have committed, and their members; made when a server is
+                       first asked to store some
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from spark_kbatch.record.scalar import PlainRecord
 INTERNAL_TOPIC_CONFIG = TopicConfig(max_message_bytes=INT_MAX)
 TRANSACTION_STATE = TopicPartition("__transaction_state", 0)
 COMMITS = TopicPartition("__commits", 0)
+CONSUMER_OFFSETS = TopicPartition("__consumer_offsets", 0)
 
 _FETCH_BYTES = 1 << 20
 

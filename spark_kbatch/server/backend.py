@@ -1,0 +1,64 @@
+"""What the server needs of the cluster that it serves: `cluster/parts.py`, as far as it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from spark_kbatch.commit.snapshot import Snapshots
+from spark_kbatch.files import Buffer, Files
+from spark_kbatch.model import AppendOrigin, IsolationLevel, OnAppended, TopicPartition
+from spark_kbatch.options.topic import Topic, TopicConfig
+from spark_kbatch.replica.delayed_fetch import FetchInfo, OnFetched
+from spark_kbatch.replica.locks import Commits
+from spark_kbatch.replica.manager import ReplicaManager
+from spark_kbatch.replica.metadata import Metadata
+
+
+class Backend(Protocol):
+    """One open cluster. Thread-safe."""
+
+    path: Path
+    files: Files
+    metadata: Metadata
+    manager: ReplicaManager
+    snapshots: Snapshots
+
+    def make_topic(
+        self, name: str, config: TopicConfig, *, partitions: int, replication_factor: int
+    ) -> Topic:
+        """Create a topic, unless it exists; return it."""
+
+    def append_records(
+        self,
+        *,
+        timeout_ms: int,
+        required_acks: int,
+        entries_per_partition: Mapping[TopicPartition, Buffer],
+        on_complete: OnAppended,
+        flush: bool,
+        internal_topics_allowed: bool = False,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        lock_timeout_ms: int | None = None,
+        topic_ids: Mapping[TopicPartition, str] | None = None,
+    ) -> None:
+        """Do as `ReplicaManager.append_records`, finishing a commit that a dead committer left."""
+
+    def fetch_messages(
+        self,
+        fetch_infos: Mapping[TopicPartition, FetchInfo],
+        on_complete: OnFetched,
+        *,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        isolation: IsolationLevel,
+    ) -> None:
+        """Do as `ReplicaManager.fetch_messages`."""
+
+    def coordinator(self, *, flush: bool) -> Commits:
+        """Return what finishes commits left by dead committers."""
+
+    def new_producer_id(self) -> int:
+        """Return an id that no producer of this cluster has had, in any process."""

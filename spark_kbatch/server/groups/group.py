@@ -1,0 +1,345 @@
+"""One group: its members, and in which state it is.
+
+    EMPTY        no members. A group that only commits offsets is never in another state
+    PREPARING    members are asked to join again; those that have are held until all have, or time is up
+    COMPLETING   a generation: all have an answer, and are held in SyncGroup until the leader assigns
+    STABLE       all have their assignments
+
+Nothing here waits, writes or answers by itself: `membership` does.
+
+Source: Kafka group-coordinator/.../classic/ClassicGroup.java, ClassicGroupMember.java,
+ClassicGroupState.java.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import NamedTuple, TypeAlias
+
+from spark_kbatch.server.groups import subscription
+from spark_kbatch.server.groups.records import NO_TIMESTAMP, GroupMetadata, MemberMetadata
+from spark_kbatch.wire.errors import ErrorCode
+
+CONSUMER = "consumer"  # the protocol type of Kafka's consumers
+NO_MEMBER_ID = ""
+NO_GENERATION = -1
+_NAME_LENGTH_MAX = 255  # of a client's id in the member id that it is given
+
+
+class GroupState(Enum):
+    """The state of a group, by Kafka's name for it."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+Protocols: TypeAlias = tuple[tuple[str, bytes], ...]  # names in order of preference, with metadata
+
+
+class JoinAnswer(NamedTuple):
+    """The answer to a JoinGroup."""
+
+    error: ErrorCode = ErrorCode.NONE
+    member_id: str = NO_MEMBER_ID
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = NO_MEMBER_ID
+    members: tuple[tuple[str, str | None, bytes], ...] = ()  # id, instance id, metadata
+    skip_assignment: bool = False
+
+
+class SyncAnswer(NamedTuple):
+    """The answer to a SyncGroup."""
+
+    error: ErrorCode = ErrorCode.NONE
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+AnswerJoin: TypeAlias = Callable[[JoinAnswer], object]
+AnswerSync: TypeAlias = Callable[[SyncAnswer], object]
+
+
+class Member:
+    """One member of a group."""
+
+    __slots__ = (
+        "assignment", "awaiting_join", "awaiting_sync", "client_host", "client_id", "instance_id",
+        "is_new", "member_id", "protocols", "rebalance_timeout_ms", "session_timeout_ms",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        *,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        protocols: Protocols,
+        assignment: bytes = b"",
+    ) -> None:
+        self.member_id, self.instance_id = member_id, instance_id
+        self.client_id, self.client_host = client_id, client_host
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.session_timeout_ms = session_timeout_ms
+        self.protocols, self.assignment = protocols, assignment
+        self.awaiting_join: AnswerJoin | None = None
+        self.awaiting_sync: AnswerSync | None = None
+        self.is_new = False  # not yet in any generation
+
+    @property
+    def must_send_heartbeats(self) -> bool:
+        """Whether its session ends without a heartbeat: not while its own request is held."""
+        return self.is_new or (self.awaiting_join is None and self.awaiting_sync is None)
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """Return what it sent for a protocol; empty if it does not have it."""
+        return dict(self.protocols).get(protocol or "", b"")
+
+    def vote(self, candidates: Iterable[str]) -> str:
+        """Return the one of these protocols that it prefers."""
+        known = set(candidates)
+        return next(name for name, _ in self.protocols if name in known)
+
+    def answer_join(self, answer: JoinAnswer) -> None:
+        """Answer its JoinGroup, if one is held."""
+        held, self.awaiting_join = self.awaiting_join, None
+        if held is not None:
+            held(answer)
+
+    def answer_sync(self, answer: SyncAnswer) -> bool:
+        """Answer its SyncGroup; return False if none is held."""
+        held, self.awaiting_sync = self.awaiting_sync, None
+        if held is not None:
+            held(answer)
+        return held is not None
+
+
+class Group:
+    """One group."""
+
+    def __init__(self, group_id: str, *, state_timestamp: int = NO_TIMESTAMP) -> None:
+        """Have a group without members."""
+        self.group_id = group_id
+        self.state = self.previous_state = GroupState.EMPTY
+        self.state_timestamp = state_timestamp
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}  # by id, in the order in which they came
+        self.static_members: dict[str, str] = {}  # member ids by instance id
+        self.pending_joins: set[str] = set()  # who were given an id to join with
+        self.pending_syncs: set[str] = set()  # who have not sent the SyncGroup of this generation
+        self.subscribed_topics: frozenset[str] | None = None  # None: not known
+        self.new_member_added = False  # during the delay of the first rebalance
+        self.waits_longer = False  # for the first rebalance
+
+    @classmethod
+    def of(cls, group_id: str, stored: GroupMetadata) -> Group:
+        """Return a group as it was stored."""
+        group = cls(group_id, state_timestamp=stored.state_timestamp)
+        group.generation = stored.generation
+        group.protocol_type = stored.protocol_type or None
+        group.protocol, group.leader = stored.protocol, stored.leader
+        for one in stored.members:
+            group.add(
+                Member(
+                    one.member_id, one.instance_id, one.client_id, one.client_host,
+                    rebalance_timeout_ms=one.rebalance_timeout_ms,
+                    session_timeout_ms=one.session_timeout_ms,
+                    protocols=((stored.protocol or "", one.subscription),),
+                    assignment=one.assignment,
+                )
+            )  # fmt: skip
+        if group.members:
+            group.state = GroupState.STABLE
+            if group.leader not in group.members:
+                group.leader = next(iter(group.members))
+        group.subscribed_topics = group._subscriptions()
+        return group
+
+    def stored(self, assignments: dict[str, bytes] | None = None) -> GroupMetadata:
+        """Return what is stored of this generation, with these assignments or those it has."""
+        return GroupMetadata(
+            self.protocol_type or "", self.generation, self.protocol, self.leader,
+            self.state_timestamp,
+            tuple(
+                MemberMetadata(
+                    one.member_id, one.instance_id, one.client_id, one.client_host,
+                    one.rebalance_timeout_ms, one.session_timeout_ms,
+                    one.metadata(self.protocol),
+                    one.assignment if assignments is None else assignments.get(one.member_id, b""),
+                )
+                for one in self.members.values()
+            ),
+        )  # fmt: skip
+
+    # What it is.
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether it never had members: its consumers assign partitions themselves."""
+        return self.protocol_type is None and not self.members
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """How long a rebalance waits for members to join: as long as the most patient one asks."""
+        return max((one.rebalance_timeout_ms for one in self.members.values()), default=0)
+
+    @property
+    def awaiting_join_count(self) -> int:
+        """How many members' JoinGroups are held."""
+        return sum(one.awaiting_join is not None for one in self.members.values())
+
+    @property
+    def have_all_joined(self) -> bool:
+        """Whether nobody is missing in the rebalance."""
+        return not self.pending_joins and all(
+            one.awaiting_join is not None for one in self.members.values()
+        )
+
+    def supports(self, protocol_type: str, protocols: Protocols) -> bool:
+        """Return True if one who has these protocols may become a member."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type and protocols)
+        if protocol_type != self.protocol_type:
+            return False
+        candidates = self._candidates()
+        return any(not self.members or name in candidates for name, _ in protocols)
+
+    def selected_protocol(self) -> str:
+        """Return the protocol with the most votes, of those that all members have."""
+        candidates = self._candidates()
+        votes = Counter(one.vote(candidates) for one in self.members.values())
+        return votes.most_common(1)[0][0]
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Return True if members read a topic, or may."""
+        if self.subscribed_topics is None:
+            return self.protocol_type == CONSUMER
+        return topic in self.subscribed_topics
+
+    def why_not_a_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Return the error for one who says that it is this member; NONE if it is."""
+        if instance_id is not None:
+            known = self.static_members.get(instance_id)
+            if known is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if known != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        if member_id not in self.members:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE
+
+    def joined(self, member: Member, *, skip_assignment: bool = False) -> JoinAnswer:
+        """Return the answer to a member's JoinGroup in this generation."""
+        leads = self.leader == member.member_id
+        return JoinAnswer(
+            member_id=member.member_id,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol=self.protocol,
+            leader=self.leader or NO_MEMBER_ID,
+            members=tuple(
+                (one.member_id, one.instance_id, one.metadata(self.protocol))
+                for one in self.members.values()
+            )
+            if leads
+            else (),
+            skip_assignment=skip_assignment and leads,
+        )
+
+    def synced(self, member: Member) -> SyncAnswer:
+        """Return the answer to a member's SyncGroup."""
+        return SyncAnswer(
+            protocol_type=self.protocol_type, protocol=self.protocol, assignment=member.assignment
+        )
+
+    # What happens to it.
+
+    def move_to(self, state: GroupState, now_ms: int) -> None:
+        """Get into another state."""
+        self.previous_state, self.state = self.state, state
+        self.state_timestamp = now_ms
+
+    def new_member_id(self, client_id: str, instance_id: str | None) -> str:
+        """Return an id that no member has had."""
+        name = client_id if instance_id is None else instance_id
+        return f"{name[:_NAME_LENGTH_MAX]}-{uuid.uuid4()}"
+
+    def add(self, member: Member) -> None:
+        """Take in a member; the first one leads."""
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member.member_id
+        if self.leader is None:
+            self.leader = member.member_id
+        self.pending_joins.discard(member.member_id)
+
+    def remove(self, member_id: str) -> None:
+        """Take a member out; another one leads, if it did."""
+        removed = self.members.pop(member_id, None)
+        if removed is not None and removed.instance_id is not None:
+            self.static_members.pop(removed.instance_id, None)
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        self.pending_joins.discard(member_id)
+        self.pending_syncs.discard(member_id)
+
+    def replace_static(self, instance_id: str, member_id: str) -> Member:
+        """Give the member of this instance id another member id; who used the old one is fenced."""
+        old_id = self.static_members[instance_id]
+        member = self.members[old_id]
+        member.answer_join(JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, old_id))
+        member.answer_sync(SyncAnswer(ErrorCode.FENCED_INSTANCE_ID))
+        # In its place, so that the order of members stays the same.
+        self.members = {
+            member_id if one == old_id else one: found for one, found in self.members.items()
+        }
+        member.member_id = self.static_members[instance_id] = member_id
+        if self.leader == old_id:
+            self.leader = member_id
+        if old_id in self.pending_syncs:
+            self.pending_syncs = self.pending_syncs - {old_id} | {member_id}
+        return member
+
+    def elect_joined_leader(self) -> bool:
+        """Have a leader that has joined; return False if no member has."""
+        leader = self.members.get(self.leader or "")
+        if leader is None or leader.awaiting_join is None:
+            joined = (one for one in self.members.values() if one.awaiting_join is not None)
+            found = next(joined, None)
+            if found is None:
+                return False
+            self.leader = found.member_id
+        return True
+
+    def start_generation(self, now_ms: int) -> None:
+        """Begin the next generation with the members that there are."""
+        self.generation = self.generation % (2**31 - 1) + 1
+        self.protocol = self.selected_protocol() if self.members else None
+        self.subscribed_topics = self._subscriptions()
+        self.move_to(GroupState.COMPLETING if self.members else GroupState.EMPTY, now_ms)
+        self.pending_syncs.clear()
+
+    def _candidates(self) -> set[str]:
+        """Return the protocols that all members have."""
+        every = Counter(name for one in self.members.values() for name in dict(one.protocols))
+        return {name for name, count in every.items() if count == len(self.members)}
+
+    def _subscriptions(self) -> frozenset[str] | None:
+        if self.protocol_type != CONSUMER or (self.members and self.protocol is None):
+            return None
+        found = [subscription.topics(one.metadata(self.protocol)) for one in self.members.values()]
+        known = [topics for topics in found if topics is not None]
+        return frozenset().union(*known) if len(known) == len(found) else None

@@ -1,0 +1,519 @@
+"""Who is a member of which group: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
+
+    JoinGroup    A member comes, or comes again. The group is PREPARING until all members have come, or the
+                 longest of their rebalance time-outs is over: then those that have not are out, except
+                 static ones, whose session goes on. A generation begins, and all who wait are answered;
+                 the leader is told of all members
+    SyncGroup    The leader sends an assignment for each member. It is stored, and then all who wait are
+                 answered; the group is STABLE. Who has not asked by the rebalance time-out is out
+    Heartbeat    Puts off the end of a member's session. The answer says when to join again
+    LeaveGroup   Ends membership: of the one who asks, or of static members by instance id
+
+A client that does not know its member id is given one and has to join with it (KIP-394), so that clients
+whose answers are lost leave no members behind. A static member (KIP-345) is known by its instance id: when
+it comes back without a member id it takes its own place, without a rebalance if the group is STABLE, and
+who still uses the old id is fenced.
+
+A generation is stored once it has assignments. After a restart the group is in the last one that was
+stored, with sessions that begin then: its members go on, and notice nothing.
+
+Time that is spent waiting for the disk counts for no time-out: heartbeats that come meanwhile wait as well,
+and nobody is to lose membership by that.
+
+Source: Kafka group-coordinator/.../GroupMetadataManager.java, all that is named classicGroup; KIP-345,
+KIP-394, KIP-814 (skip_assignment).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from spark_kbatch.errors import KBatchError
+from spark_kbatch.server.groups.config import GroupConfig
+from spark_kbatch.server.groups.group import (
+    NO_MEMBER_ID,
+    AnswerJoin,
+    AnswerSync,
+    Group,
+    GroupState,
+    JoinAnswer,
+    Member,
+    Protocols,
+    SyncAnswer,
+)
+from spark_kbatch.server.groups.records import GroupKey, GroupMetadata
+from spark_kbatch.server.groups.store import OffsetsStore, code_of_append
+from spark_kbatch.server.groups.timers import Timers
+from spark_kbatch.wire.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000  # how long a JoinGroup of a new member is held
+
+_SESSION, _JOIN, _SYNC = "session", "join", "sync"
+
+
+class Joining(NamedTuple):
+    """A JoinGroup."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: Protocols
+    requires_member_id: bool  # whether the client can be told to join with an id
+    can_skip_assignment: bool  # whether a leader can be told that nothing is to be assigned
+
+
+class Syncing(NamedTuple):
+    """A SyncGroup."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+    protocol_type: str | None
+    protocol: str | None
+    assignments: Mapping[str, bytes]  # by member id; the leader's
+
+
+class Leaving(NamedTuple):
+    """One who leaves, or is sent away."""
+
+    member_id: str
+    instance_id: str | None
+
+
+class Memberships:
+    """All groups, in memory. Not thread-safe."""
+
+    def __init__(
+        self,
+        store: OffsetsStore,
+        timers: Timers,
+        config: GroupConfig,
+        *,
+        now_ms: Callable[[], int],
+        session_ms: Callable[[], int],
+    ) -> None:
+        """`session_ms` is the clock of time-outs, `now_ms` that of what is stored."""
+        self.groups: dict[str, Group] = {}
+        self._store, self._timers, self._config = store, timers, config
+        self._now_ms, self._session_ms = now_ms, session_ms
+
+    def load(self, stored: Mapping[str, GroupMetadata], groups_of_offsets: Iterable[str]) -> None:
+        """Have the groups that were stored; those that only committed offsets are simple ones."""
+        for group_id, metadata in stored.items():
+            group = self.groups[group_id] = Group.of(group_id, metadata)
+            for member in group.members.values():
+                self._expect_heartbeat(group, member)
+            if len(group.members) > self._config.group_max_size:
+                self._prepare_rebalance(group, "it has more members than group.max.size")
+        for group_id in groups_of_offsets:
+            self.groups.setdefault(group_id, Group(group_id))
+
+    def close(self) -> None:
+        """Answer all who wait: they have to look for another coordinator."""
+        for group in self.groups.values():
+            for member in group.members.values():
+                member.answer_join(JoinAnswer(ErrorCode.NOT_COORDINATOR, member.member_id))
+                member.answer_sync(SyncAnswer(ErrorCode.NOT_COORDINATOR))
+
+    def forget(self, group_id: str) -> None:
+        """Drop a group without members."""
+        group = self.groups.pop(group_id)
+        for member_id in group.pending_joins:
+            self._timers.cancel((_SESSION, group_id, member_id))
+        self._timers.cancel((_JOIN, group_id))
+        self._timers.cancel((_SYNC, group_id))
+
+    # Joining.
+
+    def join(self, joining: Joining, answer: AnswerJoin) -> None:
+        """Take in one who joins; answer once the next generation begins, or at once."""
+        group = self.groups.get(joining.group_id)
+        if group is None:
+            if joining.member_id != NO_MEMBER_ID:
+                answer(JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, joining.member_id))
+                return
+            group = Group(joining.group_id, state_timestamp=self._now_ms())
+        if not self._has_room_for(group, joining.member_id):
+            self._take_out(group, joining.member_id)
+            self._complete_if_all_joined(group)
+            answer(JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED))
+        elif not group.supports(joining.protocol_type, joining.protocols):
+            answer(JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, joining.member_id))
+        else:
+            self.groups[joining.group_id] = group
+            if joining.member_id == NO_MEMBER_ID:
+                self._join_new(group, joining, answer)
+            else:
+                self._join_known(group, joining, answer)
+
+    def _has_room_for(self, group: Group, member_id: str) -> bool:
+        most = self._config.group_max_size
+        member = group.members.get(member_id)
+        if group.state is GroupState.EMPTY:
+            return True
+        if group.state is GroupState.PREPARING:
+            # The last to come again are sent away if there were too many before.
+            is_held = member is not None and member.awaiting_join is not None
+            return is_held or group.awaiting_join_count < most
+        return member is not None or len(group.members) < most
+
+    def _join_new(self, group: Group, joining: Joining, answer: AnswerJoin) -> None:
+        member_id = group.new_member_id(joining.client_id, joining.instance_id)
+        if joining.instance_id is not None:
+            if joining.instance_id in group.static_members:
+                self._rejoin_static(group, joining, member_id, answer)
+            else:
+                self._add_member(group, joining, member_id, answer)
+        elif joining.requires_member_id:
+            group.pending_joins.add(member_id)
+            self._set_session(group, member_id, joining.session_timeout_ms)
+            answer(JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+        else:
+            self._add_member(group, joining, member_id, answer)
+
+    def _join_known(self, group: Group, joining: Joining, answer: AnswerJoin) -> None:
+        member_id = joining.member_id
+        if member_id in group.pending_joins and joining.instance_id is None:
+            self._add_member(group, joining, member_id, answer)
+            return
+        error = group.why_not_a_member(member_id, joining.instance_id)
+        if error:
+            answer(JoinAnswer(error, member_id))
+            return
+        member = group.members[member_id]
+        is_changed = member.protocols != joining.protocols
+        # The leader joins again to have partitions assigned again: its topics may have grown.
+        leads = group.leader == member_id and group.state is GroupState.STABLE
+        if group.state is GroupState.PREPARING or is_changed or leads:
+            self._update(member, joining, answer)
+            self._rebalance_or_complete(group, f"member {member_id} joins again")
+        else:
+            # The answer that it had may be lost.
+            answer(group.joined(member))
+
+    def _add_member(
+        self, group: Group, joining: Joining, member_id: str, answer: AnswerJoin
+    ) -> None:
+        member = Member(
+            member_id,
+            joining.instance_id,
+            joining.client_id,
+            joining.client_host,
+            rebalance_timeout_ms=joining.rebalance_timeout_ms,
+            session_timeout_ms=joining.session_timeout_ms,
+            protocols=joining.protocols,
+        )
+        member.is_new, member.awaiting_join = True, answer
+        if not group.members:
+            group.protocol_type = joining.protocol_type
+        if (group.state, group.previous_state) == (GroupState.PREPARING, GroupState.EMPTY):
+            group.new_member_added = True
+        group.add(member)
+        # It cannot send heartbeats without an answer. If its client is gone, or has given up and tried
+        # again, nobody would notice: so the answer comes within a limit.
+        self._set_session(group, member_id, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalance_or_complete(group, f"member {member_id} is new")
+
+    def _update(self, member: Member, joining: Joining, answer: AnswerJoin) -> None:
+        member.protocols = joining.protocols
+        member.rebalance_timeout_ms = joining.rebalance_timeout_ms
+        member.session_timeout_ms = joining.session_timeout_ms
+        # A client that has given up its last request has sent this one.
+        member.answer_join(JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
+        member.awaiting_join = answer
+
+    def _rejoin_static(
+        self, group: Group, joining: Joining, member_id: str, answer: AnswerJoin
+    ) -> None:
+        """Have a static member that has lost its member id, by a restart, take its place."""
+        assert joining.instance_id is not None
+        old_id = group.static_members[joining.instance_id]
+        before = group.members[old_id]
+        kept = before.protocols, before.rebalance_timeout_ms, before.session_timeout_ms
+        leader = group.leader
+        member = group.replace_static(joining.instance_id, member_id)
+        self._timers.cancel((_SESSION, group.group_id, old_id))
+        self._expect_heartbeat(group, member)
+        self._update(member, joining, answer)
+        if group.state is GroupState.PREPARING:
+            self._complete_if_all_joined(group)
+        elif group.state is GroupState.COMPLETING:
+            # The leader may have been told of the old id, and would assign nothing to the new one.
+            self._prepare_rebalance(group, f"static member {member_id} joins again")
+        elif group.selected_protocol() != group.protocol:
+            self._rebalance_or_complete(group, f"static member {member_id} changes the protocol")
+        else:
+            try:
+                self._store.append([(GroupKey(group.group_id), group.stored())])
+            except KBatchError as error:
+                _warn_unstored(group, error)
+                member.awaiting_join = None
+                group.replace_static(joining.instance_id, old_id)
+                member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms = kept
+                self._timers.cancel((_SESSION, group.group_id, member_id))
+                self._expect_heartbeat(group, member)
+                answer(JoinAnswer(code_of_append(error)))
+                return
+            joined = group.joined(member, skip_assignment=True)
+            if not joining.can_skip_assignment:
+                # The old id is said to lead: so a leader that comes back does not assign again, which
+                # nobody would ask it for.
+                joined = joined._replace(
+                    leader=leader or NO_MEMBER_ID, members=(), skip_assignment=False
+                )
+            member.answer_join(joined)
+
+    # Rebalances.
+
+    def _rebalance_or_complete(self, group: Group, reason: str) -> None:
+        if group.state is GroupState.PREPARING:
+            self._complete_if_all_joined(group)
+        else:
+            self._prepare_rebalance(group, reason)
+
+    def _complete_if_all_joined(self, group: Group) -> None:
+        is_first = group.previous_state is GroupState.EMPTY  # which waits for its delay
+        if group.state is GroupState.PREPARING and not is_first and group.have_all_joined:
+            self._complete_join(group)
+
+    def _prepare_rebalance(self, group: Group, reason: str) -> None:
+        if group.state is GroupState.COMPLETING:
+            self._answer_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS)
+        group.pending_syncs.clear()
+        self._timers.cancel((_SYNC, group.group_id))
+        is_first = group.state is GroupState.EMPTY
+        group.move_to(GroupState.PREPARING, self._now_ms())
+        logger.info(
+            "group %s rebalances after generation %d: %s", group.group_id, group.generation, reason
+        )
+        if is_first:
+            delay_ms = self._config.group_initial_rebalance_delay_ms
+            left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
+            self._delay_first_rebalance(group, delay_ms, left_ms)
+        elif group.have_all_joined:
+            self._complete_join(group)
+        else:
+            self._expect_joins(group)
+
+    def _expect_joins(self, group: Group) -> None:
+        complete = functools.partial(self._complete_join, group)
+        self._set_timer(_JOIN, group, group.rebalance_timeout_ms, complete)
+
+    def _delay_first_rebalance(self, group: Group, delay_ms: int, left_ms: int) -> None:
+        """Wait for more members: again and again while some come, up to the rebalance time-out."""
+
+        def complete() -> None:
+            if group.new_member_added and left_ms:
+                group.new_member_added = False
+                next_ms = min(self._config.group_initial_rebalance_delay_ms, left_ms)
+                self._delay_first_rebalance(group, next_ms, max(left_ms - delay_ms, 0))
+            else:
+                self._complete_join(group)
+
+        self._set_timer(_JOIN, group, delay_ms, complete)
+
+    def _complete_join(self, group: Group) -> None:
+        """Begin a generation with those that have joined."""
+        self._timers.cancel((_JOIN, group.group_id))
+        for member in list(group.members.values()):
+            if member.awaiting_join is None and member.instance_id is None:
+                self._take_out(group, member.member_id)
+        if not group.elect_joined_leader() and group.members:
+            # Static members only, none of which has come: until their sessions end.
+            self._expect_joins(group)
+            return
+        group.new_member_added = False
+        group.start_generation(self._now_ms())
+        if group.state is GroupState.EMPTY:
+            try:
+                self._store.append([(GroupKey(group.group_id), group.stored())])
+            except KBatchError as error:
+                # After a restart the last generation that was stored would be there, until its
+                # members' sessions end.
+                _warn_unstored(group, error)
+            return
+        logger.info(
+            "group %s is in generation %d, with %d members",
+            group.group_id, group.generation, len(group.members),
+        )  # fmt: skip
+        for member in group.members.values():
+            member.answer_join(group.joined(member))
+            self._expect_heartbeat(group, member)
+            member.is_new = False
+            group.pending_syncs.add(member.member_id)
+        expire = functools.partial(self._expire_syncs, group, group.generation)
+        self._set_timer(_SYNC, group, group.rebalance_timeout_ms, expire)
+
+    def _expire_syncs(self, group: Group, generation: int) -> None:
+        """Take out members that have joined a generation, but do not ask for their assignments."""
+        missing = group.pending_syncs & group.members.keys()
+        if group.generation != generation or not missing:
+            return
+        for member_id in missing:
+            self._take_out(group, member_id)
+        self._prepare_rebalance(group, f"{len(missing)} members have not sent SyncGroup in time")
+
+    # Assignments.
+
+    def sync(self, syncing: Syncing, answer: AnswerSync) -> None:
+        """Answer with the member's assignment, once the leader has sent it."""
+        group = self.groups.get(syncing.group_id)
+        error = self._why_no_sync(group, syncing)
+        if error or group is None:
+            answer(SyncAnswer(error))
+            return
+        member = group.members[syncing.member_id]
+        group.pending_syncs.discard(syncing.member_id)
+        if not group.pending_syncs:
+            self._timers.cancel((_SYNC, group.group_id))
+        if group.state is GroupState.STABLE:
+            answer(group.synced(member))
+            return
+        member.answer_sync(SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID))  # an earlier request of its own
+        member.awaiting_sync = answer
+        if group.leader == member.member_id:
+            self._assign(group, syncing.assignments)
+
+    def _why_no_sync(self, group: Group | None, syncing: Syncing) -> ErrorCode:
+        if group is None or group.state is GroupState.EMPTY:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error = group.why_not_a_member(syncing.member_id, syncing.instance_id)
+        if error:
+            return error
+        if syncing.generation != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if syncing.protocol_type not in (None, group.protocol_type) or (
+            syncing.protocol not in (None, group.protocol)
+        ):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if group.state is GroupState.PREPARING:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def _assign(self, group: Group, assignments: Mapping[str, bytes]) -> None:
+        try:
+            stored = group.stored({one: assignments.get(one, b"") for one in group.members})
+            self._store.append([(GroupKey(group.group_id), stored)])
+        except KBatchError as error:
+            _warn_unstored(group, error)
+            self._answer_syncs(group, code_of_append(error))
+            self._prepare_rebalance(group, "its assignments could not be stored")
+            return
+        for member in group.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+        group.move_to(GroupState.STABLE, self._now_ms())
+        for member in group.members.values():
+            if member.answer_sync(group.synced(member)):
+                self._expect_heartbeat(group, member)
+
+    def _answer_syncs(self, group: Group, error: ErrorCode) -> None:
+        for member in group.members.values():
+            member.assignment = b""
+            if member.answer_sync(SyncAnswer(error)):
+                self._expect_heartbeat(group, member)
+
+    # Sessions.
+
+    def heartbeat(
+        self, group_id: str, generation: int, member_id: str, instance_id: str | None
+    ) -> ErrorCode:
+        """Put off the end of a member's session; return what to answer."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error = group.why_not_a_member(member_id, instance_id)
+        if not error and generation != group.generation:
+            error = ErrorCode.ILLEGAL_GENERATION
+        if error:
+            return error
+        self.keep_session(group, member_id)
+        if group.state is GroupState.PREPARING:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def keep_session(self, group: Group, member_id: str) -> None:
+        """Put off the end of a session: its member is alive."""
+        member = group.members.get(member_id)
+        if member is not None:
+            self._expect_heartbeat(group, member)
+
+    def _expect_heartbeat(self, group: Group, member: Member) -> None:
+        self._set_session(group, member.member_id, member.session_timeout_ms)
+
+    def _set_session(self, group: Group, member_id: str, timeout_ms: int) -> None:
+        expire = functools.partial(self._expire_session, group, member_id)
+        key = _SESSION, group.group_id, member_id
+        self._timers.set(key, self._session_ms() + timeout_ms, expire)
+
+    def _expire_session(self, group: Group, member_id: str) -> None:
+        member = group.members.get(member_id)
+        if member is None or member.must_send_heartbeats:
+            self._take_out(group, member_id)
+            reason = f"the session of {member_id} has ended"
+            self._after_removal(group, reason, were_members=member is not None)
+
+    def leave(self, group_id: str, leaving: Iterable[Leaving]) -> list[ErrorCode]:
+        """Take out those that leave; return what to answer each."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return [ErrorCode.UNKNOWN_MEMBER_ID for _ in leaving]
+        errors, were_members = [], False
+        for one in leaving:
+            member_id, error = one.member_id, ErrorCode.NONE
+            if member_id == NO_MEMBER_ID:  # An administrator sends it away by its instance id.
+                member_id = group.static_members.get(one.instance_id or "", NO_MEMBER_ID)
+                if member_id == NO_MEMBER_ID:
+                    error = ErrorCode.UNKNOWN_MEMBER_ID
+            elif member_id not in group.pending_joins:
+                error = group.why_not_a_member(member_id, one.instance_id)
+            errors.append(error)
+            if not error:
+                were_members |= member_id in group.members
+                self._take_out(group, member_id)
+        self._after_removal(group, "members leave", were_members=were_members)
+        return errors
+
+    def _after_removal(self, group: Group, reason: str, *, were_members: bool) -> None:
+        """Go on without those that were taken out; `were_members` if not all were about to join."""
+        if group.state is GroupState.PREPARING:
+            self._complete_if_all_joined(group)
+        elif were_members:
+            self._prepare_rebalance(group, reason)
+        if group.state is GroupState.EMPTY and not group.pending_joins:
+            self._forget_if_unknown(group)
+
+    def _take_out(self, group: Group, member_id: str) -> None:
+        member = group.members.get(member_id)
+        if member is not None:
+            member.answer_join(JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
+            member.answer_sync(SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
+        self._timers.cancel((_SESSION, group.group_id, member_id))
+        group.remove(member_id)
+
+    def _forget_if_unknown(self, group: Group) -> None:
+        """Drop a group of which nothing was ever stored: nobody came with the id that was given."""
+        stored = self._store.contents
+        if group.group_id not in stored.groups and group.group_id not in stored.offsets:
+            self.forget(group.group_id)
+
+    def _set_timer(
+        self, kind: str, group: Group, timeout_ms: int, action: Callable[[], None]
+    ) -> None:
+        self._timers.set((kind, group.group_id), self._session_ms() + timeout_ms, action)
+
+
+def _warn_unstored(group: Group, error: KBatchError) -> None:
+    logger.warning(
+        "generation %d of group %s is not stored: %s", group.generation, group.group_id, error
+    )

@@ -1,0 +1,256 @@
+"""What groups have committed: OffsetCommit, OffsetFetch, OffsetDelete, and when offsets expire.
+
+A group with members takes offsets only from a member of its generation; one without takes them from
+anyone who does not claim to be a member (generation -1), as from consumers that assign partitions
+themselves.
+
+An offset is dropped
+- of a group without members: offsets.retention.minutes after it lost the last one;
+- of a group that never had any: that long after the commit of this partition;
+- of a group with members: that long after the commit, if it is not subscribed to the topic any more;
+- at the time that the client asked for, if it did (versions 2 to 4 of OffsetCommit);
+- with its topic. An offset carries the topic's id, so one of an earlier topic of the same name is not
+  shown, whoever deleted that topic, and removed with the next check.
+
+A group without members and offsets is dropped too.
+
+Source: Kafka group-coordinator/.../OffsetMetadataManager.java, OffsetExpirationConditionImpl.java,
+ClassicGroup.validateOffsetCommit, GroupCoordinatorShard.cleanupGroupMetadata; KIP-211.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from spark_kbatch.errors import KafkaStorageError, KBatchError
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.server.groups.config import GroupConfig
+from spark_kbatch.server.groups.group import CONSUMER, NO_MEMBER_ID, Group, GroupState
+from spark_kbatch.server.groups.membership import Memberships
+from spark_kbatch.server.groups.records import (
+    NO_TIMESTAMP,
+    STRING_BYTES_MAX,
+    CommittedOffset,
+    GroupKey,
+    OffsetKey,
+)
+from spark_kbatch.server.groups.store import Change, OffsetsStore, code_of_append
+from spark_kbatch.wire.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+# From this version of OffsetCommit on, a group that is not known is called that.
+_KNOWS_GROUP_ID_NOT_FOUND = 9
+_RETENTION_OF_BROKER = -1
+
+
+class Committing(NamedTuple):
+    """An OffsetCommit."""
+
+    version: int
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+    retention_ms: int  # -1 for the broker's
+    offsets: Mapping[TopicPartition, tuple[int, int, str]]  # offset, leader epoch, metadata
+
+
+class CommittedOffsets:
+    """The offsets of all groups. Not thread-safe."""
+
+    def __init__(
+        self,
+        store: OffsetsStore,
+        memberships: Memberships,
+        config: GroupConfig,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store, self._groups, self._config = store, memberships.groups, config
+        self._memberships, self._now_ms = memberships, now_ms
+
+    def commit(self, committing: Committing) -> dict[TopicPartition, ErrorCode]:
+        """Store offsets; return what to answer for each partition."""
+        answers = dict.fromkeys(committing.offsets, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        topic_ids = {tp: self._topic_id_of(tp) for tp in committing.offsets}
+        known = [tp for tp, topic_id in topic_ids.items() if topic_id is not None]
+        if not known:
+            return answers
+        group = self._groups.get(committing.group_id)
+        error = self._why_not_commit(group, committing)
+        if error:
+            return answers | dict.fromkeys(known, error)
+        if group is not None and group.state in (GroupState.STABLE, GroupState.PREPARING):
+            self._memberships.keep_session(group, committing.member_id)
+        now_ms = self._now_ms()
+        expire_ms = NO_TIMESTAMP
+        if committing.retention_ms != _RETENTION_OF_BROKER:
+            expire_ms = max(now_ms + committing.retention_ms, 0)
+        changes: list[Change] = []
+        for tp in known:
+            offset, leader_epoch, metadata = committing.offsets[tp]
+            if self._is_too_large(metadata):
+                answers[tp] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            answers[tp] = ErrorCode.NONE
+            value = CommittedOffset(
+                offset, leader_epoch, metadata, now_ms, expire_ms, topic_ids[tp] or ""
+            )
+            changes.append((OffsetKey(committing.group_id, *tp), value))
+        try:
+            self._store.append(changes)
+        except KBatchError as failed:
+            logger.warning("offsets of group %s are not stored: %s", committing.group_id, failed)
+            return {tp: answer or code_of_append(failed) for tp, answer in answers.items()}
+        if group is None and changes:
+            self._groups[committing.group_id] = Group(committing.group_id)
+        return answers
+
+    def _why_not_commit(self, group: Group | None, committing: Committing) -> ErrorCode:
+        is_anyone = committing.generation < 0
+        if group is None:
+            if is_anyone:
+                return ErrorCode.NONE
+            if committing.version >= _KNOWS_GROUP_ID_NOT_FOUND:
+                return ErrorCode.GROUP_ID_NOT_FOUND
+            return ErrorCode.ILLEGAL_GENERATION
+        if is_anyone and group.state is GroupState.EMPTY:
+            return ErrorCode.NONE
+        if is_anyone and committing.member_id == NO_MEMBER_ID and committing.instance_id is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error = group.why_not_a_member(committing.member_id, committing.instance_id)
+        if error:
+            return error
+        if committing.generation != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if group.state is GroupState.COMPLETING:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def _is_too_large(self, metadata: str) -> bool:
+        return (
+            len(metadata) > self._config.offset_metadata_max_bytes
+            or len(metadata.encode()) > STRING_BYTES_MAX
+        )
+
+    def _topic_id_of(self, topic_partition: TopicPartition) -> str | None:
+        try:
+            return self._store.topic_id_of(topic_partition)
+        except KafkaStorageError as error:
+            logger.warning("no offset of %s can be committed: %s", topic_partition, error)
+            return None
+
+    def fetch(
+        self, group_id: str, topic_partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Return what a group has committed for those of these partitions for which it has."""
+        of_group = self._store.contents.offsets.get(group_id, {})
+        return {
+            tp: found
+            for tp in topic_partitions
+            if (found := of_group.get(tp)) is not None and not self._store.is_gone(tp, found)
+        }
+
+    def fetch_all(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
+        """Return all that a group has committed, sorted."""
+        return self.fetch(group_id, sorted(self._store.contents.offsets.get(group_id, {})))
+
+    def delete(
+        self, group_id: str, topic_partitions: Collection[TopicPartition]
+    ) -> ErrorCode | dict[TopicPartition, ErrorCode]:
+        """Drop offsets; return what to answer for all, or for each partition."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER:
+            return ErrorCode.NON_EMPTY_GROUP
+        of_group = self._store.contents.offsets.get(group_id, {})
+        answers: dict[TopicPartition, ErrorCode] = {}
+        changes: list[Change] = []
+        for tp in topic_partitions:
+            if self._topic_id_of(tp) is None and tp not in of_group:
+                answers[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif group.is_subscribed_to(tp.topic):
+                answers[tp] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            else:
+                answers[tp] = ErrorCode.NONE
+                if tp in of_group:
+                    changes.append((OffsetKey(group_id, *tp), None))
+        try:
+            self._store.append(changes)
+        except KBatchError as error:
+            logger.warning("offsets of group %s are not deleted: %s", group_id, error)
+            return code_of_append(error)
+        return answers
+
+    def delete_group(self, group_id: str) -> ErrorCode:
+        """Drop a group without members, and its offsets; return what to answer."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if group.state is not GroupState.EMPTY:
+            return ErrorCode.NON_EMPTY_GROUP
+        try:
+            self._drop(group_id, self._store.contents.offsets.get(group_id, {}))
+        except KBatchError as error:
+            logger.warning("group %s is not deleted: %s", group_id, error)
+            return code_of_append(error)
+        return ErrorCode.NONE
+
+    def _drop(self, group_id: str, offsets: Iterable[TopicPartition]) -> None:
+        changes: list[Change] = [(OffsetKey(group_id, *tp), None) for tp in offsets]
+        if group_id in self._store.contents.groups:
+            changes.append((GroupKey(group_id), None))
+        self._store.append(changes)
+        self._memberships.forget(group_id)
+
+    def clean_up(self, topics: Collection[str] | None = None) -> None:
+        """Drop what has expired, and what is of topics that do not exist.
+
+        Args:
+            topics: only what is of these topics and does not exist.
+        """
+        for group_id in list(self._groups):
+            try:
+                self._clean_up_group(self._groups[group_id], topics)
+            except KBatchError as error:
+                logger.warning("offsets of group %s do not expire for now: %s", group_id, error)
+
+    def _clean_up_group(self, group: Group, topics: Collection[str] | None) -> None:
+        offsets = self._store.contents.offsets.get(group.group_id, {})
+        looked_at = {
+            tp: value for tp, value in offsets.items() if topics is None or tp.topic in topics
+        }
+        dropped = [
+            tp
+            for tp, value in looked_at.items()
+            if (topics is None and self._has_expired(group, tp, value))
+            or self._store.is_gone(tp, value)
+        ]
+        is_left = group.state is GroupState.EMPTY and not group.pending_joins
+        if topics is None and is_left and len(dropped) == len(offsets):
+            self._drop(group.group_id, dropped)
+            logger.info("group %s is dropped: it has no offsets", group.group_id)
+        elif dropped:
+            self._store.append([(OffsetKey(group.group_id, *tp), None) for tp in dropped])
+        if dropped:
+            logger.info("%d offsets of group %s are dropped", len(dropped), group.group_id)
+
+    def _has_expired(
+        self, group: Group, topic_partition: TopicPartition, value: CommittedOffset
+    ) -> bool:
+        since_ms = value.commit_timestamp
+        if group.protocol_type is not None:
+            if group.is_subscribed_to(topic_partition.topic):
+                return False
+            if group.state is GroupState.EMPTY:
+                if group.state_timestamp != NO_TIMESTAMP:
+                    since_ms = group.state_timestamp
+            elif group.state is not GroupState.STABLE or group.subscribed_topics is None:
+                return False
+        if value.expire_timestamp != NO_TIMESTAMP:
+            return self._now_ms() >= value.expire_timestamp
+        return self._now_ms() - since_ms >= self._config.offsets_retention_ms

@@ -1,0 +1,368 @@
+"""What groups have committed, and who their members are, in `__consumer_offsets`.
+
+    OffsetsStore       for the one server of a cluster: loads, appends, rewrites
+    read_groups        for everyone else, whether a server runs or not
+
+The topic is made at first use, with one partition: one server coordinates all groups. Its name begins
+with "__", so it is the cluster's own: no user can write to it, and lists leave it out. It has as many
+replicas as `__transaction_state`.
+
+`StoredGroups` is what the log says, in memory: the last value of each key. What is appended is applied to
+it once it is in the log, and so it is what a load after a restart finds. When the log has grown by as
+much as all of that takes, and by `REWRITE_BYTES` at least, it is rewritten from memory, as
+`commit/compaction` does and under the partition's lock: a crash leaves the log as it was before or after.
+Records of kinds that are not known here are kept as they are.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from spark_kbatch.clock import monotonic_ms
+from spark_kbatch.commit import compaction
+from spark_kbatch.commit.internal_topics import (
+    CONSUMER_OFFSETS,
+    INTERNAL_TOPIC_CONFIG,
+    TRANSACTION_STATE,
+    read_records,
+)
+from spark_kbatch.errors import (
+    InvalidTopicError,
+    KafkaStorageError,
+    KBatchError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
+from spark_kbatch.record import scalar
+from spark_kbatch.record.scalar import PlainRecord
+from spark_kbatch.replica.administration import create_topic
+from spark_kbatch.replica.manager import ACKS_ALL
+from spark_kbatch.server.backend import Backend
+from spark_kbatch.server.groups import records
+from spark_kbatch.server.groups.records import (
+    CommittedOffset,
+    GroupKey,
+    GroupMetadata,
+    MemberMetadata,
+    OffsetKey,
+)
+from spark_kbatch.wire.errors import ErrorCode, code_of
+
+logger = logging.getLogger(__name__)
+
+REWRITE_BYTES = 4 << 20
+
+Change: TypeAlias = tuple[OffsetKey, CommittedOffset | None] | tuple[GroupKey, GroupMetadata | None]
+_KeyAndValue: TypeAlias = tuple[bytes, bytes | None]
+
+
+class StoredGroups:
+    """The last value of each key of the log."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, GroupMetadata] = {}
+        self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}  # by group
+        self.others: dict[bytes, bytes] = {}  # of kinds of keys that are not known
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StoredGroups) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def apply(self, change: Change) -> None:
+        """Do what a record says."""
+        key, value = change
+        if isinstance(key, GroupKey):
+            if isinstance(value, GroupMetadata):
+                self.groups[key.group] = value
+            else:
+                self.groups.pop(key.group, None)
+            return
+        topic_partition = TopicPartition(key.topic, key.partition)
+        if isinstance(value, CommittedOffset):
+            self.offsets.setdefault(key.group, {})[topic_partition] = value
+            return
+        of_group = self.offsets.get(key.group, {})
+        of_group.pop(topic_partition, None)
+        if not of_group:
+            self.offsets.pop(key.group, None)
+
+    def apply_record(self, record: PlainRecord) -> None:
+        """Do what a record of the log says.
+
+        Raises:
+            CorruptRecordError: its key or value is damaged.
+        """
+        if record.key is None:
+            return
+        key = records.unpack_key(record.key)
+        if isinstance(key, OffsetKey):
+            offset = None if record.value is None else records.unpack_offset(record.value)
+            self.apply((key, offset))
+        elif isinstance(key, GroupKey):
+            group = None if record.value is None else records.unpack_group(record.value)
+            self.apply((key, group))
+        elif record.value is None:
+            self.others.pop(record.key, None)
+        else:
+            self.others[record.key] = record.value
+
+    def packed(self) -> Iterator[_KeyAndValue]:
+        """Yield the records that say all of this."""
+        for group, metadata in self.groups.items():
+            yield _packed((GroupKey(group), metadata))
+        for group, offsets in self.offsets.items():
+            for (topic, partition), value in offsets.items():
+                yield _packed((OffsetKey(group, topic, partition), value))
+        yield from self.others.items()
+
+
+class OffsetsStore:
+    """`__consumer_offsets` of the cluster that a server serves. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        flush: bool = False,
+        timeout_ms: int = 5_000,
+        monotonic_ms: Callable[[], int] = monotonic_ms,
+    ) -> None:
+        """Read and write nothing yet.
+
+        Args:
+            backend: the cluster.
+            flush: whether what is appended is on disk before it is acknowledged.
+            timeout_ms: how long an append may take: offsets.commit.timeout.ms.
+            monotonic_ms: the clock that measures `waited_ms`.
+        """
+        self.contents = StoredGroups()
+        self.waited_ms = 0  # for the disk and for locks, in all appends
+        self._backend, self._flush, self._timeout_ms = backend, flush, timeout_ms
+        self._monotonic_ms = monotonic_ms
+        self._is_made = False
+        self._kept_bytes = self._grown_bytes = 0  # of the log: what was rewritten, and since then
+
+    def load(self) -> StoredGroups:
+        """Read all of it; raises as `read_records`."""
+        self.contents, self._kept_bytes, self._grown_bytes = _load(self._backend)
+        return self.contents
+
+    def append(self, changes: Sequence[Change]) -> None:
+        """Store changes, all or none, and apply them to `contents`.
+
+        Raises:
+            KBatchError: they are not stored; after a RequestTimedOutError they may be.
+        """
+        if not changes:
+            return
+        batch = scalar.encode(map(_packed, changes), self._backend.manager.now_ms())
+        started_ms = self._monotonic_ms()
+        try:
+            self._make_topic()
+            self._append(batch)
+            for change in changes:
+                self.contents.apply(change)
+            self._grown_bytes += len(batch)
+            if self._grown_bytes >= max(REWRITE_BYTES, self._kept_bytes):
+                self._try_rewrite()
+        except OSError as error:
+            if isinstance(error, KBatchError):
+                raise
+            raise KafkaStorageError.of(error) from error
+        finally:
+            self.waited_ms += self._monotonic_ms() - started_ms
+
+    def topic_id_of(self, topic_partition: TopicPartition) -> str | None:
+        """Return the id of a partition's topic; None if there is no such partition.
+
+        Raises:
+            KafkaStorageError: that cannot be told now.
+        """
+        return _topic_id_of(self._backend, topic_partition)
+
+    def is_gone(self, topic_partition: TopicPartition, committed: CommittedOffset) -> bool:
+        """Return True if an offset is of a topic that does not exist any more."""
+        return _is_gone(self._backend, topic_partition, committed)
+
+    def _make_topic(self) -> None:
+        if not self._is_made:
+            make_topic(self._backend)
+            self._is_made = True
+
+    def _append(self, batch: bytearray) -> None:
+        done = threading.Event()
+        answered: dict[TopicPartition, AppendResult] = {}
+
+        def on_complete(results: Mapping[TopicPartition, AppendResult]) -> None:
+            answered.update(results)
+            done.set()
+
+        self._backend.append_records(
+            timeout_ms=self._timeout_ms,
+            required_acks=ACKS_ALL,
+            internal_topics_allowed=True,
+            origin=AppendOrigin.COORDINATOR,
+            entries_per_partition={CONSUMER_OFFSETS: batch},
+            on_complete=on_complete,
+            flush=self._flush,
+        )
+        if not done.wait(self._timeout_ms / 1000):
+            raise RequestTimedOutError(
+                f"replicas of {CONSUMER_OFFSETS} did not acknowledge within {self._timeout_ms} ms"
+            )
+        error = answered[CONSUMER_OFFSETS].error
+        if isinstance(error, UnknownTopicOrPartitionError):
+            self._is_made = False
+        if error is not None:
+            raise error
+
+    def _try_rewrite(self) -> None:
+        """Rewrite the log. An error is only logged: it is not the append's."""
+        try:
+            self._rewrite()
+        except (OSError, KBatchError) as error:
+            logger.warning("%s cannot be rewritten for now: %s", CONSUMER_OFFSETS, error)
+            self._grown_bytes = 0  # so that it is tried again after as much
+
+    def _rewrite(self) -> None:
+        manager = self._backend.manager
+        now_ms = manager.now_ms()
+        commits = self._backend.coordinator(flush=True)
+        deadline = time.monotonic() + self._timeout_ms / 1000
+        locked = manager.locked([CONSUMER_OFFSETS], commits, deadline=deadline)
+        with manager.writing(), locked:
+            partition = manager.partition(CONSUMER_OFFSETS)
+            packed = self.contents.packed()
+            self._kept_bytes = compaction.rewrite_locked(partition, packed, now_ms)
+            self._grown_bytes = 0
+
+
+def make_topic(backend: Backend) -> None:
+    """Create `__consumer_offsets`, unless it exists."""
+    manager = backend.manager
+    if backend.metadata.topics.find(CONSUMER_OFFSETS.topic) is None:
+        create_topic(
+            manager,
+            CONSUMER_OFFSETS.topic,
+            partitions=1,
+            config=INTERNAL_TOPIC_CONFIG,
+            replication_factor=len(manager.partition(TRANSACTION_STATE).replicas),
+        )
+
+
+def code_of_append(error: KBatchError) -> ErrorCode:
+    """Return what a client is told if its change could not be stored.
+
+    Source: CoordinatorOperationExceptionHelper, appendGroupMetadataErrorToResponseError.
+    """
+    code = ErrorCode(code_of(error))
+    return _CODES_OF_APPENDS.get(code, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+_CODES_OF_APPENDS = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.CORRUPT_MESSAGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.UNKNOWN_SERVER_ERROR: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+# For those that only look.
+
+
+class StoredGroup(NamedTuple):
+    """A group as it was stored last: a rebalance that goes on in a server is not known here."""
+
+    group_id: str
+    state: str  # "Stable" with members, "Empty" without
+    protocol_type: str  # empty if it only commits offsets
+    protocol: str
+    generation: int
+    members: tuple[MemberMetadata, ...]
+    offsets: Mapping[TopicPartition, CommittedOffset]
+
+
+def read_groups(backend: Backend) -> list[StoredGroup]:
+    """Return all groups of a cluster, sorted; offsets of deleted topics are left out.
+
+    Takes no lock and writes nothing: a server may run meanwhile.
+
+    Raises:
+        KafkaStorageError, CorruptRecordError: the log cannot be read.
+    """
+    contents, _, _ = _load(backend)
+    found = []
+    for group_id in sorted({*contents.groups, *contents.offsets}):
+        metadata = contents.groups.get(group_id) or GroupMetadata("", 0, None, None, -1)
+        offsets = {
+            tp: value
+            for tp, value in sorted(contents.offsets.get(group_id, {}).items())
+            if not _is_gone(backend, tp, value)
+        }
+        found.append(
+            StoredGroup(
+                group_id,
+                "Stable" if metadata.members else "Empty",
+                metadata.protocol_type,
+                metadata.protocol or "",
+                metadata.generation,
+                metadata.members,
+                offsets,
+            )
+        )
+    return found
+
+
+def _load(backend: Backend) -> tuple[StoredGroups, int, int]:
+    """Return what the log says, and the bytes of its older segments and of its last one."""
+    while True:
+        try:
+            replica = backend.snapshots.replicas([CONSUMER_OFFSETS])[CONSUMER_OFFSETS]
+        except UnknownTopicOrPartitionError:
+            return StoredGroups(), 0, 0
+        _, log, state = replica
+        contents = StoredGroups()
+        try:
+            for _ in read_records(log, state, state.log_start_offset, contents.apply_record):
+                pass
+        except (FileNotFoundError, KafkaStorageError):
+            now = backend.snapshots.replicas([CONSUMER_OFFSETS])[CONSUMER_OFFSETS].state
+            if now.log_start_offset == state.log_start_offset:
+                raise
+            continue  # It was rewritten meanwhile.
+        size = log.size_in_bytes(state)
+        return contents, size - state.segment_size, state.segment_size
+
+
+def _topic_id_of(backend: Backend, topic_partition: TopicPartition) -> str | None:
+    try:
+        topic = backend.metadata.topics.find(topic_partition.topic)
+    except InvalidTopicError:
+        return None
+    if topic is None or not 0 <= topic_partition.partition < topic.partitions:
+        return None
+    return topic.topic_id
+
+
+def _is_gone(backend: Backend, topic_partition: TopicPartition, committed: CommittedOffset) -> bool:
+    try:
+        topic_id = _topic_id_of(backend, topic_partition)
+    except KafkaStorageError:
+        return False  # Its file is damaged: the topic is there all the same.
+    return topic_id is None or committed.topic_id not in ("", topic_id)
+
+
+def _packed(change: Change) -> _KeyAndValue:
+    key, value = change
+    if value is None:
+        return records.pack_key(key), None
+    if isinstance(value, CommittedOffset):
+        return records.pack_key(key), records.pack_offset(value)
+    return records.pack_key(key), records.pack_group(value)

@@ -1,0 +1,30 @@
+"""The topics in a consumer's subscription: all that a coordinator knows of what members send each other.
+
+    int16 version, int32 count, topics (strings), and more
+
+Source: Kafka clients/.../common/message/ConsumerProtocolSubscription.json.
+"""
+
+from __future__ import annotations
+
+import struct
+
+_START, _SIZE = struct.Struct(">hi"), struct.Struct(">h")
+
+
+def topics(data: bytes) -> frozenset[str] | None:
+    """Return the topics of a subscription; None if it is not one, which is the members' own matter."""
+    try:
+        _, count = _START.unpack_from(data)
+        position = _START.size
+        found = set()
+        for _ in range(count):
+            (size,) = _SIZE.unpack_from(data, position)
+            position += _SIZE.size
+            if not 0 <= size <= len(data) - position:
+                return None
+            found.add(data[position : position + size].decode())
+            position += size
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return frozenset(found) if count >= 0 else None

@@ -1,0 +1,72 @@
+"""What is to be done later, by key: at most one thing for each."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+Key: TypeAlias = tuple[str, ...]
+
+
+class _Due(NamedTuple):
+    """An entry of the heap; it counts if the key's deadline is not later by now."""
+
+    deadline_ms: int
+    number: int  # so that of equal deadlines the one set first comes first
+    key: Key
+
+
+class Timers:
+    """Timers with a clock that the caller reads. Not thread-safe.
+
+    A member's session is put off with every heartbeat. So putting off costs no entry in the heap: an entry
+    that comes up too early is put back with the deadline that counts.
+    """
+
+    def __init__(self) -> None:
+        self._actions: dict[Key, tuple[int, Callable[[], None]]] = {}  # by key, with its deadline
+        self._queued: dict[Key, int] = {}  # the earliest deadline of each key in the heap
+        self._heap: list[_Due] = []
+        self._numbers = itertools.count()
+
+    def set(self, key: Key, deadline_ms: int, action: Callable[[], None]) -> None:
+        """Do this at the deadline, in place of what the key had to do before."""
+        self._actions[key] = deadline_ms, action
+        queued = self._queued.get(key)
+        if queued is None or queued > deadline_ms:
+            self._push(key, deadline_ms)
+
+    def cancel(self, key: Key) -> None:
+        """Do nothing for this key."""
+        self._actions.pop(key, None)
+
+    def run_due(self, now_ms: int) -> None:
+        """Do what is due, in the order of its deadlines. It may set timers."""
+        while self._heap and self._heap[0].deadline_ms <= now_ms:
+            due = heapq.heappop(self._heap)
+            key = due.key
+            if self._queued.get(key) != due.deadline_ms:
+                continue  # An earlier one of the same key has come up.
+            del self._queued[key]
+            found = self._actions.get(key)
+            if found is None:
+                continue
+            deadline_ms, action = found
+            if deadline_ms > now_ms:
+                self._push(key, deadline_ms)
+                continue
+            del self._actions[key]
+            action()
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when `run_due` should be called next; None if there is nothing to do."""
+        return self._heap[0].deadline_ms if self._heap else None
+
+    def __len__(self) -> int:
+        return len(self._actions)
+
+    def _push(self, key: Key, deadline_ms: int) -> None:
+        self._queued[key] = deadline_ms
+        heapq.heappush(self._heap, _Due(deadline_ms, next(self._numbers), key))
