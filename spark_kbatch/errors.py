@@ -11,12 +11,14 @@ KBatchError
   CorruptRecordError                path, position, expected, found
   RecordTooLargeError               size_in_bytes, limit
   InvalidTimestampError
+    InvalidTimestampTypeError       a producer set the time of the append, which only a log sets
   InvalidRecordError                a batch that a log does not accept from a client
+  UnsupportedForMessageFormatError  a topic keeps an older format than a client sends
   UnexpectedAppendOffsetError       a follower was given batches that do not start at its log's end
   OffsetsOutOfOrderError            a follower was given batches that do not follow each other
   OutOfOrderSequenceError           producer_id, expected, found
   InvalidProducerEpochError         producer_id, current epoch, found
-  InvalidTxnStateError              producer_id, first offset of its open transaction
+  InvalidTxnStateError              producer_id, first offset of its open transaction; -1: it has none
   TransactionCoordinatorFencedError producer_id, current coordinator epoch, found
   ClosedError (also ValueError)     a cluster or a broker's logs, used after close
   ProducerClosedError
@@ -220,8 +222,35 @@ class InvalidTimestampError(KBatchError):
         )
 
 
+@dataclass(eq=False, repr=False)
+class InvalidTimestampTypeError(InvalidTimestampError):
+    """A producer's batch says that its times are those of the append."""
+
+    def __str__(self) -> str:
+        return (
+            f"a batch for topic {self.topic!r} has log append time; accepted: create time, the log's own "
+            "clock sets the other"
+        )
+
+
 class InvalidRecordError(KBatchError):
     """A batch with intact bytes that a log does not accept from a client; says why."""
+
+
+@dataclass(eq=False, repr=False)
+class UnsupportedForMessageFormatError(KBatchError):
+    """A client sent record batches to a topic that keeps messages of an older format."""
+
+    topic_partition: str
+    message_format_version: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic_partition} keeps messages in the format of message.format.version="
+            f"{self.message_format_version}, and clients send record batches, of a newer one: use a topic "
+            "with message.format.version=3.0, or write to this one with Spark or from Python, which "
+            "convert records"
+        )
 
 
 @dataclass(eq=False, repr=False)
@@ -289,13 +318,19 @@ class InvalidProducerEpochError(KBatchError):
 
 @dataclass(eq=False, repr=False)
 class InvalidTxnStateError(KBatchError):
-    """A producer with an open transaction sent a batch that is not transactional."""
+    """A producer's batch is transactional and its transaction is not open, or the other way round."""
 
     topic_partition: str
     producer_id: int
-    first_offset: int
+    first_offset: int = -1  # of the open transaction
 
     def __str__(self) -> str:
+        if self.first_offset < 0:
+            return (
+                f"producer {self.producer_id} sent a transactional batch to {self.topic_partition}, where "
+                "it has no transaction open; transactions are Spark jobs here: leave out the producer's "
+                "transactional.id"
+            )
         return (
             f"producer {self.producer_id} sent a batch that is not transactional to "
             f"{self.topic_partition}, where it has had a transaction open since offset {self.first_offset}"

@@ -114,9 +114,15 @@ class Deletion(NamedTuple):
 class AppendOrigin(Enum):
     """The origin of an append, which decides what is checked."""
 
-    CLIENT = "client"  # a producer: everything is checked, its sequence numbers too
+    CLIENT = "client"  # a producer of ours: its header is checked, and its sequence numbers
+    NETWORK = "network"  # any client of Kafka's protocol: all records are checked as well
     COORDINATOR = "coordinator"  # the cluster itself: may write control batches
     REPLICATION = "replication"  # a follower, which copies what its leader has checked
+
+    @property
+    def is_client(self) -> bool:
+        """Whether a producer appends, whose sequence numbers must follow each other."""
+        return self in (AppendOrigin.CLIENT, AppendOrigin.NETWORK)
 
 
 class AppendResult(NamedTuple):

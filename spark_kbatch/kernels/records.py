@@ -5,6 +5,7 @@
     write_records   rows -> records in the batches of their slots, as many rows as fit
     read_records    records -> offsets, timestamps, keys, values; positions of headers
     divide_records  finds where a large batch can be divided
+    check_records   checks records that are not to be read now, and finds their times
     scan_headers    finds the keys and values of the headers that read_records found
     copy_spans      gathers spans of bytes into one Arrow data buffer
 
@@ -41,6 +42,7 @@ BAD_HEADER_COUNT = -4  # negative, more than the record can hold, or more than H
 BAD_HEADER_KEY = -5  # a header with a null key
 TRAILING_BYTES = -6  # bytes after the last record
 BAD_OFFSET = -7  # an offset delta that does not grow, or passes the batch's last
+RECORD_TOO_LARGE = -8
 
 # Columns of `batches` in write_records.
 POSITION, STOP, BASE_TIMESTAMP, MAX_TIMESTAMP, RECORDS_COUNT, END, SLOT, INDEX = range(8)
@@ -505,6 +507,85 @@ def divide_records(data: Any, count: Any, run_bytes: Any, runs: Any, fault: Any)
     return np.int64(run)
 
 
+def check_records(data: Any, count: Any, record_bytes_max: Any, facts: Any) -> Any:
+    """Check records as read_records and scan_headers do, but keep nothing; offset deltas are 0, 1, 2 ...
+
+    The records may come in pieces: a piece starts with the record that was not whole in the one before.
+
+    inputs:  data uint8, a piece; count, of the batch's records; record_bytes_max, of one record.
+    outputs: facts int64[5], continued from call to call: number of records so far; base timestamp;
+             largest timestamp, and the smallest one that is not -1, so far; position after the last
+             whole record, or of the record that a negative code is about.
+    Returns the number of records so far, or a negative code.
+    """
+    position, end, row = _0, np.uint64(data.shape[0]), facts[_0]
+    base_timestamp, largest, smallest = facts[_1], facts[_2], facts[_3]
+    facts[_4] = 0
+    while row < count:
+        number, at = _read_varint(data, position, end)
+        if at == _TOO_LONG:
+            return BAD_VARINT
+        if at > end:
+            break
+        if number < 0:
+            return TRUNCATED
+        if number > record_bytes_max:
+            return RECORD_TOO_LARGE
+        if np.uint64(number) > end - at:
+            break
+        record_end = at + np.uint64(number)
+        at = at + _1
+        shift, delta, byte = _0, _0, _MORE
+        while byte >= _MORE:
+            if at >= record_end:
+                return TRUNCATED
+            if shift > _63:
+                return BAD_VARINT
+            byte = np.uint64(data[at])
+            delta = delta | ((byte & np.uint64(0x7F)) << shift)
+            shift = shift + _7
+            at = at + _1
+        timestamp = base_timestamp + _unzigzag(delta)
+        number, at = _read_varint(data, at, record_end)
+        if at > record_end:
+            return _code(at, TRUNCATED)
+        if number != row:
+            return BAD_OFFSET
+        for _ in range(2):
+            number, at = _read_varint(data, at, record_end)
+            size = np.uint64(max(number, np.int64(0)))
+            if at > record_end or size > record_end - at:
+                return _code(at, TRUNCATED)
+            at = at + size
+        number, at = _read_varint(data, at, record_end)
+        if at > record_end:
+            return _code(at, TRUNCATED)
+        if number < 0 or np.uint64(number) > (record_end - at) >> _1 or number > _HEADERS_MAX:
+            return BAD_HEADER_COUNT
+        for _ in range(np.uint64(number)):
+            number, at = _read_varint(data, at, record_end)
+            if at > record_end:
+                return _code(at, TRUNCATED)
+            if number < 0:
+                return BAD_HEADER_KEY
+            if np.uint64(number) > record_end - at:
+                return TRUNCATED
+            number, at = _read_varint(data, at + np.uint64(number), record_end)
+            size = np.uint64(max(number, np.int64(0)))
+            if at > record_end or size > record_end - at:
+                return _code(at, TRUNCATED)
+            at = at + size
+        if at != record_end:
+            return BAD_LENGTH
+        largest = max(largest, timestamp)
+        if timestamp != -1:
+            smallest = min(smallest, timestamp)
+        position, row = record_end, row + np.int64(1)
+        facts[_0], facts[_4] = row, np.int64(position)
+    facts[_2], facts[_3] = largest, smallest
+    return row
+
+
 def scan_headers(
     data: Any,
     headers: Any,
@@ -583,6 +664,7 @@ KERNELS = (
     "write_records",
     "read_records",
     "divide_records",
+    "check_records",
     "scan_headers",
     "copy_spans",
 )
@@ -607,6 +689,7 @@ def warm_up() -> None:
     write_records(i32, 0, i64, *spans, *spans, u8, i32, out8, out64, out64, out64, out32[:0])
     read_records(u8, sections, found64, found32, bounds, found8, out8, out8, np.zeros(5, np.int64))
     divide_records(u8, 0, 1, np.zeros((2, 0), np.int64), out64)
+    check_records(u8, 0, 1, np.zeros(5, np.int64))
     scan_headers(u8, found32, out32, found32, bounds, out8, out64)
     copy_spans(u8, out32[:0], out32, out8)
 

@@ -563,7 +563,7 @@ def _append(
             marker = read_marker(data, 0, header)
         if marker is not None:
             log.producers.states.ensure_may_end(header, marker)
-        if origin is AppendOrigin.CLIENT:
+        if origin.is_client:
             duplicate = log.producers.states.find_duplicate(header)
             if duplicate is not None:
                 if flush:  # It may not have been flushed, or the flush of its state failed.

@@ -1,11 +1,31 @@
-"""The leader's checks of a batch before it appends it, as far as the header and the CRC tell.
+"""The leader's checks of a batch before it appends it.
 
-Records are not decoded: offset deltas, sizes and timestamps inside are taken from the producer unchecked,
-as Kafka does for an uncompressed batch that it need not rewrite. What would make the log unreadable is
-refused even if Kafka accepts it: unknown codecs, more records than there are bytes for.
+    who sends it           origin        what is checked
+    our own producers      CLIENT        header, CRC; they check their records when they take them
+    clients of a server    NETWORK       header, CRC and every record
+    the cluster itself     COORDINATOR   header, CRC; it may write control batches
 
-The header has a batch's base and largest timestamps, and a topic's limits are checked against those. Our
-producer, which has the timestamps as a column, checks each record before it takes it.
+Records from the network are walked by compiled code, decompressed a piece at a time: lengths, varints,
+offset deltas, count, headers and times. So every batch that is accepted can be read. That is more than
+Kafka's own leader checks of batches that are not compressed; where it refuses one, so does this:
+
+    in the batch                         Kafka's error
+    other than one batch of magic 2      INVALID_RECORD
+    base offset other than 0             INVALID_RECORD
+    larger than max.message.bytes        MESSAGE_TOO_LARGE
+    CRC                                  CORRUPT_MESSAGE
+    count, offsets, a record's fields    INVALID_RECORD
+    control batch                        INVALID_RECORD
+    transactional, no open transaction   INVALID_TXN_STATE
+    a time outside the topic's limits    INVALID_TIMESTAMP
+    log append time                      INVALID_TIMESTAMP
+    a topic of an older format           UNSUPPORTED_FOR_MESSAGE_FORMAT
+
+A largest timestamp that is not that of the records is set right, as in Kafka, with the CRC.
+
+Unlike Kafka, an offset delta that is not its record's number is refused in every batch, though Kafka
+takes it in a batch that is not compressed and numbers the records of another again; and log append time
+is refused in every topic, though Kafka takes it where times are the producer's. No client sends either.
 
 Source: Kafka storage/.../log/LogValidator.java, UnifiedLog.analyzeAndValidateRecords; clients
 ProduceRequest.validateRecords.
@@ -14,14 +34,22 @@ ProduceRequest.validateRecords.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
-from spark_kbatch.errors import InvalidRecordError, RecordTooLargeError
+from spark_kbatch.errors import (
+    CorruptRecordError,
+    InvalidRecordError,
+    InvalidTimestampTypeError,
+    InvalidTxnStateError,
+    RecordTooLargeError,
+    UnsupportedForMessageFormatError,
+)
 from spark_kbatch.files import Buffer
 from spark_kbatch.model import CODECS, AppendOrigin, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.record import codec, columns
+from spark_kbatch.record import codec, columns, inspection
 from spark_kbatch.record.header import (
     LOG_APPEND_TIME_TYPE,
     LOG_OVERHEAD,
@@ -34,7 +62,44 @@ from spark_kbatch.record.header import (
     ensure_valid,
     unpack,
     walk,
+    with_max_timestamp,
 )
+
+
+class Accepted(NamedTuple):
+    """One batch as a log takes it, and its header."""
+
+    data: Buffer
+    header: BatchHeader
+
+
+def accept(
+    data: Buffer,
+    topic_partition: TopicPartition,
+    config: TopicConfig,
+    origin: AppendOrigin,
+    *,
+    now_ms: int,
+) -> Accepted:
+    """Return the one batch in `data` as a log with this config takes it; as it is, where it can.
+
+    Raises:
+        As `validate`; from the network also:
+        InvalidRecordError: a record that does not decode; says which and why.
+    """
+    header = validate(data, topic_partition, config, origin, now_ms=now_ms)
+    if origin is not AppendOrigin.NETWORK:
+        return Accepted(data, header)
+    try:
+        times = inspection.inspect(data, header)
+    except CorruptRecordError as error:
+        raise InvalidRecordError(f"a batch for {topic_partition} is not sound: {error}") from None
+    for timestamp in times:
+        config.ensure_time_accepted(topic_partition.topic, timestamp, now_ms)
+    if times.largest != header.max_timestamp and not config.is_log_append_time:
+        data = with_max_timestamp(data, times.largest)
+        header = unpack(data)
+    return Accepted(data, header)
 
 
 def validate(
@@ -45,7 +110,7 @@ def validate(
     *,
     now_ms: int,
 ) -> BatchHeader:
-    """Return the header of the one batch in `data`, if a log with this config accepts it.
+    """Return the header of the one batch in `data`, if a log with this config accepts that.
 
     In an older format these are uncompressed messages, or one wrapper, with offsets 0, 1, 2 ... They are
     decoded, since each has a CRC of its own and states its size twice.
@@ -53,7 +118,9 @@ def validate(
     Raises:
         InvalidRecordError: not one whole batch, or one that such an origin may not send.
         RecordTooLargeError: larger than max.message.bytes or segment.bytes.
-        InvalidTimestampError: a timestamp outside the topic's limits.
+        InvalidTimestampError: a timestamp outside the topic's limits, or log append time.
+        InvalidTxnStateError: it is transactional.
+        UnsupportedForMessageFormatError: a client of the network writes to a topic of an older format.
         CorruptRecordError: the CRC does not match; carries both values.
     """
 
@@ -61,6 +128,11 @@ def validate(
         return InvalidRecordError(f"a batch for {topic_partition} {found}; accepted: {accepted}")
 
     size, magic = len(data), config.message_magic
+    from_network = origin is AppendOrigin.NETWORK
+    if from_network and magic < MAGIC:
+        if size > MAGIC_POSITION and data[MAGIC_POSITION] < MAGIC:
+            raise refuse(f"has magic {data[MAGIC_POSITION]}", f"{MAGIC}")
+        raise UnsupportedForMessageFormatError(str(topic_partition), config.message_format_version)
     if size > MAGIC_POSITION and data[MAGIC_POSITION] != magic:
         version = config.message_format_version
         raise refuse(
@@ -89,22 +161,22 @@ def validate(
         )
     if header.codec not in CODECS.values():
         raise refuse(f"has codec {header.codec}", f"0 to {len(CODECS) - 1}")
-    header.ensure_sane(0, size)
     if header.timestamp_type == LOG_APPEND_TIME_TYPE:
-        raise refuse("has log append time", "create time, the log's own clock sets the other")
-    if origin is AppendOrigin.CLIENT:
-        if header.is_transactional:
-            raise refuse(
-                "is transactional", "batches outside of transactions, which are Spark jobs"
-            )
+        raise InvalidTimestampTypeError(header.max_timestamp, topic_partition.topic)
+    if origin.is_client:
         if header.is_control:
             raise refuse("is a control batch", "data, control batches are the cluster's own")
+        if header.is_transactional:
+            raise InvalidTxnStateError(str(topic_partition), header.producer_id)
         epoch, sequence = header.producer_epoch, header.base_sequence
         if header.producer_id > NO_PRODUCER_ID and (epoch < 0 or sequence < 0):
             raise refuse(
                 f"of producer {header.producer_id} has epoch {epoch} and base sequence {sequence}",
                 "0 or more of both with a producer id",
             )
+    if from_network:
+        return header  # `accept` looks at the records themselves
+    header.ensure_sane(0, size)
     for timestamp in (header.base_timestamp, header.max_timestamp):
         config.ensure_time_accepted(topic_partition.topic, timestamp, now_ms)
     return header

@@ -145,7 +145,7 @@ class TopicConfig:
             InvalidTimestampError: the time passes a limit; names the option.
         Source: LogValidator.validateTimestamp.
         """
-        if timestamp_ms < 0 or not self.limits_times:
+        if timestamp_ms == -1 or not self.limits_times:
             return
         for field, distance in (
             ("message_timestamp_before_max_ms", now_ms - timestamp_ms),

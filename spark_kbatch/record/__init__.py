@@ -29,6 +29,7 @@ reading the records again.
     columns      Arrow arrays <-> flat views
     builder      an open batch
     codec        batches -> rows
+    inspection   a look at every record of a batch that is to be stored
     compression  the five codecs
     scalar       a few records in pure Python
     times        offset and time of each record of a batch

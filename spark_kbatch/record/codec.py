@@ -67,7 +67,7 @@ _LARGE = 4
 # About how many bytes of batches are decoded before their CRCs are checked: they are still in the cache.
 _BYTES_AT_ONCE = 512 * 1024
 
-_WHAT = {
+RECORD_FAULTS = {  # by the negative codes of kernels
     record_kernels.TRUNCATED: "a field reaches past the end of its record",
     record_kernels.BAD_VARINT: "a varint with too many bytes",
     record_kernels.BAD_LENGTH: "a record's length differs from the size of its fields",
@@ -76,6 +76,7 @@ _WHAT = {
     record_kernels.BAD_HEADER_KEY: "a header with a null key",
     record_kernels.TRAILING_BYTES: "bytes after the last record",
     record_kernels.BAD_OFFSET: "an offset delta that does not grow, or passes the batch's last one",
+    record_kernels.RECORD_TOO_LARGE: "a record that is too large when decompressed",
 }
 _WHAT_OF_MESSAGES = {
     legacy_kernels.TRUNCATED: "a message is cut off",
@@ -536,7 +537,7 @@ class _MessageReader(_RecordReader):
 
 def _corrupt_records(code: int, part: _Part, position: int) -> CorruptRecordError:
     """Return the error for a kernel's negative code; `position` counts from the part's records."""
-    what, (at, header, _, _, start) = _WHAT[code], part
+    what, (at, header, _, _, start) = RECORD_FAULTS[code], part
     position += start
     if header.codec:
         what = f"{what}, {position} bytes into its decompressed records"

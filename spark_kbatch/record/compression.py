@@ -146,11 +146,32 @@ def decompress(
     Raises:
         CorruptRecordError: unknown codec, broken or short stream, more than `limit` bytes.
     """
+    # Most batches are one piece. Larger ones grow in place, so they are never held twice.
+    whole: bytes | bytearray | memoryview = b""
+    for piece in decompress_pieces(codec, data, magic=magic, limit=limit):
+        if not whole:
+            whole = piece
+        elif isinstance(whole, bytearray):
+            whole += piece
+        else:
+            whole = bytearray(whole) + piece
+    return whole
+
+
+def decompress_pieces(
+    codec: int, data: Buffer, *, magic: int = 2, limit: int = MAX_DECOMPRESSED_BATCH_BYTES
+) -> Iterator[bytes | memoryview]:
+    """Decompress as `decompress`, and yield about 1 MiB at a time, which is all that is held.
+
+    Snappy yields its blocks, of 32 KiB or, from a client that does not divide them, one. A stream that is
+    broken or too large may have yielded something before that shows.
+    """
     if codec not in _NAMES:
         raise _corrupt("unknown compression codec", -1, f"one of {[*_NAMES]}", codec)
     view = _bytes_view(data)
     if codec == NONE:
-        return view
+        yield view
+        return
     if codec == GZIP:
         pieces = _gunzip(view)
     elif codec == SNAPPY:
@@ -161,19 +182,12 @@ def decompress(
         pieces = _unzstd(view)
     else:
         raise _corrupt("batch of an old format is compressed with zstd", -1, "magic 2", magic)
-    # Most batches are one piece. Larger ones grow in place, so they are never held twice.
-    whole: bytes | bytearray = b""
+    size = 0
     for piece in pieces:
-        size = len(whole) + len(piece)
+        size += len(piece)
         if size > limit:
             raise _too_large(_NAMES[codec], limit, size)
-        if not whole:
-            whole = piece
-        elif isinstance(whole, bytearray):
-            whole += piece
-        else:
-            whole = bytearray(whole) + piece
-    return whole
+        yield piece
 
 
 def decompress_at(

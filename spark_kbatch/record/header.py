@@ -336,6 +336,14 @@ def assign(
     _BASE_OFFSET_TO_EPOCH.pack_into(data, position, base_offset, length, leader_epoch)
 
 
+def with_max_timestamp(data: Buffer, max_timestamp: int) -> bytearray:
+    """Return a copy of a whole batch with another largest timestamp, and the CRC, which covers it."""
+    out = bytearray(data)
+    _MAX_TIMESTAMP.pack_into(out, _MAX_TIMESTAMP_POSITION, max_timestamp)
+    _CRC.pack_into(out, CRC_POSITION, checksums.crc32c(memoryview(out)[CRC_COVERS_FROM:]))
+    return out
+
+
 def set_log_append_time(head: bytearray | memoryview, records: Buffer, time_ms: int) -> None:
     """Set the append time as the time of all records of a batch, and the CRC, which covers it.
 

@@ -47,7 +47,7 @@ from spark_kbatch.files import Buffer, Files
 from spark_kbatch.log import overwritten, retention
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState, read_high_watermarks
-from spark_kbatch.log.validator import validate
+from spark_kbatch.log.validator import Accepted, accept
 from spark_kbatch.model import (
     LATEST,
     LONG_MAX,
@@ -62,7 +62,7 @@ from spark_kbatch.model import (
     TopicPartition,
 )
 from spark_kbatch.options.topic import Topic, ensure_not_internal
-from spark_kbatch.record.header import BatchHeader, LogRead
+from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica.delayed_fetch import (
     DelayedFetch,
     Fetch,
@@ -333,17 +333,17 @@ class ReplicaManager:
         wait_ms = timeout_ms if lock_timeout_ms is None else min(timeout_ms, lock_timeout_ms)
         deadline = time.monotonic() + wait_ms / 1000
         appended: dict[TopicPartition, Appended] = {}
-        accepted: dict[TopicPartition, tuple[Partition, BatchHeader]] = {}
+        accepted: dict[TopicPartition, tuple[Partition, Accepted]] = {}
         # All batches are checked before the first lock is taken.
         for tp in sorted(entries_per_partition):
             try:
                 if not internal_topics_allowed:
                     ensure_not_internal(tp.topic)
                 partition = self.partition(tp)
-                header = validate(
+                batch = accept(
                     entries_per_partition[tp], tp, partition.config, origin, now_ms=self.now_ms()
                 )
-                accepted[tp] = partition, header
+                accepted[tp] = partition, batch
             except (OSError, KBatchError) as error:
                 appended[tp] = Appended(_answer(error))
         try:
@@ -357,11 +357,8 @@ class ReplicaManager:
                 patience_s = 0.0 if len(waiting) > 1 else math.inf
                 while waiting:
                     for tp in waiting:
-                        partition, header = accepted[tp]
                         until = min(time.monotonic() + patience_s, deadline)
-                        appended[tp] = append(
-                            partition, entries_per_partition[tp], header, deadline=until
-                        )
+                        appended[tp] = append(*accepted[tp], deadline=until)
                     if time.monotonic() >= deadline:
                         break
                     waiting = [tp for tp in waiting if _is_locked(appended[tp])]
@@ -431,8 +428,7 @@ class ReplicaManager:
     def _append_one(
         self,
         partition: Partition,
-        data: Buffer,
-        header: BatchHeader,
+        batch: Accepted,
         *,
         required_acks: int,
         origin: AppendOrigin,
@@ -447,14 +443,14 @@ class ReplicaManager:
                 current = self.partition(topic_partition)
                 if current is not partition:  # The topic was recreated, or altered.
                     partition = current
-                    header = validate(
-                        data, topic_partition, current.config, origin, now_ms=self.now_ms()
+                    batch = accept(
+                        batch.data, topic_partition, current.config, origin, now_ms=self.now_ms()
                     )
                 wanted_id = topic_ids.get(topic_partition, partition.topic.topic_id)
                 ensure_same_topic(topic_partition, wanted_id, partition.topic.topic_id)
                 try:
                     appended, log = partition.append_locked(
-                        data, header, origin=origin, required_acks=required_acks, flush=flush
+                        *batch, origin=origin, required_acks=required_acks, flush=flush
                     )
                 except KafkaStorageError as error:
                     if partition.only_log is not None:

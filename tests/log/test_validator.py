@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 
 from spark_kbatch.errors import (
     CorruptRecordError,
     InvalidRecordError,
+    InvalidTimestampError,
+    InvalidTimestampTypeError,
+    InvalidTxnStateError,
     KBatchError,
     RecordTooLargeError,
+    UnsupportedForMessageFormatError,
 )
-from spark_kbatch.log.validator import validate
+from spark_kbatch.log.validator import accept, validate
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders, reference
-from tests.support.reference import BatchHeader, read_header
+from tests.support.reference import HEADER_SIZE, BatchHeader, Record, read_header
 
 PARTITION = TopicPartition("events", 0)
 NOW = builders.FIRST_TIMESTAMP_MS + 10_000
@@ -87,8 +92,6 @@ def test_a_leader_epoch_does_not_matter_since_the_leader_sets_it() -> None:
         pytest.param(changed(records_count=2), "has 2 records", id="a count too small"),
         pytest.param(changed(attributes=5), "has codec 5; accepted: 0 to 4", id="codec"),
         pytest.param(changed(attributes=CONTROL), "is a control batch", id="control batch"),
-        pytest.param(changed(attributes=TRANSACTIONAL), "is transactional", id="transactional"),
-        pytest.param(changed(attributes=8), "has log append time", id="log append time"),
         pytest.param(
             changed(IDEMPOTENT, base_sequence=-1),
             "of producer 7 has epoch 0 and base sequence -1; accepted: 0 or more of both",
@@ -102,6 +105,26 @@ def test_what_is_refused_is_named_with_what_is_accepted(data: bytes, words: str)
         check(data)
     assert str(error.value).startswith("a batch for events-0 ")
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize("origin", [AppendOrigin.CLIENT, AppendOrigin.NETWORK])
+def test_a_transactional_batch_is_refused_as_one_without_an_open_transaction(
+    origin: AppendOrigin,
+) -> None:
+    with pytest.raises(InvalidTxnStateError) as error:
+        check(changed(IDEMPOTENT, attributes=TRANSACTIONAL), origin=origin)
+    assert (error.value.producer_id, error.value.first_offset) == (7, -1)
+    assert "leave out the producer's transactional.id" in str(error.value)
+
+
+@pytest.mark.parametrize("origin", [AppendOrigin.CLIENT, AppendOrigin.NETWORK])
+@pytest.mark.parametrize("timestamp_type", ["CreateTime", "LogAppendTime"])
+def test_log_append_time_is_refused_from_a_producer(
+    origin: AppendOrigin, timestamp_type: str
+) -> None:
+    config = TopicConfig(message_timestamp_type=timestamp_type)
+    with pytest.raises(InvalidTimestampTypeError, match="topic 'events' has log append time"):
+        check(changed(attributes=8), origin=origin, config=config)
 
 
 def test_more_records_than_bytes_for_them_are_refused() -> None:
@@ -143,3 +166,114 @@ def test_any_other_byte_of_the_header_is_taken_or_refused_on_purpose(position: i
         for one in (bytes(data), reference.with_crc(bytes(data))):
             with contextlib.suppress(KBatchError):
                 check(one)
+
+
+# From the network.
+
+FIRST = builders.FIRST_TIMESTAMP_MS
+
+
+def taken(data: bytes, **settings: Any) -> bytes:
+    """Return the batch as it is appended."""
+    accepted = accept(data, PARTITION, TopicConfig(**settings), AppendOrigin.NETWORK, now_ms=NOW)
+    assert BatchHeader._make(accepted.header) == read_header(bytes(accepted.data))
+    return bytes(accepted.data)
+
+
+def with_times(*times: int, **fields: int) -> bytes:
+    records = [Record(at, time, None, b"v") for at, time in enumerate(times)]
+    return changed(reference.encode_batch(records), **fields)
+
+
+@pytest.mark.parametrize("codec", reference.CODECS)
+def test_a_sound_batch_from_the_network_is_taken_as_it_is(codec: str) -> None:
+    data = bytearray(builders.batch(n=50, compression=codec))
+    accepted = accept(data, PARTITION, TopicConfig(), AppendOrigin.NETWORK, now_ms=NOW)
+    assert accepted.data is data
+    assert accepted.header == read_header(bytes(data))
+    assert taken(IDEMPOTENT) == IDEMPOTENT
+
+
+@pytest.mark.parametrize("claimed", [0, -1, 2**62, FIRST + 1])
+def test_a_wrong_largest_timestamp_is_set_right_with_the_crc(claimed: int) -> None:
+    right = with_times(FIRST, FIRST + 9, FIRST + 2)
+    assert taken(changed(right, max_timestamp=claimed)) == right
+
+
+def test_with_log_append_time_a_wrong_largest_timestamp_does_not_matter() -> None:
+    wrong = with_times(FIRST, FIRST + 9, max_timestamp=4)
+    assert taken(wrong, message_timestamp_type="LogAppendTime") == wrong
+
+
+@pytest.mark.parametrize(
+    ("times", "option"),
+    [
+        pytest.param([NOW - 101, NOW], "message.timestamp.before.max.ms", id="the first too old"),
+        pytest.param([NOW, NOW - 101, NOW], "message.timestamp.before.max.ms", id="one too old"),
+        pytest.param([NOW, NOW + 11, NOW], "message.timestamp.after.max.ms", id="one too new"),
+        pytest.param([NOW, -5], "message.timestamp.before.max.ms", id="before 1970"),
+    ],
+)
+@pytest.mark.parametrize("claimed", [None, NOW])
+def test_each_record_is_held_to_the_topics_limits_of_times(
+    times: list[int], option: str, claimed: int | None
+) -> None:
+    data = with_times(*times, **({} if claimed is None else {"max_timestamp": claimed}))
+    limits = {"message_timestamp_before_max_ms": 100, "message_timestamp_after_max_ms": 10}
+    with pytest.raises(InvalidTimestampError, match=option):
+        taken(data, **limits)
+    assert taken(data, **limits, message_timestamp_type="LogAppendTime") == data
+
+
+def test_times_within_the_limits_and_none_are_taken() -> None:
+    data = with_times(NOW - 100, -1, NOW + 10)
+    assert taken(data, message_timestamp_before_max_ms=100, message_timestamp_after_max_ms=10)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_a_record_that_does_not_decode_is_refused_as_invalid_not_as_corrupt(codec: str) -> None:
+    """A client sends a corrupt batch again, for the bytes may have changed on their way."""
+    sound = builders.batch(n=3, compression=codec)
+    for wrong in (
+        changed(sound, records_count=2, last_offset_delta=1),
+        changed(sound, records_count=1000, last_offset_delta=999),
+        reference.with_crc(sound[:HEADER_SIZE] + sound[HEADER_SIZE:][::-1]),
+    ):
+        with pytest.raises(InvalidRecordError, match="a batch for events-0 is not sound: "):
+            taken(wrong)
+    flipped = bytearray(sound)
+    flipped[-1] ^= 1
+    with pytest.raises(CorruptRecordError, match="CRC-32C"):
+        taken(bytes(flipped))
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("version", ["0.9.0", "0.10.0", "3.0"])
+def test_older_formats_are_refused_from_the_network(magic: int, version: str) -> None:
+    data = reference.encode_messages([Record(0, 5 if magic else -1, b"k", b"v")], magic=magic)
+    with pytest.raises(InvalidRecordError, match=f"has magic {magic}; accepted: 2"):
+        taken(data, message_format_version=version)
+
+
+@pytest.mark.parametrize("version", ["0.9.0", "0.10.0"])
+def test_a_topic_of_an_older_format_takes_no_batch_from_the_network(version: str) -> None:
+    with pytest.raises(UnsupportedForMessageFormatError) as error:
+        taken(GOOD, message_format_version=version)
+    assert f"message.format.version={version}" in str(error.value)
+    assert "use a topic with message.format.version=3.0" in str(error.value)
+
+
+def test_what_is_refused_in_a_header_is_refused_from_the_network_too() -> None:
+    for data, words in (
+        (b"", "has 0 bytes"),
+        (GOOD * 2, "exactly one whole batch"),
+        (changed(base_offset=4), "has base offset 4; accepted: 0"),
+        (changed(records_count=0, last_offset_delta=-1), "has 0 records"),
+        (changed(attributes=CONTROL), "is a control batch"),
+        (changed(attributes=7), "has codec 7"),
+        (changed(IDEMPOTENT, base_sequence=-1), "of producer 7"),
+    ):
+        with pytest.raises(InvalidRecordError, match=words):
+            taken(data)
+    with pytest.raises(RecordTooLargeError, match=r"more than max\.message\.bytes=100"):
+        taken(GOOD, max_message_bytes=100)

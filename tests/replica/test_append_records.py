@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 import threading
 import time
 import warnings
@@ -49,7 +50,7 @@ from tests.support.faults import (
     died,
     run_child,
 )
-from tests.support.reference import Record, split_batches
+from tests.support.reference import Record, encode_batch, split_batches, with_crc
 from tests.support.soundness import ensure_sound
 
 with warnings.catch_warnings():
@@ -578,3 +579,49 @@ def test_a_forked_child_appends_beside_its_parent(cluster: Cluster) -> None:
     stored = (cluster._parts.manager.log(EVENTS).directory / f"{0:020d}.log").read_bytes()
     assert len(list(split_batches(stored))) == 41
     ensure_all_sound(cluster)
+
+
+# From the network.
+
+
+def test_a_batch_from_the_network_is_appended_in_place_with_its_times_set_right(
+    tmp_path: Path,
+) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    append_records(cluster, {EVENTS: batch(n=2)})
+    records = [Record(at, 1000 + at, b"k", b"v") for at in range(3)]
+    sent = bytearray(encode_batch(records))
+    struct.pack_into(">q", sent, 35, 7)
+    data = with_crc(bytes(sent))
+    answer = append_records(cluster, {EVENTS: data}, origin=AppendOrigin.NETWORK)
+    assert answer[EVENTS] == AppendResult(2, -1, 0)
+    assert contents(cluster)[EVENTS][2:] == [one._replace(offset=one.offset + 2) for one in records]
+    log = cluster._parts.manager.log(EVENTS)
+    ensure_sound(log)
+    assert log.state().max_timestamp == max(one.timestamp for one in contents(cluster)[EVENTS])
+
+
+def test_a_retry_from_the_network_is_a_duplicate(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    first, second = (idempotent_batch(base_sequence=at) for at in (0, 1))
+    for _ in range(2):
+        answers = [
+            append_records(cluster, {EVENTS: data}, origin=AppendOrigin.NETWORK)[EVENTS]
+            for data in (first, second)
+        ]
+        assert [(one.base_offset, one.error) for one in answers] == [(0, None), (1, None)]
+    gap = idempotent_batch(base_sequence=9)
+    answer = append_records(cluster, {EVENTS: gap}, origin=AppendOrigin.NETWORK)[EVENTS]
+    assert isinstance(answer.error, OutOfOrderSequenceError)
+
+
+def test_an_unsound_batch_from_the_network_writes_nothing_and_stops_no_other(
+    tmp_path: Path,
+) -> None:
+    cluster = builders.a_cluster(tmp_path, topics={"events": 1, "others": 1})
+    sound = batch(n=3)
+    unsound = with_crc(sound[:62] + b"\xff" + sound[63:])
+    answer = append_records(cluster, {EVENTS: unsound, OTHERS: sound}, origin=AppendOrigin.NETWORK)
+    assert isinstance(answer[EVENTS].error, InvalidRecordError)
+    assert answer[OTHERS].error is None
+    assert contents(cluster) == {EVENTS: [], OTHERS: records_of([sound])}
