@@ -44,7 +44,7 @@ DOORS = {
     "options": {"arguments", "option", "paths", "producer", "read", "topic", "write"},
     "kernels": {"legacy", "records", "routing"},
     "record": {
-        "builder", "checksums", "codec", "columns", "control", "header", "legacy", "scalar", "times",
+        "builder", "checksums", "codec", "columns", "control", "header", "inspection", "legacy", "scalar", "times",
     },
     "log": {
         "append", "checkpoints", "epochs", "foreign.log", "foreign.log_dir", "overwritten",
