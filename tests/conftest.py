@@ -32,9 +32,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
 
 def few(cases: Sequence[Any], count: int) -> list[Any]:
     """The cases of a test that needs Spark: the first ones, and in the soak all of them."""
-    rest = [
-        case if isinstance(case, ParameterSet) else pytest.param(case) for case in cases[count:]
-    ]
+    rest = [case if isinstance(case, ParameterSet | tuple) else (case,) for case in cases[count:]]
+    rest = [one if isinstance(one, ParameterSet) else pytest.param(*one) for one in rest]
     marked = [pytest.param(*c.values, id=c.id, marks=[*c.marks, pytest.mark.slow]) for c in rest]
     return [*cases[:count], *marked]
 

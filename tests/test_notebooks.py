@@ -22,15 +22,8 @@ def read(path: Path) -> nbformat.NotebookNode:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(
-            path, marks=[] if path.stem == "quickstart" else [pytest.mark.slow], id=path.stem
-        )
-        for path in NOTEBOOKS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if SPARK_4_1 and path.stem == "streaming":
         pytest.skip(

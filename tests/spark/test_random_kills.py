@@ -197,9 +197,8 @@ def test_a_stream_and_a_producer_survive_random_kills(
         assert [value for value in held[partition] if is_producers(value)] == sent
 
 
-@pytest.mark.parametrize(
-    ("micro_batches", "kills"), [(4, 1), pytest.param(200, 20, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("micro_batches", "kills"), [(4, 1), (200, 20)])
 def test_a_stream_between_topics_copies_all_and_nothing_twice(
     tmp_path: Path, drivers: Drivers, micro_batches: int, kills: int
 ) -> None:

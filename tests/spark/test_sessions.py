@@ -11,6 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import spark_kbatch
+from tests.conftest import few
 from tests.support.frames import load, save, values
 
 pytestmark = pytest.mark.spark
@@ -107,20 +108,21 @@ def test_joins_and_unions_of_one_frame_read_it_as_often_as_it_is_named(
 
 @pytest.mark.parametrize(
     ("key", "value"),
+    few(
     [
         ("spark.sql.execution.arrow.useLargeVarTypes", "true"),
         ("spark.sql.execution.arrow.maxRecordsPerBatch", "7"),
+        ("spark.sql.timestampType", "TIMESTAMP_NTZ"),
+        ("spark.sql.python.filterPushdown.enabled", "true"),
         ("spark.sql.execution.arrow.maxBytesPerBatch", "200"),
         ("spark.sql.execution.arrow.pyspark.enabled", "true"),
         ("spark.sql.execution.arrow.compression.codec", "zstd"),
         ("spark.sql.session.timeZone", "Asia/Kathmandu"),
         ("spark.sql.ansi.enabled", "false"),
-        ("spark.sql.timestampType", "TIMESTAMP_NTZ"),
-        ("spark.sql.python.filterPushdown.enabled", "true"),
         ("spark.sql.adaptive.enabled", "false"),
-    ],
+    ], 4),
     ids=lambda text: text.removeprefix("spark.sql.") if "spark" in text else "",
-)
+)  # fmt: skip
 def test_rows_come_back_as_written_whatever_is_set(
     spark: SparkSession, tmp_path: Path, key: str, value: str
 ) -> None:
