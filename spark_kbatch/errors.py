@@ -21,6 +21,7 @@ KBatchError
   InvalidTxnStateError              producer_id, first offset of its open transaction; -1: it has none
   TransactionCoordinatorFencedError producer_id, current coordinator epoch, found
   ClosedError (also ValueError)     a cluster or a broker's logs, used after close
+  ServerRunningError                path, address and process of the server that runs
   ProducerClosedError
   ProducerForkedError               process that created the producer, forked process that used it
   ProtocolError                     bytes of a peer that break a rule of Kafka's protocol
@@ -361,6 +362,23 @@ class ClosedError(KBatchError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.path} is closed; open it again, or use it before closing it"
+
+
+@dataclass(eq=False, repr=False)
+class ServerRunningError(KBatchError):
+    """A server was to be started on a cluster that another one serves."""
+
+    path: str
+    address: str  # HOST:PORT; empty if the server does not listen yet
+    process_id: int
+
+    def __str__(self) -> str:
+        where = (
+            f"at {self.address}, in process {self.process_id}"
+            if self.address
+            else "that has just been started"
+        )
+        return f"{self.path} is served already by a server {where}; use that one, or stop it first"
 
 
 class ProducerClosedError(KBatchError):

@@ -41,7 +41,7 @@ HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 
 # The modules of each room that other rooms may import; all others are its own.
 DOORS = {
-    "options": {"arguments", "option", "paths", "producer", "read", "topic", "write"},
+    "options": {"arguments", "option", "paths", "producer", "read", "server", "topic", "write"},
     "kernels": {"legacy", "records", "routing"},
     "record": {
         "builder", "checksums", "codec", "columns", "control", "header", "inspection", "legacy", "scalar", "times",
@@ -56,14 +56,15 @@ DOORS = {
         "topic_reader",
     },
     "replica": {
-        "administration", "creation", "delayed_fetch", "locks", "lost_topics", "manager", "metadata",
-        "partition", "view",
+        "administration", "creation", "delayed_fetch", "json_files", "locks", "lost_topics",
+        "manager", "metadata", "partition", "view",
     },
     "commit": {
         "agreements", "cluster_repair", "compaction", "coordinator", "history", "internal_topics",
         "probe", "snapshot", "staging", "state_records",
     },
     "wire": {"errors", "protocol"},
+    "server": {"server"},
     "cluster": {"broker_logs", "cluster", "job", "parts", "readable"},
     "spark": {"demo", "source"},
 }  # fmt: skip

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from spark_kbatch.cluster.export import ExportedPartition
     from spark_kbatch.log.repair import RepairReport
     from spark_kbatch.producer.producer import Producer
+    from spark_kbatch.server.server import Server
 
 # As of the option replication.factor.
 REPLICATION_FACTOR_MAX = 32767
@@ -113,6 +114,7 @@ class Cluster(ReadableTopics):
         self._parts = ClusterParts(path, create=create, log_dirs=log_dirs, files=files)
         super().__init__(self._parts)
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+        self._servers: weakref.WeakSet[Server] = weakref.WeakSet()
 
     def __exit__(
         self,
@@ -125,11 +127,13 @@ class Cluster(ReadableTopics):
         self.close()
 
     def close(self) -> None:
-        """Close its producers, once they have sent what they were given, and then the cluster.
+        """Close its producers, once they have sent what they were given, its server, and the cluster.
 
         Every later call raises ClosedError, and so do reads in progress.
         """
         self._close_producers(timeout=None)
+        for server in list(self._servers):
+            server.close()
         super().close()
 
     def _close_producers(self, timeout: float | None) -> None:
@@ -500,3 +504,57 @@ class Cluster(ReadableTopics):
         )
         self._producers.add(producer)
         return producer
+
+    def serve(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        advertise: str | None = None,
+        auto_create: bool = True,
+        num_partitions: int = 1,
+        replication_factor: int = 1,
+        flush: bool = False,
+        **options: Any,
+    ) -> Server:
+        """Serve this cluster to any Kafka client; close the server, or use it in a `with`.
+
+            with cluster.serve() as server:
+                producer = kafka.KafkaProducer(bootstrap_servers=server.bootstrap_servers)
+
+        There is no authentication: whoever reaches the address may read, write and delete. Spark jobs and
+        producers on this cluster go on beside the server.
+
+        Args:
+            host: where to listen; by default only this machine can connect.
+            port: where to listen; 0 for any that is free, which `bootstrap_servers` tells.
+            advertise: HOST:PORT that clients are told to connect to, if not the address that they
+                have reached.
+            auto_create: whether topics are made when clients ask for them.
+            num_partitions: how many partitions such a topic has.
+            replication_factor: how many log dirs hold each record of such a topic.
+            flush: whether batches are on disk before they are acknowledged. Kafka does not wait.
+            options: further ones, by Kafka's keys, such as `connections_max_idle_ms=60_000`; see
+                `SERVER_OPTIONS`.
+
+        Raises:
+            ServerRunningError: another server serves the cluster; says where it listens.
+            ConfigError: it cannot listen there, or an argument is not accepted.
+        """
+        from spark_kbatch.options.server import parse_address, parse_server_options  # noqa: PLC0415
+        from spark_kbatch.server.server import Server  # noqa: PLC0415  above
+
+        self._parts.metadata.cluster_file.ensure_exists()
+        arguments.text("host", host)
+        arguments.whole_number("port", port, 0, 65_535)
+        given = {
+            "auto_create_topics_enable": auto_create,
+            "num_partitions": num_partitions,
+            "default_replication_factor": replication_factor,
+            "flush": flush,
+        }
+        config = parse_server_options({**given, **options})
+        advertised = None if advertise is None else parse_address("advertise", advertise)
+        server = Server(self._parts, config, host=host, port=port, advertised=advertised)
+        self._servers.add(server)
+        return server

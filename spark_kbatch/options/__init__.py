@@ -4,6 +4,7 @@ option      what an option is: key, parser, accepted values, default, text
 write       options of a write through Spark
 read        options of a read, batch or stream
 producer    options of a producer in plain Python
+server      options of a server
 topic       topic names and settings
 arguments   arguments of public methods
 paths       paths of folders

@@ -19,6 +19,8 @@ class ClusterPaths:
         self.partitions_dir = path / "partitions"
         self.deleted_dir = path / "deleted"
         self.locks_dir = path / "locks"
+        self.server_file = path / "server.json"
+        self.server_lock = self.locks_dir / "server"
         self.snapshots_dir = path / "snapshots"
         self.transactions_dir = path / "transactions"
 

@@ -1,0 +1,94 @@
+"""The options of a server: Kafka's keys, and its defaults where they suit one process on one machine.
+
+Source: Kafka server/.../config/ServerConfigs.java, SocketServerConfigs.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.model import INT_MAX, LONG_MAX
+from spark_kbatch.options import arguments
+from spark_kbatch.options.option import MiB, Option, parse_boolean, parse_number, refuse_unknown
+from spark_kbatch.options.topic import PARTITIONS_MAX
+
+REPLICATION_FACTOR_MAX = 32_767
+PORT_MAX = 65_535
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """The parsed options of a server."""
+
+    auto_create_topics_enable: bool = True
+    num_partitions: int = 1
+    default_replication_factor: int = 1
+    flush: bool = False
+    max_connections: int = 2000
+    connections_max_idle_ms: int = 600_000
+    socket_request_max_bytes: int = 100 * MiB
+    queued_max_request_bytes: int = 128 * MiB
+    fetch_max_bytes: int = 55 * MiB
+
+
+# fmt: off
+SERVER_OPTIONS = (
+    Option("auto.create.topics.enable", parse_boolean, "true, false", ServerConfig.auto_create_topics_enable, "Whether a topic that does not exist is made when a client asks for it and lets it be made."),
+    Option("num.partitions", parse_number(1, PARTITIONS_MAX), f"1 to {PARTITIONS_MAX}", ServerConfig.num_partitions, "How many partitions such a topic gets, and one that a client makes with -1."),
+    Option("default.replication.factor", parse_number(1, REPLICATION_FACTOR_MAX), f"1 to {REPLICATION_FACTOR_MAX}", ServerConfig.default_replication_factor, "In how many log dirs such a topic keeps each record."),
+    Option("flush", parse_boolean, "true, false", ServerConfig.flush, "Whether a batch is flushed to disk before it is acknowledged. With false, as in Kafka, a killed process loses nothing, but a power failure may lose acknowledged records."),
+    Option("max.connections", parse_number(1), f"1 to {INT_MAX}", ServerConfig.max_connections, "How many connections are open at once; further ones are closed as soon as they are accepted."),
+    Option("connections.max.idle.ms", parse_number(1, LONG_MAX), "1 or more", ServerConfig.connections_max_idle_ms, "How long a connection may stay silent before it is closed."),
+    Option("socket.request.max.bytes", parse_number(1024), f"1024 to {INT_MAX}", ServerConfig.socket_request_max_bytes, "Largest size of a request; a connection that announces a larger one is closed."),
+    Option("queued.max.request.bytes", parse_number(1 * MiB, LONG_MAX), "1048576 or more", ServerConfig.queued_max_request_bytes, "Memory for requests that are received or handled, of all connections together. When it is used up, further requests are read once it is free again; those up to 16 KiB are always read."),
+    Option("fetch.max.bytes", parse_number(1024), f"1024 to {INT_MAX}", ServerConfig.fetch_max_bytes, "Most bytes of records in one answer to a fetch, and the memory for all answers together. The first batch of an answer is sent even if it is larger."),
+)
+# fmt: on
+
+
+def parse_server_options(options: Mapping[str, Any]) -> ServerConfig:
+    """Parse and check the options of a server, keys with dots or underscores.
+
+    Raises:
+        ConfigError: an unknown key, a key that is given twice, or a bad value.
+    """
+    known = {option.key: option for option in SERVER_OPTIONS}
+    given: dict[str, Any] = {}
+    for name, value in options.items():
+        key = name.replace("_", ".").lower()
+        if key in given:
+            raise ConfigError(f"option {key!r} is given twice; give it once")
+        if key not in known:
+            refuse_unknown(name, list(known))
+        given[key] = _parsed(known[key], value)
+    return ServerConfig(**{key.replace(".", "_"): value for key, value in given.items()})
+
+
+def parse_address(name: str, value: str) -> tuple[str, int]:
+    """Return host and port of HOST:PORT; an IPv6 address is in brackets.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    host, colon, port = arguments.text(name, value).rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""
+    if not (host and colon and port.isascii() and port.isdecimal() and 0 < int(port) <= PORT_MAX):
+        arguments.refuse(name, value, "HOST:PORT, such as localhost:9092 or [::1]:9092")
+    return host, int(port)
+
+
+def _parsed(option: Option, value: Any) -> Any:
+    if isinstance(value, bool):
+        return option.parse(option.key, str(value).lower())
+    if isinstance(value, (int, str)):
+        return option.parse(option.key, str(value))
+    raise ConfigError(
+        f"option {option.key!r} is {arguments.shown(value)} of type {type(value).__name__}; "
+        f"accepted: {option.accepts}"
+    )

@@ -1,0 +1,50 @@
+"""ApiVersions: which requests, in which versions, this server answers.
+
+It is the first request of every client, which does not know yet what the server understands. So an
+unknown version of it is answered in version 0, with the error and the list.
+
+Source: KIP-511; ApiVersionsRequest.isValid.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from spark_kbatch.server.requests import Received, Respond
+from spark_kbatch.wire import protocol
+from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.protocol import Versions
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_FIRST_WITH_SOFTWARE = 3
+
+
+class ApiVersionsHandler:
+    """Answers ApiVersions."""
+
+    def __init__(self, supported: Callable[[], Mapping[int, Versions]]) -> None:
+        """`supported` returns the versions of what is answered, by api key."""
+        self._supported = supported
+
+    def handle(self, received: Received, respond: Respond) -> None:
+        """Answer one request; one of an unknown version has no body."""
+        body = received.body
+        if body is None:
+            respond(self._answer(0, ErrorCode.UNSUPPORTED_VERSION))
+            return
+        error = 0
+        if received.version >= _FIRST_WITH_SOFTWARE:
+            software = (body.client_software_name, body.client_software_version)
+            if not all(_SOFTWARE.fullmatch(text or "") for text in software):
+                error = ErrorCode.INVALID_REQUEST
+        respond(self._answer(received.version, error))
+
+    def _answer(self, version: int, error: int) -> Any:
+        response = protocol.ApiVersionsResponse
+        keys = [
+            response.ApiVersion(api_key=key, min_version=one.first, max_version=one.last)
+            for key, one in sorted(self._supported().items())
+        ]
+        return response(version=version, error_code=error, api_keys=keys)

@@ -1,0 +1,191 @@
+"""The loop's thread: it accepts connections, and closes those that are idle.
+
+Source: Kafka core/.../network/SocketServer.scala Acceptor, ConnectionQuotas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import selectors
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.options.server import ServerConfig
+from spark_kbatch.server.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+_ACCEPTED_AT_ONCE = 64
+_PAUSE_S = 1.0  # after a connection could not be accepted, for want of descriptors most likely
+_LOOKS_FOR_IDLE = 4  # in the time after which a connection is idle
+
+_Result = TypeVar("_Result")
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound, and does not listen yet.
+
+    Raises:
+        ConfigError: the name cannot be resolved, or the port is taken.
+    """
+    try:
+        found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM)
+        # A name that has addresses of both kinds, such as localhost, is served at the older one.
+        family, kind, number, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+        sock = socket.socket(family, kind, number)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setblocking(False)
+            sock.bind(address)
+        except BaseException:
+            sock.close()
+            raise
+    except OSError as error:
+        raise ConfigError(
+            f"the server cannot listen at {host}:{port}: {error.strerror or error}; choose another "
+            "address, or port 0 for any that is free"
+        ) from error
+    return sock
+
+
+class Listener:
+    """A loop in a thread of its own, one listening socket, and its connections."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        config: ServerConfig,
+        on_request: Callable[[Connection, memoryview], None],
+    ) -> None:
+        """Serve a socket that is bound, once `start` is called."""
+        self._socket, self._config, self._on_request = sock, config, on_request
+        self._selector = selectors.DefaultSelector()
+        self._loop = asyncio.SelectorEventLoop(self._selector)
+        self._connections: set[Connection] = set()  # the loop's alone
+        self._no_more = False  # connections
+        self._all_ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kbatch-server", daemon=True)
+
+    def start(self) -> None:
+        """Listen."""
+        self._socket.listen(_BACKLOG)
+        self._loop.add_reader(self._socket, self._accept)
+        self._loop.call_soon(self._close_idle)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    def call(self, function: Callable[[], _Result]) -> _Result:
+        """Call a function in the loop's thread; return its result."""
+        answer: Future[_Result] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(function())
+            except BaseException as error:  # noqa: BLE001  it is the caller's
+                answer.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        return answer.result()
+
+    def connections_count(self) -> int:
+        """Return how many connections are open."""
+        return len(self._connections)
+
+    # In the loop.
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                sock, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                logger.warning("a connection cannot be accepted for now: %s", error)
+                self._loop.remove_reader(self._socket)
+                self._loop.call_later(_PAUSE_S, self._accept_again)
+                return
+            if len(self._connections) >= self._config.max_connections:
+                logger.warning(
+                    "a connection is closed at once: %d are open, as many as max.connections says",
+                    len(self._connections),
+                )
+                sock.close()
+                continue
+            try:
+                self._connections.add(self._connected(sock))
+            except OSError:  # It is gone already.
+                sock.close()
+
+    def _accept_again(self) -> None:
+        if not self._no_more:
+            self._loop.add_reader(self._socket, self._accept)
+
+    def _connected(self, sock: socket.socket) -> Connection:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return Connection(
+            self._loop,
+            sock,
+            request_max_bytes=self._config.socket_request_max_bytes,
+            on_request=self._on_request,
+            on_closed=self._closed,
+        )
+
+    def _closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if self._no_more and not self._connections:
+            self._all_ended.set()
+
+    def _close_idle(self) -> None:
+        idle_s = self._config.connections_max_idle_ms / 1000
+        before = self._loop.time() - idle_s
+        for connection in [one for one in self._connections if one.is_silent_since(before)]:
+            logger.debug("%s is closed: it was silent for %.0f s", connection, idle_s)
+            connection.close()
+        self._loop.call_later(idle_s / _LOOKS_FOR_IDLE, self._close_idle)
+
+    def _end_when_answered(self) -> None:
+        self._no_more = True
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        for connection in list(self._connections):
+            connection.end_when_answered()
+        if not self._connections:
+            self._all_ended.set()
+
+    def _close_all(self) -> None:
+        for connection in list(self._connections):
+            connection.close()
+        self._loop.stop()
+
+    # The end.
+
+    def end(self, timeout_s: float) -> None:
+        """Accept nothing more, let requests in progress be answered for some time; then close all."""
+        self.call(self._end_when_answered)
+        self._all_ended.wait(timeout_s)
+        self._loop.call_soon_threadsafe(self._close_all)
+        self._thread.join()
+
+    def forget(self) -> None:
+        """Close what a forked child has inherited. The parent's connections go on."""
+        with contextlib.suppress(OSError):
+            self._socket.close()
+        for connection in list(self._connections):
+            connection.forget()
+        # The loop's own methods would change what the parent's kernel object watches.
+        self._selector.close()

@@ -1,0 +1,227 @@
+"""Metadata, DescribeCluster and FindCoordinator: the one node, and the topics that it leads.
+
+Replicas are shown as node 1 whatever log dirs a partition has: which disk leads is the cluster's own
+affair. A client is told to come back to the address that it has reached, unless another is advertised.
+
+Topics are made here when a client asks for one by name that does not exist, and the request and the
+server allow it. That waits for locks, so it is done by the threads of administration.
+
+Source: KafkaApis.handleTopicMetadataRequest, AutoTopicCreationManager.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from spark_kbatch.errors import (
+    InvalidTopicError,
+    KBatchError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import INTERNAL_PREFIX, Topic, TopicConfig, ensure_valid_topic
+from spark_kbatch.server.backend import Backend
+from spark_kbatch.server.pools import Pool
+from spark_kbatch.server.requests import Received, Respond
+from spark_kbatch.wire import protocol
+from spark_kbatch.wire.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+NODE_ID = 1
+_GROUP, _TRANSACTION = 0, 1  # kinds of coordinators
+_FIRST_WITH_KEYS = 4  # of FindCoordinator
+_NO_ID = uuid.UUID(int=0)
+
+
+class NewTopics(NamedTuple):
+    """How topics are made for clients that ask for one that does not exist."""
+
+    are_made: bool
+    partitions: int
+    replication_factor: int
+
+
+class MetadataHandler:
+    """Answers questions about the cluster. Thread-safe."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        new_topics: NewTopics,
+        advertised: Callable[[Received], tuple[str, int]],
+        creators: Pool,
+    ) -> None:
+        """`advertised` returns the address for a client; `creators` make topics."""
+        self._backend, self._new_topics = backend, new_topics
+        self._advertised, self._creators = advertised, creators
+        self._cluster_id = backend.metadata.cluster_file.cluster_id()
+
+    def metadata(self, received: Received, respond: Respond) -> None:
+        """Answer Metadata."""
+        body = received.body
+        may_make = received.version < 4 or body.allow_auto_topic_creation
+        missing = [
+            topic.name
+            for topic in body.topics or ()
+            if topic.name and self._may_be_made(topic.name) and self._find(topic.name) is None
+        ]
+        if missing and may_make and self._new_topics.are_made:
+
+            def make_and_answer() -> None:
+                for name in missing:
+                    self._make(name)
+                respond(self._metadata(received))
+
+            self._creators.submit(make_and_answer)
+        else:
+            respond(self._metadata(received))
+
+    def _may_be_made(self, name: str) -> bool:
+        try:
+            return not ensure_valid_topic(name).startswith(INTERNAL_PREFIX)
+        except InvalidTopicError:
+            return False
+
+    def _make(self, name: str) -> None:
+        made = self._new_topics
+        try:
+            self._backend.make_topic(
+                name,
+                TopicConfig(),
+                partitions=made.partitions,
+                replication_factor=made.replication_factor,
+            )
+        except (OSError, KBatchError) as error:
+            logger.warning("topic %r, which a client asked for, is not made: %s", name, error)
+        else:
+            logger.info("topic %r is made, because a client asked for it", name)
+
+    def _metadata(self, received: Received) -> Any:
+        response = protocol.MetadataResponse
+        body = received.body
+        host, port = self._advertised(received)
+        # In version 0 an empty list stands for all.
+        asks_all = body.topics is None or (received.version == 0 and not body.topics)
+        if asks_all:
+            topics = [self._topic(topic) for topic in self._all_topics()]
+        else:
+            topics = [self._asked(one.name, one.topic_id) for one in body.topics]
+        return response(
+            version=received.version,
+            brokers=[response.MetadataResponseBroker(node_id=NODE_ID, host=host, port=port)],
+            cluster_id=self._cluster_id,
+            controller_id=NODE_ID,
+            topics=topics,
+        )
+
+    def _all_topics(self) -> Iterable[Topic]:
+        for name in self._backend.metadata.topics.names(internal=True):
+            topic = self._find(name)
+            if topic is not None:
+                yield topic
+
+    def _find(self, name: str) -> Topic | None:
+        try:
+            return self._backend.metadata.topics.find(name)
+        except (OSError, KBatchError) as error:
+            logger.warning("topic %r is not shown: %s", name, error)
+            return None
+
+    def _asked(self, name: str | None, topic_id: uuid.UUID | None) -> Any:
+        response = protocol.MetadataResponse.MetadataResponseTopic
+        if name is None:
+            for topic in self._all_topics():
+                if uuid_of(topic.topic_id) == topic_id:
+                    return self._topic(topic)
+            return response(
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id, partitions=[]
+            )
+        try:
+            found = self._backend.metadata.topics.find(name)
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if found is None and name.startswith(INTERNAL_PREFIX):
+                error = ErrorCode.INVALID_TOPIC_EXCEPTION
+        except InvalidTopicError:
+            found, error = None, ErrorCode.INVALID_TOPIC_EXCEPTION
+        except (OSError, KBatchError) as problem:
+            logger.warning("topic %r is not shown: %s", name, problem)
+            found, error = None, ErrorCode.KAFKA_STORAGE_ERROR
+        if found is not None:
+            return self._topic(found)
+        return response(error_code=error, name=name, topic_id=_NO_ID, partitions=[])
+
+    def _topic(self, topic: Topic) -> Any:
+        response = protocol.MetadataResponse.MetadataResponseTopic
+        return response(
+            error_code=0,
+            name=topic.name,
+            topic_id=uuid_of(topic.topic_id),
+            is_internal=topic.name.startswith(INTERNAL_PREFIX),
+            partitions=[self._partition(topic, number) for number in range(topic.partitions)],
+        )
+
+    def _partition(self, topic: Topic, number: int) -> Any:
+        response = protocol.MetadataResponse.MetadataResponseTopic
+        error, leader, epoch = 0, NODE_ID, -1
+        try:
+            epoch = self._backend.manager.replica(
+                TopicPartition(topic.name, number)
+            ).state.leader_epoch
+        except UnknownTopicOrPartitionError:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        except (OSError, KBatchError):
+            error, leader = ErrorCode.LEADER_NOT_AVAILABLE, -1
+        return response.MetadataResponsePartition(
+            error_code=error,
+            partition_index=number,
+            leader_id=leader,
+            leader_epoch=epoch,
+            replica_nodes=[NODE_ID],
+            isr_nodes=[NODE_ID],
+            offline_replicas=[] if leader == NODE_ID else [NODE_ID],
+        )
+
+    def describe_cluster(self, received: Received, respond: Respond) -> None:
+        """Answer DescribeCluster."""
+        response = protocol.DescribeClusterResponse
+        host, port = self._advertised(received)
+        respond(
+            response(
+                version=received.version,
+                error_code=0,
+                cluster_id=self._cluster_id,
+                controller_id=NODE_ID,
+                brokers=[response.DescribeClusterBroker(broker_id=NODE_ID, host=host, port=port)],
+            )
+        )
+
+    def find_coordinator(self, received: Received, respond: Respond) -> None:
+        """Answer FindCoordinator: this node, for groups; no one, for transactions."""
+        response = protocol.FindCoordinatorResponse
+        body = received.body
+        host, port = self._advertised(received)
+        error, message = 0, None
+        if body.key_type == _TRANSACTION:
+            error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            message = "this server has no transactions"
+        elif body.key_type != _GROUP:
+            error, message = ErrorCode.INVALID_REQUEST, f"no coordinators of kind {body.key_type}"
+        if error:
+            host, port = "", -1
+        node = {"node_id": -1 if error else NODE_ID, "host": host, "port": port}
+        outcome = {"error_code": error, "error_message": message}
+        if received.version < _FIRST_WITH_KEYS:
+            respond(response(version=received.version, **node, **outcome))
+            return
+        found = [response.Coordinator(key=key, **node, **outcome) for key in body.coordinator_keys]
+        respond(response(version=received.version, coordinators=found))
+
+
+def uuid_of(topic_id: str) -> uuid.UUID:
+    """Return a topic's id as the protocol has it."""
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "=="))

@@ -1,0 +1,107 @@
+"""One server per PATH: whoever holds the lock `locks/server` serves it, and says where in `server.json`.
+
+    PATH/locks/server     flock, held as long as the server runs; the kernel frees it if the process dies
+    PATH/server.json      host, port, process_id, started_ms of the server that wrote it last
+
+The file is stale where the lock is free: a killed server could not remove it.
+
+Other processes may append and commit while a server runs. But the members of a consumer group, and when
+they were last heard of, are known to one server's memory alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import NamedTuple
+
+from spark_kbatch.errors import KafkaStorageError, ServerRunningError
+from spark_kbatch.files import Files, LockFile
+from spark_kbatch.model import LONG_MAX
+from spark_kbatch.options.server import PORT_MAX
+from spark_kbatch.replica.json_files import as_bytes
+from spark_kbatch.replica.metadata import Metadata
+from spark_kbatch.stored_json import parse
+
+# A look at who runs holds the lock for a moment.
+_PATIENCE_S, _PAUSE_S = 0.5, 0.02
+
+
+class ServerAddress(NamedTuple):
+    """Where the server of a PATH listens, and which process it is."""
+
+    host: str
+    port: int
+    process_id: int
+    started_ms: int
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The address as clients take it."""
+        return shown_address(self.host, self.port)
+
+
+def shown_address(host: str, port: int) -> str:
+    """Return HOST:PORT, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def running_server(metadata: Metadata) -> ServerAddress | None:
+    """Return where the server of a PATH listens now; None if none does."""
+    files, paths = metadata.files, metadata.paths
+    if not files.exists(paths.server_file):
+        return None
+    lock = files.flock(paths.server_lock, wait=False)
+    if lock is not None:
+        lock.release()
+        return None
+    with contextlib.suppress(FileNotFoundError, KafkaStorageError):
+        stored = parse(files.read(paths.server_file), paths.server_file)
+        return ServerAddress(
+            stored.text("host"),
+            stored.integer("port", 1, PORT_MAX),
+            stored.integer("process_id", 0, LONG_MAX),
+            stored.integer("started_ms", 0, LONG_MAX),
+        )
+    return None
+
+
+class Ownership:
+    """The right to serve a PATH, from the construction to `release`."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        """Take it.
+
+        Raises:
+            ServerRunningError: another server has it, of this process or another; says where it listens.
+        """
+        self._files: Files = metadata.files
+        self._path = metadata.paths.server_file
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            lock = self._files.flock(metadata.paths.server_lock, wait=False)
+            if lock is not None:
+                break
+            if time.monotonic() > deadline:
+                found = running_server(metadata)
+                raise ServerRunningError(
+                    str(metadata.path),
+                    "" if found is None else found.bootstrap_servers,
+                    0 if found is None else found.process_id,
+                )
+            time.sleep(_PAUSE_S)
+        self._lock: LockFile = lock
+
+    def announce(self, host: str, port: int, started_ms: int) -> None:
+        """Write where the server listens, for others to find."""
+        address = ServerAddress(host, port, os.getpid(), started_ms)
+        self._files.replace(self._path, as_bytes(address._asdict()))
+
+    def release(self) -> None:
+        """Give it up; in a forked child, which never had it, do nothing."""
+        if self._lock.descriptor < 0:
+            return
+        with contextlib.suppress(OSError):
+            self._files.remove(self._path)
+        self._lock.release()

@@ -1,0 +1,61 @@
+"""Threads for handlers.
+
+Each kind of request has a pool of its own, so that one kind that waits does not stop another. Threads
+are started when they are needed and do not keep the process alive.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+
+class Pool:
+    """Some threads that run what they are given, in that order. Thread-safe."""
+
+    def __init__(self, name: str, threads_max: int) -> None:
+        """`name` is for the threads' names."""
+        self.name, self._threads_max = name, threads_max
+        self._tasks: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._mutex = threading.Lock()  # guards the rest; innermost
+        self._threads: list[threading.Thread] = []
+        self._busy = 0  # tasks that run or wait
+        self._is_closed = False
+
+    def submit(self, task: Callable[[], object]) -> None:
+        """Run the task in one of the threads; what it raises is logged. After `close` it is dropped."""
+        with self._mutex:
+            if self._is_closed:
+                return
+            self._busy += 1
+            if self._busy > len(self._threads) < self._threads_max:
+                name = f"kbatch-{self.name}-{len(self._threads)}"
+                thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            self._tasks.put(task)
+
+    def close(self, timeout_s: float) -> bool:
+        """Finish what was submitted, and end; return False if that took longer than the time given."""
+        with self._mutex:
+            self._is_closed = True
+            threads = self._threads
+            for _ in threads:
+                self._tasks.put(None)
+        for thread in threads:
+            thread.join(timeout_s)
+        return not any(thread.is_alive() for thread in threads)
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            try:
+                task()
+            except Exception:
+                logger.exception("a task of the pool %r failed", self.name)
+            task = None  # not referenced while the next one is waited for
+            with self._mutex:
+                self._busy -= 1
