@@ -253,8 +253,8 @@ _MESSAGES: Mapping[int, tuple[Any, Any]] = {
     ApiKey.DESCRIBE_CLUSTER: (DescribeClusterRequest, DescribeClusterResponse),
 }
 
-# Elements of all arrays of a message, which bound its memory to about 100 MB.
-MAX_REQUEST_ELEMENTS = 2**18
+# Elements of all arrays of a message, which bound its memory to some 20 MB, and its decoding to a second.
+MAX_REQUEST_ELEMENTS = 2**16
 # A cluster's metadata has several for each partition and replica.
 MAX_RESPONSE_ELEMENTS = 2**23
 

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from spark_kbatch.wire import protocol  # imports kafka-python without its warnings, so comes first
-from spark_kbatch.wire.protocol import SUPPORTED, ApiKey
+from spark_kbatch.wire.protocol import SUPPORTED, ApiKey, decode_request, decode_response
 
 from kafka.protocol.consumer import FetchRequest, FetchResponse  # isort: skip
 from kafka.protocol.producer import ProduceRequest, ProduceResponse  # isort: skip
@@ -46,6 +46,23 @@ def message(api_key: int, version: int, side: int, random: Random) -> Any:
     """Return a random message of kafka-python's, with all fields of the version."""
     kind = library_class(api_key, side)
     return kind(version=version, **_structure(kind.fields.values(), version, random))
+
+
+def a_frame(case: tuple[int, int, int], random: Random) -> bytes:
+    """Return a random message with its header, without its size, as the library encodes both."""
+    key, version, side = case
+    kind = library_class(key, side)
+    body, with_header = message(key, version, side, random), kind(version=version)
+    with_header.with_header(**{"correlation_id": 5, "client_id": "c"} if side == REQUEST else {})
+    head = with_header.encode_header(flexible=kind.flexible_version_q(version))
+    return bytes(head + body.encode(version=version))
+
+
+def decode(case: tuple[int, int, int], frame: bytes) -> Any:
+    """Decode a frame with our decoder."""
+    key, version, side = case
+    data = memoryview(frame)
+    return decode_request(data) if side == REQUEST else decode_response(key, version, data)
 
 
 def _structure(fields: Any, version: int, random: Random) -> dict[str, Any]:
