@@ -35,6 +35,7 @@ KBatchError
       UnknownLeaderEpochError       a leader epoch newer than the one known here
     LogDirLockedError               a broker holds the log dir
     LockTimeoutError                a lock was not free in time; lock, path, waited_s
+    DisconnectedError               a connection to a Kafka server was lost, or could not be made
     NotLeaderOrFollowerError        the leader changed while an answer was awaited
     NotEnoughReplicasError          fewer in sync than min.insync.replicas; nothing is written
       NotEnoughReplicasAfterAppendError  the same, but the records are written
@@ -534,6 +535,17 @@ class LockTimeoutError(RetriableError):
             f"`lsof {self.path}` shows which processes on this machine have the lock's file open; the "
             "lock is free once its holder ends"
         )
+
+
+@dataclass(eq=False, repr=False)
+class DisconnectedError(RetriableError):
+    """A connection to a Kafka server was lost, or could not be made; a request may have been executed."""
+
+    server: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"no connection to {self.server}: {self.reason}"
 
 
 class NotLeaderOrFollowerError(RetriableError):

@@ -20,6 +20,9 @@ lengths and counts are claims: each is bounded by the bytes that are there befor
     fetch         bodies of Fetch
     leaders       the tagged fields that both have
     errors        error codes <-> exceptions
+    framing       one frame on its way out, and frames on their way in
+    channel       a connected socket that carries frames
+    in_flight     the requests of one connection that are not answered
 
 Source: Kafka clients/.../common/protocol; KIP-482 (flexible versions), KIP-511 (ApiVersions).
 """

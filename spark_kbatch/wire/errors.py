@@ -181,6 +181,7 @@ _RETRIABLE = {
 _CODES: dict[type[BaseException], ErrorCode] = {
     errors.ConfigError: ErrorCode.INVALID_CONFIG,
     errors.CorruptRecordError: ErrorCode.CORRUPT_MESSAGE,
+    errors.DisconnectedError: ErrorCode.NETWORK_EXCEPTION,
     errors.FencedLeaderEpochError: ErrorCode.FENCED_LEADER_EPOCH,
     errors.InvalidProducerEpochError: ErrorCode.INVALID_PRODUCER_EPOCH,
     errors.InvalidRecordError: ErrorCode.INVALID_RECORD,

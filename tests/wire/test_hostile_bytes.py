@@ -130,10 +130,8 @@ def test_hostile_request_costs_little_memory_and_time(kind: str) -> None:
 
 
 def test_largest_number_of_elements_costs_little_memory() -> None:
-    topic = struct.pack(">hihii", 0, 1, 0, 0, 0)
-    head = request_head(ApiKey.CREATE_TOPICS, 4, flexible=False)
     count = MAX_REQUEST_ELEMENTS
-    frame = head + struct.pack(">i", count) + topic * count + struct.pack(">ib", 0, 0)
+    frame = METADATA_8 + struct.pack(">i", count) + b"\0\1t" * count + b"\0\0\0"
 
     tracemalloc.start()
     assert len(decode_request(memoryview(frame)).body.topics) == count

@@ -1,0 +1,123 @@
+"""A connected socket that carries frames: at most one on its way out, and those that have come in.
+
+Nothing here waits. Whoever has the channel asks a selector when to call `write` and `read`, and registers
+for writing only while a send is in progress. A TLS socket fits, once its handshake is done: `write` and
+`read` then also stop where it wants the other direction first.
+
+Source: Kafka clients/.../common/network/KafkaChannel.java, PlaintextTransportLayer.java.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from spark_kbatch.errors import DisconnectedError
+from spark_kbatch.record.checksums import Buffer
+from spark_kbatch.wire.framing import Receive, Send
+
+
+class Socket(Protocol):
+    """A connected, non-blocking socket."""
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+
+    def sendmsg(self, buffers: list[memoryview], /) -> int:
+        """Write some bytes; return how many."""
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        """Read some bytes; return how many, 0 at the end."""
+
+    def close(self) -> None:
+        """Close the descriptor, and say nothing to a peer that another process still talks to."""
+
+
+class Channel:
+    """One connection's socket, with the send in progress and the frame in progress."""
+
+    def __init__(self, sock: Socket, peer: str, receive: Receive | None = None) -> None:
+        """Take over a socket.
+
+        Args:
+            sock: connected, non-blocking; closed with the channel.
+            peer: for errors.
+            receive: a fresh one, where frames are limited.
+        """
+        self._socket = sock
+        self._peer = peer
+        self._receive = receive or Receive()
+        self._send: Send | None = None
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, for a selector."""
+        return self._socket.fileno()
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether a send is in progress."""
+        return self._send is not None
+
+    def start(self, pieces: list[Buffer]) -> Send:
+        """Start to send a message; `write` writes it.
+
+        Raises:
+            ValueError: a send is in progress.
+        """
+        if self._send is not None:
+            raise ValueError(f"a send to {self._peer} is in progress")
+        self._send = Send(pieces)
+        return self._send
+
+    def write(self) -> Send | None:
+        """Write what the socket takes; return the send if that completes it.
+
+        Raises:
+            DisconnectedError: the connection is lost.
+        """
+        send = self._send
+        if send is None:
+            return None
+        try:
+            while not send.is_complete:
+                send.advance(self._socket.sendmsg(send.pending()))
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as error:
+            raise self._lost(error) from error
+        self._send = None
+        return send
+
+    def read(self) -> list[memoryview]:
+        """Read what has come; return the frames that are complete, none too often.
+
+        It stops at the first frame, so that one busy peer does not keep others waiting, and returns
+        what came with it.
+
+        Raises:
+            DisconnectedError: the connection is lost, or closed by the peer.
+            ProtocolError: a frame's size is negative or too large.
+        """
+        frames: list[memoryview] = []
+        while not frames:
+            buffer = self._receive.buffer()
+            try:
+                count = self._socket.recv_into(buffer)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                raise self._lost(error) from error
+            if not count:
+                raise DisconnectedError(self._peer, "it closed the connection")
+            self._receive.received(count)
+            while (frame := self._receive.next_frame()) is not None:
+                frames.append(frame)
+            if count < len(buffer):
+                break
+        return frames
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def _lost(self, error: OSError) -> DisconnectedError:
+        return DisconnectedError(self._peer, error.strerror or str(error))

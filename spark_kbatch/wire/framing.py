@@ -1,0 +1,170 @@
+"""One frame on its way out, and frames on their way in. No sockets here: who has one moves the bytes.
+
+    sock.sendmsg(send.pending())                    receive.received(sock.recv_into(receive.buffer()))
+    send.advance(...)                               while (frame := receive.next_frame()) is not None: ...
+
+A frame is four bytes of size and that many bytes. A `Send` keeps the pieces of a message as they are and
+knows how far they were written. A `Receive` believes a size only as far as bytes come: its buffer starts
+small and doubles, so an announced frame of 100 MiB costs nothing until it arrives. Where a frame starts
+it reads ahead, so that a small one takes one call of the socket; the rest of a large one goes straight into
+the frame's own buffer, which becomes the frame.
+
+Source: Kafka clients/.../common/network/NetworkReceive.java, ByteBufferSend.java.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from spark_kbatch.errors import ProtocolError
+from spark_kbatch.model import INT_MAX
+from spark_kbatch.record.checksums import Buffer
+
+SIZE = struct.Struct(">i")
+MAX_PIECES = 1024  # of one call of sendmsg: IOV_MAX of Linux and macOS
+
+_READ_AHEAD = 4096
+_FIRST_BUFFER = 16 * 1024  # of a frame that announces more
+
+
+class Send:
+    """A frame that is being written; `pieces` must not change until it is complete."""
+
+    __slots__ = ("_next", "_remaining", "_views")
+
+    def __init__(self, pieces: Iterable[Buffer]) -> None:
+        """Frame a message.
+
+        Raises:
+            ValueError: it has more than 2^31-1 bytes.
+        """
+        views = [memoryview(piece).cast("B") for piece in pieces]
+        size_in_bytes = sum(map(len, views))
+        if size_in_bytes > INT_MAX:
+            raise ValueError(f"a message of {size_in_bytes} bytes; at most {INT_MAX} can be framed")
+        self._views = [memoryview(SIZE.pack(size_in_bytes)), *(one for one in views if one)]
+        self._next = 0
+        self._remaining = SIZE.size + size_in_bytes
+
+    @property
+    def remaining(self) -> int:
+        """How many bytes are still to be written, those of the size among them."""
+        return self._remaining
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all is written."""
+        return not self._remaining
+
+    def pending(self, max_pieces: int = MAX_PIECES) -> list[memoryview]:
+        """Return what is to be written next: as many pieces as one call takes."""
+        return self._views[self._next : self._next + max_pieces]
+
+    def advance(self, size_in_bytes: int) -> None:
+        """Take note that so many bytes of what is pending were written."""
+        self._remaining -= size_in_bytes
+        while size_in_bytes:
+            view = self._views[self._next]
+            if size_in_bytes < len(view):
+                self._views[self._next] = view[size_in_bytes:]
+                return
+            size_in_bytes -= len(view)
+            self._views[self._next] = memoryview(
+                b""
+            )  # so that the piece can be freed or used again
+            self._next += 1
+
+
+class Receive:
+    """The frames of one connection, as their bytes come. Not thread-safe.
+
+    A caller takes frames until there is none before it asks for the buffer again.
+    """
+
+    __slots__ = ("_ahead", "_end", "_filled", "_frame", "_max_size", "_size", "_start")
+
+    def __init__(self, max_size: int = INT_MAX, *, read_ahead: int = _READ_AHEAD) -> None:
+        """Start with the size of a frame.
+
+        Args:
+            max_size: of a frame. A client accepts any: the first batch of a fetch is sent whole,
+                whatever was asked for.
+            read_ahead: how many bytes are read where a frame starts; at least the size's four.
+        """
+        self._max_size = max_size
+        self._ahead = bytearray(max(read_ahead, SIZE.size))
+        self._start = self._end = 0  # of what was read ahead; empty while a frame is in progress
+        self._frame: bytearray | None = None  # in progress
+        self._size = self._filled = 0  # of the frame in progress
+
+    @property
+    def announced(self) -> int | None:
+        """Size of the frame in progress, once it is known; None between frames."""
+        return None if self._frame is None else self._size
+
+    def buffer(self) -> memoryview:
+        """Return where the next bytes belong; never empty.
+
+        Raises:
+            ValueError: a frame is complete and was not taken.
+        """
+        if self._frame is None:
+            self._close_gap()
+            buffer = memoryview(self._ahead)[self._end :]
+        else:
+            if self._filled == len(self._frame):
+                self._grow(self._frame)
+            buffer = memoryview(self._frame)[self._filled :]
+        if not buffer:
+            raise ValueError("take the frames that are complete before reading on")
+        return buffer
+
+    def received(self, size_in_bytes: int) -> None:
+        """Take note that so many bytes were read into the buffer."""
+        if self._frame is None:
+            self._end += size_in_bytes
+        else:
+            self._filled += size_in_bytes
+
+    def next_frame(self) -> memoryview | None:
+        """Return the next complete frame without its size, which belongs to the caller; None for none.
+
+        Raises:
+            ProtocolError: it announces a negative size, or one above the maximum. What follows cannot
+                be read.
+        """
+        if self._frame is None and not self._begin():
+            return None
+        if self._frame is None or self._filled < self._size:
+            return None
+        frame, self._frame = memoryview(self._frame), None
+        return frame
+
+    def _begin(self) -> bool:
+        """Start a frame, if its size is there, with what was read of it; return True if so."""
+        if self._end - self._start < SIZE.size:
+            return False
+        size: int = SIZE.unpack_from(self._ahead, self._start)[0]
+        if not 0 <= size <= self._max_size:
+            raise ProtocolError("frame", "size", 0, f"0 to {self._max_size} bytes", size)
+        body = self._start + SIZE.size
+        there = min(size, self._end - body)
+        self._frame = bytearray(min(size, max(there, _FIRST_BUFFER)))
+        self._frame[:there] = memoryview(self._ahead)[body : body + there]
+        self._size, self._filled = size, there
+        self._start = body + there
+        return True
+
+    def _close_gap(self) -> None:
+        """Move what was read ahead to the front."""
+        if self._start:
+            rest = self._end - self._start
+            self._ahead[:rest] = self._ahead[self._start : self._end]
+            self._start, self._end = 0, rest
+
+    def _grow(self, frame: bytearray) -> None:
+        """Double the buffer of the frame in progress, up to its size."""
+        larger = bytearray(min(self._size, 2 * len(frame)))
+        larger[: len(frame)] = frame
+        self._frame = larger

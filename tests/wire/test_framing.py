@@ -1,0 +1,173 @@
+"""Frames in pieces: every split of every message, partial writes, and sizes that lie."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_kbatch.errors import ProtocolError
+from spark_kbatch.wire.framing import Receive, Send
+
+MB = 2**20
+
+
+def framed(*messages: bytes) -> bytes:
+    return b"".join(struct.pack(">i", len(one)) + one for one in messages)
+
+
+def receive_all(receive: Receive, chunks: list[bytes]) -> list[bytes]:
+    """Return the frames of a stream that comes in these chunks, each of one or more reads."""
+    frames = []
+    for chunk in chunks:
+        rest = chunk
+        while rest:
+            buffer = receive.buffer()
+            count = min(len(rest), len(buffer))
+            buffer[:count] = rest[:count]
+            receive.received(count)
+            rest = rest[count:]
+            while (frame := receive.next_frame()) is not None:
+                frames.append(bytes(frame))
+    return frames
+
+
+MESSAGES = [b"", b"a", b"one request", b"", b"x" * 30]
+STREAM = framed(*MESSAGES)
+
+
+@pytest.mark.parametrize("read_ahead", [4, 5, 16, 4096])
+def test_frames_are_whole_wherever_the_stream_is_split_in_three(read_ahead: int) -> None:
+    for first in range(len(STREAM) + 1):
+        for second in range(first, len(STREAM) + 1):
+            chunks = [STREAM[:first], STREAM[first:second], STREAM[second:]]
+
+            assert receive_all(Receive(read_ahead=read_ahead), chunks) == MESSAGES
+
+
+@given(
+    messages=st.lists(st.binary(max_size=40) | st.integers(0, 70_000).map(bytes), max_size=5),
+    sizes=st.lists(st.integers(1, 50_000), min_size=1, max_size=20),
+    read_ahead=st.integers(0, 300),
+)
+def test_frames_are_whole_however_their_bytes_come(
+    messages: list[bytes], sizes: list[int], read_ahead: int
+) -> None:
+    stream, chunks = framed(*messages), []
+    while stream:
+        size = sizes[len(chunks) % len(sizes)]
+        chunks.append(stream[:size])
+        stream = stream[size:]
+
+    assert receive_all(Receive(read_ahead=read_ahead), chunks) == messages
+
+
+def test_frame_belongs_to_the_caller() -> None:
+    receive = Receive()
+    frames = []
+    for message in (b"first", b"other"):
+        buffer = receive.buffer()
+        buffer[:9] = framed(message)
+        receive.received(9)
+        frames.append(receive.next_frame())
+
+    assert [bytes(frame) for frame in frames if frame is not None] == [b"first", b"other"]
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), 1001, 2**31 - 1])
+def test_negative_or_oversized_frame_is_refused_before_its_bytes_come(size: int) -> None:
+    receive = Receive(max_size=1000)
+    receive.buffer()[:4] = struct.pack(">i", size)
+    receive.received(4)
+
+    with pytest.raises(ProtocolError, match=f"expected 0 to 1000 bytes, found {size}"):
+        receive.next_frame()
+
+
+def test_announced_frame_costs_no_more_than_twice_what_has_come() -> None:
+    receive = Receive()
+    receive.buffer()[:4] = struct.pack(">i", 100 * MB)
+    receive.received(4)
+    tracemalloc.start()
+
+    assert receive.next_frame() is None
+    assert receive.announced == 100 * MB
+    _, after_the_size = tracemalloc.get_traced_memory()
+    come = 0
+    while come < 5 * MB:
+        count = min(len(receive.buffer()), 100_000)
+        receive.received(count)
+        come += count
+    now, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert after_the_size < 100_000
+    assert now <= 2 * come
+
+
+def test_small_frames_that_come_together_take_one_read() -> None:
+    receive = Receive()
+    buffer = receive.buffer()
+    buffer[: len(STREAM)] = STREAM
+    receive.received(len(STREAM))
+
+    frames = [receive.next_frame() for _ in range(len(MESSAGES) + 1)]
+
+    assert [frame and bytes(frame) for frame in frames[:-1]] == [b"" or one for one in MESSAGES]
+    assert frames[-1] is None
+
+
+def test_reading_on_before_a_frame_is_taken_is_refused() -> None:
+    receive = Receive(read_ahead=4)
+    receive.buffer()[:4] = struct.pack(">i", 2)
+    receive.received(4)
+    assert receive.next_frame() is None
+    receive.received(len(receive.buffer()))
+
+    with pytest.raises(ValueError, match="take the frames"):
+        receive.buffer()
+
+
+def write_all(send: Send, sizes: list[int], max_pieces: int) -> bytes:
+    """Write a send, each time as many bytes as a size says; 0 for a socket that takes none."""
+    written = b""
+    turn = 0
+    while not send.is_complete:
+        offered = b"".join(send.pending(max_pieces))
+        assert offered
+        taken = offered[: sizes[turn % len(sizes)]]
+        turn += 1
+        send.advance(len(taken))
+        written += taken
+        assert send.is_complete == (not send.remaining)
+    return written
+
+
+@given(
+    pieces=st.lists(st.binary(max_size=40), max_size=8),
+    sizes=st.lists(st.integers(0, 60), min_size=1, max_size=10).filter(any),
+    max_pieces=st.integers(1, 10),
+)
+def test_partial_writes_are_resumed_where_they_stopped(
+    pieces: list[bytes], sizes: list[int], max_pieces: int
+) -> None:
+    send = Send(pieces)
+
+    assert write_all(send, sizes, max_pieces) == framed(b"".join(pieces))
+    assert not send.pending()
+
+
+def test_send_counts_bytes_of_views_of_other_items() -> None:
+    numbers = memoryview(struct.pack(">3i", 1, 2, 3)).cast("i")
+
+    assert write_all(Send([numbers]), [100], 10) == framed(struct.pack(">3i", 1, 2, 3))
+
+
+def test_message_too_large_for_a_frame_is_refused() -> None:
+    piece = memoryview(bytearray(MB))
+
+    with pytest.raises(ValueError, match="at most 2147483647 can be framed"):
+        Send([piece] * 2048)
