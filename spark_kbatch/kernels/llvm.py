@@ -19,7 +19,7 @@ MURMUR_SEED, MURMUR_M = 0x9747B28C, 0x5BD1E995
 
 
 def copy(source: Any, start: Any, out: Any, position: Any, size: Any) -> Any:
-    """Copy `size` bytes; return the position after them in `out`."""
+    """Copy `size` bytes in plain Python, as `_copy` does when compiled; return the position after them."""
     for i in range(size):
         out[position + i] = source[start + i]
     return position + size

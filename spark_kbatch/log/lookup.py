@@ -78,7 +78,7 @@ class SegmentViews(NamedTuple):
     sizes: Callable[[int, int], Sequence[int]] | None = None
 
     def sizes_of(self, first: int, stop: int) -> Sequence[int]:
-        """Return the sizes of the segments at [first, stop).
+        """Return the sizes in bytes of the segments at indexes [first, stop) of the list of bases.
 
         Raises:
             FileNotFoundError: one of them is gone.

@@ -161,7 +161,10 @@ class PartitionLog:
             raise self.segments.gone(Path(error.filename)) from error
 
     def verified(self, state: LogState) -> LogState:
-        """Return the state; if it is of another boot, what is left of it. `recovery.py` tells more."""
+        """Return the state; if it is of another boot and not all flushed, as it ends before the first bad batch.
+
+        `recovery.py` says how that is found.
+        """
         if state.boot_id == boot_id() or state.recovery_point >= state.log_end_offset:
             return state
         known, found = self._checked

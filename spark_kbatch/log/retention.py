@@ -159,7 +159,7 @@ def _deletion(
 
 
 def _segments(log: PartitionLog, state: LogState) -> list[range]:
-    """Return the offsets of each segment."""
+    """Return each segment's offsets, from its base offset up to the next segment's."""
     bases = log.segments.bases(state)
     return list(map(range, bases, [*bases[1:], state.log_end_offset]))
 

@@ -139,7 +139,10 @@ def sendable(table: pa.Table | pa.RecordBatch, *, has_topic: bool) -> pa.Table |
 
 
 def _plain_type(given: pa.DataType) -> pa.DataType:
-    """Return the type to convert a column to; the same type if it can be sent, or never can be."""
+    """Return the type to cast a column to before it is written; its own if no cast is needed or would help.
+
+    Dictionaries, views, maps and the like become plain lists, strings and binaries.
+    """
     types = pa.types
     if types.is_dictionary(given) or types.is_run_end_encoded(given):
         return _plain_type(given.value_type)
@@ -349,7 +352,7 @@ def binary_array(data: Array, bounds: Array, valid: Array, *, string: bool = Fal
 
 
 def string_array(data: Array, bounds: Array) -> pa.Array:
-    """Return views as an Arrow array of strings without nulls; malformed UTF-8 is replaced, as in Java."""
+    """Return spans of `data` as Arrow strings without nulls; malformed UTF-8 is replaced, as in Java."""
     array = binary_array(data, bounds, np.ones(len(bounds) - 1, np.uint8), string=True)
     try:
         array.validate(full=True)

@@ -711,7 +711,7 @@ class ReplicaManager:
 
 
 def _as_of(before: LogState, state: LogState) -> LogState:
-    """Return a replica's state without what another one did not show before."""
+    """Return a state that shows no more than `before`: neither of its two ends is higher."""
     high_watermark = min(state.high_watermark, before.high_watermark)
     stable = min(state.last_stable_offset, before.last_stable_offset)
     return state._replace(high_watermark=high_watermark, last_stable_offset=stable)
@@ -746,6 +746,6 @@ def _answer(error: OSError | KBatchError) -> AppendResult:
 
 
 def _damaged(error: KafkaStorageError) -> KafkaStorageError:
-    """Mark the error as lasting: no other replica can stand in."""
+    """Return the error, marked as not transient, so that a producer does not retry it."""
     error.is_transient = False
     return error

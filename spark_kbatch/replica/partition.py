@@ -6,7 +6,7 @@
 
 There is no server. Whoever holds the partition's lock does all the work, in this order:
 
-    lead       read the leader's state; if that fails, elect another leader
+    lead       read the leader's state; if that fails, as when its disk is lost, elect another leader
     replicate  truncate every follower to what the leader has and copy what it lacks: then it is in
                sync. One for which that fails leaves the ISR. Then the high watermark advances
     append     to the leader alone, whose recorded end is never below a follower's; then replicate
@@ -93,7 +93,8 @@ class Leadership(NamedTuple):
 class Partition:
     """One partition of a topic, for those that write to it; readers use its `view`.
 
-    The caller of a method whose name ends in `_locked` holds the partition's lock.
+    The caller of a method whose name ends in `_locked` holds the partition's lock. "Ready" means that
+    `ready_locked` was called since the lock was taken.
     """
 
     def __init__(
@@ -492,9 +493,10 @@ class Partition:
         self._states.write(self.topic_partition, state, self.topic.topic_id)
 
     def settle_high_watermark_locked(self, min_isr: int) -> None:
-        """Tell all in-sync replicas the high watermark, if it stands still from now on.
+        """Write the high watermark to all in-sync replicas, if they are fewer than `min_isr`.
 
-        For a topic whose min.insync.replicas is about to change. The partition is ready.
+        With fewer it stands still once min.insync.replicas is `min_isr`, so call this before that
+        changes. The partition is ready.
         """
         if self.only_log is None:
             state, _, log_state = self._ready()
@@ -594,7 +596,7 @@ class Partition:
             yield _done
 
     def delete_on_followers_locked(self) -> None:
-        """Have the followers in the ISR start where their leader does; the partition is ready."""
+        """Delete, on the followers in the ISR, what lies below the leader's log start; the partition is ready."""
         if self.only_log is not None:
             return
         led = self._ready()

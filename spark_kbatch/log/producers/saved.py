@@ -64,7 +64,7 @@ assert RECORD_BATCH_OVERHEAD == 61
 
 
 class SavedProducers(NamedTuple):
-    """The content of the file."""
+    """The content of a `kbatch.producers` file: a log's producers, and the batch after which it had them."""
 
     offset: int
     segment_base_offset: int
