@@ -565,7 +565,10 @@ class GroupCoordinator:
 
 def _give(answers: Iterable[tuple[Respond, Any]]) -> None:
     for respond, body in answers:
-        respond(body)
+        try:
+            respond(body)
+        except Exception:
+            logger.exception("an answer of the group coordinator could not be given")
 
 
 def _is_group_id(group_id: str) -> bool:

@@ -20,6 +20,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.clock import monotonic_ms
@@ -61,18 +62,13 @@ Change: TypeAlias = tuple[OffsetKey, CommittedOffset | None] | tuple[GroupKey, G
 _KeyAndValue: TypeAlias = tuple[bytes, bytes | None]
 
 
+@dataclass
 class StoredGroups:
     """The last value of each key of the log."""
 
-    def __init__(self) -> None:
-        self.groups: dict[str, GroupMetadata] = {}
-        self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}  # by group
-        self.others: dict[bytes, bytes] = {}  # of kinds of keys that are not known
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StoredGroups) and vars(self) == vars(other)
-
-    __hash__ = None  # type: ignore[assignment]
+    groups: dict[str, GroupMetadata] = field(default_factory=dict)
+    offsets: dict[str, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
+    others: dict[bytes, bytes] = field(default_factory=dict)  # of kinds of keys that are not known
 
     def apply(self, change: Change) -> None:
         """Do what a record says."""
@@ -191,9 +187,11 @@ class OffsetsStore:
         return _is_gone(self._backend, topic_partition, committed)
 
     def _make_topic(self) -> None:
-        if not self._is_made:
-            make_topic(self._backend)
-            self._is_made = True
+        if self._is_made:
+            return
+        if make_topic(self._backend) and self.contents != StoredGroups():
+            self._rewrite()  # The topic that had all of it is gone.
+        self._is_made = True
 
     def _append(self, batch: bytearray) -> None:
         done = threading.Event()
@@ -243,17 +241,19 @@ class OffsetsStore:
             self._grown_bytes = 0
 
 
-def make_topic(backend: Backend) -> None:
-    """Create `__consumer_offsets`, unless it exists."""
+def make_topic(backend: Backend) -> bool:
+    """Create `__consumer_offsets`; return False if it exists."""
     manager = backend.manager
-    if backend.metadata.topics.find(CONSUMER_OFFSETS.topic) is None:
-        create_topic(
-            manager,
-            CONSUMER_OFFSETS.topic,
-            partitions=1,
-            config=INTERNAL_TOPIC_CONFIG,
-            replication_factor=len(manager.partition(TRANSACTION_STATE).replicas),
-        )
+    if backend.metadata.topics.find(CONSUMER_OFFSETS.topic) is not None:
+        return False
+    create_topic(
+        manager,
+        CONSUMER_OFFSETS.topic,
+        partitions=1,
+        config=INTERNAL_TOPIC_CONFIG,
+        replication_factor=len(manager.partition(TRANSACTION_STATE).replicas),
+    )
+    return True
 
 
 def code_of_append(error: KBatchError) -> ErrorCode:

@@ -1,0 +1,385 @@
+"""Offsets that groups commit: they come back, in all versions, until they expire."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.server.groups.store import read_groups
+from spark_kbatch.wire import protocol
+from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.protocol import ApiKey
+from tests.support import builders
+from tests.support.group_members import NOW, OK, Client, Coordinated, subscribed_to, versions
+
+PLACE = TopicPartition("events", 0)
+OTHER = TopicPartition("events", 1)
+NOTHING = (-1, -1, "")
+DAY_MS = 24 * 60 * 60_000
+WEEK_MS = 7 * DAY_MS
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return builders.a_cluster(tmp_path, topics={"events": 3, "more": 1})
+
+
+@pytest.fixture
+def groups(cluster: Cluster) -> Coordinated:
+    return Coordinated(cluster)
+
+
+def later(groups: Coordinated, ms: int) -> None:
+    """Let days pass in a few steps."""
+    groups.advance(ms, step_ms=600_000)
+
+
+def alive(groups: Coordinated, member: Client, ms: int) -> None:
+    """Let days pass in which a member sends heartbeats."""
+    for _ in range(ms // 1_200_000):
+        later(groups, 1_200_000)
+        assert member.heartbeat() is OK
+
+
+# Committing and fetching.
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.OFFSET_COMMIT))
+def test_offsets_are_committed_in_all_versions(groups: Coordinated, version: int) -> None:
+    assert groups.commit({PLACE: (5, "so far ✓"), OTHER: 0}, version) == {PLACE: OK, OTHER: OK}
+
+    epoch = 3 if version >= 6 else -1
+    assert groups.fetch() == {PLACE: (5, epoch, "so far ✓"), OTHER: (0, epoch, "")}
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.OFFSET_FETCH))
+def test_offsets_are_fetched_in_all_versions(groups: Coordinated, version: int) -> None:
+    groups.commit({PLACE: (5, "so far")})
+    epoch = 3 if version >= 5 else -1
+    expected = {PLACE: (5, epoch, "so far"), OTHER: NOTHING}
+
+    assert groups.fetch([PLACE, OTHER], version) == expected
+    if version >= 2:
+        assert groups.fetch(None, version) == {PLACE: expected[PLACE]}
+
+
+def test_a_fetch_of_several_groups_answers_each(groups: Coordinated) -> None:
+    groups.commit({PLACE: 1}, group="a")
+    groups.commit({PLACE: 2}, group="b")
+    group_of = protocol.OffsetFetchRequest.OffsetFetchRequestGroup
+    asked = [group_of(group_id=name, topics=None) for name in "abc"]
+
+    answer = groups.ask(ApiKey.OFFSET_FETCH, groups=asked).answer
+
+    found = {one.group_id: [topic.partitions[0].committed_offset for topic in one.topics] for one in answer.groups}  # fmt: skip
+    assert found == {"a": [1], "b": [2], "c": []}
+
+
+def test_the_last_commit_counts_also_after_a_restart(groups: Coordinated) -> None:
+    for offset in (3, 9, 7):
+        groups.commit({PLACE: (offset, f"at {offset}")})
+
+    groups.restart()
+
+    assert groups.fetch() == {PLACE: (7, 3, "at 7")}
+
+
+def test_no_metadata_comes_back_empty(groups: Coordinated) -> None:
+    groups.commit({PLACE: (1, None)})
+
+    assert groups.fetch() == {PLACE: (1, 3, "")}
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.OFFSET_COMMIT))
+def test_metadata_above_the_limit_is_refused_for_its_partition(
+    groups: Coordinated, version: int
+) -> None:
+    found = groups.commit({PLACE: (1, "é" * 4096), OTHER: (1, "m" * 4097)}, version)
+
+    assert found == {PLACE: OK, OTHER: ErrorCode.OFFSET_METADATA_TOO_LARGE}
+    assert groups.fetch([PLACE, OTHER])[OTHER] == NOTHING
+
+
+@pytest.mark.parametrize(
+    "place",
+    [("none", 0), ("events", 3), ("events", -1), ("no/topic", 0), ("", 0)],
+    ids=["no such topic", "no such partition", "a negative one", "no topic's name", "no name"],
+)
+def test_an_offset_of_what_does_not_exist_is_refused(
+    groups: Coordinated, place: tuple[str, int]
+) -> None:
+    found = groups.commit({place: 1, PLACE: 2})
+
+    assert found == {place: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, PLACE: OK}
+    assert groups.fetch([place]) == {place: NOTHING}
+
+
+def test_nothing_is_made_for_offsets_of_what_does_not_exist(groups: Coordinated) -> None:
+    groups.commit({("none", 0): 1})
+
+    assert "__consumer_offsets" not in groups.backend.topic_names(internal=True)
+    assert groups.ask(ApiKey.LIST_GROUPS).answer.groups == []
+
+
+def test_the_empty_group_may_commit(groups: Coordinated) -> None:
+    assert groups.commit({PLACE: 1}, group="") == {PLACE: OK}
+    assert groups.fetch(group="") == {PLACE: (1, 3, "")}
+
+
+def test_a_group_id_that_cannot_be_stored_is_refused(groups: Coordinated) -> None:
+    assert groups.commit({PLACE: 1}, group="g" * 32_768) == {PLACE: ErrorCode.INVALID_GROUP_ID}
+
+
+# Who may commit.
+
+
+@pytest.mark.parametrize(
+    ("version", "error"),
+    [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)],
+    ids=["an old client", "a new client"],
+)
+def test_a_member_of_no_group_cannot_commit(
+    groups: Coordinated, version: int, error: ErrorCode
+) -> None:
+    found = groups.commit({PLACE: 1}, version, member_id="who", generation_id_or_member_epoch=4)
+
+    assert found == {PLACE: error}
+
+
+def test_only_members_commit_while_there_are_some(groups: Coordinated) -> None:
+    member = groups.client()
+    groups.stable(member)
+
+    assert groups.commit({PLACE: 1}) == {PLACE: ErrorCode.UNKNOWN_MEMBER_ID}
+    assert groups.commit({PLACE: 1}, member_id="who", generation_id_or_member_epoch=1) == {
+        PLACE: ErrorCode.UNKNOWN_MEMBER_ID
+    }
+    assert member.commit({PLACE: 1}) == {PLACE: OK}
+    member.leave()
+    assert member.commit({PLACE: 2}) == {PLACE: ErrorCode.UNKNOWN_MEMBER_ID}
+    assert groups.commit({PLACE: 3}) == {PLACE: OK}
+
+
+def test_members_commit_until_they_join_again(groups: Coordinated) -> None:
+    member = groups.client()
+    groups.stable(member)
+    other = groups.join()
+    assert groups.state() == "PreparingRebalance"
+
+    assert member.commit({PLACE: 1}) == {PLACE: OK}
+    member.join()
+    assert groups.state() == "CompletingRebalance"
+    assert member.commit({PLACE: 2}) == {PLACE: ErrorCode.REBALANCE_IN_PROGRESS}
+    groups.finish([member, other])
+    assert member.commit({PLACE: 3}) == {PLACE: OK}
+
+
+def test_a_commit_keeps_the_members_session(groups: Coordinated) -> None:
+    member = groups.client()
+    groups.stable(member)
+    for offset in range(5):
+        groups.advance(9_000, step_ms=1_000)
+        assert member.commit({PLACE: offset}) == {PLACE: OK}
+
+
+# Deleting.
+
+
+def delete(groups: Coordinated, *places: tuple[str, int], group: str = "g") -> Any:
+    topic_of = protocol.OffsetDeleteRequest.OffsetDeleteRequestTopic
+    partition_of = topic_of.OffsetDeleteRequestPartition
+    topics = [
+        topic_of(name=name, partitions=[partition_of(partition_index=number)])
+        for name, number in places
+    ]
+    answer = groups.ask(ApiKey.OFFSET_DELETE, group_id=group, topics=topics).answer
+    if answer.error_code:
+        return ErrorCode(answer.error_code)
+    return {
+        TopicPartition(topic.name, one.partition_index): ErrorCode(one.error_code)
+        for topic in answer.topics
+        for one in topic.partitions
+    }
+
+
+def test_offsets_are_deleted(groups: Coordinated) -> None:
+    groups.commit({PLACE: 1, OTHER: 2})
+
+    assert delete(groups, PLACE, ("none", 0), ("events", 2)) == {
+        PLACE: OK,
+        ("none", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("events", 2): OK,
+    }
+
+    assert groups.fetch() == {OTHER: (2, 3, "")}
+    groups.restart()
+    assert groups.fetch() == {OTHER: (2, 3, "")}
+
+
+def test_offsets_of_topics_that_members_read_are_not_deleted(groups: Coordinated) -> None:
+    member = groups.client()
+    groups.stable(member)
+    member.commit({PLACE: 1, ("more", 0): 2})
+
+    assert delete(groups, PLACE, ("more", 0)) == {
+        PLACE: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+        ("more", 0): OK,
+    }
+
+
+def test_offsets_of_members_that_are_no_consumers_are_not_deleted(groups: Coordinated) -> None:
+    member = groups.client(protocol_type="connect", protocols=[("default", b"?")])
+    groups.stable(member)
+    member.commit({PLACE: 1})
+
+    assert delete(groups, PLACE) is ErrorCode.NON_EMPTY_GROUP
+    assert delete(groups, PLACE, group="none") is ErrorCode.GROUP_ID_NOT_FOUND
+    assert delete(groups, PLACE, group="") is ErrorCode.INVALID_GROUP_ID
+
+
+def test_a_group_is_deleted_with_its_offsets(groups: Coordinated) -> None:
+    member = groups.client()
+    groups.stable(member)
+    member.commit({PLACE: 1})
+
+    assert groups.delete_group() is ErrorCode.NON_EMPTY_GROUP
+    member.leave()
+    assert groups.delete_group() is OK
+    assert groups.delete_group() is ErrorCode.GROUP_ID_NOT_FOUND
+    assert groups.fetch() == {}
+    groups.restart()
+    assert groups.fetch() == {}
+    assert groups.state() == "Dead"
+
+
+# Expiry.
+
+
+def test_a_simple_groups_offsets_expire_each_after_its_commit(groups: Coordinated) -> None:
+    groups.commit({PLACE: 1})
+    later(groups, DAY_MS)
+    groups.commit({OTHER: 2})
+
+    later(groups, WEEK_MS - DAY_MS - 600_000)
+    assert groups.fetch().keys() == {PLACE, OTHER}
+    later(groups, 1_200_000)
+    assert groups.fetch().keys() == {OTHER}
+    later(groups, DAY_MS)
+    assert groups.fetch() == {}
+    assert groups.state() == "Dead"
+    groups.restart()
+    assert groups.ask(ApiKey.LIST_GROUPS).answer.groups == []
+
+
+def test_a_groups_offsets_expire_after_the_last_member_has_left(groups: Coordinated) -> None:
+    member = groups.client(session_timeout_ms=1_800_000)
+    groups.stable(member)
+    member.commit({PLACE: 1})
+    alive(groups, member, WEEK_MS + DAY_MS)
+    assert groups.fetch().keys() == {PLACE}
+    member.leave()
+
+    later(groups, WEEK_MS - 1_200_000)
+    assert groups.fetch().keys() == {PLACE}
+    later(groups, 2_400_000)
+    assert groups.fetch() == {}
+    assert groups.state() == "Dead"
+
+
+def test_offsets_of_a_topic_that_members_no_longer_read_expire(groups: Coordinated) -> None:
+    member = groups.client(session_timeout_ms=1_800_000)
+    member.protocols = [("range", subscribed_to("events", "more"))]
+    groups.stable(member)
+    member.commit({PLACE: 1, ("more", 0): 2})
+    member.protocols = [("range", subscribed_to("events"))]
+    groups.stable(member)
+    alive(groups, member, WEEK_MS + 1_200_000)
+
+    assert groups.fetch().keys() == {PLACE}
+    groups.restart()
+    assert groups.fetch().keys() == {PLACE}
+
+
+@pytest.mark.parametrize("version", range(2, 5))
+def test_offsets_expire_when_the_client_asked_for_it(groups: Coordinated, version: int) -> None:
+    groups.commit({PLACE: 1}, version, retention_time_ms=DAY_MS)
+    groups.commit({OTHER: 1}, version)
+    groups.restart()
+
+    later(groups, DAY_MS - 600_000)
+    assert groups.fetch().keys() == {PLACE, OTHER}
+    later(groups, 1_200_000)
+    assert groups.fetch().keys() == {OTHER}
+
+
+def test_expiry_goes_on_with_the_stored_times_after_a_restart(groups: Coordinated) -> None:
+    member = groups.client()
+    groups.stable(member)
+    member.commit({PLACE: 1})
+    member.leave()
+    for _ in range(6):
+        later(groups, DAY_MS)
+        groups.restart()
+
+    assert groups.fetch().keys() == {PLACE}
+    later(groups, DAY_MS + 600_000)
+    assert groups.fetch() == {}
+
+
+# Topics that are deleted.
+
+
+def test_offsets_of_a_deleted_topic_are_not_shown(groups: Coordinated, cluster: Cluster) -> None:
+    groups.commit({PLACE: 1, ("more", 0): 2})
+
+    cluster.delete_topic("events")
+
+    assert groups.fetch() == {("more", 0): (2, 3, "")}
+    assert groups.fetch([PLACE]) == {PLACE: NOTHING}
+    (found,) = read_groups(cluster._parts)
+    assert found.offsets.keys() == {("more", 0)}
+
+
+def test_offsets_of_an_earlier_topic_of_that_name_are_not_shown(
+    groups: Coordinated, cluster: Cluster
+) -> None:
+    groups.commit({PLACE: 1})
+    groups.restart()
+    cluster.delete_topic("events")
+    cluster.create_topic("events")
+
+    assert groups.fetch([PLACE]) == {PLACE: NOTHING}
+    groups.commit({PLACE: 0})
+    assert groups.fetch([PLACE]) == {PLACE: (0, 3, "")}
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told by the server", "found out"])
+def test_offsets_of_a_deleted_topic_are_dropped(
+    groups: Coordinated, cluster: Cluster, told: bool
+) -> None:
+    groups.commit({PLACE: 1, ("more", 0): 2})
+    groups.commit({PLACE: 1}, group="another")
+    cluster.delete_topic("events")
+
+    if told:
+        groups.coordinator.topics_deleted(["events"])
+    else:
+        later(groups, 1_200_000)
+
+    assert {one: set(found) for one, found in groups.store.contents.offsets.items()} == {
+        "g": {("more", 0)}
+    }
+    groups.restart()
+    assert groups.fetch(group="another") == {}
+
+
+def test_times_of_commits_are_the_coordinators(groups: Coordinated) -> None:
+    groups.advance(5_000)
+    groups.commit({PLACE: 1})
+
+    (found,) = read_groups(groups.backend)
+    assert found.offsets[PLACE].commit_timestamp == NOW + 5_000
