@@ -63,7 +63,7 @@ DOORS = {
         "agreements", "cluster_repair", "compaction", "coordinator", "history", "internal_topics",
         "probe", "snapshot", "staging", "state_records",
     },
-    "wire": {"errors", "protocol"},
+    "wire": {"errors", "fetch", "framing", "produce", "protocol"},
     "server": {"server"},
     "cluster": {"broker_logs", "cluster", "job", "parts", "readable"},
     "spark": {"demo", "source"},

@@ -16,12 +16,19 @@ several idempotent Produces in flight do, too, and a client that does not read c
     ownership      one server per PATH, and where it listens: server.json
     listener       the loop's thread: accepts connections, closes idle ones
     connection     one client's connection
+    memory         what requests and answers of all connections may take
     dispatch       the table of requests: versions, handlers, pools
     requests       what a handler is given, and how it answers
     pools          threads for handlers
+    backend        what the server needs of the cluster that it serves
+
     api_versions   ApiVersions
     metadata       Metadata, DescribeCluster, FindCoordinator; topics made when clients ask for them
-    backend        what the server needs of the cluster that it serves
+    produce        Produce; `appends` has a queue for each partition
+    fetch          Fetch
+    offsets        ListOffsets, OffsetForLeaderEpoch
+    producer_ids   InitProducerId
+    groups/        groups of consumers, and their offsets
 
 Other rooms import `server`.
 

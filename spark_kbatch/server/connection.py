@@ -8,9 +8,9 @@ While a request is handled the socket stays registered for reading: most clients
 each change of a registration costs a system call. If the socket becomes readable then, the client has
 sent its next request, which is left to the kernel, or is gone, which ends the connection.
 
-Only the loop calls these methods, except for `Exchange.respond`.
+Only the loop calls these methods, except for those of `Exchange`.
 
-Source: Kafka clients/.../common/network/KafkaChannel.java, NetworkReceive.java.
+Source: Kafka clients/.../common/network/KafkaChannel.java; core/.../network/SocketServer.scala Processor.
 """
 
 from __future__ import annotations
@@ -18,22 +18,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_kbatch.errors import KBatchError, ProtocolError
-from spark_kbatch.files import Buffer
+from spark_kbatch.server.memory import SMALL_REQUEST_BYTES, AnswerMemory, RequestMemory
+from spark_kbatch.server.requests import HANG_UP
 from spark_kbatch.wire import protocol
+from spark_kbatch.wire.framing import Receive, Send
 
 logger = logging.getLogger(__name__)
 
-_SIZE = struct.Struct(">i")
 _REQUEST_MIN_BYTES = 8  # api key, version and correlation id
-_FIRST_BUFFER = 65_536  # grows as bytes come, so that a size alone costs nothing
-_GROWTH = 4
-_PIECES_MAX = 512  # of one system call, below what any kernel accepts
+_PIECES_MAX = 256  # of one call of the kernel
+_STALLED_AFTER_S = (
+    30.0  # a request of which nothing more comes, or an answer of which nothing is taken
+)
+
+
+class Memory(NamedTuple):
+    """What connections share."""
+
+    requests: RequestMemory
+    answers: AnswerMemory
 
 
 class _State(Enum):
@@ -44,38 +52,46 @@ class _State(Enum):
 
 
 class Exchange:
-    """One request that waits for its answer."""
+    """One request that waits for its answer. Thread-safe."""
 
-    __slots__ = ("_answered", "_api_key", "_connection", "_correlation_id", "_version")
+    __slots__ = ("_connection", "_correlation_id", "_is_answered", "api_key", "version")
 
     def __init__(
         self, connection: Connection, api_key: int, version: int, correlation_id: int
     ) -> None:
-        self._connection, self._api_key, self._version = connection, api_key, version
-        self._correlation_id, self._answered = correlation_id, False
+        self._connection, self.api_key, self.version = connection, api_key, version
+        self._correlation_id, self._is_answered = correlation_id, False
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the answer is given."""
+        return self._is_answered
 
     def respond(self, body: Any | None) -> None:
-        """Answer; called by any thread, once. None ends the exchange without an answer."""
-        if self._answered:
-            logger.error("a request of key %d was answered twice", self._api_key)
+        """Answer, as `requests` says."""
+        if self._is_answered:
+            logger.error("a request of key %d was answered twice", self.api_key)
             return
-        self._answered = True
-        pieces: Sequence[Buffer] | None = ()
-        if body is not None:
+        self._is_answered = True
+        send: Send | None = None
+        if body is not None and body is not HANG_UP:
             try:
                 pieces = protocol.encode_response(
-                    self._api_key, self._version, self._correlation_id, body
+                    self.api_key, self.version, self._correlation_id, body
                 )
+                send = Send(pieces)
             except Exception:
-                logger.exception("an answer to a request of key %d is no message", self._api_key)
-                pieces = None
-        self._connection.answer_from_any_thread(pieces)
+                logger.exception("an answer to a request of key %d is no message", self.api_key)
+                body = HANG_UP
+        if body is HANG_UP:
+            self._connection.in_loop(self._connection.close)
+        else:
+            self._connection.answer(send)
 
-    def fail(self, error: Exception) -> None:
-        """End the connection in place of an answer."""
-        if not self._answered:
-            self._answered = True
-            self._connection.end_from_any_thread(error)
+    def fail(self, error: KBatchError) -> None:
+        """End the connection, because of what the client has sent."""
+        self._is_answered = True
+        self._connection.in_loop(self._connection.end, error)
 
 
 class Connection:
@@ -87,41 +103,48 @@ class Connection:
         sock: socket.socket,
         *,
         request_max_bytes: int,
+        memory: Memory,
         on_request: Callable[[Connection, memoryview], None],
         on_closed: Callable[[Connection], None],
     ) -> None:
         """Serve a connected, non-blocking socket.
 
         Args:
+            loop: whose thread this is.
+            sock: closed at the end.
             request_max_bytes: a larger request ends the connection.
-            on_request: called with each request; it may raise a KBatchError, which ends the connection.
+            memory: shared with all other connections.
+            on_request: called with each request; a KBatchError that it raises ends the connection.
             on_closed: called once.
         """
-        self._loop, self._socket = loop, sock
-        self._request_max_bytes = request_max_bytes
+        self._loop, self._socket, self._memory = loop, sock, memory
         self._on_request, self._on_closed = on_request, on_closed
         self.client_host, self.client_port = sock.getpeername()[:2]
         host, port = sock.getsockname()[:2]
         self.local_address: tuple[str, int] = (host, port)
-        self.last_active_s = loop.time()
-        self._state, self._is_muted, self._is_ending = _State.RECEIVING, False, False
-        self._size = bytearray(_SIZE.size)
-        self._buffer, self._received, self._wanted = self._size, 0, -1
-        self._unsent: list[memoryview] = []
+        self._last_active_s = loop.time()
+        self._state, self._is_ending = _State.RECEIVING, False
+        self._receive = Receive(request_max_bytes)
+        self._send: Send | None = None
+        self._reads = True  # whether the socket is registered for reading
         loop.add_reader(sock, self._readable)
 
     def __repr__(self) -> str:
         return f"the connection of {self.client_host}:{self.client_port}"
 
-    def is_silent_since(self, before_s: float) -> bool:
-        """Return True if the client has been silent since this time of the loop, though it is its turn."""
-        return self._state is not _State.HANDLING and self.last_active_s < before_s
+    def _read(self, on: bool) -> None:
+        """Register the socket for reading, or not."""
+        if on and not self._reads:
+            self._loop.add_reader(self._socket, self._readable)
+        elif self._reads and not on:
+            self._loop.remove_reader(self._socket)
+        self._reads = on
 
     # Receiving.
 
     def _readable(self) -> None:
         if self._state is not _State.RECEIVING:
-            self._mute_or_notice_the_end()
+            self._notice_the_end()
             return
         try:
             while self._receive_some():
@@ -129,46 +152,44 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             pass
         except (OSError, KBatchError) as error:
-            self._end(error)
+            self.end(error)
 
     def _receive_some(self) -> bool:
-        """Read once; return True if there may be more to read of this request."""
-        with memoryview(self._buffer) as view:
-            count = self._socket.recv_into(view[self._received :])
+        """Read once, and have a request handled that is whole; return False if no more may be read now."""
+        is_large = (self._receive.announced or 0) > SMALL_REQUEST_BYTES
+        if is_large and not self._memory.requests.may_receive(self):
+            self._read(False)
+            return False
+        with self._receive.buffer() as buffer:
+            wanted = len(buffer)
+            count = self._socket.recv_into(buffer)
         if not count:
             self.close()
             return False
-        self.last_active_s = self._loop.time()
-        self._received += count
-        if self._received < len(self._buffer):
-            return False
-        if self._wanted < 0:
-            self._wanted = self._request_size()
-            self._buffer, self._received = bytearray(min(self._wanted, _FIRST_BUFFER)), 0
-            return True
-        if self._received < self._wanted:
-            larger = min(self._wanted, _GROWTH * self._received)
-            self._buffer.extend(bytes(larger - self._received))
-            return True
-        self._handle()
-        return False
+        if is_large:
+            self._memory.requests.take(self, count)
+        self._last_active_s = self._loop.time()
+        self._receive.received(count)
+        self._handle_next()
+        return count == wanted and self._state is _State.RECEIVING
 
-    def _request_size(self) -> int:
-        (size,) = _SIZE.unpack(self._size)
-        if not _REQUEST_MIN_BYTES <= size <= self._request_max_bytes:
-            accepted = (
-                f"{_REQUEST_MIN_BYTES} to {self._request_max_bytes}, socket.request.max.bytes"
-            )
-            raise ProtocolError("request", "size", -1, accepted, size)
-        return int(size)
-
-    def _handle(self) -> None:
-        frame = memoryview(self._buffer)
-        self._buffer, self._received, self._wanted = self._size, 0, -1
+    def _handle_next(self) -> None:
+        """Have the next request handled, if it is whole."""
+        frame = self._receive.next_frame()
+        if frame is None:
+            return
+        if len(frame) < _REQUEST_MIN_BYTES:
+            raise ProtocolError("request", "size", 0, f"{_REQUEST_MIN_BYTES} or more", len(frame))
         self._state = _State.HANDLING
         self._on_request(self, frame)
 
-    def _mute_or_notice_the_end(self) -> None:
+    def resume(self) -> None:
+        """Go on receiving: there is memory again."""
+        if self._state is _State.RECEIVING:
+            self._read(True)
+
+    def _notice_the_end(self) -> None:
+        """Close if the client is gone; else leave what it has sent to the kernel for now."""
         try:
             is_over = not self._socket.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -178,75 +199,77 @@ class Connection:
         if is_over:
             self.close()
         else:
-            self._loop.remove_reader(self._socket)
-            self._is_muted = True
+            self._read(False)
 
     # Answering.
 
-    def answer_from_any_thread(self, pieces: Sequence[Buffer] | None) -> None:
-        """Send an answer: the frame in pieces, without its size. None ends the connection."""
+    def in_loop(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function in the loop's thread, unless the loop has ended; for any thread."""
         try:
-            self._loop.call_soon_threadsafe(self._answer, pieces)
+            self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
-            logger.debug("%s ended before an answer", self)
+            logger.debug("the server ended before %s was answered", self)
 
-    def end_from_any_thread(self, error: Exception) -> None:
-        """End the connection because of a request that cannot be answered."""
-        try:
-            self._loop.call_soon_threadsafe(self._end, error)
-        except RuntimeError:
-            logger.debug("%s ended before an answer", self)
+    def answer(self, send: Send | None) -> None:
+        """Send an answer, or none, and go on with the next request; for any thread."""
+        if send is not None:
+            self._memory.answers.count(send.remaining)
+        self.in_loop(self._start_sending, send)
 
-    def _answer(self, pieces: Sequence[Buffer] | None) -> None:
+    def _start_sending(self, send: Send | None) -> None:
         if self._state is not _State.HANDLING:
+            if send is not None:
+                self._memory.answers.count(-send.remaining)
             return
-        if pieces is None:
-            self.close()
-            return
-        if pieces:
-            size = sum(map(len, pieces))
-            self._unsent = [memoryview(one) for one in (_SIZE.pack(size), *pieces) if len(one)]
-        self._state = _State.SENDING
-        self._send()
+        self._memory.requests.release(self)
+        self._send, self._state = send, _State.SENDING
+        self._last_active_s = self._loop.time()
+        self._go_on_sending()
 
-    def _send(self) -> None:
-        """Give the kernel what it takes of the answer, and listen again once it has taken all."""
+    def _go_on_sending(self) -> None:
+        """Give the kernel what it takes of the answer; once it has taken all, handle the next request."""
         try:
-            while self._unsent:
-                self._sent(self._socket.sendmsg(self._unsent[:_PIECES_MAX]))
+            while self._send is not None:
+                count = self._socket.sendmsg(self._send.pending(_PIECES_MAX))
+                self._send.advance(count)
+                self._memory.answers.count(-count)
+                self._last_active_s = self._loop.time()
+                if self._send.is_complete:
+                    self._send = None
         except (BlockingIOError, InterruptedError):
             self._loop.add_writer(self._socket, self._writable)
             return
         except OSError as error:
-            self._end(error)
+            self.end(error)
             return
-        self.last_active_s = self._loop.time()
         if self._is_ending:
             self.close()
             return
         self._state = _State.RECEIVING
-        if self._is_muted:
-            self._is_muted = False
-            self._loop.add_reader(self._socket, self._readable)
-
-    def _sent(self, count: int) -> None:
-        done = 0
-        for piece in self._unsent:
-            if len(piece) > count:
-                break
-            count -= len(piece)
-            done += 1
-        del self._unsent[:done]
-        if count:
-            self._unsent[0] = self._unsent[0][count:]
+        self._read(True)
+        try:
+            self._handle_next()  # which may have been read together with the last one
+        except KBatchError as error:
+            self.end(error)
 
     def _writable(self) -> None:
         self._loop.remove_writer(self._socket)
-        self._send()
+        self._go_on_sending()
 
     # The end.
 
-    def _end(self, error: Exception) -> None:
+    def is_over(self, now_s: float, idle_s: float) -> bool:
+        """Return True if the client has been silent for too long, though it is its turn."""
+        if self._state is _State.HANDLING:
+            return False
+        is_amid = self._state is _State.SENDING or self._receive.announced is not None
+        limit_s = min(idle_s, _STALLED_AFTER_S) if is_amid else idle_s
+        return now_s - self._last_active_s > limit_s
+
+    def end(self, error: Exception) -> None:
+        """Close because of an error: the network's, or what the client has sent."""
+        if self._state is _State.CLOSED:
+            return
         if isinstance(error, OSError):
             logger.debug("%s is lost: %s", self, error)
         else:
@@ -264,10 +287,14 @@ class Connection:
         """Close; closing again does nothing. What is still handled is answered to no one."""
         if self._state is _State.CLOSED:
             return
-        self._state, self._unsent, self._buffer = _State.CLOSED, [], self._size
-        self._loop.remove_reader(self._socket)
+        self._state = _State.CLOSED
+        self._read(False)
         self._loop.remove_writer(self._socket)
         self._socket.close()
+        if self._send is not None:
+            self._memory.answers.count(-self._send.remaining)
+        self._send, self._receive = None, Receive()
+        self._memory.requests.release(self)
         self._on_closed(self)
 
     def forget(self) -> None:

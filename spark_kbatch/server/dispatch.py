@@ -16,7 +16,7 @@ from spark_kbatch.errors import KBatchError, UnsupportedVersionError
 from spark_kbatch.server.api_versions import ApiVersionsHandler
 from spark_kbatch.server.connection import Connection, Exchange
 from spark_kbatch.server.pools import Pool
-from spark_kbatch.server.requests import Handler, Received
+from spark_kbatch.server.requests import HANG_UP, Handler, Received
 from spark_kbatch.wire import protocol
 from spark_kbatch.wire.protocol import ApiKey, Versions
 
@@ -30,7 +30,10 @@ class Entry(NamedTuple):
     """One kind of request."""
 
     handler: Handler
-    pool: Pool | None  # None: the loop calls the handler, which does not wait for anything
+    pool: Pool | None
+    by_loop: (
+        bool  # whether the handler of a small request is called by the loop: it waits for nothing
+    )
 
 
 class Dispatch:
@@ -40,9 +43,18 @@ class Dispatch:
         self._entries: dict[int, Entry] = {}
         self.register(ApiKey.API_VERSIONS, ApiVersionsHandler(self.supported).handle, None)
 
-    def register(self, api_key: int, handler: Handler, pool: Pool | None) -> None:
-        """Have requests of this key answered, in all versions that `protocol` knows."""
-        self._entries[api_key] = Entry(handler, pool)
+    def register(
+        self, api_key: int, handler: Handler, pool: Pool | None, *, by_loop: bool = False
+    ) -> None:
+        """Have requests of this key answered, in all versions that `protocol` knows.
+
+        Args:
+            api_key: the kind of request.
+            handler: answers it.
+            pool: whose threads call the handler; None for the loop alone.
+            by_loop: whether the loop calls it where the request is small.
+        """
+        self._entries[api_key] = Entry(handler, pool, by_loop or pool is None)
 
     def supported(self) -> Mapping[int, Versions]:
         """Return the versions of what is answered, by api key."""
@@ -63,12 +75,12 @@ class Dispatch:
         if api_key == ApiKey.API_VERSIONS and version not in versions:
             exchange = Exchange(connection, api_key, 0, correlation_id)
             self._run(entry.handler, _received(connection, api_key, version, "", None), exchange)
-        elif entry.pool is None:
-            self._run(entry.handler, self._decoded(connection, frame), exchange)
-        elif len(frame) > _DECODED_BY_LOOP_MAX:
+        elif entry.pool is not None and len(frame) > _DECODED_BY_LOOP_MAX:
             entry.pool.submit(
                 functools.partial(self._decode_and_run, entry.handler, connection, frame, exchange)
             )
+        elif entry.pool is None or entry.by_loop:
+            self._run(entry.handler, self._decoded(connection, frame), exchange)
         else:
             received = self._decoded(connection, frame)
             entry.pool.submit(functools.partial(self._run, entry.handler, received, exchange))
@@ -92,9 +104,10 @@ class Dispatch:
     def _run(self, handler: Handler, received: Received, exchange: Exchange) -> None:
         try:
             handler(received, exchange.respond)
-        except Exception as error:
+        except Exception:
             logger.exception("a request of key %d failed", received.api_key)
-            exchange.fail(error)
+            if not exchange.is_answered:
+                exchange.respond(HANG_UP)
 
 
 def _received(

@@ -17,14 +17,14 @@ from typing import TypeVar
 
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.options.server import ServerConfig
-from spark_kbatch.server.connection import Connection
+from spark_kbatch.server.connection import Connection, Memory
 
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 _ACCEPTED_AT_ONCE = 64
 _PAUSE_S = 1.0  # after a connection could not be accepted, for want of descriptors most likely
-_LOOKS_FOR_IDLE = 4  # in the time after which a connection is idle
+_LOOKS_FOR_IDLE, _LOOKS_FOR_IDLE_EVERY_S = 4, 5.0  # in the time after which a connection is idle
 
 _Result = TypeVar("_Result")
 
@@ -62,10 +62,12 @@ class Listener:
         self,
         sock: socket.socket,
         config: ServerConfig,
+        memory: Memory,
         on_request: Callable[[Connection, memoryview], None],
     ) -> None:
         """Serve a socket that is bound, once `start` is called."""
         self._socket, self._config, self._on_request = sock, config, on_request
+        self._memory = memory
         self._selector = selectors.DefaultSelector()
         self._loop = asyncio.SelectorEventLoop(self._selector)
         self._connections: set[Connection] = set()  # the loop's alone
@@ -99,6 +101,11 @@ class Listener:
 
         self._loop.call_soon_threadsafe(run)
         return answer.result()
+
+    def call_later(self, delay_s: float, function: Callable[[], object]) -> None:
+        """Call a function in the loop's thread after some time, unless the loop ends before."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._loop.call_later, delay_s, function)
 
     def connections_count(self) -> int:
         """Return how many connections are open."""
@@ -141,6 +148,7 @@ class Listener:
             self._loop,
             sock,
             request_max_bytes=self._config.socket_request_max_bytes,
+            memory=self._memory,
             on_request=self._on_request,
             on_closed=self._closed,
         )
@@ -151,12 +159,12 @@ class Listener:
             self._all_ended.set()
 
     def _close_idle(self) -> None:
-        idle_s = self._config.connections_max_idle_ms / 1000
-        before = self._loop.time() - idle_s
-        for connection in [one for one in self._connections if one.is_silent_since(before)]:
-            logger.debug("%s is closed: it was silent for %.0f s", connection, idle_s)
+        idle_s, now_s = self._config.connections_max_idle_ms / 1000, self._loop.time()
+        for connection in [one for one in self._connections if one.is_over(now_s, idle_s)]:
+            logger.debug("%s is closed: its client is silent", connection)
             connection.close()
-        self._loop.call_later(idle_s / _LOOKS_FOR_IDLE, self._close_idle)
+        pause_s = min(idle_s / _LOOKS_FOR_IDLE, _LOOKS_FOR_IDLE_EVERY_S)
+        self._loop.call_later(pause_s, self._close_idle)
 
     def _end_when_answered(self) -> None:
         self._no_more = True
@@ -174,9 +182,12 @@ class Listener:
 
     # The end.
 
-    def end(self, timeout_s: float) -> None:
-        """Accept nothing more, let requests in progress be answered for some time; then close all."""
+    def begin_end(self) -> None:
+        """Accept nothing more, and end each connection once its request in progress is answered."""
         self.call(self._end_when_answered)
+
+    def finish_end(self, timeout_s: float) -> None:
+        """Wait for those answers, for some time; then close all connections and end the thread."""
         self._all_ended.wait(timeout_s)
         self._loop.call_soon_threadsafe(self._close_all)
         self._thread.join()

@@ -2,9 +2,9 @@
 
     def handle(received: Received, respond: Respond) -> None
 
-`respond` takes the body of the answer, or None where none is sent (a Produce with acks=0). It is called
-exactly once, by any thread, before the handler returns or later. A handler that raises has its request
-answered by an error.
+`respond` takes the body of the answer, None where none is sent (a Produce with acks=0), or HANG_UP to
+end the connection. It is called exactly once, by any thread, before the handler returns or later. A
+handler that raises has its request answered by an error.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ class Received(NamedTuple):
     local_address: tuple[str, int]  # that the client has connected to
     body: Any  # of Produce and Fetch one of ours, of all others the library's
 
+
+HANG_UP = object()  # in place of an answer
 
 Respond: TypeAlias = Callable[[Any | None], None]
 Handler: TypeAlias = Callable[[Received, Respond], None]

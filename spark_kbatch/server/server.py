@@ -9,14 +9,24 @@ import weakref
 from types import TracebackType
 from typing import Self
 
-from spark_kbatch.clock import now_ms
+from spark_kbatch.clock import monotonic_ms, now_ms
 from spark_kbatch.options.server import ServerConfig
+from spark_kbatch.server.appends import Appends
 from spark_kbatch.server.backend import Backend
+from spark_kbatch.server.connection import Memory
 from spark_kbatch.server.dispatch import Dispatch
+from spark_kbatch.server.fetch import FetchHandler
+from spark_kbatch.server.groups.config import GroupConfig
+from spark_kbatch.server.groups.coordinator import GroupCoordinator
+from spark_kbatch.server.groups.store import OffsetsStore
 from spark_kbatch.server.listener import Listener, listening_socket
+from spark_kbatch.server.memory import AnswerMemory, RequestMemory
 from spark_kbatch.server.metadata import MetadataHandler, NewTopics
+from spark_kbatch.server.offsets import OffsetsHandler
 from spark_kbatch.server.ownership import Ownership, shown_address
 from spark_kbatch.server.pools import Pool
+from spark_kbatch.server.produce import ProduceHandler
+from spark_kbatch.server.producer_ids import ProducerIdsHandler
 from spark_kbatch.server.requests import Received
 from spark_kbatch.wire.protocol import ApiKey
 
@@ -24,6 +34,28 @@ logger = logging.getLogger(__name__)
 
 _ANSWERED_WITHIN_S = 10.0  # what is in progress when the server ends
 _POOL_ENDS_WITHIN_S = 1.0
+
+_GROUPS_TICK_S = 0.1
+_THREADS = 4
+
+
+class _Pools:
+    """The threads, by what they do, so that one kind of request that waits does not stop another."""
+
+    def __init__(self) -> None:
+        self.produce = Pool("produce", 1)
+        self.appends = Pool("appends", _THREADS)
+        self.fetches = Pool("fetches", _THREADS)
+        self.lookups = Pool("lookups", _THREADS)
+        self.groups = Pool("groups", 1)
+        self.administration = Pool("administration", _THREADS)
+
+    def close(self, timeout_s: float) -> None:
+        """End them; what goes on for longer is logged."""
+        for pool in vars(self).values():
+            if not pool.close(timeout_s):
+                logger.warning("what the server's %s threads do goes on after its end", pool.name)
+
 
 _servers: weakref.WeakSet[Server] = weakref.WeakSet()
 
@@ -63,35 +95,79 @@ class Server:
         self._process_id = os.getpid()
         self._ownership = Ownership(backend.metadata)
         try:
-            self._lookups = Pool("lookups", 2)
-            self._administration = Pool("administration", 2)
-            self._pools = (self._lookups, self._administration)
+            self._pools = _Pools()
+            self._memory = Memory(
+                RequestMemory(config.queued_max_request_bytes), AnswerMemory(config.fetch_max_bytes)
+            )
             self._dispatch = Dispatch()
-            self._register_handlers()
             sock = listening_socket(host, port)
             self.host, self.port = sock.getsockname()[:2]
-            self._listener = Listener(sock, config, self._dispatch.request)
+            self._listener = Listener(sock, config, self._memory, self._dispatch.request)
+            self._register_handlers()
             self._listener.start()
             self._ownership.announce(self.host, self.port, now_ms())
         except BaseException:
             self._ownership.release()
             raise
+        self._groups_tick()
         _servers.add(self)
         logger.info("serving %s at %s", backend.path, self.bootstrap_servers)
 
     def _register_handlers(self) -> None:
-        config, register = self._config, self._dispatch.register
+        backend, config, pools = self._backend, self._config, self._pools
+        appends = Appends(backend, pools.appends, self._listener.call_later, flush=config.flush)
+        self._fetches = FetchHandler(
+            backend, self._memory.answers, max_bytes=config.fetch_max_bytes
+        )
+        self._groups = GroupCoordinator(
+            OffsetsStore(backend, flush=config.flush),
+            now_ms=now_ms,
+            monotonic_ms=monotonic_ms,
+            config=GroupConfig(),
+        )
+        offsets, groups = OffsetsHandler(backend), self._groups
         new_topics = NewTopics(
             config.auto_create_topics_enable,
             config.num_partitions,
             config.default_replication_factor,
         )
-        metadata = MetadataHandler(
-            self._backend, new_topics, self._advertised_to, self._administration
-        )
-        register(ApiKey.METADATA, metadata.metadata, self._lookups)
-        register(ApiKey.DESCRIBE_CLUSTER, metadata.describe_cluster, self._lookups)
-        register(ApiKey.FIND_COORDINATOR, metadata.find_coordinator, self._lookups)
+        metadata = MetadataHandler(backend, new_topics, self._advertised_to, pools.administration)
+        produce = ProduceHandler(appends)
+        self._dispatch.register(ApiKey.PRODUCE, produce.handle, pools.produce, by_loop=True)
+        for pool, handlers in {
+            pools.fetches: {ApiKey.FETCH: self._fetches.handle},
+            pools.lookups: {
+                ApiKey.METADATA: metadata.metadata,
+                ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
+                ApiKey.FIND_COORDINATOR: metadata.find_coordinator,
+                ApiKey.LIST_OFFSETS: offsets.list_offsets,
+                ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
+                ApiKey.INIT_PRODUCER_ID: ProducerIdsHandler(backend).init_producer_id,
+            },
+            pools.groups: {
+                ApiKey.JOIN_GROUP: groups.join_group,
+                ApiKey.SYNC_GROUP: groups.sync_group,
+                ApiKey.HEARTBEAT: groups.heartbeat,
+                ApiKey.LEAVE_GROUP: groups.leave_group,
+                ApiKey.OFFSET_COMMIT: groups.offset_commit,
+                ApiKey.OFFSET_FETCH: groups.offset_fetch,
+                ApiKey.OFFSET_DELETE: groups.offset_delete,
+                ApiKey.LIST_GROUPS: groups.list_groups,
+                ApiKey.DESCRIBE_GROUPS: groups.describe_groups,
+                ApiKey.DELETE_GROUPS: groups.delete_groups,
+            },
+        }.items():
+            for api_key, handler in handlers.items():
+                self._dispatch.register(api_key, handler, pool)
+
+    def _groups_tick(self) -> None:
+        """Have the groups do what is due, again and again."""
+
+        def tick() -> None:
+            self._groups.tick()
+            self._listener.call_later(_GROUPS_TICK_S, self._groups_tick)
+
+        self._pools.groups.submit(tick)
 
     def _advertised_to(self, received: Received) -> tuple[str, int]:
         return self._advertised or received.local_address
@@ -123,10 +199,11 @@ class Server:
             if self._is_closed or self._process_id != os.getpid():
                 return
             self._is_closed = True
-        self._listener.end(_ANSWERED_WITHIN_S)
-        for pool in self._pools:
-            if not pool.close(_POOL_ENDS_WITHIN_S):
-                logger.warning("something that was asked of the server goes on: pool %s", pool.name)
+        self._listener.begin_end()
+        self._fetches.end()
+        self._groups.close()
+        self._listener.finish_end(_ANSWERED_WITHIN_S)
+        self._pools.close(_POOL_ENDS_WITHIN_S)
         self._ownership.release()
         logger.info("%s is no longer served at %s", self._backend.path, self.bootstrap_servers)
 

@@ -1,0 +1,160 @@
+"""Appends of clients: a queue for each partition, and a few threads that serve the queues.
+
+A partition's appends are done one after the other, in the order in which they came. A partition may be
+locked for seconds, by a Spark job that commits: then its queue waits and is looked at again from time to
+time. So it holds no thread, and other partitions go on. What waits longer than its client said is
+answered with a RequestTimedOutError.
+
+    idle      nothing is queued
+    ready     a thread is to serve it, or does
+    locked    another holds the partition's lock; a timer makes it ready again
+
+Source: Kafka answers an append at once or leaves it in a purgatory; a lock that other processes hold has
+no counterpart there.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from spark_kbatch.errors import LockTimeoutError, RequestTimedOutError
+from spark_kbatch.files import Buffer
+from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
+from spark_kbatch.server.backend import Backend
+from spark_kbatch.server.pools import Pool
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.025  # between two looks at a lock
+_IN_A_ROW_MAX = 16  # appends to a partition, before others have a turn
+
+
+class Append(NamedTuple):
+    """One batch for one partition."""
+
+    data: Buffer
+    required_acks: int
+    timeout_ms: int
+    deadline_s: float  # of time.monotonic
+    answer: Callable[[AppendResult], object]
+
+
+class CallLater(Protocol):
+    """A timer."""
+
+    def __call__(self, delay_s: float, function: Callable[[], object], /) -> object:
+        """Call the function after some time, in a thread that must not be kept."""
+
+
+class _Queue:
+    """One partition's appends."""
+
+    __slots__ = ("appends", "topic_partition", "waiting_since")
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        self.appends: deque[Append] = deque()
+        self.waiting_since: float | None = None  # while the partition is locked
+
+
+class Appends:
+    """The queues of all partitions. Thread-safe."""
+
+    def __init__(self, backend: Backend, pool: Pool, call_later: CallLater, *, flush: bool) -> None:
+        """`flush` says whether batches are on disk before they are answered."""
+        self._backend, self._pool, self._call_later = backend, pool, call_later
+        self._flush = flush
+        self._mutex = threading.Lock()  # guards _queues and what they hold; innermost
+        self._queues: dict[TopicPartition, _Queue] = {}  # that are not idle
+
+    def append(self, topic_partition: TopicPartition, append: Append) -> None:
+        """Queue a batch. Its answer is given by any thread, with no lock held."""
+        with self._mutex:
+            queue = self._queues.get(topic_partition)
+            if queue is not None:
+                queue.appends.append(append)
+                return
+            queue = self._queues[topic_partition] = _Queue(topic_partition)
+            queue.appends.append(append)
+        self._make_ready(queue)
+
+    def _make_ready(self, queue: _Queue) -> None:
+        self._pool.submit(functools.partial(self._serve, queue))
+
+    def _serve(self, queue: _Queue) -> None:
+        for _ in range(_IN_A_ROW_MAX):
+            append = queue.appends[0]
+            if not self._is_done(queue, append):
+                self._wait(queue)
+                return
+            queue.waiting_since = None
+            with self._mutex:
+                queue.appends.popleft()
+                if not queue.appends:
+                    del self._queues[queue.topic_partition]
+                    return
+        self._make_ready(queue)
+
+    def _is_done(self, queue: _Queue, append: Append) -> bool:
+        """Append, unless the partition is locked; return False if it is."""
+        if queue.waiting_since is not None and self._is_locked(queue.topic_partition):
+            return self._timed_out(append)
+        locked = False
+
+        def answer(result: AppendResult) -> None:
+            nonlocal locked
+            if isinstance(result.error, LockTimeoutError):
+                locked = True
+            else:
+                append.answer(result)
+
+        self._backend.append_records(
+            timeout_ms=max(int((append.deadline_s - time.monotonic()) * 1000), 0),
+            required_acks=append.required_acks,
+            entries_per_partition={queue.topic_partition: append.data},
+            on_complete=lambda results: answer(results[queue.topic_partition]),
+            flush=self._flush,
+            origin=AppendOrigin.NETWORK,
+            lock_timeout_ms=0,
+        )
+        return not locked or self._timed_out(append)
+
+    def _is_locked(self, topic_partition: TopicPartition) -> bool:
+        """Return True if another holds the lock; far cheaper than an append, which checks its batch."""
+        locks = self._backend.manager.locks
+        try:
+            with locks.partitions([topic_partition], deadline=time.monotonic()):
+                return False
+        except LockTimeoutError:
+            return True
+
+    def _timed_out(self, append: Append) -> bool:
+        if time.monotonic() < append.deadline_s:
+            return False
+        error = RequestTimedOutError(
+            f"the partition was locked by another process or thread, most likely a commit, for more than "
+            f"{append.timeout_ms} ms; nothing is written"
+        )
+        append.answer(AppendResult(error=error))
+        return True
+
+    def _wait(self, queue: _Queue) -> None:
+        """Look again later, and answer what has waited too long in the meantime."""
+        now_s = time.monotonic()
+        if queue.waiting_since is None:
+            queue.waiting_since = now_s
+        waited_s = now_s - queue.waiting_since
+        pause_s = min(max(_FIRST_PAUSE_S, waited_s), _LONGEST_PAUSE_S)
+        with self._mutex:
+            over = [one for one in queue.appends if one.deadline_s <= now_s]
+            queue.appends = deque(one for one in queue.appends if one.deadline_s > now_s)
+            is_idle = not queue.appends
+            if is_idle:
+                del self._queues[queue.topic_partition]
+        for one in over:
+            self._timed_out(one)
+        if not is_idle:
+            self._call_later(pause_s, functools.partial(self._make_ready, queue))

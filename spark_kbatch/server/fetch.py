@@ -1,0 +1,175 @@
+"""Fetch: batches for clients, at once or when there are enough.
+
+A fetch that waits holds no thread: `replica/delayed_fetch` answers it. Sessions are not offered (every
+answer has session id 0), so each request names all its partitions.
+
+Batches are read into memory before they are sent, and a client may take them slowly. So a fetch gets no
+more than there is room for in `AnswerMemory`, but at least the first batch: what all connections together
+hold stays within that room and a batch for each.
+
+Source: KafkaApis.handleFetchRequest.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping
+
+from spark_kbatch.log.epochs import EpochEntry
+from spark_kbatch.model import IsolationLevel, TopicPartition
+from spark_kbatch.replica.delayed_fetch import FetchInfo, FetchResult
+from spark_kbatch.server.backend import Backend
+from spark_kbatch.server.memory import AnswerMemory
+from spark_kbatch.server.requests import Received, Respond
+from spark_kbatch.wire.errors import ErrorCode, code_of
+from spark_kbatch.wire.fetch import (
+    NO_SESSION,
+    EpochEndOffset,
+    FetchPartitionResponse,
+    FetchTopicResponse,
+)
+from spark_kbatch.wire.protocol import FetchRequest, FetchResponse
+
+_FIRST_WITH_ERROR = 7
+_MIN_BYTES_MAX = 1 << 20  # an answer of that size is worth sending, whatever the client waits for
+
+
+class FetchHandler:
+    """Answers Fetch. Thread-safe."""
+
+    def __init__(self, backend: Backend, memory: AnswerMemory, *, max_bytes: int) -> None:
+        """`max_bytes` is the most that one answer has, but for a first batch that is larger."""
+        self._backend, self._memory, self._max_bytes = backend, memory, max_bytes
+        self._mutex = threading.Lock()  # guards the rest; innermost
+        self._waiting: dict[_Answer, Callable[[], None]] = {}  # to answer with what there is
+        self._is_ending = False
+
+    def handle(self, received: Received, respond: Respond) -> None:
+        """Answer at once, or have the cluster answer when there are enough bytes."""
+        request: FetchRequest = received.body
+        error = _refused(request)
+        if error:
+            respond(_failed(request, received.version, error))
+            return
+        answer = _Answer(request, respond)
+        fetch = functools.partial(self._fetch, request, answer)
+        with self._mutex:
+            waits = not self._is_ending and request.max_wait_ms > 0
+            if waits:
+                self._waiting[answer] = functools.partial(fetch, 0)
+        answer.on_given = self._forget
+        fetch(request.max_wait_ms if waits else 0)
+
+    def end(self) -> None:
+        """Answer all that wait with what there is, and let no fetch wait from now on."""
+        with self._mutex:
+            self._is_ending = True
+            waiting = list(self._waiting.values())
+        for answer_now in waiting:
+            answer_now()
+
+    def _forget(self, answer: _Answer) -> None:
+        with self._mutex:
+            self._waiting.pop(answer, None)
+
+    def _fetch(self, request: FetchRequest, answer: _Answer, max_wait_ms: int) -> None:
+        infos = {
+            TopicPartition(topic.topic, one.partition): FetchInfo(
+                one.fetch_offset,
+                max(one.partition_max_bytes, 0),
+                one.current_leader_epoch,
+                one.last_fetched_epoch,
+            )
+            for topic in request.topics
+            for one in topic.partitions
+        }
+        with self._memory.reserved(min(max(request.max_bytes, 0), self._max_bytes)) as max_bytes:
+            self._backend.fetch_messages(
+                infos,
+                answer.give,
+                max_wait_ms=max_wait_ms,
+                min_bytes=min(request.min_bytes, request.max_bytes, _MIN_BYTES_MAX),
+                max_bytes=max_bytes,
+                isolation=answer.isolation,
+            )
+
+
+class _Answer:
+    """The answer to one request, given once: when it is complete, or earlier if the server ends."""
+
+    def __init__(self, request: FetchRequest, respond: Respond) -> None:
+        self._request, self._respond = request, respond
+        self._mutex = threading.Lock()  # guards _is_given
+        self._is_given = False
+        self.on_given: Callable[[_Answer], object] = lambda _: None
+        self.isolation = (
+            IsolationLevel.READ_COMMITTED
+            if request.isolation_level
+            else IsolationLevel.READ_UNCOMMITTED
+        )
+
+    def give(self, results: Mapping[TopicPartition, FetchResult]) -> None:
+        """Respond with these results, unless it was done."""
+        with self._mutex:
+            if self._is_given:
+                return
+            self._is_given = True
+        self.on_given(self)
+        topics = [
+            FetchTopicResponse(
+                topic.topic,
+                [
+                    self._part(one.partition, results[TopicPartition(topic.topic, one.partition)])
+                    for one in topic.partitions
+                ],
+            )
+            for topic in self._request.topics
+        ]
+        self._respond(FetchResponse(topics))
+
+    def _part(self, partition: int, result: FetchResult) -> FetchPartitionResponse:
+        is_committed = self.isolation is IsolationLevel.READ_COMMITTED
+        if result.error is not None:
+            return FetchPartitionResponse(
+                partition,
+                code_of(result.error),
+                aborted_transactions=[] if is_committed else None,
+            )
+        offsets = result.offsets
+        assert offsets is not None
+        return FetchPartitionResponse(
+            partition,
+            high_watermark=offsets.high_watermark,
+            last_stable_offset=offsets.last_stable_offset,
+            log_start_offset=offsets.log_start_offset,
+            aborted_transactions=result.read.aborted if is_committed else None,
+            records=result.read.data,
+            diverging_epoch=_diverging(result.diverging),
+        )
+
+
+def _diverging(entry: EpochEntry | None) -> EpochEndOffset | None:
+    return None if entry is None else EpochEndOffset(entry.epoch, entry.start_offset)
+
+
+def _refused(request: FetchRequest) -> ErrorCode:
+    if request.replica_id >= 0:
+        return ErrorCode.CLUSTER_AUTHORIZATION_FAILED  # a follower; there are none over the network
+    if request.session_id != NO_SESSION:
+        return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    return ErrorCode.NONE
+
+
+def _failed(request: FetchRequest, version: int, error: ErrorCode) -> FetchResponse:
+    if version >= _FIRST_WITH_ERROR:
+        return FetchResponse([], error_code=error)
+    return FetchResponse(
+        [
+            FetchTopicResponse(
+                topic.topic,
+                [FetchPartitionResponse(one.partition, error) for one in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )

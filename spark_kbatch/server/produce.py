@@ -1,0 +1,135 @@
+"""Produce: batches of clients, each partition's answered by what became of it.
+
+Versions below 3 are offered and refused. librdkafka otherwise believes that the server cannot take
+compressed batches.
+
+Source: KafkaApis.handleProduceRequest; ProduceRequest.validateRecords.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from spark_kbatch.files import Buffer
+from spark_kbatch.model import CODECS, AppendResult, TopicPartition
+from spark_kbatch.options.topic import INTERNAL_PREFIX
+from spark_kbatch.record.header import RECORD_BATCH_OVERHEAD, unpack
+from spark_kbatch.replica.manager import ACKS_ALL, ACKS_LEADER, ACKS_NONE
+from spark_kbatch.server.appends import Append, Appends
+from spark_kbatch.server.requests import HANG_UP, Received, Respond
+from spark_kbatch.wire.errors import ErrorCode, code_of
+from spark_kbatch.wire.produce import ProducePartitionResponse, ProduceTopicResponse
+from spark_kbatch.wire.protocol import ProduceRequest, ProduceResponse
+
+_FIRST_VERSION = 3
+_FIRST_WITH_ZSTD = 7
+
+
+class ProduceHandler:
+    """Answers Produce. Thread-safe."""
+
+    def __init__(self, appends: Appends) -> None:
+        self._appends = appends
+
+    def handle(self, received: Received, respond: Respond) -> None:
+        """Queue the batches; answer once each is appended or refused."""
+        request: ProduceRequest = received.body
+        answer = _Answer(request, respond)
+        refused = _refused(received)
+        deadline_s = time.monotonic() + max(request.timeout_ms, 0) / 1000
+        appends = []
+        for topic, of_topic in zip(request.topics, answer.topics, strict=True):
+            for partition, slot in zip(topic.partitions, of_topic.partitions, strict=True):
+                data: Buffer = b"" if partition.records is None else partition.records
+                error, message = refused or _refused_batch(topic.topic, data, received.version)
+                if error:
+                    slot.error_code, slot.error_message = error, message
+                    continue
+                topic_partition = TopicPartition(topic.topic, partition.partition)
+                append = Append(
+                    data, request.acks, request.timeout_ms, deadline_s, answer.part(slot)
+                )
+                appends.append((topic_partition, append))
+        # Nothing is answered before all that is to be appended is known.
+        for topic_partition, append in appends:
+            self._appends.append(topic_partition, append)
+        answer.done_with_one()
+
+
+class _Answer:
+    """The answer to one request, given when its last part is there."""
+
+    def __init__(self, request: ProduceRequest, respond: Respond) -> None:
+        self.topics = [
+            ProduceTopicResponse(
+                topic.topic, [ProducePartitionResponse(one.partition) for one in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+        self._acks, self._respond = request.acks, respond
+        self._mutex = threading.Lock()  # guards _missing
+        self._missing = 1  # parts, and the handler itself
+
+    def part(self, slot: ProducePartitionResponse) -> Any:
+        """Return the function to call with what became of a batch."""
+        self._missing += 1
+
+        def answer(result: AppendResult) -> None:
+            if result.error is not None:
+                slot.error_code, slot.error_message = code_of(result.error), str(result.error)
+            else:
+                slot.base_offset = result.base_offset
+                slot.log_append_time_ms = result.log_append_time
+                slot.log_start_offset = result.log_start_offset
+            self.done_with_one()
+
+        return answer
+
+    def done_with_one(self) -> None:
+        """Note that a part is there; respond if it was the last."""
+        with self._mutex:
+            self._missing -= 1
+            if self._missing:
+                return
+        if self._acks != ACKS_NONE:
+            self._respond(ProduceResponse(self.topics))
+            return
+        # No answer can tell of an error: the end of the connection has the client look up leaders again.
+        failed = any(one.error_code for topic in self.topics for one in topic.partitions)
+        self._respond(HANG_UP if failed else None)
+
+
+def _refused(received: Received) -> tuple[ErrorCode, str] | None:
+    """Return what is wrong with all of a request; None if nothing is."""
+    request = received.body
+    if received.version < _FIRST_VERSION:
+        return (
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"Produce is understood from version {_FIRST_VERSION} on",
+        )
+    if request.acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
+        return ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}; accepted: -1, 0 and 1"
+    if request.transactional_id is not None:
+        return (
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "this server has no transactions: leave out the producer's transactional.id",
+        )
+    return None
+
+
+def _refused_batch(topic: str, data: Buffer, version: int) -> tuple[ErrorCode, str]:
+    """Return what is wrong with a batch, as far as that depends on the request."""
+    if topic.startswith(INTERNAL_PREFIX):
+        return (
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic {topic!r} is the cluster's own; write to another",
+        )
+    if version < _FIRST_WITH_ZSTD and len(data) >= RECORD_BATCH_OVERHEAD:
+        if unpack(data).codec == CODECS["zstd"]:
+            return (
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+                f"zstd is understood from version {_FIRST_WITH_ZSTD} of Produce on",
+            )
+    return ErrorCode.NONE, ""

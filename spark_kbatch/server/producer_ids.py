@@ -1,0 +1,60 @@
+"""InitProducerId: an id for an idempotent producer.
+
+Transactions of clients are not built. Who asks for one is refused by a code that every client takes as
+final; a retriable one would keep it asking.
+
+Source: Kafka transaction-coordinator/.../TransactionCoordinator handleInitProducerId.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from spark_kbatch.errors import KBatchError
+from spark_kbatch.server.backend import Backend
+from spark_kbatch.server.requests import Received, Respond
+from spark_kbatch.wire.errors import ErrorCode, code_of
+from spark_kbatch.wire.protocol import InitProducerIdResponse
+
+logger = logging.getLogger(__name__)
+
+
+class ProducerIdsHandler:
+    """Answers InitProducerId. Thread-safe."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._refused: set[str] = set()  # transactional ids that were logged
+
+    def init_producer_id(self, received: Received, respond: Respond) -> None:
+        """Answer InitProducerId: a new id, with epoch 0."""
+        transactional_id = received.body.transactional_id
+        error, producer_id, epoch = ErrorCode.NONE, -1, -1
+        if transactional_id == "":
+            error = ErrorCode.INVALID_REQUEST
+        elif transactional_id is not None:
+            error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            self._say(transactional_id, received)
+        else:
+            try:
+                producer_id, epoch = self._backend.new_producer_id(), 0
+            except (OSError, KBatchError) as problem:
+                error = code_of(problem)
+                logger.warning("no producer id for %s: %s", received.client_host, problem)
+        respond(
+            InitProducerIdResponse(
+                version=received.version,
+                error_code=error,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+            )
+        )
+
+    def _say(self, transactional_id: str, received: Received) -> None:
+        if len(self._refused) < 1000 and transactional_id not in self._refused:
+            self._refused.add(transactional_id)
+            logger.warning(
+                "transactional.id %r of client %r is refused: this server has no transactions; leave it out",
+                transactional_id,
+                received.client_id,
+            )
