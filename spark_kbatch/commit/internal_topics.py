@@ -15,13 +15,13 @@ from spark_kbatch.errors import CorruptRecordError
 from spark_kbatch.log.partition_log import PartitionLog
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import INT_MAX, ReadRange, TopicPartition
-from spark_kbatch.options.topic import TopicConfig
+from spark_kbatch.options.topic import TRANSACTION_STATE_TOPIC, TopicConfig
 from spark_kbatch.record import scalar
 from spark_kbatch.record.scalar import PlainRecord
 
 # One record per commit would pass max.message.bytes with a few thousand partitions.
 INTERNAL_TOPIC_CONFIG = TopicConfig(max_message_bytes=INT_MAX)
-TRANSACTION_STATE = TopicPartition("__transaction_state", 0)
+TRANSACTION_STATE = TopicPartition(TRANSACTION_STATE_TOPIC, 0)
 COMMITS = TopicPartition("__commits", 0)
 CONSUMER_OFFSETS = TopicPartition("__consumer_offsets", 0)
 

@@ -218,6 +218,11 @@ def read_high_watermarks(files: Files, directories: Sequence[str]) -> Iterator[i
         yield int.from_bytes(body[32:40]) if is_valid else None
 
 
+def read_all_slots(files: Files, directories: Sequence[str]) -> Iterator[bytes]:
+    """Yield what `read_slots` reads for each of many logs, in order; b"" for one that cannot be read."""
+    return files.read_each([f"{directory}/{STATE_FILE}" for directory in directories], _READ_SIZE)
+
+
 def is_whole(files: Files, directory: Path) -> bool:
     """Return True if both slots are valid. The caller holds the partition's lock."""
     return len(valid_slots(files, directory)) == 2

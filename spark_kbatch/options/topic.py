@@ -25,6 +25,7 @@ from spark_kbatch.options.option import (
 )
 
 INTERNAL_PREFIX = "__"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
 PARTITIONS_MAX = 100_000  # of one topic: a damaged file must not ask for all memory
 CREATE_TIME, LOG_APPEND_TIME = "CreateTime", "LogAppendTime"
 NO_LIMIT = -1  # of retention.ms and retention.bytes

@@ -34,6 +34,7 @@ There is no server: each process that appends does what is due for the partition
     partition         a partition for writers: leader, in-sync replicas, high watermark
     followers         how a follower becomes equal to its leader
     purgatory         operations that wait: `delayed_produce`, `delayed_fetch`
+    watched_logs      which partitions may have changed, found with few reads
     producer_ids      ids for idempotent producers
     manager           appends, fetches and deletions of records
     administration    creating, growing, altering and deleting topics; replicas and log dirs

@@ -11,15 +11,22 @@ truncated, or until `max_wait_ms` have passed.
     a consumer, read_committed      -1             the last stable offset
 
 All partitions are looked at together, as of one moment, and read as they were then: a commit is seen in
-all of them or in none. They are read in the order of the request. The first that has a batch returns it
+all of them or in none, also by a fetch that waits: it is answered with what it read when it was found to
+have enough, or, when its time is up, with what was there when its partitions changed last. They are read in the order of the request. The first that has a batch returns it
 whole, whatever the limits, so that a large batch blocks no one; all others return only what fits.
+
+Waiting costs next to nothing, and no thread. An append of this process tries the fetches that wait for its
+partition, before it returns. What other processes do is found by one thread for all fetches, every 50 ms:
+it looks for changed bytes (`watched_logs`), then at the partitions where something changed, together, and
+tries only fetches of those whose ends moved, all with the same look.
 
 Source: Kafka core/.../server/ReplicaManager.scala fetchMessages, readFromLog, DelayedFetch.scala.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -33,8 +40,9 @@ from spark_kbatch.log.epochs import EpochEntry, LeaderEpochCache
 from spark_kbatch.log.state import LogState
 from spark_kbatch.model import IsolationLevel, LogOffsets, ReadRange, TopicPartition
 from spark_kbatch.record.header import LogRead
-from spark_kbatch.replica.purgatory import DelayedOperation
+from spark_kbatch.replica.purgatory import DelayedOperation, Purgatory
 from spark_kbatch.replica.view import Replica, Replicas
+from spark_kbatch.replica.watched_logs import WatchedLogs
 
 CONSUMER_REPLICA_ID, FUTURE_REPLICA_ID = -1, -3
 NO_EPOCH = -1
@@ -110,34 +118,22 @@ class Fetch:
             ensure_same_topic: raises if another topic has the name of the one that is meant.
         """
         self.params, self._fetch_infos = params, fetch_infos
-        self._replicas, self._read_replica = replicas, read_replica
+        self.replicas, self._read_replica = replicas, read_replica
         self._ensure_same_topic = ensure_same_topic
 
+    @property
+    def partitions(self) -> Collection[TopicPartition]:
+        """What is fetched, in the order in which it is read."""
+        return self._fetch_infos.keys()
+
     def look(self) -> Moment:
-        """Return the replicas to read, all of one moment; the error for a partition that cannot be read."""
-        wanted, failed = list(self._fetch_infos), dict[TopicPartition, Exception]()
-        for left in reversed(range(_LOOKS_MAX)):
-            try:
-                return {**self._replicas(wanted), **failed}
-            except (OSError, KBatchError) as error:
-                # If each can be read alone by now, all are looked at together again.
-                for topic_partition in wanted:
-                    cause = self._error_of(topic_partition) if left else error
-                    if cause is not None:
-                        failed[topic_partition] = cause
-            wanted = [tp for tp in wanted if tp not in failed]
-        return failed
+        """Return the replicas to read; see `look_at`."""
+        return look_at(self.partitions, self.replicas)
 
-    def read(self, moment: Moment | None = None) -> dict[TopicPartition, FetchResult]:
-        """Read all partitions, within the limits; a partition's error is in its result.
-
-        Args:
-            moment: what `look` found; by default it is called now.
-        """
+    def read(self, moment: Moment) -> dict[TopicPartition, FetchResult]:
+        """Read all partitions as of a moment, within the limits; a partition's error is in its result."""
         results = {}
         left, first_batch_whole = self.params.max_bytes, not self.params.hard_max_bytes_limit
-        if moment is None:
-            moment = self.look()
         for topic_partition, info in self._fetch_infos.items():
             seen = moment[topic_partition]
             asked = ReadRange(
@@ -178,8 +174,9 @@ class Fetch:
             if isinstance(seen, Exception):
                 return None
             try:
+                self._ensure_same_topic(topic_partition)
                 _ensure_epoch(seen, info)
-            except KBatchError:
+            except (OSError, KBatchError):
                 return None
             end = ends[topic_partition] = self.params.end_offset(seen.state)
             is_truncated = info.fetch_offset > end
@@ -197,36 +194,101 @@ class Fetch:
             raise _out_of_range(seen, asked.offset)
         return FetchResult(*self._read_replica(seen.log.topic_partition, asked, seen))
 
-    def _error_of(self, topic_partition: TopicPartition) -> Exception | None:
+
+def look_at(topic_partitions: Iterable[TopicPartition], replicas: Replicas) -> Moment:
+    """Return the replicas to read, all of one moment; the error for a partition that cannot be read."""
+    wanted, failed = list(topic_partitions), dict[TopicPartition, Exception]()
+    for left in reversed(range(_LOOKS_MAX)):
         try:
-            self._replicas([topic_partition])
+            return {**replicas(wanted), **failed}
         except (OSError, KBatchError) as error:
-            return error
-        return None
+            # If each can be read alone by now, all are looked at together again.
+            for topic_partition in wanted:
+                cause = _error_of(topic_partition, replicas) if left else error
+                if cause is not None:
+                    failed[topic_partition] = cause
+        wanted = [tp for tp in wanted if tp not in failed]
+    return failed
+
+
+def _error_of(topic_partition: TopicPartition, replicas: Replicas) -> Exception | None:
+    try:
+        replicas([topic_partition])
+    except (OSError, KBatchError) as error:
+        return error
+    return None
 
 
 class DelayedFetch(DelayedOperation):
     """A fetch that waits for more bytes."""
 
-    def __init__(self, fetch: Fetch, on_complete: OnFetched) -> None:
+    def __init__(self, fetch: Fetch, moment: Moment, on_complete: OnFetched) -> None:
+        """Wait, as there was not enough at `moment`."""
         super().__init__(fetch.params.max_wait_ms)
-        self._fetch, self._answer = fetch, on_complete
-        self._ends: dict[TopicPartition, int] | None = None  # when it was last read
+        self.fetch, self._answer = fetch, on_complete
+        self._moment, self._ends = moment, fetch.end_offsets(moment)  # when it was last read
+        self._results: Mapping[TopicPartition, FetchResult] | None = None  # once it has enough
 
     def is_satisfied(self) -> bool:
         """Look at where the logs end; read only if one of the ends has moved."""
-        moment = self._fetch.look()
-        ends = self._fetch.end_offsets(moment)
-        if ends is None:
-            return True
-        if ends == self._ends:
+        return self.is_satisfied_at(self.fetch.look())
+
+    def is_satisfied_at(self, moment: Moment) -> bool:
+        """Do as `is_satisfied`, with a look that was taken for several fetches."""
+        ends = self.fetch.end_offsets(moment)
+        if ends is not None and ends == self._ends:
             return False
-        self._ends = ends
-        return self._fetch.may_answer(self._fetch.read(moment))
+        self._moment, self._ends = moment, ends
+        results = self.fetch.read(moment)
+        if ends is None or self.fetch.may_answer(results):
+            self._results = results
+        return self._results is not None
 
     def on_complete(self) -> None:
-        """Read again, and answer with what there is."""
-        self._answer(self._fetch.read())
+        """Answer with what there is."""
+        results = self._results
+        self._answer(self.fetch.read(self._moment) if results is None else results)
+
+
+class FetchPurgatory(Purgatory[TopicPartition, DelayedFetch]):
+    """The fetches that wait in this process. All of them see partitions in the same way."""
+
+    def __init__(
+        self, monotonic_ms: Callable[[], int], watched: WatchedLogs, *, has_thread: bool = True
+    ) -> None:
+        super().__init__(monotonic_ms, has_thread=has_thread)
+        self._watched = watched
+        self._seen: Moment = {}  # what is waited for, when it was looked at last
+
+    def _look_for_changes(self) -> None:
+        with self._mutex:
+            keys, waiting = list(self._watchers), list(self._waiting)
+        changed = self._watched.changed(keys)
+        if not changed or not waiting:
+            return
+        moment = look_at(changed, waiting[0].fetch.replicas)
+        moved = [tp for tp in changed if self._seen.get(tp) != moment[tp]]
+        seen = {**self._seen, **moment}
+        self._seen = {tp: seen[tp] for tp in keys if tp in seen}
+        fetches, before = self._watching(moved), set(waiting)
+        self._try_at([one for one in fetches if one in before], moment)
+        # 1. We look. 2. A batch is appended. 3. A consumer reads it, and fetches from its end on. 4. As of
+        # our look that is past the end: so such a fetch gets a new look.
+        self._try([one for one in fetches if one not in before])
+
+    def _try(self, operations: Sequence[DelayedFetch]) -> int:
+        return self._try_at(operations, {})
+
+    def _try_at(self, fetches: Sequence[DelayedFetch], moment: Moment) -> int:
+        """Complete what is satisfied, by one look for all: `moment`, if that has all that they need."""
+        wanted = dict.fromkeys(tp for one in fetches for tp in one.fetch.partitions)
+        if not wanted.keys() <= moment.keys():
+            moment = look_at(wanted, fetches[0].fetch.replicas)
+
+        def try_complete(one: DelayedFetch) -> bool:
+            return one.try_complete_if(functools.partial(one.is_satisfied_at, moment))
+
+        return self._try_each(fetches, try_complete)
 
 
 def _ensure_epoch(seen: Replica, info: FetchInfo) -> None:

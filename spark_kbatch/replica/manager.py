@@ -68,6 +68,7 @@ from spark_kbatch.replica.delayed_fetch import (
     Fetch,
     FetchInfo,
     FetchParams,
+    FetchPurgatory,
     OnFetched,
 )
 from spark_kbatch.replica.delayed_produce import DelayedProduce
@@ -79,6 +80,7 @@ from spark_kbatch.replica.partition import Appended, Partition
 from spark_kbatch.replica.producer_ids import ProducerIds
 from spark_kbatch.replica.purgatory import Purgatory
 from spark_kbatch.replica.view import Replica, Replicas
+from spark_kbatch.replica.watched_logs import WatchedLogs
 
 logger = logging.getLogger(__name__)
 
@@ -114,10 +116,12 @@ class ReplicaManager:
         self._partitions: dict[TopicPartition, Partition] = {}
         # When an append last looked at retention; of each partition under its lock.
         self._retention_checked_ms: dict[TopicPartition, int] = {}
-        self.delayed_fetches: Purgatory[TopicPartition] = Purgatory(
-            monotonic_ms, has_thread=uses_threads
+        self.delayed_fetches = FetchPurgatory(
+            monotonic_ms,
+            WatchedLogs(files, metadata.paths, self.all_of),
+            has_thread=uses_threads,
         )
-        self.delayed_produces: Purgatory[TopicPartition] = Purgatory(
+        self.delayed_produces: Purgatory[TopicPartition, DelayedProduce] = Purgatory(
             monotonic_ms, has_thread=uses_threads
         )
 
@@ -695,11 +699,12 @@ class ReplicaManager:
             ensure_same_topic(topic_partition, wanted_ids[topic_partition] or found_id, found_id)
 
         fetch = Fetch(params, fetch_infos, replicas, read_replica, ensure_same)
-        results = fetch.read()
+        moment = fetch.look()
+        results = fetch.read(moment)
         if fetch.may_answer(results):
             on_complete(results)
         else:
-            delayed = DelayedFetch(fetch, on_complete)
+            delayed = DelayedFetch(fetch, moment, on_complete)
             self.delayed_fetches.try_complete_else_watch(delayed, fetch_infos)
 
     def _topic_id_of(self, topic_partition: TopicPartition) -> str:

@@ -126,6 +126,11 @@ class Partition:
             and topic.replicas_of(self.topic_partition.partition) == self.replicas
         )
 
+    @functools.cached_property
+    def directories(self) -> list[str]:
+        """Where its replicas lie, in order of preference."""
+        return [str(self._log_of(node_id).directory) for node_id in self.replicas]
+
     @property
     def leader(self) -> int:
         """The node that leads, for the holder of the partition's lock; the partition is ready."""

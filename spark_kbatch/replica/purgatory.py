@@ -7,7 +7,8 @@
 An operation ends when it is satisfied or when its time is up, whichever comes first, and its
 `on_complete` runs once, in the thread that ended it, with no lock held: so it may append, fetch and
 wait for others. The awaited change may also come from another process, which notifies no one: while
-anything is watched a thread looks at everything every 50 ms. It ends when nothing is left.
+anything is watched one thread, of all operations together, looks every 50 ms. It ends when nothing is
+left.
 
 Source: Kafka server-common/.../purgatory/DelayedOperation.java, DelayedOperationPurgatory.java.
 """
@@ -15,10 +16,11 @@ Source: Kafka server-common/.../purgatory/DelayedOperation.java, DelayedOperatio
 from __future__ import annotations
 
 import abc
+import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 logger = logging.getLogger(__name__)
@@ -26,6 +28,8 @@ logger = logging.getLogger(__name__)
 LOOK_INTERVAL_MS = 50
 
 Key = TypeVar("Key")
+T = TypeVar("T")
+Waiting = TypeVar("Waiting", bound="DelayedOperation")
 
 
 class DelayedOperation(abc.ABC):
@@ -47,8 +51,12 @@ class DelayedOperation(abc.ABC):
 
     def try_complete(self) -> bool:
         """Complete it if it is satisfied; return True if this call did."""
+        return self.try_complete_if(self.is_satisfied)
+
+    def try_complete_if(self, is_satisfied: Callable[[], bool]) -> bool:
+        """Do as `try_complete`, with another way to find out; called by one thread at a time, too."""
         with self._trying:
-            satisfied = not self.is_completed and self.is_satisfied()
+            satisfied = not self.is_completed and is_satisfied()
         return satisfied and self.force_complete()
 
     def force_complete(self) -> bool:
@@ -61,7 +69,7 @@ class DelayedOperation(abc.ABC):
         return True
 
 
-class Purgatory(Generic[Key]):
+class Purgatory(Generic[Key, Waiting]):
     """The operations of one kind that wait in this process. Thread-safe.
 
     A forked child starts with none: those of its parent are the parent's to answer.
@@ -75,15 +83,15 @@ class Purgatory(Generic[Key]):
     def _forget(self) -> None:
         self._process_id = os.getpid()
         self._mutex = threading.Lock()  # guards the rest; innermost
-        self._waiting: dict[DelayedOperation, tuple[int, list[Key]]] = {}  # deadline in ms, keys
-        self._watchers: dict[Key, dict[DelayedOperation, None]] = {}
+        self._waiting: dict[Waiting, tuple[int, list[Key]]] = {}  # deadline in ms, keys
+        self._watchers: dict[Key, dict[Waiting, None]] = {}
         self._thread: threading.Thread | None = None
 
     def __len__(self) -> int:
         """Return how many operations wait."""
         return len(self._waiting)
 
-    def try_complete_else_watch(self, operation: DelayedOperation, keys: Iterable[Key]) -> bool:
+    def try_complete_else_watch(self, operation: Waiting, keys: Iterable[Key]) -> bool:
         """Complete the operation, or have it wait until one of the keys changes; return True if it is done."""
         if self._process_id != os.getpid():
             self._forget()
@@ -109,28 +117,42 @@ class Purgatory(Generic[Key]):
         """
         if not self._watchers or self._process_id != os.getpid():
             return 0
-        with self._mutex:
-            watching = list(self._watchers.get(key, ()))
-        return self._try(watching)
+        return self._try(self._watching([key]))
 
     def look(self) -> None:
-        """Try all operations, and complete those whose time is up."""
+        """Try all operations that may be satisfied by now, and complete those whose time is up."""
+        _guarded(self._look_for_changes)
+        now_ms = self._monotonic_ms()
         with self._mutex:
             waiting = dict(self._waiting)
-        self._try(waiting)
-        now_ms = self._monotonic_ms()
         late = [operation for operation, (deadline, _) in waiting.items() if now_ms >= deadline]
         for operation in late:
             _guarded(operation.force_complete)
         self._remove(late)
 
-    def _try(self, operations: Iterable[DelayedOperation]) -> int:
-        operations = list(operations)
-        completed = sum(_guarded(operation.try_complete) for operation in operations)
-        self._remove(operation for operation in operations if operation.is_completed)
+    def _look_for_changes(self) -> object:
+        """Try what may be satisfied by a change that no one has announced: here, everything."""
+        with self._mutex:
+            waiting = list(self._waiting)
+        return self._try(waiting)
+
+    def _watching(self, keys: Iterable[Key]) -> list[Waiting]:
+        """Return the operations that wait for any of these keys."""
+        with self._mutex:
+            return list(dict.fromkeys(one for key in keys for one in self._watchers.get(key, ())))
+
+    def _try(self, operations: Sequence[Waiting]) -> int:
+        """Complete what is satisfied of these; return how many this call completed."""
+        return self._try_each(operations, DelayedOperation.try_complete)
+
+    def _try_each(
+        self, operations: Sequence[Waiting], try_complete: Callable[[Waiting], bool]
+    ) -> int:
+        completed = sum(_guarded(functools.partial(try_complete, one)) for one in operations)
+        self._remove(one for one in operations if one.is_completed)
         return completed
 
-    def _remove(self, operations: Iterable[DelayedOperation]) -> None:
+    def _remove(self, operations: Iterable[Waiting]) -> None:
         with self._mutex:
             for operation in operations:
                 _, keys = self._waiting.pop(operation, (0, []))
@@ -159,7 +181,7 @@ class Purgatory(Generic[Key]):
                     return
 
 
-def _guarded(complete: Callable[[], bool]) -> bool:
+def _guarded(complete: Callable[[], T]) -> T | bool:
     """Call `complete`, but log what an answer raises: it is not the problem of whoever triggered it."""
     try:
         return complete()

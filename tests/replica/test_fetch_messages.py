@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,15 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import AbortedTransaction, AppendOrigin, IsolationLevel, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
-from spark_kbatch.replica.delayed_fetch import FUTURE_REPLICA_ID, Fetch, FetchInfo, FetchResult
+from spark_kbatch.replica.delayed_fetch import (
+    FUTURE_REPLICA_ID,
+    DelayedFetch,
+    Fetch,
+    FetchInfo,
+    FetchPurgatory,
+    FetchResult,
+    Moment,
+)
 from tests.support import builders
 from tests.support.builders import append_records, batch
 from tests.support.faults import FaultyFiles
@@ -356,3 +365,228 @@ def test_a_fetch_by_topic_id_refuses_another_topic_of_the_name(cluster: Cluster)
         fetch(cluster, {EVENTS: old}).results[EVENTS].error, UnknownTopicOrPartitionError
     )
     assert fetch(cluster, {EVENTS: new}).sizes == [len(SMALL)]
+
+
+# Long polls.
+
+
+@pytest.fixture
+def other(cluster: Cluster) -> Cluster:
+    """The same cluster as another process has it."""
+    return Cluster(str(cluster.path), files=FaultyFiles())
+
+
+@pytest.fixture
+def purgatory(cluster: Cluster) -> FetchPurgatory:
+    """Its fetches, which no thread looks at: tests call `look`."""
+    found = cluster._parts.manager.delayed_fetches
+    found._has_thread = False
+    return found
+
+
+@pytest.fixture
+def looks(
+    cluster: Cluster, purgatory: FetchPurgatory, monkeypatch: pytest.MonkeyPatch
+) -> list[list[TopicPartition]]:
+    """The partitions of each look at several of them together."""
+    look, found = cluster._parts.snapshots.replicas, list[list[TopicPartition]]()
+
+    def count(topic_partitions: Iterable[TopicPartition], *rest: Any) -> Any:
+        found.append([*topic_partitions])
+        return look(found[-1], *rest)
+
+    monkeypatch.setattr(cluster._parts.snapshots, "replicas", count)
+    return found
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[frozenset[TopicPartition]]:
+    """The partitions of each fetch that is tried."""
+    found = list[frozenset[TopicPartition]]()
+    is_satisfied_at = DelayedFetch.is_satisfied_at
+
+    def count(self: DelayedFetch, moment: Moment) -> bool:
+        found.append(frozenset(self.fetch.partitions))
+        return is_satisfied_at(self, moment)
+
+    monkeypatch.setattr(DelayedFetch, "is_satisfied_at", count)
+    return found
+
+
+@pytest.mark.parametrize("max_wait_ms", [0, 60_000], ids=["at once", "waiting"])
+@pytest.mark.parametrize("reads", range(1, 5))
+def test_a_commit_between_the_reads_of_a_fetch_is_seen_in_all_partitions_or_in_none(
+    cluster: Cluster, other: Cluster, monkeypatch: pytest.MonkeyPatch, reads: int, max_wait_ms: int
+) -> None:
+    read, left = Fetch._read_one, reads
+
+    def commit_after_some(*arguments: Any) -> FetchResult:
+        nonlocal left
+        found, left = read(*arguments), left - 1
+        if left == 0:
+            builders.write(other, {("events", 0): [SMALL], ("others", 0): [SMALL]})
+        return found
+
+    monkeypatch.setattr(Fetch, "_read_one", commit_after_some)
+    answer = fetch(cluster, {EVENTS: 0, OTHERS: 0}, max_wait_ms=max_wait_ms)
+    if left > 0:
+        builders.write(other, {("events", 0): [SMALL], ("others", 0): [SMALL]})
+
+    assert answer.came.wait(10)
+    assert answer.sizes in ([0, 0], [len(SMALL)] * 2)
+    assert answer.sizes != [0, 0] or max_wait_ms == 0
+
+
+def test_an_idle_look_reads_the_states_of_each_partition_once_and_tries_nothing(
+    cluster: Cluster,
+    purgatory: FetchPurgatory,
+    looks: list[list[TopicPartition]],
+    tried: list[frozenset[TopicPartition]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = threading.active_count()
+    answers = [fetch(cluster, infos) for infos in ({EVENTS: 0}, {EVENTS: 0, OTHERS: 0}) * 20]
+    purgatory.look()  # at what is waited for since the last one
+    looks.clear()
+    tried.clear()
+    files, read = cluster._parts.files, list[str]()
+    read_each = files.read_each
+
+    def count(paths: Iterable[str], size: int) -> Iterator[bytes]:
+        wanted = [*paths]
+        read.extend(wanted)
+        return read_each(wanted, size)
+
+    monkeypatch.setattr(files, "read_each", count)
+    for _ in range(3):
+        purgatory.look()
+
+    directories = [Path(path).parent.name for path in read]
+    assert sorted(directories) == sorted(["__transaction_state-0", "events-0", "others-0"] * 3)
+    assert (looks, tried) == ([], [])
+    assert not any(answer.count for answer in answers)
+    assert threading.active_count() == threads
+
+
+def test_only_fetches_whose_end_moved_are_tried_all_with_one_look(
+    cluster: Cluster,
+    other: Cluster,
+    purgatory: FetchPurgatory,
+    looks: list[list[TopicPartition]],
+    tried: list[frozenset[TopicPartition]],
+) -> None:
+    waiting = [fetch(cluster, {OTHERS: 0}) for _ in range(3)]
+    moved = [fetch(cluster, {EVENTS: 0}) for _ in range(3)]
+    purgatory.look()
+    append_records(other, {EVENTS: SMALL})
+    looks.clear()
+    tried.clear()
+    purgatory.look()
+
+    assert [answer.sizes for answer in moved] == [[len(SMALL)]] * 3
+    assert not any(answer.count for answer in waiting)
+    assert (looks, tried) == ([[EVENTS]], [{EVENTS}] * 3)
+
+
+def test_a_commit_elsewhere_costs_one_look_and_tries_nothing(
+    cluster: Cluster,
+    other: Cluster,
+    purgatory: FetchPurgatory,
+    looks: list[list[TopicPartition]],
+    tried: list[frozenset[TopicPartition]],
+) -> None:
+    answers = [fetch(cluster, {EVENTS: 0}) for _ in range(3)]
+    purgatory.look()
+    builders.write(other, {("others", 0): [SMALL]})
+    looks.clear()
+    tried.clear()
+    purgatory.look()
+
+    assert not any(answer.count for answer in answers)
+    assert (looks, tried) == ([[EVENTS]], [])
+
+
+def test_an_append_of_this_process_answers_all_that_wait_with_one_look(
+    cluster: Cluster, looks: list[list[TopicPartition]]
+) -> None:
+    answers = [fetch(cluster, {EVENTS: 0}) for _ in range(20)]
+    looks.clear()
+    append_records(cluster, {EVENTS: SMALL})
+
+    assert [answer.sizes for answer in answers] == [[len(SMALL)]] * 20
+    assert looks == [[EVENTS]]
+
+
+def test_a_fetch_that_is_newer_than_a_look_is_not_judged_by_it(
+    cluster: Cluster, other: Cluster, purgatory: FetchPurgatory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it starts would be past the end."""
+    early, late = fetch(cluster, {EVENTS: 0}, min_bytes=10**6), list[Answer]()
+    purgatory.look()
+    look = cluster._parts.snapshots.replicas
+
+    def fetch_after(*arguments: Any) -> Any:
+        found = look(*arguments)
+        monkeypatch.undo()
+        append_records(other, {EVENTS: SMALL})
+        late.append(fetch(cluster, {EVENTS: 2}))
+        return found
+
+    append_records(other, {EVENTS: SMALL})
+    monkeypatch.setattr(cluster._parts.snapshots, "replicas", fetch_after)
+    for one in purgatory._waiting:
+        monkeypatch.setattr(one.fetch, "replicas", fetch_after)
+    purgatory.look()
+    assert (early.count, late[0].count) == (0, 0)
+    append_records(other, {EVENTS: SMALL})
+    purgatory.look()
+    assert late[0].sizes == [len(SMALL)]
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+def test_a_topic_that_goes_elsewhere_is_answered_at_the_next_look(
+    cluster: Cluster, other: Cluster, purgatory: FetchPurgatory, recreated: bool
+) -> None:
+    """Though the new one ends where the old one did."""
+    gone, stays = fetch(cluster, {EVENTS: 0, OTHERS: 0}), fetch(cluster, {OTHERS: 0})
+    purgatory.look()
+    other.delete_topic("events")
+    if recreated:
+        other.create_topic("events", partitions=2)
+    purgatory.look()
+
+    assert isinstance(gone.results[EVENTS].error, UnknownTopicOrPartitionError)
+    assert gone.results[OTHERS].error is None
+    assert stays.count == 0
+
+
+def test_many_fetches_whose_time_is_up_are_answered_with_what_was_last_seen(
+    cluster: Cluster, purgatory: FetchPurgatory, looks: list[list[TopicPartition]]
+) -> None:
+    append_records(cluster, {EVENTS: SMALL})
+    answers = [
+        fetch(cluster, {EVENTS: 0, OTHERS: 0}, min_bytes=10**6, max_wait_ms=1) for _ in range(200)
+    ]
+    purgatory.look()
+    looks.clear()
+    time.sleep(0.002)
+    purgatory.look()
+
+    assert [answer.count for answer in answers] == [1] * 200
+    assert {tuple(answer.sizes) for answer in answers} == {(len(SMALL), 0)}
+    assert (looks, len(purgatory)) == ([], 0)
+
+
+def test_an_append_elsewhere_to_a_replicated_topic_is_found(tmp_path: Path) -> None:
+    dirs = [tmp_path / "a", tmp_path / "b"]
+    cluster = Cluster(str(tmp_path / "cluster"), create=True, log_dirs=dirs, files=FaultyFiles())
+    cluster.create_topic("events", replication_factor=2)
+    purgatory = cluster._parts.manager.delayed_fetches
+    purgatory._has_thread = False
+    answer = fetch(cluster, {EVENTS: 0})
+    purgatory.look()
+    purgatory.look()
+    assert answer.count == 0
+    append_records(Cluster(str(cluster.path), files=FaultyFiles()), {EVENTS: SMALL})
+    purgatory.look()
+    assert answer.sizes == [len(SMALL)]
