@@ -41,7 +41,7 @@ HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 
 # The modules of each room that other rooms may import; all others are its own.
 DOORS = {
-    "options": {"arguments", "option", "paths", "producer", "read", "server", "topic", "write"},
+    "options": {"arguments", "group", "option", "paths", "producer", "read", "server", "topic", "write"},
     "kernels": {"legacy", "records", "routing"},
     "record": {
         "builder", "checksums", "codec", "columns", "control", "header", "inspection", "legacy", "scalar", "times",

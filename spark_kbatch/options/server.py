@@ -12,6 +12,7 @@ from typing import Any
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import INT_MAX, LONG_MAX
 from spark_kbatch.options import arguments
+from spark_kbatch.options.group import GROUP_OPTIONS, GroupConfig
 from spark_kbatch.options.option import MiB, Option, parse_boolean, parse_number, refuse_unknown
 from spark_kbatch.options.topic import PARTITIONS_MAX
 
@@ -20,7 +21,7 @@ PORT_MAX = 65_535
 
 
 @dataclass(frozen=True)
-class ServerConfig:
+class ServerConfig(GroupConfig):
     """The parsed options of a server."""
 
     auto_create_topics_enable: bool = True
@@ -45,6 +46,7 @@ SERVER_OPTIONS = (
     Option("socket.request.max.bytes", parse_number(1024), f"1024 to {INT_MAX}", ServerConfig.socket_request_max_bytes, "Largest size of a request; a connection that announces a larger one is closed."),
     Option("queued.max.request.bytes", parse_number(1 * MiB, LONG_MAX), "1048576 or more", ServerConfig.queued_max_request_bytes, "Memory for requests that are received or handled, of all connections together. When it is used up, further requests are read once it is free again; those up to 16 KiB are always read."),
     Option("fetch.max.bytes", parse_number(1024), f"1024 to {INT_MAX}", ServerConfig.fetch_max_bytes, "Most bytes of records in one answer to a fetch, and the memory for all answers together. The first batch of an answer is sent even if it is larger."),
+    *GROUP_OPTIONS,
 )
 # fmt: on
 

@@ -16,7 +16,6 @@ from spark_kbatch.server.backend import Backend
 from spark_kbatch.server.connection import Memory
 from spark_kbatch.server.dispatch import Dispatch
 from spark_kbatch.server.fetch import FetchHandler
-from spark_kbatch.server.groups.config import GroupConfig
 from spark_kbatch.server.groups.coordinator import GroupCoordinator
 from spark_kbatch.server.groups.store import OffsetsStore
 from spark_kbatch.server.listener import Listener, listening_socket
@@ -120,10 +119,10 @@ class Server:
             backend, self._memory.answers, max_bytes=config.fetch_max_bytes
         )
         self._groups = GroupCoordinator(
-            OffsetsStore(backend, flush=config.flush),
+            OffsetsStore(backend, flush=config.flush, timeout_ms=config.offsets_commit_timeout_ms),
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
-            config=GroupConfig(),
+            config=config,
         )
         offsets, groups = OffsetsHandler(backend), self._groups
         new_topics = NewTopics(

@@ -20,7 +20,7 @@ from typing import Any
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.cluster.parts import ClusterParts
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.server.groups.config import GroupConfig
+from spark_kbatch.options.group import GroupConfig
 from spark_kbatch.server.groups.coordinator import GroupCoordinator
 from spark_kbatch.server.groups.store import OffsetsStore
 from spark_kbatch.server.requests import Handler, Received

@@ -12,7 +12,6 @@ words between them, and remembers what was assigned and committed, in `__consume
     records        the formats of its keys and values
     subscription   the topics in a consumer's subscription
     timers         what is to be done when
-    config         settings
 
 Not here: the consumer group protocol of KIP-848, share groups, and offsets in transactions.
 """

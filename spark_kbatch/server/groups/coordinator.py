@@ -23,7 +23,7 @@ from typing import Any
 
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.server.groups.config import GroupConfig
+from spark_kbatch.options.group import GroupConfig
 from spark_kbatch.server.groups.group import Group, GroupState, JoinAnswer, Member, SyncAnswer
 from spark_kbatch.server.groups.membership import Joining, Leaving, Memberships, Syncing
 from spark_kbatch.server.groups.offsets import CommittedOffsets, Committing
@@ -192,8 +192,9 @@ class GroupCoordinator:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
             stored = self._store.load()
-        except (OSError, KBatchError) as error:
-            logger.error("the stored groups cannot be loaded: %s", error)
+        except Exception as error:
+            known = isinstance(error, (OSError, KBatchError))
+            logger.error("the stored groups cannot be loaded: %s", error, exc_info=not known)
             self._load_after_ms = self._monotonic_ms() + _LOAD_AGAIN_AFTER_MS
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         self._is_loaded = True

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from spark_kbatch.errors import KBatchError
-from spark_kbatch.server.groups.config import GroupConfig
+from spark_kbatch.options.group import GroupConfig
 from spark_kbatch.server.groups.group import (
     NO_MEMBER_ID,
     AnswerJoin,

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from spark_kbatch.errors import KafkaStorageError, KBatchError
 from spark_kbatch.model import TopicPartition
-from spark_kbatch.server.groups.config import GroupConfig
+from spark_kbatch.options.group import GroupConfig
 from spark_kbatch.server.groups.group import CONSUMER, NO_MEMBER_ID, Group, GroupState
 from spark_kbatch.server.groups.membership import Memberships
 from spark_kbatch.server.groups.records import (
