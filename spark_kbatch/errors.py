@@ -423,14 +423,15 @@ class UnsupportedVersionError(KBatchError):
     """A request of Kafka's protocol that is not known here, or not in its version."""
 
     api_key: int
-    api_name: str  # empty where the key is unknown
+    api_name: str  # empty where it is not known here
     version: int
-    supported: tuple[int, int] | None  # first and last version; None where the key is unknown
+    supported: tuple[int, int] | None  # first and last version; None where there are none
     correlation_id: int = -1  # of the request
 
     def __str__(self) -> str:
         if self.supported is None:
-            return f"requests with api key {self.api_key} are not supported"
+            name = f"{self.api_name}, " if self.api_name else ""
+            return f"requests with {name}api key {self.api_key}, are not supported"
         first, last = self.supported
         return f"version {self.version} of {self.api_name} is not supported; supported: {first} to {last}"
 

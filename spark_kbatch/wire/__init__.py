@@ -23,6 +23,9 @@ lengths and counts are claims: each is bounded by the bytes that are there befor
     framing       one frame on its way out, and frames on their way in
     channel       a connected socket that carries frames
     in_flight     the requests of one connection that are not answered
+    connection    a client's side of one connection: versions, requests, answers
+    connections   a client's connections to all servers, on one selector
+    backoff       pauses that double with each attempt
 
 Source: Kafka clients/.../common/protocol; KIP-482 (flexible versions), KIP-511 (ApiVersions).
 """

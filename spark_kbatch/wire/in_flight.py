@@ -10,7 +10,7 @@ Source: Kafka clients/.../clients/InFlightRequests.java.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,9 +47,6 @@ class InFlightRequests:
     def __len__(self) -> int:
         return len(self._requests)
 
-    def __iter__(self) -> Iterator[InFlightRequest]:
-        return iter(self._requests)
-
     def can_send_more(self) -> bool:
         """Return True if another request may be sent now."""
         if not self._requests:
@@ -60,6 +57,10 @@ class InFlightRequests:
     def add(self, request: InFlightRequest) -> None:
         """Add a request that is being sent."""
         self._requests.append(request)
+
+    def first(self) -> InFlightRequest | None:
+        """Return the request that is answered next; None if none is in flight."""
+        return self._requests[0] if self._requests else None
 
     def take_first(self) -> InFlightRequest | None:
         """Remove and return the request that is answered next; None if none is in flight."""

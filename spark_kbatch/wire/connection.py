@@ -1,0 +1,293 @@
+"""A client's side of one connection: which versions the server knows, and requests with their answers.
+
+The first request asks for the server's versions, in the highest version of that request known here. A
+server that knows less says so in version 0, and is asked again. From then on each request is sent in the
+highest version that both know.
+
+A connection does no more than its channel allows at the moment, and does not wait. Whoever has it tells it
+when its socket is ready, closes it when it raises, and delivers what it puts into `completions`.
+
+Source: Kafka clients/.../clients/NetworkClient.java, NodeApiVersions.java.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from spark_kbatch.errors import (
+    DisconnectedError,
+    KBatchError,
+    ProtocolError,
+    RequestTimedOutError,
+    UnsupportedVersionError,
+)
+from spark_kbatch.wire.channel import Channel
+from spark_kbatch.wire.errors import ErrorCode, error_of
+from spark_kbatch.wire.in_flight import InFlightRequest, InFlightRequests
+from spark_kbatch.wire.protocol import (
+    SUPPORTED,
+    ApiKey,
+    ApiVersionsRequest,
+    Versions,
+    decode_response,
+    encode_request,
+)
+
+OnComplete: TypeAlias = Callable[[Any, KBatchError | None], None]
+
+_SOFTWARE_NAME = "spark-kbatch"
+_NOT_IN_A_SOFTWARE_VERSION = re.compile(r"[^a-zA-Z0-9.-]")
+_MAX_CORRELATION_ID = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class ConnectionConfig:
+    """What a client's connections have in common; the defaults are Kafka's."""
+
+    client_id: str = "spark-kbatch"
+    software_version: str = "unknown"  # of this package
+    max_in_flight_requests_per_connection: int = 5
+    request_timeout_ms: int = 30_000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1000
+    connections_max_idle_ms: int = 540_000
+    socket_connection_setup_timeout_ms: int = 10_000
+    socket_connection_setup_timeout_max_ms: int = 30_000
+
+
+class Completion(NamedTuple):
+    """A request that has ended, and how."""
+
+    on_complete: OnComplete
+    body: Any
+    error: KBatchError | None
+
+    def deliver(self) -> None:
+        """Tell the one who sent the request."""
+        self.on_complete(self.body, self.error)
+
+
+class Connection:
+    """One connection to a Kafka server. Not thread-safe."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        server: str,
+        completions: deque[Completion],
+        *,
+        config: ConnectionConfig,
+        monotonic_ms: Callable[[], int],
+    ) -> None:
+        """Take over a connected channel, and ask for the server's versions.
+
+        Args:
+            channel: closed with the connection.
+            server: for errors.
+            completions: takes each request that has ended.
+            config: of the client.
+            monotonic_ms: the clock.
+        """
+        self._channel = channel
+        self._server = server
+        self._completions = completions
+        self._config = config
+        self._monotonic_ms = monotonic_ms
+        self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
+        self._correlation_id = 0
+        self._versions: Mapping[int, Versions] | None = None
+        self._throttled_until_ms = 0
+        self.last_active_ms = monotonic_ms()
+        self._ask_versions(SUPPORTED[ApiKey.API_VERSIONS].last)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the server's versions are known."""
+        return self._versions is not None
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether a send is in progress, so that `write` is to be called once the socket takes more."""
+        return self._channel.is_sending
+
+    @property
+    def in_flight_count(self) -> int:
+        """How many requests are sent, or being sent, and not answered."""
+        return len(self._in_flight)
+
+    def can_send_more(self) -> bool:
+        """Return True if a request may be sent now."""
+        return (
+            self.is_ready
+            and self._in_flight.can_send_more()
+            and self._monotonic_ms() >= self._throttled_until_ms
+        )
+
+    def version_of(self, api_key: int, last: int | None = None) -> int:
+        """Return the highest version of a request that both know.
+
+        Args:
+            api_key: the kind of request.
+            last: do not go above this version.
+
+        Raises:
+            UnsupportedVersionError: there is none.
+        """
+        ours, theirs = SUPPORTED[api_key], (self._versions or {}).get(api_key)
+        name = ApiKey(api_key).name
+        if theirs is None:
+            raise UnsupportedVersionError(api_key, name, ours.last, None)
+        version = min(ours.last, theirs.last, ours.last if last is None else last)
+        if version < max(ours.first, theirs.first):
+            raise UnsupportedVersionError(api_key, name, version, (theirs.first, theirs.last))
+        return version
+
+    def send(
+        self,
+        api_key: int,
+        body: Any,
+        on_complete: OnComplete,
+        *,
+        last_version: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Start a request; `write` writes it.
+
+        Args:
+            api_key: its kind.
+            body: the message, or what returns it for a version.
+            on_complete: is given the answer's body, None where none is sent; or the error.
+            last_version: do not use a higher version.
+            timeout_ms: how long to wait for the answer; None for `request_timeout_ms`.
+
+        Raises:
+            UnsupportedVersionError: the server knows no version of it that is known here.
+            ValueError: no request may be sent now (`can_send_more`), or the message cannot be encoded.
+        """
+        if not self.can_send_more():
+            raise ValueError(f"{self._server} cannot be sent another request now")
+        version = self.version_of(api_key, last_version)
+        message = body(version) if callable(body) else body
+        self._start(api_key, version, message, on_complete, timeout_ms)
+
+    def write(self) -> None:
+        """Write what the socket takes; a request that expects no answer ends when all is written.
+
+        Raises:
+            DisconnectedError: the connection is lost.
+        """
+        if self._channel.write() is None:
+            return
+        self.last_active_ms = self._monotonic_ms()
+        ended = self._in_flight.take_last_if_answered_by_none()
+        if ended is not None:
+            self._completions.append(Completion(ended.on_complete, None, None))
+
+    def read(self) -> None:
+        """Read what has come, and end the requests that it answers.
+
+        Raises:
+            DisconnectedError: the connection is lost.
+            ProtocolError: the server sent what is no answer to the request whose turn it is.
+            KBatchError: it refuses to tell its versions.
+        """
+        for frame in self._channel.read():
+            self.last_active_ms = self._monotonic_ms()
+            request = self._answered(frame)
+            body = decode_response(request.api_key, request.version, frame).body
+            self._in_flight.take_first()
+            self._note_throttling(body)
+            if self._versions is None:
+                self._learn_versions(request.version, body)
+            else:
+                self._completions.append(Completion(request.on_complete, body, None))
+
+    def has_expired(self) -> bool:
+        """Return True if a request's time is up; the connection is then to be closed."""
+        return self._in_flight.expired(self._monotonic_ms()) is not None
+
+    def next_expiry_ms(self) -> int | None:
+        """Return when the first request's time is up; None if none is in flight."""
+        return self._in_flight.next_expiry_ms()
+
+    def close(self, reason: str) -> None:
+        """Close the socket, and fail the requests in flight."""
+        self._channel.close()
+        now_ms = self._monotonic_ms()
+        for one in self._in_flight.take_all():
+            error = self._failure(one, reason, now_ms)
+            self._completions.append(Completion(one.on_complete, None, error))
+
+    def abandon(self) -> None:
+        """Close the socket alone: in a forked child, whose parent goes on with the connection."""
+        self._channel.close()
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, for a selector."""
+        return self._channel.fileno()
+
+    def _failure(self, request: InFlightRequest, reason: str, now_ms: int) -> KBatchError:
+        if request.expires_at_ms > now_ms:
+            return DisconnectedError(self._server, reason)
+        name = ApiKey(request.api_key).name
+        return RequestTimedOutError(
+            f"{self._server} did not answer a {name} request within {request.timeout_ms} ms"
+        )
+
+    def _start(
+        self, api_key: int, version: int, body: Any, on_complete: OnComplete, timeout_ms: int | None
+    ) -> None:
+        self._correlation_id = self._correlation_id % _MAX_CORRELATION_ID + 1
+        correlation_id = self._correlation_id
+        pieces = encode_request(api_key, version, correlation_id, self._config.client_id, body)
+        self._in_flight.add(
+            InFlightRequest(
+                api_key,
+                version,
+                correlation_id,
+                self._channel.start(pieces),
+                self._monotonic_ms(),
+                self._config.request_timeout_ms if timeout_ms is None else timeout_ms,
+                not (api_key == ApiKey.PRODUCE and body.acks == 0),
+                on_complete,
+            )
+        )
+
+    def _answered(self, frame: memoryview) -> InFlightRequest:
+        """Return the request whose turn it is, after a look at the frame's correlation id."""
+        request = self._in_flight.first()
+        found = int.from_bytes(frame[:4], "big", signed=True)
+        expected = "none" if request is None else request.correlation_id
+        if request is None or found != request.correlation_id or not request.send.is_complete:
+            raise ProtocolError(f"response of {self._server}", "correlation_id", 0, expected, found)
+        return request
+
+    def _note_throttling(self, body: Any) -> None:
+        pause_ms = getattr(body, "throttle_time_ms", 0)
+        if pause_ms > 0:
+            self._throttled_until_ms = self._monotonic_ms() + pause_ms
+
+    def _ask_versions(self, version: int) -> None:
+        software_version = _NOT_IN_A_SOFTWARE_VERSION.sub("-", self._config.software_version)
+        body = ApiVersionsRequest(
+            client_software_name=_SOFTWARE_NAME, client_software_version=software_version
+        )
+        self._start(ApiKey.API_VERSIONS, version, body, _ignore, None)
+
+    def _learn_versions(self, asked: int, body: Any) -> None:
+        theirs = {one.api_key: Versions(one.min_version, one.max_version) for one in body.api_keys}
+        if body.error_code == ErrorCode.UNSUPPORTED_VERSION and asked > 0:
+            known = theirs.get(ApiKey.API_VERSIONS, Versions(0, 0))
+            self._ask_versions(min(max(known.last, 0), asked - 1))
+        elif body.error_code:
+            raise error_of(body.error_code, f"asked {self._server} for its versions")
+        else:
+            self._versions = theirs
+
+
+def _ignore(body: Any, error: KBatchError | None) -> None:
+    """Do nothing: the request is the connection's own."""

@@ -1,0 +1,462 @@
+"""A client's connections to all servers of a cluster, on one selector. Not thread-safe, but for `wakeup`.
+
+    DISCONNECTED ----------> CONNECTING ----------> CHECKING_API_VERSIONS ----------> READY
+         ^     ready(), back-off over   connected                 versions known        |
+         +------------------------------------------------------------------------------+
+              lost, refused, out of time, idle, closed by either side, an answer that is none
+
+    while not connections.ready(node): connections.poll(...)
+    connections.send(node, ApiKey.METADATA, body, on_complete)
+    connections.poll(...)          # sends and receives; calls on_complete with the answer or an error
+
+A lost connection fails what was in flight on it: whether that was executed is not known. It is made again
+when `ready` asks for it, after a pause that doubles with each failure; each attempt tries the next of the
+addresses that the host's name has. Names are looked up while everything else waits, as in Kafka.
+
+A forked child closes the sockets it inherits, which says nothing to the server, because the parent still
+has them; it does not touch the selector, which both share, and goes on with a new one. Requests in flight
+are the parent's: the child hears no more of its own copies of them.
+
+Source: Kafka clients/.../clients/NetworkClient.java, ClusterConnectionStates.java; common/network/Selector.java.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import random as random_numbers
+import selectors
+import socket
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any, NamedTuple
+
+from spark_kbatch.clock import monotonic_ms as clock_monotonic_ms
+from spark_kbatch.errors import DisconnectedError, KBatchError, RequestTimedOutError
+from spark_kbatch.wire.backoff import ExponentialBackoff
+from spark_kbatch.wire.channel import Channel
+from spark_kbatch.wire.connection import Completion, Connection, ConnectionConfig, OnComplete
+
+logger = logging.getLogger(__name__)
+
+_NEVER_MS = 2**62
+_POLL_MAX_MS = 60_000
+
+
+class Node(NamedTuple):
+    """A server of a cluster; negative ids are for servers known by their address alone."""
+
+    id: int
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class State(Enum):
+    """How far a connection is."""
+
+    DISCONNECTED = "disconnected"  # there is none, or it was lost
+    CONNECTING = "connecting"  # its socket is not connected yet
+    CHECKING_API_VERSIONS = "checking"  # connected; the server's versions are not known yet
+    READY = "ready"  # requests may be sent
+
+
+class _Peer:
+    """One node, with the socket or the connection to it, and how attempts to reach it went."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.state = State.DISCONNECTED
+        self.socket: socket.socket | None = None  # while it is connecting
+        self.connection: Connection | None = None  # once it is connected
+        self.registered = 0  # events of the selector
+        self.addresses: list[Any] = []  # not tried since the name was looked up
+        self.failures = 0  # of connecting, since it was ready
+        self.next_attempt_ms = 0
+        self.setup_deadline_ms = _NEVER_MS
+        self.last_error: DisconnectedError | None = None
+
+
+class Connections:
+    """A client's connections, made when they are first asked for."""
+
+    def __init__(
+        self,
+        config: ConnectionConfig | None = None,
+        *,
+        monotonic_ms: Callable[[], int] = clock_monotonic_ms,
+        random: Callable[[], float] = random_numbers.random,
+    ) -> None:
+        """Start without any connection.
+
+        Args:
+            config: time-outs, limits, names.
+            monotonic_ms: the clock.
+            random: evenly from [0, 1), for jitter.
+        """
+        self._config = config or ConnectionConfig()
+        self._monotonic_ms = monotonic_ms
+        self._reconnect_backoff = ExponentialBackoff(
+            self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms, random
+        )
+        self._setup_timeout = ExponentialBackoff(
+            self._config.socket_connection_setup_timeout_ms,
+            self._config.socket_connection_setup_timeout_max_ms,
+            random,
+        )
+        self._open()
+        _all_connections.add(self)
+
+    def _open(self) -> None:
+        self._peers: dict[Node, _Peer] = {}
+        self._completions: deque[Completion] = deque()
+        self._selector = selectors.DefaultSelector()
+        self._wakeup_reader, self._wakeup_writer = socket.socketpair()
+        self._wakeup_reader.setblocking(False)
+        self._wakeup_writer.setblocking(False)
+        self._selector.register(self._wakeup_reader, selectors.EVENT_READ)
+        self._is_closed = False
+
+    def __enter__(self) -> Connections:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # What may be sent.
+
+    def state(self, node: Node) -> State:
+        """Return how far the connection to a node is."""
+        peer = self._peers.get(node)
+        return State.DISCONNECTED if peer is None else peer.state
+
+    def can_send(self, node: Node) -> bool:
+        """Return True if a request may be sent to the node now."""
+        peer = self._peers.get(node)
+        return peer is not None and peer.connection is not None and peer.connection.can_send_more()
+
+    def ready(self, node: Node) -> bool:
+        """Return True if a request may be sent to the node now; start to connect to it where it is time."""
+        peer = self._peers.get(node) or self._peers.setdefault(node, _Peer(node))
+        if peer.state is State.DISCONNECTED and self._monotonic_ms() >= peer.next_attempt_ms:
+            self._connect(peer)
+        return self.can_send(node)
+
+    def connection_delay_ms(self, node: Node) -> int:
+        """Return in how many ms `ready` may start to connect; 0 for now, and where it has started."""
+        peer = self._peers.get(node)
+        if peer is None or peer.state is not State.DISCONNECTED:
+            return 0
+        return max(0, peer.next_attempt_ms - self._monotonic_ms())
+
+    def last_error(self, node: Node) -> DisconnectedError | None:
+        """Return why there is no connection to the node; None while there is one, or none was tried."""
+        peer = self._peers.get(node)
+        return None if peer is None else peer.last_error
+
+    def in_flight_count(self, node: Node | None = None) -> int:
+        """Return how many requests to a node, or to all, are not answered."""
+        return sum(
+            peer.connection.in_flight_count
+            for peer in self._peers.values()
+            if peer.connection is not None and node in (None, peer.node)
+        )
+
+    # Sending, waiting.
+
+    def send(
+        self,
+        node: Node,
+        api_key: int,
+        body: Any,
+        on_complete: OnComplete,
+        *,
+        last_version: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Send a request to a node that is ready; `poll` goes on with it.
+
+        The arguments and errors are those of `Connection.send`. A connection that is lost meanwhile
+        is told to `on_complete`, which only `poll` calls.
+        """
+        peer = self._peers.get(node)
+        if peer is None or peer.connection is None:
+            raise ValueError(f"{node} cannot be sent a request: it is not ready")
+        peer.connection.send(
+            api_key, body, on_complete, last_version=last_version, timeout_ms=timeout_ms
+        )
+        with self._closing_on_error(peer):
+            peer.connection.write()
+            self._register(peer)
+
+    def request(
+        self,
+        node: Node,
+        api_key: int,
+        body: Any,
+        *,
+        last_version: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> Any:
+        """Send one request, wait for its answer and return that; connect first, where need be.
+
+        Raises:
+            RequestTimedOutError: `timeout_ms` have passed; says why there is no connection.
+            DisconnectedError: the connection was lost before the answer came.
+            UnsupportedVersionError: as `send`.
+        """
+        timeout_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
+        deadline_ms = self._monotonic_ms() + timeout_ms
+        while not self.ready(node):
+            left_ms = deadline_ms - self._monotonic_ms()
+            if left_ms <= 0:
+                why = self.last_error(node) or f"{node} did not answer"
+                raise RequestTimedOutError(f"no connection within {timeout_ms} ms: {why}")
+            self.poll(min(left_ms, self.connection_delay_ms(node) or left_ms))
+        ended: list[tuple[Any, KBatchError | None]] = []
+        self.send(
+            node,
+            api_key,
+            body,
+            lambda answer, error: ended.append((answer, error)),
+            last_version=last_version,
+            timeout_ms=max(1, deadline_ms - self._monotonic_ms()),
+        )
+        while not ended:
+            self.poll(_POLL_MAX_MS)
+        answer, error = ended[0]
+        if error is not None:
+            raise error
+        return answer
+
+    def poll(self, timeout_ms: int) -> None:
+        """Send and receive what can be, for at most `timeout_ms`; call `on_complete` of what has ended.
+
+        It returns once something happened. What a callback raises is raised here; the callbacks after it
+        are made by the next call.
+        """
+        now_ms = self._monotonic_ms()
+        wait_ms = 0 if self._completions else min(timeout_ms, self._next_deadline_ms() - now_ms)
+        for key, events in self._selector.select(max(0, wait_ms) / 1000):
+            if key.data is None:
+                self._drain_wakeups()
+            else:
+                self._handle(key.data, events)
+        self._close_those_out_of_time()
+        while self._completions:
+            self._completions.popleft().deliver()
+
+    def wakeup(self) -> None:
+        """End a `poll` that is waiting, or else the next one. Any thread may call this."""
+        with contextlib.suppress(OSError):  # full of wakeups, or closed
+            self._wakeup_writer.send(b"\0")
+
+    def disconnect(self, node: Node, reason: str = "the client closed the connection") -> None:
+        """Close the connection to a node, which fails what is in flight on it."""
+        peer = self._peers.get(node)
+        if peer is not None and peer.state is not State.DISCONNECTED:
+            self._disconnect(peer, reason)
+
+    def close(self) -> None:
+        """Close all connections; what is in flight fails. Closing again does nothing."""
+        if self._is_closed:
+            return
+        for peer in self._peers.values():
+            if peer.state is not State.DISCONNECTED:
+                self._disconnect(peer, "the client was closed")
+        self._release()
+        while self._completions:
+            self._completions.popleft().deliver()
+
+    # Connecting.
+
+    def _connect(self, peer: _Peer) -> None:
+        peer.setup_deadline_ms = self._monotonic_ms() + self._setup_timeout.pause_ms(peer.failures)
+        peer.state = State.CONNECTING
+        with self._closing_on_error(peer):
+            peer.socket = _start_to_connect(self._next_address(peer), str(peer.node))
+            self._register(peer)
+
+    def _next_address(self, peer: _Peer) -> Any:
+        if not peer.addresses:
+            try:
+                peer.addresses = socket.getaddrinfo(
+                    peer.node.host, peer.node.port, type=socket.SOCK_STREAM
+                )
+            except OSError as error:
+                reason = f"its name cannot be looked up: {error.strerror or error}"
+                raise DisconnectedError(str(peer.node), reason) from error
+        return peer.addresses.pop(0)
+
+    def _connected(self, peer: _Peer, sock: socket.socket) -> None:
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise DisconnectedError(str(peer.node), os.strerror(code))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer.addresses = []
+        peer.setup_deadline_ms = _NEVER_MS  # from here on requests have time-outs
+        peer.socket = None
+        peer.state = State.CHECKING_API_VERSIONS
+        peer.connection = Connection(
+            Channel(sock, str(peer.node)),
+            str(peer.node),
+            self._completions,
+            config=self._config,
+            monotonic_ms=self._monotonic_ms,
+        )
+        peer.connection.write()
+
+    # Events.
+
+    def _handle(self, peer: _Peer, events: int) -> None:
+        with self._closing_on_error(peer):
+            if peer.socket is not None:
+                self._connected(peer, peer.socket)
+            elif peer.connection is not None:
+                if events & selectors.EVENT_READ:
+                    peer.connection.read()
+                    self._note_ready(peer, peer.connection)
+                if peer.connection.is_sending:
+                    peer.connection.write()
+            self._register(peer)
+
+    def _note_ready(self, peer: _Peer, connection: Connection) -> None:
+        if peer.state is State.CHECKING_API_VERSIONS and connection.is_ready:
+            peer.state = State.READY
+            peer.failures = 0
+            peer.last_error = None
+
+    def _register(self, peer: _Peer) -> None:
+        """Register for what the peer waits for: writing only while a send, or connecting, is unfinished."""
+        writes = peer.socket is not None or (peer.connection and peer.connection.is_sending)
+        events = selectors.EVENT_WRITE if writes else 0
+        if peer.connection is not None:
+            events |= selectors.EVENT_READ
+        if events == peer.registered:
+            return
+        fd = self._fileno(peer)
+        if peer.registered:
+            self._selector.modify(fd, events, peer)
+        else:
+            self._selector.register(fd, events, peer)
+        peer.registered = events
+
+    def _fileno(self, peer: _Peer) -> int:
+        if peer.socket is not None:
+            return peer.socket.fileno()
+        assert peer.connection is not None
+        return peer.connection.fileno()
+
+    @contextlib.contextmanager
+    def _closing_on_error(self, peer: _Peer) -> Iterator[None]:
+        try:
+            yield
+        except KBatchError as error:
+            self._disconnect(
+                peer, error.reason if isinstance(error, DisconnectedError) else str(error)
+            )
+
+    def _disconnect(self, peer: _Peer, reason: str) -> None:
+        logger.debug("no connection to %s: %s", peer.node, reason)
+        if peer.registered:
+            self._selector.unregister(self._fileno(peer))
+            peer.registered = 0
+        if peer.socket is not None:
+            peer.socket.close()
+        if peer.connection is not None:
+            peer.connection.close(reason)
+        peer.socket = peer.connection = None
+        peer.state = State.DISCONNECTED
+        peer.setup_deadline_ms = _NEVER_MS
+        peer.last_error = DisconnectedError(str(peer.node), reason)
+        peer.next_attempt_ms = self._monotonic_ms() + self._reconnect_backoff.pause_ms(
+            peer.failures
+        )
+        peer.failures += 1
+
+    # Time.
+
+    def _next_deadline_ms(self) -> int:
+        deadlines = [_NEVER_MS]
+        for peer in self._peers.values():
+            deadlines.append(peer.setup_deadline_ms)
+            if peer.connection is not None:
+                expiry = peer.connection.next_expiry_ms()
+                idle = peer.connection.last_active_ms + self._config.connections_max_idle_ms
+                deadlines.append(idle if expiry is None else expiry)
+        return min(deadlines)
+
+    def _close_those_out_of_time(self) -> None:
+        now_ms = self._monotonic_ms()
+        for peer in self._peers.values():
+            if peer.setup_deadline_ms <= now_ms:
+                self._disconnect(peer, "it could not be set up in time")
+            elif peer.connection is None:
+                continue
+            elif peer.connection.has_expired():
+                self._disconnect(peer, "a request before was not answered in time")
+            elif self._is_idle(peer.connection, now_ms):
+                self._disconnect(peer, "it was idle")
+
+    def _is_idle(self, connection: Connection, now_ms: int) -> bool:
+        since_ms = now_ms - connection.last_active_ms
+        return not connection.in_flight_count and since_ms >= self._config.connections_max_idle_ms
+
+    # Wakeups, the end, forks.
+
+    def _drain_wakeups(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._wakeup_reader.recv(4096):
+                pass
+
+    def _release(self) -> None:
+        """Close what the process has open; a forked child does it to what it inherited."""
+        self._is_closed = True
+        self._selector.close()
+        self._wakeup_reader.close()
+        self._wakeup_writer.close()
+
+    def start_again_in_a_child(self) -> None:
+        """Close what a fork has inherited, and go on without connections."""
+        if self._is_closed:
+            return
+        for peer in self._peers.values():
+            if peer.socket is not None:
+                peer.socket.close()
+            if peer.connection is not None:
+                peer.connection.abandon()
+        self._release()
+        self._open()
+
+
+def _start_to_connect(address: Any, server: str) -> socket.socket:
+    """Return a non-blocking socket that is connecting to an address of `getaddrinfo`."""
+    family, kind, protocol, _, target = address
+    try:
+        sock = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise DisconnectedError(server, os.strerror(error.errno or 0)) from error
+    sock.setblocking(False)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    code = sock.connect_ex(target)
+    if code not in (0, errno.EINPROGRESS):
+        sock.close()
+        raise DisconnectedError(server, os.strerror(code))
+    return sock
+
+
+_all_connections: weakref.WeakSet[Connections] = weakref.WeakSet()
+
+
+def _forget_inherited() -> None:
+    for one in list(_all_connections):
+        one.start_again_in_a_child()
+
+
+os.register_at_fork(after_in_child=_forget_inherited)

@@ -1,0 +1,394 @@
+"""Connections to servers on loopback: made, lost, made again, out of time, idle, and forked."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_kbatch.errors import DisconnectedError, RequestTimedOutError
+from spark_kbatch.wire.backoff import ExponentialBackoff
+from spark_kbatch.wire.connection import ConnectionConfig
+from spark_kbatch.wire.connections import Connections, Node, State
+from spark_kbatch.wire.fetch import (
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopicResponse,
+)
+from spark_kbatch.wire.produce import ProduceRequest
+from spark_kbatch.wire.protocol import ApiKey, MetadataRequest, Request
+from tests.support.wire_servers import LoopbackServer, metadata_body
+
+METADATA = (ApiKey.METADATA, MetadataRequest(topics=[]))
+POLL_MS = 20
+
+
+class Clock:
+    """The real one, which a test may move on."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def __call__(self) -> int:
+        return time.monotonic_ns() // 1_000_000 + self.ahead_ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def connections(clock: Clock) -> Iterator[Connections]:
+    with made(clock) as client:
+        yield client
+
+
+def made(clock: Clock, **config: Any) -> Connections:
+    return Connections(ConnectionConfig(**config), monotonic_ms=clock, random=lambda: 0.5)
+
+
+def poll_until(client: Connections, done: Callable[[], object], timeout_s: float = 10) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < deadline
+        client.poll(POLL_MS)
+
+
+def make_ready(client: Connections, node: Node) -> None:
+    poll_until(client, lambda: client.ready(node))
+
+
+def descriptors() -> int:
+    """Return how many descriptors the process has open."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+class Ended:
+    """Takes how requests end."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+        self.errors: list[Any] = []
+
+    def __call__(self, answer: Any, error: Any) -> None:
+        (self.answers if error is None else self.errors).append(answer if error is None else error)
+
+    def __len__(self) -> int:
+        return len(self.answers) + len(self.errors)
+
+
+def test_request_is_answered_over_a_connection_that_is_made_for_it(
+    connections: Connections,
+) -> None:
+    with LoopbackServer() as server:
+        assert connections.state(server.node) is State.DISCONNECTED
+
+        assert connections.request(server.node, *METADATA).cluster_id == "a-cluster"
+        assert connections.request(server.node, *METADATA).cluster_id == "a-cluster"
+
+        assert connections.state(server.node) is State.READY
+        assert (server.accepted, connections.in_flight_count()) == (1, 0)
+        assert [one.api_key for one in server.requests] == [18, 3, 3]
+
+
+def test_several_servers_are_asked_at_once(connections: Connections) -> None:
+    with (
+        LoopbackServer(lambda _: metadata_body("one")) as one,
+        LoopbackServer(lambda _: metadata_body("two")) as two,
+    ):
+        ended = Ended()
+        for server in (one, two):
+            make_ready(connections, server.node)
+        for server in (one, two, one):
+            connections.send(server.node, *METADATA, ended)
+            poll_until(connections, lambda: connections.can_send(one.node))
+        poll_until(connections, lambda: len(ended) == 3)
+
+    assert sorted(answer.cluster_id for answer in ended.answers) == ["one", "one", "two"]
+
+
+def test_large_messages_go_both_ways_in_many_parts(connections: Connections) -> None:
+    records = os.urandom(5_000_000)
+
+    def answer(request: Request) -> Any:
+        if request.api_key == ApiKey.PRODUCE:
+            return None
+        return FetchResponse(
+            [FetchTopicResponse("t", [FetchPartitionResponse(0, records=records)])]
+        )
+
+    with LoopbackServer(answer) as server:
+        fetched = connections.request(server.node, ApiKey.FETCH, FetchRequest(0, 0, []))
+        assert bytes(fetched.topics[0].partitions[0].records) == records
+
+        body = ProduceRequest(0, 100, [], transactional_id=None)
+        assert connections.request(server.node, ApiKey.PRODUCE, body) is None
+        assert connections.request(server.node, ApiKey.FETCH, FetchRequest(0, 0, []))
+
+
+def test_refused_connection_is_retried_after_pauses_that_double(clock: Clock) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        node = Node(-1, *listener.getsockname())
+    with made(clock, reconnect_backoff_ms=100, reconnect_backoff_max_ms=350) as client:
+        pauses = []
+        for _ in range(5):
+            assert client.ready(node) is False
+            poll_until(client, lambda: client.state(node) is State.DISCONNECTED)
+            pauses.append(client.connection_delay_ms(node))
+            assert client.ready(node) is False
+            assert client.state(node) is State.DISCONNECTED
+            clock.ahead_ms += 400
+
+    assert [round(pause, -1) for pause in pauses] == [100, 200, 350, 350, 350]
+    assert "Connection refused" in str(client.last_error(node))
+
+
+def test_request_to_a_server_that_is_not_there_says_why_it_got_no_connection(clock: Clock) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        node = Node(-1, *listener.getsockname())
+
+    with made(clock) as client, pytest.raises(RequestTimedOutError) as raised:
+        client.request(node, *METADATA, timeout_ms=150)
+
+    assert str(raised.value) == (
+        f"no connection within 150 ms: no connection to {node}: Connection refused"
+    )
+
+
+def test_name_that_cannot_be_looked_up_is_told(clock: Clock) -> None:
+    node = Node(-1, "no-such-host.invalid", 9092)
+    with made(clock) as client:
+        assert client.ready(node) is False
+
+    assert "its name cannot be looked up" in str(client.last_error(node))
+
+
+def test_server_that_accepts_and_says_nothing_is_given_up(clock: Clock) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        made(clock, request_timeout_ms=1000) as client,
+    ):
+        node = Node(-1, *listener.getsockname())
+        assert client.ready(node) is False
+        poll_until(client, lambda: client.state(node) is State.CHECKING_API_VERSIONS)
+
+        clock.ahead_ms += 1000
+        client.poll(0)
+
+        assert client.state(node) is State.DISCONNECTED
+
+
+def test_connection_that_cannot_be_set_up_in_time_is_given_up(clock: Clock) -> None:
+    """A listener with a full backlog does not finish connections."""
+    with socket.socket() as listener, made(clock) as client:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        node = Node(-1, *listener.getsockname())
+        with socket.create_connection(listener.getsockname()):
+            assert client.ready(node) is False
+            client.poll(0)
+            assert client.state(node) is State.CONNECTING
+
+            clock.ahead_ms += 10_000
+            client.poll(0)
+
+            assert client.state(node) is State.DISCONNECTED
+            assert "could not be set up in time" in str(client.last_error(node))
+
+
+def test_unanswered_request_closes_its_connection_and_fails_all_on_it(clock: Clock) -> None:
+    ended = Ended()
+    with LoopbackServer(lambda _: None) as server, made(clock, request_timeout_ms=5000) as client:
+        make_ready(client, server.node)
+        client.send(server.node, *METADATA, ended, timeout_ms=1000)
+        poll_until(client, lambda: len(server.requests) == 2)
+        client.send(server.node, *METADATA, ended)
+        client.poll(0)
+        assert len(ended) == 0
+
+        clock.ahead_ms += 1000
+        client.poll(0)
+
+        assert [type(error) for error in ended.errors] == [RequestTimedOutError, DisconnectedError]
+        assert client.state(server.node) is State.DISCONNECTED
+
+
+def test_lost_connection_fails_what_is_in_flight_and_is_made_again(clock: Clock) -> None:
+    answers: list[Any] = ["hang up", metadata_body()]
+    ended = Ended()
+    with LoopbackServer(lambda _: answers.pop(0)) as server, made(clock) as client:
+        make_ready(client, server.node)
+        client.send(server.node, *METADATA, ended)
+        poll_until(client, lambda: ended)
+
+        assert isinstance(ended.errors[0], DisconnectedError)
+        assert client.request(server.node, *METADATA).cluster_id == "a-cluster"
+        assert server.accepted == 2
+        assert client.last_error(server.node) is None
+
+
+def test_frame_of_a_negative_size_closes_the_connection(clock: Clock) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, made(clock) as client:
+        node = Node(-1, *listener.getsockname())
+        client.ready(node)
+        accepted, _ = listener.accept()
+        with accepted:
+            accepted.sendall(b"\xff\xff\xff\xff")
+            poll_until(client, lambda: client.state(node) is State.CHECKING_API_VERSIONS)
+            poll_until(client, lambda: client.state(node) is State.DISCONNECTED)
+
+    assert "malformed frame: size at byte 0" in str(client.last_error(node))
+
+
+def test_idle_connection_is_closed_and_made_again_when_it_is_needed(clock: Clock) -> None:
+    with LoopbackServer() as server, made(clock, connections_max_idle_ms=60_000) as client:
+        client.request(server.node, *METADATA)
+        clock.ahead_ms += 59_000
+        client.poll(0)
+        assert client.state(server.node) is State.READY
+
+        clock.ahead_ms += 1000
+        client.poll(0)
+
+        assert client.state(server.node) is State.DISCONNECTED
+        assert client.request(server.node, *METADATA)
+        assert server.accepted == 2
+
+
+def test_connection_is_not_idle_while_a_request_is_in_flight(clock: Clock) -> None:
+    with (
+        LoopbackServer(lambda _: None) as server,
+        made(clock, connections_max_idle_ms=1000, request_timeout_ms=60_000) as client,
+    ):
+        make_ready(client, server.node)
+        client.send(server.node, *METADATA, Ended())
+        clock.ahead_ms += 30_000
+        client.poll(0)
+
+        assert client.state(server.node) is State.READY
+
+
+def test_wakeup_ends_a_poll_that_waits(connections: Connections) -> None:
+    timer = threading.Timer(0.05, connections.wakeup)
+    timer.start()
+    started = time.monotonic()
+    connections.poll(60_000)
+    timer.join()
+
+    assert time.monotonic() - started < 10
+
+
+def test_wakeups_without_number_do_not_block_who_makes_them(connections: Connections) -> None:
+    for _ in range(100_000):
+        connections.wakeup()
+    connections.poll(0)
+
+    started = time.monotonic()
+    connections.poll(30)
+    assert time.monotonic() - started >= 0.02
+
+
+def test_closing_fails_what_is_in_flight_and_leaves_no_descriptor(clock: Clock) -> None:
+    ended = Ended()
+    with LoopbackServer(lambda _: None) as server:
+        before = descriptors()
+        client = made(clock)
+        make_ready(client, server.node)
+        client.send(server.node, *METADATA, ended)
+        client.close()
+        client.close()
+
+        assert isinstance(ended.errors[0], DisconnectedError)
+        assert "the client was closed" in str(ended.errors[0])
+        server.hang_up()
+        after = descriptors()
+    assert after <= before + 1  # the server's own end
+
+
+def test_error_of_a_callback_does_not_keep_others_from_theirs(connections: Connections) -> None:
+    ended = Ended()
+
+    def fail(answer: Any, error: Any) -> None:
+        raise KeyError("a fault of the caller")
+
+    with LoopbackServer() as server:
+        make_ready(connections, server.node)
+        connections.send(server.node, *METADATA, fail)
+        connections.send(server.node, *METADATA, ended)
+        with pytest.raises(KeyError, match="a fault of the caller"):
+            poll_until(connections, lambda: ended)
+        poll_until(connections, lambda: ended)
+
+
+def test_callback_may_send_the_next_request(connections: Connections) -> None:
+    ended = Ended()
+    with LoopbackServer() as server:
+
+        def again(answer: Any, error: Any) -> None:
+            connections.send(server.node, *METADATA, ended)
+
+        make_ready(connections, server.node)
+        connections.send(server.node, *METADATA, again)
+        poll_until(connections, lambda: ended)
+
+    assert len(ended.answers) == 1
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_forked_child_makes_connections_of_its_own_and_leaves_the_parents_alone(
+    clock: Clock,
+) -> None:
+    ended = Ended()
+    release = threading.Event()
+
+    def answer(request: Request) -> Any:
+        if not release.is_set() and request.client_id == "a-client":
+            release.wait(10)
+        return metadata_body()
+
+    with LoopbackServer(answer) as server, made(clock, client_id="a-client") as client:
+        make_ready(client, server.node)
+        client.send(server.node, *METADATA, ended)
+        client.poll(0)
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if child == 0:  # pragma: no cover
+            try:
+                told = f"{client.state(server.node).value} {client.in_flight_count()}"
+                client._config = ConnectionConfig(client_id="the-child")
+                client.request(server.node, *METADATA, timeout_ms=5000)
+                os.write(write_end, f"{told} {len(ended)}".encode())
+            finally:
+                os._exit(0)
+        os.close(write_end)
+        told = os.read(read_end, 100).decode()
+        os.close(read_end)
+        os.waitpid(child, 0)
+
+        release.set()
+        poll_until(client, lambda: ended)
+        assert told == "disconnected 0 0"
+        assert len(ended.answers) == 1
+        assert client.request(server.node, *METADATA)
+        assert server.accepted == 2
+
+
+@pytest.mark.parametrize(
+    ("attempts", "random", "pause"),
+    [
+        (0, 0.5, 50), (1, 0.5, 100), (4, 0.5, 800), (5, 0.5, 1000), (90, 0.5, 1000),
+        (1, 0.0, 80), (1, 1.0, 120), (9, 1.0, 1000), (9, 0.0, 800),
+    ],
+)  # fmt: skip
+def test_pauses_double_up_to_the_longest_with_a_fifth_of_jitter(
+    attempts: int, random: float, pause: int
+) -> None:
+    assert ExponentialBackoff(50, 1000, lambda: random).pause_ms(attempts) == pause
