@@ -1,4 +1,4 @@
-"""What tests share: one Spark session, and a folder of data that a clone does not have."""
+"""Fixtures that tests share: a Spark session, disks that fail, a clock, and data that a clone does not have."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from _pytest.mark import ParameterSet
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
+from tests.support.failing_disks import Clock, Disks
+
 SPARK_4_1 = pyspark.__version__.startswith("4.1.")
 REPOSITORY = Path(__file__).resolve().parent.parent
-# It ends before the code of the better compiler pays: 22 s of CPU in place of 36 s for six small jobs.
+# It ends before the optimizing compiler pays off: 22 s of CPU instead of 36 s for six small jobs.
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# The same, for a session that somebody else's code makes.
+# The same, for a session that other code creates.
 SHORT_LIVED_SPARK = {
     "PYSPARK_SUBMIT_ARGS": f"--conf 'spark.driver.extraJavaOptions={SHORT_LIVED_JVM}' pyspark-shell"
 }
 
 
-# Of each property so many examples; `make soak` has more.
+# Examples per property; `make soak` runs more.
 settings.register_profile("tests", max_examples=25)
 settings.register_profile("soak", max_examples=200)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
 
 
 def few(cases: Sequence[Any], count: int) -> list[Any]:
-    """The cases of a test that needs Spark: the first ones, and in the soak all of them."""
+    """Return the cases of a test that needs Spark, all but the first `count` marked slow."""
     rest = [case if isinstance(case, ParameterSet | tuple) else (case,) for case in cases[count:]]
     rest = [one if isinstance(one, ParameterSet) else pytest.param(*one) for one in rest]
     marked = [pytest.param(*c.values, id=c.id, marks=[*c.marks, pytest.mark.slow]) for c in rest]
@@ -45,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what starts JVMs: a file of it takes minutes, and as the last one would run alone."""
+    """Run the tests that start JVMs first: each of their files takes minutes, and would run alone at the end."""
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
 
@@ -57,7 +59,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 def spark_builder(warehouse: Path) -> SparkSession.Builder:
-    """Of the session that tests share."""
+    """Return a builder of the session that tests share."""
     # Spark's workers would otherwise run the first python3 on PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     return (
@@ -72,6 +74,16 @@ def spark_builder(warehouse: Path) -> SparkSession.Builder:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
     )
+
+
+@pytest.fixture
+def disks() -> Disks:
+    return Disks()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Tasks of one action get one answer, and old answers cost no read anything."""
+"""All tasks of an action get the same answer, and old answers do not slow reads down."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ def files_in(path: Path) -> int:
 
 
 def age(path: Path, clock: Clock) -> None:
-    """Give what is there the times that it has by the clock, which has moved on since."""
+    """Set the files' times to the clock's, which has moved on since they were written."""
     for file in path.rglob("*.json"):
         os.utime(file, (clock.now_ms / 1000, clock.now_ms / 1000))
 
 
-def test_the_first_answer_is_everybodys(path: Path, clock: Clock) -> None:
+def test_every_task_gets_the_first_answer(path: Path, clock: Clock) -> None:
     assert agreements(path, clock).agree("action", lambda: ANSWER) == ANSWER
     assert agreements(path, clock).agree("action", not_asked) == ANSWER
     assert agreements(path, clock).agree("another", dict) == {}
     assert answers(path) == ["action", "another"]
 
 
-def test_those_who_answer_at_once_agree(path: Path, clock: Clock) -> None:
+def test_tasks_that_answer_at_the_same_time_agree(path: Path, clock: Clock) -> None:
     together = threading.Barrier(8)
     found = []
 
@@ -92,21 +92,21 @@ def test_those_who_answer_at_once_agree(path: Path, clock: Clock) -> None:
     assert files_in(path) == 2
 
 
-def test_where_nothing_can_be_written_each_task_resolves_for_itself(
-    path: Path, clock: Clock
-) -> None:
+def test_each_task_resolves_for_itself_if_nothing_can_be_written(path: Path, clock: Clock) -> None:
     alone = agreements(path, clock, ReadOnlyFiles())
     assert alone.agree("action", lambda: ANSWER) == ANSWER
     assert alone.agree("action", dict) == {}
 
 
-def test_who_may_only_read_takes_the_answer_that_there_is(path: Path, clock: Clock) -> None:
+def test_a_task_that_may_only_read_takes_an_existing_answer(path: Path, clock: Clock) -> None:
     agreements(path, clock).agree("action", lambda: ANSWER)
     clock.now_ms += 30 * MINUTE_MS
     assert agreements(path, clock, ReadOnlyFiles()).agree("action", not_asked) == ANSWER
 
 
-def test_an_answer_goes_when_no_task_has_asked_for_six_hours(path: Path, clock: Clock) -> None:
+def test_an_answer_is_removed_when_no_task_has_asked_for_six_hours(
+    path: Path, clock: Clock
+) -> None:
     agreements(path, clock).agree("first", lambda: ANSWER)
     age(path, clock)
     clock.now_ms += KEPT_MS - MINUTE_MS
@@ -121,7 +121,7 @@ def test_an_answer_goes_when_no_task_has_asked_for_six_hours(path: Path, clock: 
 
 
 def test_an_answer_stays_while_tasks_ask_for_it(path: Path, clock: Clock) -> None:
-    """A stage of many tasks takes a day."""
+    """The tasks of a long stage ask over a whole day."""
     agreements(path, clock).agree("long", lambda: ANSWER)
     age(path, clock)
     for hour in range(24):
@@ -135,8 +135,10 @@ def test_an_answer_stays_while_tasks_ask_for_it(path: Path, clock: Clock) -> Non
     assert "long" not in answers(path)
 
 
-def test_an_answer_that_was_cut_off_leaves_the_one_that_binds(path: Path, clock: Clock) -> None:
-    """A task died before it had linked its own; another has given the answer."""
+def test_a_partly_written_answer_does_not_replace_the_one_that_counts(
+    path: Path, clock: Clock
+) -> None:
+    """A task died before it linked its answer, and another task gave the one that counts."""
     old = path / "by-time" / str(clock.now_ms // (10 * MINUTE_MS)) / "0123.action.json"
     old.parent.mkdir(parents=True)
     old.write_text("[]")
@@ -150,7 +152,7 @@ def test_an_answer_that_was_cut_off_leaves_the_one_that_binds(path: Path, clock:
 
 
 class CountingFiles(Files):
-    """Counts what is looked at and removed."""
+    """Files that count listings, lookups of times, and removals."""
 
     def __init__(self) -> None:
         self.looks = self.removed = self.listed = 0
@@ -169,7 +171,7 @@ class CountingFiles(Files):
         super().remove(path)
 
 
-def test_a_read_costs_the_same_however_many_there_were(path: Path, clock: Clock) -> None:
+def test_a_read_costs_the_same_however_many_answers_there_are(path: Path, clock: Clock) -> None:
     for number in range(400):
         agreements(path, clock).agree(f"earlier {number}", lambda: ANSWER)
     files = CountingFiles()
@@ -187,7 +189,7 @@ def test_a_read_costs_the_same_however_many_there_were(path: Path, clock: Clock)
     assert len(answers(path)) == 6
 
 
-def test_answers_of_earlier_releases_go_some_at_a_time(path: Path, clock: Clock) -> None:
+def test_answers_of_earlier_releases_are_removed_a_few_at_a_time(path: Path, clock: Clock) -> None:
     for number in range(250):
         (path / f"{number:032x}-7.json").write_text("[]")
     (path / f".{0:032x}").write_text("cut off")
@@ -205,7 +207,7 @@ def test_answers_of_earlier_releases_go_some_at_a_time(path: Path, clock: Clock)
 
 
 class CountedReads(Files):
-    """Files that count how often one is read."""
+    """Files that count reads."""
 
     reads = 0
 
@@ -223,16 +225,14 @@ def test_tasks_of_one_process_read_an_answer_once(path: Path, clock: Clock) -> N
     assert files.reads <= 1
 
 
-def test_an_answer_that_took_the_place_of_one_that_is_gone_is_read(
-    path: Path, clock: Clock
-) -> None:
+def test_an_answer_that_replaced_a_removed_one_is_read(path: Path, clock: Clock) -> None:
     for end in range(20):
         answer = {TopicPartition("clicks", 0): (0, end)}
         assert agreements(path, clock).agree("action", lambda found=answer: found) == answer  # type: ignore[misc]
         (path / "by-name" / "action.json").unlink()
 
 
-def test_few_answers_are_remembered(path: Path, clock: Clock) -> None:
+def test_only_a_few_answers_are_cached(path: Path, clock: Clock) -> None:
     for number in range(30):
         agreements(path, clock).agree(f"action-{number}", lambda: ANSWER)
     assert 0 < len(agreements_module._read_last) <= agreements_module._REMEMBERED
@@ -241,7 +241,7 @@ def test_few_answers_are_remembered(path: Path, clock: Clock) -> None:
     assert files.reads == 1
 
 
-def test_an_answer_that_is_remembered_is_still_in_use(path: Path, clock: Clock) -> None:
+def test_an_answer_read_from_the_cache_still_counts_as_in_use(path: Path, clock: Clock) -> None:
     agreements(path, clock).agree("action", lambda: ANSWER)
     for _ in range(8):
         clock.now_ms += KEPT_MS // 2

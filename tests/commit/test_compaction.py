@@ -1,4 +1,4 @@
-"""`__transaction_state` stays small, and nobody who reads or commits meanwhile notices."""
+"""`__transaction_state` is kept small without disturbing readers and commits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write(
     now_ms: int = NOW,
     expiration_ms: int | None = None,
 ) -> bool:
-    """A record into each partition; whether it was not dropped."""
+    """Commit one record to each partition; return False if it was skipped as a duplicate."""
     extents = builders.staged(cluster, {tp: [BATCH] for tp in PARTITIONS})
     committer = Coordinator(
         cluster._parts.manager,
@@ -48,7 +48,7 @@ def write(
 
 
 def ids(cluster: Cluster) -> list[tuple[str, int]]:
-    """The ids that the log has, each with a sequence as often as it has it."""
+    """Return the transactional id and sequence of each record in the log, in order."""
     replica = cluster._parts.manager.replica(TRANSACTION_STATE)
     found = transactions(replica, replica.state.log_start_offset)
     return [(one.transactional_id, one.value.sequence) for one in found]
@@ -92,7 +92,7 @@ def test_the_last_sequence_of_each_id_stays_and_jobs_without_one_are_dropped(
     assert ends(cluster) == [10, 10]
 
 
-def test_a_log_that_is_smaller_is_left_as_it_is(
+def test_a_smaller_log_is_left_as_it_is(
     cluster: Cluster, rewrites_at: Callable[[int], None]
 ) -> None:
     write(cluster, "a", 0)
@@ -102,7 +102,7 @@ def test_a_log_that_is_smaller_is_left_as_it_is(
     assert ids(cluster) == [("a", 0), ("a", 0), ("job", -1), ("job", -1)]  # prepared, complete
 
 
-def test_saved_sequences_hold_though_the_log_was_rewritten(
+def test_saved_sequences_stay_valid_after_the_log_is_rewritten(
     cluster: Cluster, rewrites_at: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(cluster, "a", 2)
@@ -128,7 +128,7 @@ def test_the_log_stays_small_over_many_commits(
     ensure_sound(log)
 
 
-def test_ids_that_commit_no_more_expire_where_that_is_asked_for(
+def test_ids_without_new_commits_expire_if_so_configured(
     cluster: Cluster, rewrites_at: Callable[[int], None]
 ) -> None:
     write(cluster, "old", 1, now_ms=NOW)
@@ -140,7 +140,7 @@ def test_ids_that_commit_no_more_expire_where_that_is_asked_for(
     assert not write(cluster, "young", 1)
 
 
-def test_a_rewriting_that_fails_does_not_fail_the_commit(
+def test_a_failed_rewrite_does_not_fail_the_commit(
     cluster: Cluster, rewrites_at: Callable[[int], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     class CannotRewrite(Files):
@@ -159,7 +159,7 @@ def test_a_rewriting_that_fails_does_not_fail_the_commit(
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["between steps", "within a step"])
-def test_killed_at_any_step_of_it_everything_counts_that_counted(
+def test_a_rewrite_killed_at_any_step_loses_no_commit(
     cluster: Cluster, tmp_path: Path, torn: bool, rewrites_at: Callable[[int], None]
 ) -> None:
     for sequence in range(3):
@@ -196,7 +196,7 @@ def test_killed_at_any_step_of_it_everything_counts_that_counted(
         shutil.rmtree(path)
 
 
-def test_what_replaces_the_old_segments_is_flushed_also_where_jobs_do_not_flush(
+def test_new_segments_are_flushed_even_if_jobs_do_not_flush(
     cluster: Cluster, rewrites_at: Callable[[int], None]
 ) -> None:
     write(cluster, "a", 1)
@@ -210,7 +210,7 @@ def test_what_replaces_the_old_segments_is_flushed_also_where_jobs_do_not_flush(
 
 
 class Overtaken(Files):
-    """Calls `meanwhile` once, before the n-th read of a state or of a segment."""
+    """Files that call `meanwhile` once, before the n-th read of a state or a segment."""
 
     def __init__(self, at: int, meanwhile: Callable[[], object]) -> None:
         self.at, self.meanwhile, self.reads = at, meanwhile, 0
@@ -231,7 +231,7 @@ class Overtaken(Files):
 
 
 @pytest.mark.parametrize("pending", [False, True], ids=["nothing pending", "a commit pending"])
-def test_a_snapshot_that_a_rewriting_overtakes_sees_each_commit_as_a_whole(
+def test_a_snapshot_overtaken_by_a_rewrite_sees_each_commit_as_a_whole(
     cluster: Cluster, rewrites_at: Callable[[int], None], pending: bool
 ) -> None:
     def commits() -> None:
@@ -259,7 +259,7 @@ def test_a_snapshot_that_a_rewriting_overtakes_sees_each_commit_as_a_whole(
     assert at > 3
 
 
-def test_what_is_pending_is_found_without_going_over_the_log(cluster: Cluster) -> None:
+def test_a_pending_commit_is_found_without_scanning_the_log(cluster: Cluster) -> None:
     def reads_to_look() -> int:
         stopped = Cluster(str(cluster.path), files=StopsInTheFlip(1))
         with pytest.raises(CommitError, match="committed"):

@@ -1,4 +1,4 @@
-"""What a commit checks, in which order it places, and what stops it or does not."""
+"""Commits: what they check, the order in which they place batches, and which faults stop them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def a_job(*seeds: int) -> dict[tuple[str, int], list[bytes]]:
 
 
 def an_undone_flip(cluster: Cluster) -> None:
-    """A job of both topics that was decided, and stopped before its first flip."""
+    """Leave a job that wrote to both topics decided, and stopped before its first flip."""
     job = {(topic, n): [batch()] for topic, count in TWO_TOPICS.items() for n in range(count)}
     extents = staged(cluster, job)
 
@@ -48,7 +48,7 @@ def an_undone_flip(cluster: Cluster) -> None:
     assert error.value.outcome == coordinator.COMMITTED
 
 
-def test_tasks_come_in_the_order_of_their_extents(tmp_path: Path) -> None:
+def test_tasks_are_placed_in_the_order_of_their_extents(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     tasks = [staged(cluster, a_job(2 * n, 2 * n + 1), adopt_min_bytes=n) for n in range(4)]
     commit(cluster, [extent for task in tasks for extent in task])
@@ -85,7 +85,7 @@ def test_a_commit_leaves_no_staged_files(tmp_path: Path) -> None:
     assert list(cluster._parts.metadata.cluster_file.log_dir(0).staging.iterdir()) == []
 
 
-def test_an_attempt_that_is_not_committed_stays_as_it_is(tmp_path: Path) -> None:
+def test_an_attempt_that_is_not_committed_is_left_as_it_is(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     late = staged(cluster, a_job(9))
     commit(cluster, staged(cluster, a_job(1)))
@@ -95,7 +95,7 @@ def test_an_attempt_that_is_not_committed_stays_as_it_is(tmp_path: Path) -> None
     assert contents(cluster)[EVENTS] == records_of([batch(seed=1)])
 
 
-def test_staged_files_that_cannot_be_removed_do_not_make_a_commit_fail(
+def test_a_commit_succeeds_if_its_staged_files_cannot_be_removed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class KeepsDirs(Files):
@@ -128,7 +128,7 @@ def test_staged_files_that_cannot_be_removed_do_not_make_a_commit_fail(
         pytest.param({"topic": "unknown"}, "'unknown' was deleted while", id="topic deleted"),
     ],
 )
-def test_extents_that_do_not_fit_abort_the_whole_job(
+def test_an_extent_that_does_not_match_its_topic_or_file_aborts_the_whole_job(
     tmp_path: Path, change: dict[str, object], words: str
 ) -> None:
     cluster = builders.a_cluster(tmp_path, topics=TWO_TOPICS)
@@ -144,7 +144,7 @@ def test_extents_that_do_not_fit_abort_the_whole_job(
     ensure_sound(cluster._parts.manager.log(EVENTS))
 
 
-def test_jobs_that_commit_at_once_follow_each_other(tmp_path: Path) -> None:
+def test_jobs_that_commit_at_the_same_time_take_turns(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics=TWO_TOPICS)
     errors: list[BaseException] = []
 
@@ -182,7 +182,7 @@ def test_rolling_forward_with_nothing_pending_writes_nothing(tmp_path: Path) -> 
     assert {step.split()[0] for step in files.steps} == {"lock"}
 
 
-def test_a_job_that_cannot_finish_the_one_before_is_not_visible(tmp_path: Path) -> None:
+def test_a_job_that_cannot_finish_the_previous_one_stays_invisible(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics=TWO_TOPICS)
     an_undone_flip(cluster)
     extents = staged(cluster, a_job(5), transaction="next")
@@ -195,7 +195,7 @@ def test_a_job_that_cannot_finish_the_one_before_is_not_visible(tmp_path: Path) 
 
 
 class FullDisk(Files):
-    """Bytes can be written over, none can be added and no file made."""
+    """Files that can overwrite bytes, but can neither grow a file nor create one."""
 
     def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
         if position + len(data) > os.fstat(descriptor).st_size:
@@ -221,7 +221,7 @@ def test_a_full_disk_does_not_stop_rolling_forward(tmp_path: Path) -> None:
     ensure_sound(cluster._parts.manager.log(TRANSACTION_STATE))
 
 
-def test_rolling_forward_never_goes_back(tmp_path: Path) -> None:
+def test_rolling_forward_never_moves_a_partition_back(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics=TWO_TOPICS)
     an_undone_flip(cluster)
     log = cluster._parts.manager.log(EVENTS)
@@ -234,7 +234,7 @@ def test_rolling_forward_never_goes_back(tmp_path: Path) -> None:
     assert cluster._parts.manager.log(TopicPartition("others", 0)).state().log_end_offset == 3
 
 
-def test_rolling_forward_twice_is_as_good_as_once(tmp_path: Path) -> None:
+def test_rolling_forward_twice_is_the_same_as_once(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics=TWO_TOPICS)
     an_undone_flip(cluster)
     options = parse_write_options({"path": str(cluster.path)})

@@ -1,7 +1,7 @@
-"""A job that is killed, or loses power, or that the disk fails, at every step: all of it or nothing.
+"""A job that hits a kill, a power loss or a disk error at any step is visible as a whole or not at all.
 
-The steps are those of a run without a fault; each is a case. What follows from a crash in which step
-is said by the table of `spark_kbatch.commit`, which is read here. `jobs` says who comes then.
+Each step of a run without faults is a case. The table in the docstring of `spark_kbatch.commit` says what
+follows from a crash in which step; the tests read it. `tests.support.jobs` says which processes run next.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ def job(scenario: Scenario) -> Recording:
 
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Each case has its warnings, thousands in all."""
+    """Silence the warnings: each case logs some, thousands in all."""
     caplog.set_level(logging.ERROR)
 
 
-# What follows from a crash, and in which step of the protocol it was.
+# What follows from a crash, and the step of the protocol in which it happened.
 
 
 @functools.cache
 def table() -> dict[str, str]:
-    """What the table of the package says of a crash in each step."""
+    """Return what the package's table says of a crash in each step."""
     lines = iter((spark_kbatch.commit.__doc__ or "").splitlines())
     heading = next(line for line in lines if "crash in  " in line)
     first, second, third = (heading.index(w) for w in ("crash in", "visible", "what is left"))
@@ -70,7 +70,7 @@ def _until_blank(lines: Iterator[str]) -> Iterable[str]:
 
 
 def step_of(crash: Crash, recording: Recording) -> str:
-    """The step of a job's protocol, and of which the crash left the rest undone."""
+    """Return the step of the commit protocol that the crash left unfinished."""
     decided = recording.first("write", SLOT)
     completed = recording.first("write", SLOT, after=decided)
     is_flushed = recording.steps[decided + 1].startswith("flush")
@@ -101,7 +101,7 @@ def ensure_as_the_table_says(found: Contents, step: str, crash: Crash, scenario:
 
 def test_the_job_does_everything_that_a_commit_can_do(job: Recording) -> None:
     names = [step.split()[0] for step in job.steps]
-    # A staged file, the stream's saved sequence, and that all such files are there.
+    # The staged file, the stream's saved sequence, and the mark that all saved sequences are there.
     assert names.count("rename") == 3
     made = [step for step in job.steps if step.startswith("create") and step.endswith(".log")]
     assert len(made) == 2
@@ -114,7 +114,7 @@ def test_every_step_of_the_table_has_its_cases(job: Recording) -> None:
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["between steps", "within a step"])
-def test_a_job_killed_at_any_step_is_there_as_a_whole_or_not_at_all(
+def test_a_job_killed_at_any_step_is_visible_as_a_whole_or_not_at_all(
     scenario: Scenario, job: Recording, torn: bool
 ) -> None:
     for crash in job.torn_kills() if torn else job.kills():
@@ -122,7 +122,7 @@ def test_a_job_killed_at_any_step_is_there_as_a_whole_or_not_at_all(
         ensure_as_the_table_says(found, step_of(crash, job), crash, scenario)
 
 
-def test_a_job_whose_power_is_lost_at_any_step_is_there_as_a_whole_or_not_at_all(
+def test_a_job_that_loses_power_at_any_step_is_visible_as_a_whole_or_not_at_all(
     scenario: Scenario, job: Recording
 ) -> None:
     for crash in job.power_losses():
@@ -132,7 +132,7 @@ def test_a_job_whose_power_is_lost_at_any_step_is_there_as_a_whole_or_not_at_all
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 20))
-def test_a_job_that_crashes_in_another_way_is_met_by_everyone(
+def test_a_job_that_crashes_in_random_ways_is_visible_as_a_whole_or_not_at_all(
     scenario: Scenario, job: Recording, seed: int
 ) -> None:
     for crash in itertools.chain(job.power_losses(seed), job.torn_kills(seed), job.kills()):
@@ -140,7 +140,7 @@ def test_a_job_that_crashes_in_another_way_is_met_by_everyone(
         ensure_as_the_table_says(found, step_of(crash, job), crash, scenario)
 
 
-def test_a_job_that_aborts_is_never_there(scenario: Scenario) -> None:
+def test_a_job_that_aborts_is_never_visible(scenario: Scenario) -> None:
     aborted = Recording(scenario.disk, scenario.run_job_that_aborts)
     lock = aborted.first(
         "flush", f"staging-0/{builders.JOB}", after=aborted.first("remove_dir") - 2
@@ -151,10 +151,10 @@ def test_a_job_that_aborts_is_never_there(scenario: Scenario) -> None:
             ensure_as_the_table_says(found, "abort", crash, scenario)
 
 
-# Whose data is left to the operating system.
+# Jobs that leave flushing to the operating system.
 
 
-def test_a_job_that_is_not_flushed_and_killed_is_there_as_a_whole_or_not_at_all(
+def test_a_killed_job_that_was_not_flushed_is_visible_as_a_whole_or_not_at_all(
     unflushed: Scenario,
 ) -> None:
     job = Recording(unflushed.disk, unflushed.run_job)
@@ -164,7 +164,7 @@ def test_a_job_that_is_not_flushed_and_killed_is_there_as_a_whole_or_not_at_all(
 
 
 def ensure_whole_batches(found: Contents, crash: Crash, scenario: Scenario) -> None:
-    """What was flushed before the job, and a part of the job, from its begin on."""
+    """Ensure that everything flushed before the job is there, then a part of the job from its start."""
     for topic_partition, records in found.items():
         jobs = [scenario.produced, scenario.before, *scenario.tasks]
         batches = [data for one in jobs for data in one.get(topic_partition, [])]
@@ -173,7 +173,7 @@ def ensure_whole_batches(found: Contents, crash: Crash, scenario: Scenario) -> N
         assert records in allowed, f"{crash}: {topic_partition} has {records}"
 
 
-def test_a_job_that_is_not_flushed_loses_whole_batches_with_the_power(unflushed: Scenario) -> None:
+def test_an_unflushed_job_that_loses_power_loses_only_whole_batches(unflushed: Scenario) -> None:
     job = Recording(unflushed.disk, unflushed.run_job)
     for crash in job.power_losses():
         found = unflushed.ensure_met_well(crash, by=0)
@@ -182,7 +182,7 @@ def test_a_job_that_is_not_flushed_loses_whole_batches_with_the_power(unflushed:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 40))
-def test_a_job_that_is_not_flushed_loses_them_in_another_way(
+def test_an_unflushed_job_that_loses_power_in_random_ways_loses_only_whole_batches(
     unflushed: Scenario, seed: int
 ) -> None:
     job = Recording(unflushed.disk, unflushed.run_job)
@@ -191,13 +191,13 @@ def test_a_job_that_is_not_flushed_loses_them_in_another_way(
         ensure_whole_batches(found, crash, unflushed)
 
 
-# Who rolls forward.
+# Rolling forward.
 
 
 def ensure_rolling_forward_may_crash(
     scenario: Scenario, job: Recording, first: Crash, *, power_losses: bool, by: int
 ) -> None:
-    """At each step of who comes upon the first crash; what comes then finds all of the job."""
+    """Crash a roll forward at each step; the processes that run next must find all of the job."""
     rolled = Recording(first.disk, scenario.roll_forward)
     flushed = rolled.first("flush", SLOT)
     kills = itertools.chain(rolled.kills(), rolled.torn_kills())
@@ -211,7 +211,7 @@ def ensure_rolling_forward_may_crash(
 
 
 def undone(crashes: Iterable[Crash]) -> list[Crash]:
-    """Those that leave a commit decided and not complete."""
+    """Return the crashes that leave a commit decided and not complete."""
     return [
         crash
         for crash in crashes
@@ -230,7 +230,7 @@ def test_rolling_forward_may_crash_at_any_step_as_well(
     ensure_rolling_forward_may_crash(scenario, job, decided, power_losses=power_losses, by=2)
 
 
-def test_rolling_forward_may_crash_wherever_the_committer_did(
+def test_rolling_forward_may_crash_after_any_crash_of_the_committer(
     scenario: Scenario, job: Recording
 ) -> None:
     crashes = undone(job.kills(stride=1))
@@ -241,7 +241,7 @@ def test_rolling_forward_may_crash_wherever_the_committer_did(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
-def test_rolling_forward_may_lose_power_wherever_the_committer_did(
+def test_rolling_forward_may_lose_power_after_any_crash_of_the_committer(
     scenario: Scenario, job: Recording, seed: int
 ) -> None:
     for crash in undone(job.power_losses(seed)):
@@ -261,7 +261,7 @@ def test_rolling_forward_may_lose_power_wherever_the_committer_did(
         pytest.param(Fault(at=0, error=errno.EACCES, lasting=True), id="permission lost"),
     ],
 )
-def test_an_error_of_the_disk_at_any_step_says_truly_what_became_of_the_data(
+def test_the_error_for_a_disk_fault_at_any_step_tells_correctly_what_became_of_the_data(
     scenario: Scenario, job: Recording, fault: Fault
 ) -> None:
     outcomes = set()

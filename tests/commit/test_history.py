@@ -1,4 +1,4 @@
-"""What `__commits` says of each commit, and that it is there exactly where the data is."""
+"""The history of commits: what `__commits` says of each, and that it has a commit exactly if its data is visible."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write(
     retention: int = COMMITS_RETENTION_BYTES,
     **named: object,
 ) -> None:
-    """A batch of two records into each of these partitions."""
+    """Commit a batch of two records to each of these partitions."""
     extents = builders.staged(cluster, {place: [BATCH] for place in places})
     coordinator = Coordinator(
         cluster._parts.manager,
@@ -76,7 +76,7 @@ def changed(**fields: object) -> str:
         pytest.param(changed(version=2), id="version"),
     ],
 )
-def test_a_record_that_is_no_commit_is_named(cluster: Cluster, value: str) -> None:
+def test_the_error_names_a_record_that_is_not_a_commit(cluster: Cluster, value: str) -> None:
     data = encode_batch([Record(0, 0, b"job", value.encode())])
     builders.append_records(
         cluster, {COMMITS: data}, internal_topics_allowed=True, origin=AppendOrigin.COORDINATOR
@@ -87,7 +87,7 @@ def test_a_record_that_is_no_commit_is_named(cluster: Cluster, value: str) -> No
         list(cluster.history())
 
 
-def test_what_is_changed_in_a_commit_is_all_that_is_wrong(cluster: Cluster) -> None:
+def test_a_commit_without_a_change_is_not_damaged(cluster: Cluster) -> None:
     data = encode_batch([Record(0, 0, b"job", changed().encode())])
     builders.append_records(
         cluster, {COMMITS: data}, internal_topics_allowed=True, origin=AppendOrigin.COORDINATOR
@@ -118,14 +118,14 @@ def test_a_commit_says_who_wrote_what_where_and_how_its_topics_ended(cluster: Cl
     assert cluster.find_commit(0) == first
 
 
-def test_the_history_of_a_topic_leaves_others_out(cluster: Cluster) -> None:
+def test_the_history_of_a_topic_leaves_out_other_topics(cluster: Cluster) -> None:
     for topic in ("clicks", "views", "clicks"):
         write(cluster, (topic, 0))
     assert [commit.number for commit in cluster.history("clicks")] == [2, 0]
     assert [commit.number for commit in cluster.history("views")] == [1]
 
 
-def test_a_long_history_comes_whole_and_in_order(
+def test_a_long_history_is_read_in_full_and_in_order(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "_PAGE", 3)
@@ -135,13 +135,13 @@ def test_a_long_history_comes_whole_and_in_order(
     assert [commit.number for commit in itertools.islice(cluster.history(), 2)] == [6, 5]
 
 
-def test_a_commit_that_is_dropped_leaves_no_second_record(cluster: Cluster) -> None:
+def test_a_duplicate_commit_leaves_no_second_record(cluster: Cluster) -> None:
     for _ in range(2):
         write(cluster, ("clicks", 0), transaction="query", sequence=0)
     assert len(list(cluster.history())) == 1
 
 
-def test_the_ends_of_a_commit_are_ending_offsets_that_give_what_there_was(cluster: Cluster) -> None:
+def test_the_ends_of_a_commit_as_ending_offsets_give_the_topic_as_it_was(cluster: Cluster) -> None:
     write(cluster, ("clicks", 0), ("clicks", 1))
     before = builders.contents(cluster)
     write(cluster, ("clicks", 1), ("clicks", 2))
@@ -155,7 +155,7 @@ def test_the_ends_of_a_commit_are_ending_offsets_that_give_what_there_was(cluste
     assert sum(found.values()) == 4
 
 
-def test_ending_offsets_of_one_topic_leave_others_out(cluster: Cluster) -> None:
+def test_ending_offsets_of_one_topic_leave_out_other_topics(cluster: Cluster) -> None:
     write(cluster, ("clicks", 2), ("views", 0))
     commit = cluster.find_commit(0)
     assert json.loads(commit.ending_offsets("views")) == {"views": {"0": 2, "1": 0}}
@@ -167,7 +167,7 @@ def test_ending_offsets_of_one_topic_leave_others_out(cluster: Cluster) -> None:
         commit.ending_offsets("other")
 
 
-def test_a_number_without_a_commit_is_an_error(cluster: Cluster) -> None:
+def test_a_number_that_no_commit_has_is_an_error(cluster: Cluster) -> None:
     with pytest.raises(ConfigError, match="there is no commit 0; there is none"):
         cluster.find_commit(0)
     write(cluster, ("clicks", 0))
@@ -186,13 +186,15 @@ def test_a_cluster_of_an_earlier_release_gets_a_history_with_its_first_commit(
     assert [commit.number for commit in old.history()] == [0]
 
 
-def test_the_history_of_a_cluster_that_cannot_be_written_is_read(cluster: Cluster) -> None:
+def test_the_history_of_a_read_only_cluster_is_read(cluster: Cluster) -> None:
     write(cluster, ("clicks", 0))
     reader = Cluster(str(cluster.path), files=ReadOnlyFiles())
     assert [commit.number for commit in reader.history()] == [0]
 
 
-def test_killed_at_any_step_a_commit_is_in_the_history_where_its_data_is(tmp_path: Path) -> None:
+def test_a_commit_killed_at_any_step_is_in_the_history_exactly_if_its_data_is_visible(
+    tmp_path: Path,
+) -> None:
     cluster = builders.a_cluster(tmp_path / "before", topics=TOPICS)
     write(cluster, ("clicks", 0))
     extents = builders.staged(cluster, {("clicks", 0): [BATCH], ("views", 1): [BATCH]})
@@ -220,10 +222,10 @@ def test_killed_at_any_step_a_commit_is_in_the_history_where_its_data_is(tmp_pat
     assert seen == {1, 2}
 
 
-# What is kept.
+# Retention.
 
 
-def test_the_oldest_commits_go_and_numbers_go_on(cluster: Cluster) -> None:
+def test_the_oldest_commits_are_deleted_and_numbers_go_on(cluster: Cluster) -> None:
     limit = 8192
     for number in range(60):
         write(cluster, ("clicks", number % 3), transaction=f"job {number}", retention=limit)
@@ -243,7 +245,7 @@ def test_the_oldest_commits_go_and_numbers_go_on(cluster: Cluster) -> None:
         cluster.find_commit(60)
 
 
-def test_commits_go_with_their_segment_only_where_a_limit_is_given(cluster: Cluster) -> None:
+def test_commits_are_deleted_with_their_segment_only_if_a_limit_is_set(cluster: Cluster) -> None:
     for number in range(20):
         write(cluster, ("clicks", 0), transaction=f"job {number}", retention=-1)
     assert len([*cluster.history()]) == 20
@@ -251,7 +253,7 @@ def test_commits_go_with_their_segment_only_where_a_limit_is_given(cluster: Clus
     assert log.segments.bases(log.state()) == [0]
 
 
-def test_a_history_that_loses_its_oldest_commits_meanwhile_is_read_to_what_is_left(
+def test_a_history_whose_oldest_commits_are_deleted_during_a_read_gives_the_rest(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "_PAGE", 4)
@@ -266,7 +268,7 @@ def test_a_history_that_loses_its_oldest_commits_meanwhile_is_read_to_what_is_le
     assert found + [commit.number for commit in reading] == [29, 28, 27, 26]
 
 
-def test_replicas_of_the_history_lose_the_same_commits(tmp_path: Path) -> None:
+def test_all_replicas_of_the_history_delete_the_same_commits(tmp_path: Path) -> None:
     cluster = Cluster(
         str(tmp_path / "cluster"), create=True, log_dirs=[str(tmp_path / "a"), str(tmp_path / "b")]
     )
@@ -300,7 +302,7 @@ def test_replicas_of_the_history_lose_the_same_commits(tmp_path: Path) -> None:
         pytest.param('{"user": null}', "user is None; expected text", id="an author"),
     ],
 )
-def test_a_record_that_makes_no_sense_is_an_error_that_names_it(
+def test_the_error_names_a_record_with_impossible_fields(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, text: str, words: str
 ) -> None:
     def pack(commit: Commit) -> bytearray:
@@ -318,7 +320,7 @@ def test_a_record_that_makes_no_sense_is_an_error_that_names_it(
     assert f"commit 0 in __commits is damaged: {words}" in str(error.value)
 
 
-def test_text_that_is_no_utf8_does_not_stop_a_commit(cluster: Cluster) -> None:
+def test_text_that_is_not_utf8_does_not_stop_a_commit(cluster: Cluster) -> None:
     odd = "caf\udce9 \\ud800 \ud800"
     author = Author(odd, "a-query", odd)
     write(cluster, ("clicks", 0), author=author)

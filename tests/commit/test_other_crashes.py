@@ -1,4 +1,4 @@
-"""Crashes at every step of what is done besides jobs that append: overwriting, and collecting garbage."""
+"""Crashes at every step of other operations: overwriting, collecting garbage, rewriting `__transaction_state`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NEXT = {place: [builders.batch(seed=9)] for place in PLACES}
 
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Each case has its warnings."""
+    """Silence the warnings: each case logs some."""
     caplog.set_level(logging.ERROR)
 
 
@@ -53,13 +53,13 @@ def crashes(recording: Recording, seeds: range) -> Iterator[Crash]:
 
 
 def found_and_written_to(crash: Crash) -> Contents:
-    """What a reader finds, once it is sure that the next job works."""
+    """Ensure that the next job works; return what a reader finds before it."""
     with crash.met():
         found = contents(crash.files())
         files = crash.files()
         builders.write(Cluster(PATH, files=files), NEXT)
         for topic_partition, records in contents(files).items():
-            # Where there is retention, the next job's commit deletes too.
+            # With retention, the next job's commit deletes too.
             after = [*found[topic_partition], *records[-3:]]
             assert records == after[-len(records) :], crash
             assert records[0].offset + len(records) == records[-1].offset + 1, crash
@@ -78,7 +78,7 @@ def overwrite(files: Files) -> None:
 
 
 @SEEDS
-def test_an_overwrite_that_crashes_at_any_step_has_replaced_all_or_nothing(seeds: range) -> None:
+def test_an_overwrite_that_crashes_at_any_step_replaces_all_or_nothing(seeds: range) -> None:
     recording = Recording(a_disk(), overwrite)
     decided = recording.first("write", SLOT)
     old, new = contents(DiskFiles(a_disk())), contents(DiskFiles(recording.after))
@@ -91,7 +91,7 @@ def test_an_overwrite_that_crashes_at_any_step_has_replaced_all_or_nothing(seeds
 
 
 @SEEDS
-def test_collecting_garbage_that_crashes_at_any_step_takes_nothing_else(seeds: range) -> None:
+def test_garbage_collection_that_crashes_at_any_step_removes_only_garbage(seeds: range) -> None:
     size = len(OLD[PLACES[0]][0])
     config = TopicConfig(segment_bytes=size, retention_bytes=2 * size, file_delete_delay_ms=0)
     disk = a_disk(config, jobs=2)
@@ -116,7 +116,7 @@ def test_collecting_garbage_that_crashes_at_any_step_takes_nothing_else(seeds: r
 
 
 def commit(files: Files, transactional_id: str, sequence: int) -> bool:
-    """Whether it was not dropped."""
+    """Commit a transaction; return False if it was skipped as a duplicate."""
     cluster = Cluster(PATH, files=files)
     extents = builders.staged(cluster, NEXT, flush=True)
     committer = Coordinator(
@@ -129,7 +129,7 @@ def commit(files: Files, transactional_id: str, sequence: int) -> bool:
 
 
 @SEEDS
-def test_a_commit_that_rewrites_and_crashes_at_any_step_leaves_each_id_its_sequence(
+def test_a_rewrite_that_crashes_at_any_step_keeps_each_ids_sequence(
     seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = a_disk()

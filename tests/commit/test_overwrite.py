@@ -1,4 +1,4 @@
-"""A commit that replaces what a topic holds, and who may still read what it held."""
+"""Commits that replace a topic's records, and reads of the records that were replaced."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def overwrite(
     transaction: str = builders.JOB,
     adopt_min_bytes: int = 1 << 20,
 ) -> None:
-    """Replace `events` by these batches."""
+    """Replace the records of `events` with these batches."""
     cluster._parts.manager.now_ms = lambda: now_ms
     topic = cluster.topic("events")
     extents = builders.staged(
@@ -58,37 +58,37 @@ def overwrite(
 
 
 def collect_garbage(cluster: Cluster, now_ms: int) -> None:
-    """What `kbatch gc` does with the logs, at a time."""
+    """Collect garbage in the logs, as `kbatch gc` would at `now_ms`."""
     cluster._parts.manager.now_ms = lambda: now_ms
     cluster._parts.manager.delete_old_segments(PARTITIONS, cluster._parts.coordinator(flush=False))
 
 
 def read(cluster: Cluster, tp: TopicPartition, start: int, end: int, **named: OnLoss) -> list[int]:
-    """The offsets of a range that was resolved before."""
+    """Return the offsets read from a range that was resolved earlier."""
     pieces = read_range(cluster._parts, OffsetRange(tp, start, end), ["offset"], **named)
     return [offset for piece in pieces for offset in piece.column("offset").to_pylist()]
 
 
 def bases(cluster: Cluster, tp: TopicPartition) -> list[int]:
-    log = Cluster(str(cluster.path))._parts.manager.log(tp)  # which remembers no list
+    log = Cluster(str(cluster.path))._parts.manager.log(tp)  # has no list of segments cached
     return log.segments.bases(log.state())
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
-    """`events` has three records in its first partition, and none in the second."""
+    """A cluster in which `events` has three records in its first partition and none in the second."""
     cluster = builders.a_cluster(tmp_path, topics={"events": 2, "others": 1})
     builders.write(cluster, {("events", 0): [batch(1)], ("others", 0): [batch(9)]})
     return cluster
 
 
 def after(n: int, *batches: bytes) -> list[object]:
-    """What a partition has whose first `n` records were overwritten."""
+    """Return what a partition holds after its first `n` records were overwritten."""
     return [record._replace(offset=record.offset + n) for record in records_of(batches)]
 
 
 @pytest.mark.parametrize("adopt_min_bytes", [1 << 20, 0], ids=["copied", "renamed"])
-def test_a_topic_has_the_new_records_alone_and_offsets_go_on(
+def test_an_overwritten_topic_has_only_the_new_records_and_offsets_go_on(
     cluster: Cluster, adopt_min_bytes: int
 ) -> None:
     job = {("events", 0): [batch(2)], ("events", 1): [batch(3)]}
@@ -107,7 +107,7 @@ def test_a_topic_has_the_new_records_alone_and_offsets_go_on(
     assert before.offsets == {FIRST: (3, 6), SECOND: (0, 3)}
 
 
-def test_without_rows_a_topic_is_emptied(cluster: Cluster) -> None:
+def test_an_overwrite_without_rows_empties_the_topic(cluster: Cluster) -> None:
     overwrite(cluster, {})
     found = contents(cluster)
     assert (found[FIRST], found[SECOND]) == ([], [])
@@ -124,7 +124,7 @@ def test_a_partition_that_gets_no_rows_is_emptied_too(cluster: Cluster) -> None:
     assert contents(cluster)[FIRST] == []
 
 
-def test_a_range_that_was_resolved_before_is_read_until_its_files_are_gone(
+def test_a_range_resolved_before_an_overwrite_is_readable_until_its_files_are_deleted(
     cluster: Cluster,
 ) -> None:
     builders.write(cluster, {("events", 0): [batch(5)]})
@@ -151,14 +151,14 @@ def test_a_range_that_was_resolved_before_is_read_until_its_files_are_gone(
 def test_each_overwrite_has_its_own_time(cluster: Cluster) -> None:
     for number in range(3):
         overwrite(cluster, {("events", 0): [batch(number)]}, now_ms=NOW + number * DELAY // 2)
-    # The third commit has deleted what the first has overwritten an hour before.
+    # The third commit deleted what the first had overwritten an hour before.
     assert bases(cluster, FIRST) == [3, 6, 9]
     with pytest.raises(OffsetOutOfRangeError, match="commit 1 has overwritten it"):
         read(cluster, FIRST, 0, 12)
     assert read(cluster, FIRST, 3, 12) == list(range(3, 12))
 
 
-def test_records_that_were_deleted_are_not_read_though_their_files_stay(cluster: Cluster) -> None:
+def test_deleted_records_are_not_read_even_while_their_files_exist(cluster: Cluster) -> None:
     overwrite(cluster, {("events", 0): [batch(2)]})
     cluster._parts.manager.now_ms = lambda: NOW
     cluster.delete_records({FIRST: 6})
@@ -169,7 +169,7 @@ def test_records_that_were_deleted_are_not_read_though_their_files_stay(cluster:
         read(cluster, FIRST, 0, 9)
 
 
-def test_an_overwrite_that_failed_gives_nobody_leave_to_read_what_is_deleted_later(
+def test_a_failed_overwrite_does_not_make_later_deleted_records_readable(
     cluster: Cluster,
 ) -> None:
     def dies() -> None:
@@ -180,7 +180,7 @@ def test_an_overwrite_that_failed_gives_nobody_leave_to_read_what_is_deleted_lat
     cluster.delete_records({FIRST: 3})
     with pytest.raises(OffsetOutOfRangeError):
         read(cluster, FIRST, 0, 3)
-    assert bases(cluster, FIRST) == [0], "the active segment stays until there is another one"
+    assert bases(cluster, FIRST) == [0], "the active segment stays until there is another"
 
 
 def test_a_topic_that_was_recreated_meanwhile_is_left_alone(cluster: Cluster) -> None:
@@ -201,7 +201,7 @@ def _steps(path: Path, batches: dict[tuple[str, int], list[bytes]]) -> list[str]
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["between steps", "within a step"])
-def test_killed_at_any_step_an_overwrite_has_replaced_all_or_nothing(
+def test_an_overwrite_killed_at_any_step_replaces_all_or_nothing(
     cluster: Cluster, tmp_path: Path, torn: bool
 ) -> None:
     job = {("events", 0): [batch(2)]}
@@ -237,8 +237,10 @@ def test_killed_at_any_step_an_overwrite_has_replaced_all_or_nothing(
     assert set(seen) == {False, True}
 
 
-def test_readers_beside_overwrites_see_one_whole_topic_each_time(cluster: Cluster) -> None:
-    """Each commit writes one number of records to both partitions, behind all that there were."""
+def test_readers_during_overwrites_always_see_one_whole_version_of_the_topic(
+    cluster: Cluster,
+) -> None:
+    """Each commit writes the same number of records to both partitions, at higher offsets than before."""
     overwrite(cluster, {("events", 0): [batch(0)], ("events", 1): [batch(0)]})
 
     def overwrites() -> None:

@@ -1,4 +1,4 @@
-"""Whether a task sees the driver's PATH."""
+"""The file by which a task tells that it sees the driver's PATH."""
 
 from __future__ import annotations
 

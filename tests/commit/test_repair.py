@@ -1,4 +1,4 @@
-"""Repairing a cluster: decided commits count, whatever has lost its state."""
+"""Repairing a cluster: decided commits count, whichever partitions lost their state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COUNTS = {FIRST: 6, SECOND: 6}
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is writing, so a slot that is invalid stays so."""
+    """Do not wait before reading an invalid slot again: no one is writing, so it stays invalid."""
     monkeypatch.setattr(log_state, "_PAUSE_S", 0)
 
 
@@ -49,7 +49,7 @@ def counts(cluster: Cluster) -> dict[TopicPartition, int]:
 
 
 def stopped_in_the_flip(cluster: Cluster, flips: int) -> Cluster:
-    """A second commit is decided, and so many of its states are flipped."""
+    """Leave a second commit decided, with `flips` of its partitions flipped."""
     files = StopsInTheFlip(flips)
     failing = Cluster(str(cluster.path), files=files)
     extents = staged(failing, AFTER)
@@ -64,7 +64,7 @@ def test_a_sound_cluster_is_left_as_it_is(cluster: Cluster) -> None:
     assert all(not report.found and not report.damaged for report in reports)
 
 
-def test_looking_writes_nothing(cluster: Cluster) -> None:
+def test_a_dry_run_writes_nothing(cluster: Cluster) -> None:
     lose(cluster, FIRST, TRANSACTIONS)
     before = {path: path.read_bytes() for path in cluster.path.rglob("*") if path.is_file()}
     reader = Cluster(str(cluster.path), files=ReadOnlyFiles())
@@ -76,7 +76,7 @@ def test_looking_writes_nothing(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("lost", [[FIRST], [SECOND], [TRANSACTIONS], [FIRST, SECOND, TRANSACTIONS]])
-def test_what_was_committed_is_there_after_a_repair(
+def test_committed_records_are_there_after_a_repair(
     cluster: Cluster, lost: list[TopicPartition]
 ) -> None:
     before = contents(cluster)
@@ -98,7 +98,7 @@ def test_what_was_committed_is_there_after_a_repair(
     [[], [FIRST], [SECOND], [TRANSACTIONS], [TRANSACTIONS, SECOND]],
     ids=["none", "first", "second", "transactions", "transactions-and-second"],
 )
-def test_a_decided_commit_is_rolled_forward_before_anything_is_cut(
+def test_a_decided_commit_is_rolled_forward_before_anything_is_truncated(
     cluster: Cluster, lost: list[TopicPartition], flips: int
 ) -> None:
     cluster = stopped_in_the_flip(cluster, flips)
@@ -111,7 +111,7 @@ def test_a_decided_commit_is_rolled_forward_before_anything_is_cut(
     assert counts(cluster) == {FIRST: 8, SECOND: 9}
 
 
-def test_a_commit_that_was_placed_and_whose_log_lost_its_state_is_all_there_or_not_at_all(
+def test_a_placed_commit_whose_log_lost_its_state_is_visible_as_a_whole_or_not_at_all(
     cluster: Cluster,
 ) -> None:
     extents = staged(cluster, AFTER)
@@ -124,7 +124,7 @@ def test_a_commit_that_was_placed_and_whose_log_lost_its_state_is_all_there_or_n
     assert counts(Cluster(str(cluster.path))) in (COUNTS, {FIRST: 2, SECOND: 3})
 
 
-def test_one_partition_can_be_repaired_alone(cluster: Cluster) -> None:
+def test_a_single_partition_can_be_repaired(cluster: Cluster) -> None:
     lose(cluster, FIRST)
     (report,) = cluster.repair([FIRST])
     assert report.topic_partition == FIRST
@@ -138,7 +138,7 @@ def damaged_base_offset(cluster: Cluster, tp: TopicPartition) -> None:
 
 @pytest.mark.parametrize("dry_run", [False, True], ids=["repair", "look"])
 @pytest.mark.parametrize("lost", ["directory", "base offset"])
-def test_later_partitions_are_looked_at_after_one_that_cannot_be_repaired(
+def test_repair_goes_on_after_a_partition_that_cannot_be_repaired(
     cluster: Cluster, lost: str, dry_run: bool
 ) -> None:
     directory = cluster._parts.metadata.cluster_file.log_directory(FIRST)
@@ -155,7 +155,7 @@ def test_later_partitions_are_looked_at_after_one_that_cannot_be_repaired(
     assert reports[TRANSACTIONS].damaged == ()
 
 
-def test_what_a_commit_needs_that_cannot_be_finished_is_left_as_it_is(cluster: Cluster) -> None:
+def test_repair_keeps_the_files_of_a_commit_that_cannot_be_finished(cluster: Cluster) -> None:
     cluster = stopped_in_the_flip(cluster, 0)
     directory = cluster._parts.metadata.cluster_file.log_directory(FIRST)
     away = directory.rename(directory.parent.parent / "moved away")

@@ -1,4 +1,4 @@
-"""Commits to topics with several replicas: a disk may fail, or the process die, at any step."""
+"""Commits to replicated topics: a disk may fail, or the process die, at any step."""
 
 from __future__ import annotations
 
@@ -42,16 +42,6 @@ NODES = [0, 1, 2]
 
 
 @pytest.fixture
-def disks() -> Disks:
-    return Disks()
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def cluster(tmp_path: Path, disks: Disks, clock: Clock) -> Cluster:
     return with_clock(a_replicated_cluster(tmp_path, disks, partitions=2), clock)
 
@@ -73,7 +63,7 @@ def write(cluster: Cluster, data: bytes, clock: Clock) -> None:
 
 
 def values(cluster: Cluster) -> list[list[bytes | None]]:
-    """Of each partition, as a process sees them that has opened the cluster just now."""
+    """Return the values of each partition, as seen by a process that has just opened the cluster."""
     found: list[list[bytes | None]] = [[] for _ in PARTITIONS]
     for rows in Cluster(str(cluster.path), files=cluster._parts.files).read("events"):
         for number, value in zip(
@@ -124,7 +114,7 @@ def test_jobs_and_producers_take_turns(cluster: Cluster, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_a_disk_that_is_lost_after_staging_is_left_out(
+def test_a_commit_leaves_out_a_disk_that_failed_after_staging(
     cluster: Cluster, clock: Clock, node: int
 ) -> None:
     write(cluster, OLD, clock)
@@ -137,7 +127,7 @@ def test_a_disk_that_is_lost_after_staging_is_left_out(
     assert [isr(cluster, tp) for tp in (*PARTITIONS, COMMITS)] == [others] * 3
 
 
-def test_what_a_disk_does_not_have_staged_comes_from_another(
+def test_staged_files_that_a_disk_lacks_come_from_another_disk(
     cluster: Cluster, disks: Disks, clock: Clock
 ) -> None:
     folder = cluster.path.parent / "disk-1"
@@ -151,7 +141,7 @@ def test_what_a_disk_does_not_have_staged_comes_from_another(
     ensure_equal_replicas(cluster)
 
 
-def test_a_task_fails_where_nothing_is_left_of_what_it_staged(
+def test_a_task_fails_if_no_copy_of_its_staged_files_is_left(
     cluster: Cluster, disks: Disks
 ) -> None:
     for node in NODES:
@@ -160,7 +150,7 @@ def test_a_task_fails_where_nothing_is_left_of_what_it_staged(
         job(cluster, NEW)
 
 
-def test_with_too_few_in_sync_acks_all_commits_nothing_and_acks_one_does(
+def test_with_too_few_replicas_in_sync_acks_all_commits_nothing_and_acks_1_does(
     tmp_path: Path, disks: Disks, clock: Clock
 ) -> None:
     config = TopicConfig(min_insync_replicas=2)
@@ -185,20 +175,22 @@ def test_with_too_few_in_sync_acks_all_commits_nothing_and_acks_one_does(
     ensure_equal_replicas(cluster)
 
 
-def test_log_dirs_are_those_that_the_cluster_was_made_with(cluster: Cluster) -> None:
+def test_log_dirs_must_be_those_that_the_cluster_was_created_with(cluster: Cluster) -> None:
     folders = [str(cluster.path.parent / f"disk-{node}") for node in NODES]
     Cluster(cluster.path, create=True, log_dirs=folders)
     with pytest.raises(ConfigError, match=r"'log\.dirs' is .*disk-0.*exists with .*disk-2"):
         Cluster(cluster.path, create=True, log_dirs=folders[:1])
 
 
-def test_a_topic_has_as_many_replicas_as_it_was_made_with(cluster: Cluster) -> None:
+def test_replication_factor_must_be_the_one_that_the_topic_was_created_with(
+    cluster: Cluster,
+) -> None:
     options = {"path": str(cluster.path), "topic": "events", "replication.factor": "2"}
     with pytest.raises(ConfigError, match=r"'replication.factor' is 2, .* exists with 3"):
         find_or_create_topic(cluster._parts, "events", parse_write_options(options))
 
 
-def test_what_is_overwritten_goes_from_every_replica(cluster: Cluster, clock: Clock) -> None:
+def test_overwritten_records_are_deleted_from_every_replica(cluster: Cluster, clock: Clock) -> None:
     write(cluster, OLD, clock)
     committer = Coordinator(cluster._parts.manager, clock, adopt_min_bytes=1, flush=True)
     overwrite = Overwrite(cluster.topic("events"), delete_delay_ms=0)
@@ -219,14 +211,14 @@ def test_what_is_overwritten_goes_from_every_replica(cluster: Cluster, clock: Cl
 
 
 def begun(folder: Path, disks: Disks) -> tuple[Cluster, list[Extent], Clock]:
-    """A cluster that holds OLD, and what a job has staged that writes NEW."""
+    """Return a cluster that holds OLD, the extents of a job that has staged NEW, and the clock."""
     clock = Clock()
     cluster = with_clock(a_replicated_cluster(folder, disks, partitions=2), clock)
     write(cluster, OLD, clock)
     return cluster, job(cluster, NEW), clock
 
 
-# What happens at each step. A prototype of the job counts them.
+# Faults at each step. A run without faults counts the steps.
 
 
 def steps_of(tmp_path: Path, run: Callable[[Cluster, list[Extent], Clock], None]) -> int:
@@ -243,14 +235,14 @@ each_step = pytest.mark.parametrize(
 
 
 def cases(tmp_path: Path, every: int) -> Iterator[tuple[Path, int]]:
-    """A folder for each step of a commit, and its number."""
+    """Yield a folder and the number for each step of a commit."""
     for step in range(0, steps_of(tmp_path, commit), every):
         yield tmp_path / str(step), step
         shutil.rmtree(tmp_path / str(step))
 
 
 class FailsLater(Disks):
-    """A folder fails for good at a step."""
+    """Disks of which one folder fails at a step, and stays failed."""
 
     at: int | None = None
     folder = Path()
@@ -301,7 +293,7 @@ def test_a_committer_may_die_at_any_step_and_a_disk_with_it(
         seen = values(survivor)
         assert seen in (of(OLD), of(OLD, NEW)), step
         write(survivor, LATER, clock)
-        # Where it was not decided yet, who comes next has decided it.
+        # If the commit was not decided yet, the next write may have decided it.
         before, seen = seen, values(survivor)
         assert seen == of(OLD, NEW, LATER) or (seen == of(OLD, LATER) and before == of(OLD)), step
         if lost is not None:
@@ -316,8 +308,8 @@ def test_a_committer_may_die_at_any_step_and_a_disk_with_it(
 @pytest.mark.parametrize(
     "every", [pytest.param(3, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
 )
-def test_the_last_replica_may_fail_behind_the_commit_point(tmp_path: Path, every: int) -> None:
-    """Nobody else has what was decided, so its state is kept until its disk is back."""
+def test_the_last_replica_may_fail_after_the_commit_point(tmp_path: Path, every: int) -> None:
+    """No other replica has the decided commit, so its state is kept until its disk is back."""
     outcomes = set()
     for folder, step in cases(tmp_path, every):
         disks, clock = FailsLater(), Clock()
@@ -346,14 +338,14 @@ def test_the_last_replica_may_fail_behind_the_commit_point(tmp_path: Path, every
         assert seen in possible.get(outcome, [of(OLD, LATER), of(OLD, LATER, NEW)]), (step, outcome)
         write(cluster, OLD, clock)
         before, seen = seen, values(cluster)
-        if seen != [[*rows, *of(OLD)[0]] for rows in before]:  # who came next has decided it
+        if seen != [[*rows, *of(OLD)[0]] for rows in before]:  # the next write decided it
             assert (outcome, seen) == (UNKNOWN, of(OLD, LATER, NEW, OLD)), step
         ensure_equal_replicas(cluster)
     assert outcomes >= {COMMITTED, NOTHING_VISIBLE}
 
 
-def test_a_reader_sees_a_commit_that_is_decided_in_all_replicas(tmp_path: Path) -> None:
-    """Also where it reads one that stands in for a leader, and where nobody has rolled it forward."""
+def test_a_reader_sees_a_decided_commit_in_every_replica(tmp_path: Path) -> None:
+    """Even from a replica that stands in for the leader, before anyone has rolled the commit forward."""
     disks = Disks()
     cluster, extents, clock = begun(tmp_path, disks)
     committer = Coordinator(cluster._parts.manager, clock, adopt_min_bytes=1, flush=True)

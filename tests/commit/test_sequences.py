@@ -1,4 +1,4 @@
-"""A retried transaction is skipped, wherever the first attempt ended."""
+"""A retried transaction is skipped if the first attempt was committed, wherever that attempt ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLACES = [("events", 0), ("events", 1)]
 
 
 def write(cluster: Cluster, seed: int, transactional_id: str, sequence: int, flush: bool = True) -> bool:  # fmt: skip
-    """One batch into each partition; whether it was not dropped."""
+    """Commit one batch to each partition; return False if it was skipped as a duplicate."""
     job = {place: [builders.batch(n=1, seed=seed)] for place in PLACES}
     extents = builders.staged(cluster, job, transaction=f"{transactional_id}-{sequence}")
     coordinator = Coordinator(
@@ -38,7 +38,7 @@ def write(cluster: Cluster, seed: int, transactional_id: str, sequence: int, flu
 
 
 def seeds(cluster: Cluster) -> list[int]:
-    """Which jobs are in the log; each is in both partitions or in neither."""
+    """Return the seeds of the jobs in the log; each is in both partitions or in neither."""
     by_value = {builders.records_of([builders.batch(n=1, seed=n)])[0].value: n for n in range(20)}
     parts = builders.contents(Cluster(str(cluster.path)))
     first, second = ([by_value[r.value] for r in parts[TopicPartition(*place)]] for place in PLACES)
@@ -52,7 +52,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 @pytest.mark.parametrize("again", [3, 2, 0])
-def test_a_sequence_that_is_not_above_the_last_one_is_dropped(
+def test_a_sequence_not_above_the_last_one_is_skipped(
     cluster: Cluster, again: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert write(cluster, 1, "query", 3)
@@ -63,14 +63,14 @@ def test_a_sequence_that_is_not_above_the_last_one_is_dropped(
     assert seeds(cluster) == [1, 4]
 
 
-def test_ids_do_not_know_of_each_other(cluster: Cluster) -> None:
+def test_each_id_has_its_own_sequences(cluster: Cluster) -> None:
     for transactional_id in ("a", "b", "höhe/../x" * 90):
         assert write(cluster, 1, transactional_id, 0)
         assert not write(cluster, 2, transactional_id, 0)
     assert seeds(cluster) == [1, 1, 1]
 
 
-def test_jobs_without_a_sequence_are_never_dropped(cluster: Cluster) -> None:
+def test_jobs_without_a_sequence_are_never_skipped(cluster: Cluster) -> None:
     assert write(cluster, 1, "job", -1)
     assert write(cluster, 2, "job", -1)
     assert seeds(cluster) == [1, 2]
@@ -82,7 +82,7 @@ def test_another_process_knows_what_this_one_committed(cluster: Cluster) -> None
 
 
 @pytest.mark.parametrize("flush", [True, False], ids=["flushed", "not flushed"])
-def test_the_last_sequence_is_found_without_going_over_the_log(
+def test_the_last_sequence_is_found_without_scanning_the_log(
     cluster: Cluster, flush: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for sequence in range(30):
@@ -122,7 +122,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "all removed": lambda path: shutil.rmtree(path.parent),
     "empty": lambda path: path.write_bytes(b""),
     "no object": lambda path: path.write_text("[1]"),
-    "a sequence that its record has not": lambda path: _change(path, offset=0, sequence=1),
+    "another sequence than its record": lambda path: _change(path, offset=0, sequence=1),
     "past the end": lambda path: _change(path, offset=999),
     "of a CompleteCommit": lambda path: _change(path, offset=1),
     "of another boot": _another_boot,
@@ -130,7 +130,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_without_a_note_to_believe_the_log_is_gone_over(
+def test_without_a_valid_saved_sequence_the_log_is_scanned(
     cluster: Cluster, damage: Callable[[Path], object]
 ) -> None:
     write(cluster, 1, "query", 0)
@@ -141,21 +141,21 @@ def test_without_a_note_to_believe_the_log_is_gone_over(
     assert seeds(cluster) == [1, 2, 4]
 
 
-def test_a_full_disk_behind_the_commit_point_costs_the_note_alone(cluster: Cluster) -> None:
-    class NoNotes(Files):
+def test_a_full_disk_after_the_commit_point_loses_only_the_saved_sequence(cluster: Cluster) -> None:
+    class CannotSaveSequences(Files):
         def write(self, path: Path, position: int, data: object) -> None:
             if path.parent.name == "transactions":
                 raise OSError(errno.ENOSPC, "No space left on device")
             super().write(path, position, data)  # type: ignore[arg-type]
 
     write(cluster, 1, "query", 0)
-    assert write(Cluster(str(cluster.path), files=NoNotes()), 2, "query", 1)
+    assert write(Cluster(str(cluster.path), files=CannotSaveSequences()), 2, "query", 1)
     assert not (cluster._parts.metadata.paths.transactions_dir / "whole").exists()
     assert not write(cluster, 3, "query", 1)
     assert seeds(cluster) == [1, 2]
 
 
-def test_the_first_commit_of_an_id_does_not_go_over_the_log(
+def test_the_first_commit_of_an_id_does_not_scan_the_log(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(cluster, 1, "query", 0)
@@ -163,7 +163,7 @@ def test_the_first_commit_of_an_id_does_not_go_over_the_log(
     assert write(cluster, 2, "another", 0)
 
 
-def test_saved_sequences_that_were_not_flushed_hold_until_the_machine_reboots(
+def test_unflushed_saved_sequences_are_valid_until_the_machine_reboots(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(cluster, 1, "query", 0, flush=True)
@@ -171,7 +171,7 @@ def test_saved_sequences_that_were_not_flushed_hold_until_the_machine_reboots(
     with monkeypatch.context() as patch:
         patch.setattr(sequences, "transactions", None)
         assert write(cluster, 3, "another", 0, flush=False)
-    # A power loss took the second commit's note, and left the first one's.
+    # A power loss took what the second commit saved, and left what the first one did.
     _change(saved_by(cluster)[1], sequence=0, offset=0)
     _change(saved_by(cluster)[0], sequence=0, offset=0)
     monkeypatch.setattr(sequences, "boot_id", lambda: bytes(16))
@@ -180,7 +180,7 @@ def test_saved_sequences_that_were_not_flushed_hold_until_the_machine_reboots(
     assert seeds(cluster) == [1, 2, 3]
 
 
-def test_a_transaction_that_is_repeated_after_any_crash_is_there_once(tmp_path: Path) -> None:
+def test_a_transaction_retried_after_any_crash_is_there_once(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path / "before", topics={"events": 2})
     write(cluster, 0, "query", 0)
     write(cluster, 1, "query", 1)
@@ -200,7 +200,7 @@ def test_a_transaction_that_is_repeated_after_any_crash_is_there_once(tmp_path: 
             assert died(lambda path=path, files=files: write(Cluster(str(path), files=files), 2, "query", 2))  # fmt: skip
             crashed = Cluster(str(path))
             is_there = seeds(crashed) == [0, 1, 2]
-            # Spark repeats it with tasks that run anew.
+            # Spark retries it with tasks that run again.
             assert write(crashed, 3, "query", 2) == (not is_there), step
             assert seeds(crashed) == ([0, 1, 2] if is_there else [0, 1, 3]), step
             assert write(crashed, 4, "query", 3), step
@@ -212,14 +212,14 @@ def test_a_transaction_that_is_repeated_after_any_crash_is_there_once(tmp_path: 
 def test_rolling_forward_keeps_the_sequence(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events": 2})
 
-    class DiesAtTheNote(Files):
+    class DiesSavingTheSequence(Files):
         def write(self, path: Path, position: int, data: object) -> None:
             if path.parent.name == "transactions":
                 raise KeyboardInterrupt
             super().write(path, position, data)  # type: ignore[arg-type]
 
     with pytest.raises(KeyboardInterrupt):
-        write(Cluster(str(cluster.path), files=DiesAtTheNote()), 1, "query", 0)
+        write(Cluster(str(cluster.path), files=DiesSavingTheSequence()), 1, "query", 0)
     assert cluster._parts.manager.log(TRANSACTION_STATE).state().has_pending_commit
     assert not write(cluster, 2, "query", 0)
     assert saved_for(cluster).exists()

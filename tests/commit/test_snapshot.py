@@ -1,4 +1,4 @@
-"""What a reader sees while others commit, and after they died."""
+"""Readers see whole commits, while others commit and after they died."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RECORDS = 3
 
 
 def a_commit(path: Path, files: Files | None = None, *, number: int = 0) -> None:
-    """`RECORDS` records more in every partition of both topics."""
+    """Commit `RECORDS` more records to every partition of both topics."""
     cluster = Cluster(str(path), files=files)
     jobs = {place: [builders.batch(n=RECORDS)] for place in PLACES}
     name = f"job-{number}"
@@ -39,12 +39,12 @@ def a_commit(path: Path, files: Files | None = None, *, number: int = 0) -> None
 
 
 def ends(cluster: Cluster) -> list[int]:
-    """Every partition's high watermark, of one answer."""
+    """Return the high watermark of every partition, all from one snapshot."""
     return [offsets.high_watermark for offsets in cluster._reader.edges(PARTITIONS).values()]
 
 
 def an_undone_flip(path: Path, flips: int) -> None:
-    """A commit whose committer stopped after `flips` of its partitions' states were written."""
+    """Leave a commit whose committer stopped after it had flipped `flips` partitions."""
     coordinator_for(
         Cluster(str(path))._parts, parse_write_options({"path": str(path)})
     ).roll_forward()
@@ -66,7 +66,7 @@ def path(tmp_path: Path) -> Path:
 
 
 class SlowFiles(Files):
-    """A writer that readers overtake: it rests between any two writes."""
+    """Files that pause before each write, so that readers overtake the writer."""
 
     def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
         time.sleep(0.0005)
@@ -99,7 +99,7 @@ def test_a_reader_sees_each_commit_in_all_partitions_or_in_none(path: Path, wher
     while not finished():
         found = ends(cluster)
         assert len(set(found)) == 1, found
-        assert found[0] >= seen[-1], "what was seen does not go away"
+        assert found[0] >= seen[-1], "records that were visible do not go away"
         seen.append(found[0])
     assert ends(cluster) == [41 * RECORDS] * len(PLACES)
     assert len(set(seen)) > 10
@@ -124,7 +124,7 @@ def test_a_reader_sees_each_commit_as_a_whole_when_the_committer_is_killed(path:
 
 
 class OvertakenFiles(Files):
-    """Calls `meanwhile` before the read of a state with a given number."""
+    """Files that call `meanwhile` before the n-th read of a state."""
 
     def __init__(self, at: int, meanwhile: Callable[[], None]) -> None:
         self.at, self.meanwhile, self.reads = at, meanwhile, 0
@@ -177,9 +177,7 @@ def test_commits_between_any_two_reads_of_a_snapshot_are_seen_as_a_whole(
 
 
 @pytest.mark.parametrize("flips", range(len(PLACES) + 1))
-def test_a_commit_that_was_decided_is_read_where_nothing_can_be_written(
-    path: Path, flips: int
-) -> None:
+def test_a_decided_commit_is_read_even_if_nothing_can_be_written(path: Path, flips: int) -> None:
     an_undone_flip(path, flips)
     reader = Cluster(str(path), files=ReadOnlyFiles())
     assert reader._parts.manager.log(TRANSACTION_STATE).state().has_pending_commit
@@ -193,7 +191,7 @@ def test_a_commit_that_was_decided_is_read_where_nothing_can_be_written(
     ] * TOPICS["clicks"]
 
 
-def test_a_state_that_is_newer_than_the_pending_commit_is_not_replaced(path: Path) -> None:
+def test_a_state_newer_than_the_pending_commit_is_not_replaced(path: Path) -> None:
     an_undone_flip(path, flips=5)
     cluster = Cluster(str(path))
     log = cluster._parts.manager.log(PARTITIONS[0])
@@ -202,7 +200,7 @@ def test_a_state_that_is_newer_than_the_pending_commit_is_not_replaced(path: Pat
     assert cluster._reader.edges(PARTITIONS[:1])[PARTITIONS[0]] == newer.offsets
 
 
-def test_the_next_commit_finishes_the_one_before_and_both_are_there(path: Path) -> None:
+def test_the_next_commit_finishes_the_previous_one_and_both_are_visible(path: Path) -> None:
     an_undone_flip(path, flips=2)
     a_commit(path)
     cluster = Cluster(str(path))

@@ -1,4 +1,4 @@
-"""What a task leaves for the commit: which files, and what the extents say of them."""
+"""The files that a task stages for the commit, and the extents that describe them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def bytes_of(folder: Path, extents: list[Extent], topic: str, partition: int) ->
     )
 
 
-def test_batches_that_lie_back_to_back_are_one_extent(tmp_path: Path) -> None:
+def test_adjacent_batches_are_one_extent(tmp_path: Path) -> None:
     extents = stage(
         tmp_path,
         ("clicks", 0, b"a" * 20),
@@ -70,7 +70,7 @@ def test_many_small_partitions_share_one_file(tmp_path: Path) -> None:
     assert sum(path.is_file() for path in tmp_path.rglob("*")) == 1
 
 
-def test_what_comes_after_shared_bytes_max_lies_in_a_file_of_its_own(tmp_path: Path) -> None:
+def test_batches_past_shared_bytes_max_go_to_a_file_of_their_own(tmp_path: Path) -> None:
     parts = [bytes([65 + n]) * 60 for n in range(6)]
     extents = stage(
         tmp_path,
@@ -84,7 +84,7 @@ def test_what_comes_after_shared_bytes_max_lies_in_a_file_of_its_own(tmp_path: P
         assert bytes_of(tmp_path, extents, "clicks", partition) == b"".join(parts[partition::2] * 2)
 
 
-def test_with_no_minimum_every_partition_has_a_file_of_its_own(tmp_path: Path) -> None:
+def test_without_a_minimum_every_partition_has_a_file_of_its_own(tmp_path: Path) -> None:
     extents = stage(
         tmp_path, ("clicks", 0, b"a"), ("clicks", 1, b"b"), ("clicks", 0, b"c"), shared_bytes_max=0
     )
@@ -101,7 +101,7 @@ def test_a_file_of_its_own_is_no_larger_than_a_segment(tmp_path: Path) -> None:
     assert bytes_of(tmp_path, extents, "clicks", 2) == b"".join(parts)
 
 
-def test_a_topic_with_the_longest_name_has_files_of_its_own_as_well(tmp_path: Path) -> None:
+def test_a_topic_with_the_longest_name_has_files_of_its_own_too(tmp_path: Path) -> None:
     topic = Topic("t" * 249, "id", 100_000, TopicConfig(segment_bytes=10))
     staging = Staging(Files(), tmp_path, "job", shared_bytes_max=0, flush=True)
     for _ in range(12):
@@ -109,7 +109,7 @@ def test_a_topic_with_the_longest_name_has_files_of_its_own_as_well(tmp_path: Pa
     assert len(staging.finish()) == 12
 
 
-def test_attempts_of_one_task_do_not_meet(tmp_path: Path) -> None:
+def test_attempts_of_one_task_write_separate_files(tmp_path: Path) -> None:
     first, second = (stage(tmp_path, ("clicks", 0, b"x" * 10)) for _ in range(2))
     assert first[0].file != second[0].file
     assert {Path(e[0].file).parts[0] for e in (first, second)} == {"job"}
@@ -149,7 +149,7 @@ def test_a_task_that_fails_at_any_step_can_be_abandoned(tmp_path: Path, at: int)
 
 
 @pytest.mark.parametrize("flush", [True, False], ids=["flushed", "not flushed"])
-def test_of_many_files_of_their_own_few_are_open(tmp_path: Path, flush: bool) -> None:
+def test_only_a_few_of_many_staged_files_are_open(tmp_path: Path, flush: bool) -> None:
     topic = Topic("clicks", "id", 30, TopicConfig(segment_bytes=100))
     most = OpenFiles(4)
     disks = [
@@ -169,7 +169,7 @@ def test_of_many_files_of_their_own_few_are_open(tmp_path: Path, flush: bool) ->
     assert open_files(tmp_path) == []
 
 
-def test_each_file_is_flushed_also_one_that_is_not_open(tmp_path: Path) -> None:
+def test_each_file_is_flushed_even_if_it_was_closed_before(tmp_path: Path) -> None:
     flushed = set()
 
     class Noting(Files):
@@ -187,7 +187,7 @@ def test_each_file_is_flushed_also_one_that_is_not_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("then", ["written to", "finished"])
-def test_a_file_that_is_gone_when_it_is_opened_again_names_the_option(
+def test_the_error_for_a_file_that_is_gone_when_reopened_names_the_option(
     tmp_path: Path, then: str
 ) -> None:
     topic = Topic("clicks", "id", 2, TopicConfig())
@@ -204,8 +204,8 @@ def test_a_file_that_is_gone_when_it_is_opened_again_names_the_option(
     assert open_files(tmp_path) == []
 
 
-def test_a_job_that_ends_while_it_is_looked_at_is_not_called_dead(tmp_path: Path) -> None:
-    """Its folder is gone between the listing and the look."""
+def test_a_job_that_ends_during_the_check_is_not_called_abandoned(tmp_path: Path) -> None:
+    """Its folder is removed after the listing and before the look at its times."""
 
     class Ends(Files):
         def modified_ms(self, path: Path) -> int:

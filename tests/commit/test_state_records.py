@@ -1,4 +1,4 @@
-"""What lies in __transaction_state, read by ourselves and as Kafka reads it."""
+"""Records of `__transaction_state`, read by our code and as Kafka reads them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _values = st.builds(
 
 
 class Kafka:
-    """Reads by the letter of Kafka's message definitions; nothing of ours is used."""
+    """A reader written from Kafka's message definitions; it uses none of our code."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.position = data, 0
@@ -88,7 +88,7 @@ class Kafka:
 
 
 def transaction_log_key(data: bytes) -> str:
-    """TransactionLogKey.json, version 0, which is not flexible."""
+    """Read a TransactionLogKey.json, version 0, which is not flexible."""
     reader = Kafka(data)
     assert reader.number("h") == 0
     text = reader.take(reader.number("h")).decode()
@@ -97,7 +97,7 @@ def transaction_log_key(data: bytes) -> str:
 
 
 def transaction_log_value(data: bytes) -> dict[str, Any]:
-    """TransactionLogValue.json, version 1: flexible, the array of partitions nullable."""
+    """Read a TransactionLogValue.json, version 1: flexible, the array of partitions nullable."""
     reader = Kafka(data)
     assert reader.number("h") == 1
     found: dict[str, Any] = {
@@ -122,12 +122,12 @@ def transaction_log_value(data: bytes) -> dict[str, Any]:
 
 
 @given(value=_values)
-def test_a_value_comes_back(value: TransactionValue) -> None:
+def test_a_value_round_trips(value: TransactionValue) -> None:
     assert unpack_value(pack_value(value)) == value
 
 
 @given(name=st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
-def test_a_key_comes_back(name: str) -> None:
+def test_a_key_round_trips(name: str) -> None:
     assert unpack_key(pack_key(name)) == transaction_log_key(pack_key(name)) == name
 
 
@@ -137,7 +137,7 @@ def test_kafka_reads_the_same(value: TransactionValue) -> None:
     partitions: dict[str, list[int]] = {}
     for topic, partition in sorted(value.states):
         partitions.setdefault(topic, []).append(partition)
-    # Kafka's own tags are 0, 1 and 2; what it does not know it skips.
+    # Kafka's own tags are 0, 1 and 2; it skips tags that it does not know.
     tags = found.pop("tags")
     assert found == {
         "ProducerId": -1,
@@ -197,7 +197,7 @@ def test_a_state_that_is_damaged_is_refused() -> None:
 
 
 @given(st.data())
-def test_a_value_that_is_cut_or_changed_is_refused_or_another_value(data: st.DataObject) -> None:
+def test_a_truncated_or_changed_value_is_refused_or_is_another_value(data: st.DataObject) -> None:
     states = {TopicPartition("clicks", 1): {0: log_state.empty_state()}}
     value = bytearray(pack_value(TransactionValue(PREPARE_COMMIT, 7, states, 0)))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -210,6 +210,6 @@ def test_a_value_that_is_cut_or_changed_is_refused_or_another_value(data: st.Dat
         pass
 
 
-def test_a_key_that_is_no_text_is_refused() -> None:
+def test_a_key_that_is_not_text_is_refused() -> None:
     with pytest.raises(CorruptRecordError, match="key of a transaction record"):
         unpack_key(b"\0\0\0\1\xff")

@@ -521,16 +521,6 @@ def test_a_file_in_the_place_of_deleted_is_said(cluster: Cluster) -> None:
 
 
 @pytest.fixture
-def disks() -> Disks:
-    return Disks()
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def replicated(tmp_path: Path, disks: Disks, clock: Clock) -> Cluster:
     config = TopicConfig(min_insync_replicas=1)
     made = a_replicated_cluster(tmp_path, disks, config=config)

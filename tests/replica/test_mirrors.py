@@ -28,11 +28,6 @@ BATCHES = [batch(n=n + 1, seed=n) for n in range(4)]
 
 
 @pytest.fixture
-def disks() -> Disks:
-    return Disks()
-
-
-@pytest.fixture
 def cluster(tmp_path: Path, disks: Disks) -> Cluster:
     return a_replicated_cluster(tmp_path, disks)
 

@@ -73,11 +73,6 @@ def disks() -> FailsBehindTheLeader:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def cluster(tmp_path: Path, disks: Disks, clock: Clock) -> Cluster:
     return with_clock(a_replicated_cluster(tmp_path, disks), clock)
 
