@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_kbatch.cli.main import cli
+from spark_kbatch.cli.main import cli, main
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import AppendOrigin, TopicPartition
@@ -41,6 +42,22 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def kbatch(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the command in this process: starting one takes longer than what most commands do."""
+    arguments = ["kbatch", *map(str, words)]
+    with CliRunner().isolation() as (out, err, _), mock.patch.object(sys, "argv", arguments):
+        code: object = 0
+        try:
+            main()
+        except SystemExit as exit_:
+            code = exit_.code or 0
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        shown, told = out.getvalue().decode(), err.getvalue().decode()
+    assert isinstance(code, int)
+    return subprocess.CompletedProcess(arguments, code, shown, told)
+
+
+def kbatch_from_a_shell(*words: str | Path) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,
         "-c",
@@ -51,7 +68,7 @@ def kbatch(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_topics_shows_offsets_and_sizes(path: Path) -> None:
-    done = kbatch("topics", path)
+    done = kbatch_from_a_shell("topics", path)
 
     assert done.returncode == 0
     rows = [line.replace("│", " ").split() for line in done.stdout.splitlines() if "│" in line]
@@ -101,7 +118,7 @@ def test_topics_skips_a_topic_that_was_deleted_since_topics_were_listed(
 
 
 def test_consume_prints_a_line_a_record(path: Path) -> None:
-    done = kbatch("consume", path, "events", "--partition", "0")
+    done = kbatch_from_a_shell("consume", path, "events", "--partition", "0")
 
     assert done.stdout.splitlines() == [
         "0\t0\t1970-01-01T00:00:00.000Z\tk\ttab\\there\th=x, h=\\N",
@@ -127,7 +144,7 @@ def test_a_warning_says_its_level_and_who_logs_it(tmp_path: Path) -> None:
     directory.mkdir(parents=True)
     (directory / "00000000000000000000.log").write_bytes(builders.encode(ROWS) + b"torn")
 
-    done = kbatch("topics", directory.parent)
+    done = kbatch_from_a_shell("topics", directory.parent)
     assert done.returncode == 0
     assert done.stderr.startswith("WARNING spark_kbatch.log.foreign.log: ")
     assert r"\x1b[2Jlogs/events-0" in done.stderr
@@ -524,7 +541,7 @@ def test_repair_of_damaged_batches_is_exit_code_1(tmp_path: Path) -> None:
     ],
 )
 def test_a_failure_is_one_line_and_exit_code_1(path: Path, words: list[str], reason: str) -> None:
-    done = kbatch(*(word.format(path=path) for word in words))
+    done = kbatch_from_a_shell(*(word.format(path=path) for word in words))
 
     assert done.returncode == 1
     assert done.stdout == ""

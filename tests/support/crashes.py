@@ -9,7 +9,7 @@ A crash says where it was, and has the disk that is left; `crash.files()` opens 
 loss depends on a seed: it is the same for the same seed and step. After a power loss the machine has
 another boot id: look at what is left within `crash.met()`.
 
-`make soak` has a crash at every step, `make test` at every third one, the first and the last included.
+`make soak` has a crash at every step, `make test` at every fifth one, the first and the last included.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.support.faults import CAN_BE_TORN, Fault, Killed, SimulatedProcess
 
 Work = Callable[[SimulatedProcess], object]
 
-STRIDE = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else 3
+STRIDE = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else 5
 T = TypeVar("T")
 
 
