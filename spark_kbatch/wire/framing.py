@@ -5,8 +5,10 @@
 
 A frame is four bytes of size and that many bytes. A `Send` keeps the pieces of a message as they are and
 knows how far they were written. A `Receive` believes a size only as far as bytes come: its buffer starts
-small and doubles, so an announced frame of 100 MiB costs nothing until it arrives. Where a frame starts
-it reads ahead, so that a small one takes one call of the socket; the rest of a large one goes straight into
+small and grows with them, so an announced frame of 100 MiB costs nothing until it arrives. After the first
+MiB it takes all the rest, as address space: memory is not cleared, and a page costs none before it is
+written. (Not from the start: the kernel may give out 2 MiB for the first byte.) Where a frame starts it
+reads ahead, so that a small one takes one call of the socket; the rest of a large one goes straight into
 the frame's own buffer, which becomes the frame.
 
 Source: Kafka clients/.../common/network/NetworkReceive.java, ByteBufferSend.java.
@@ -17,6 +19,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
+import numpy as np
+
 from spark_kbatch.errors import ProtocolError
 from spark_kbatch.model import INT_MAX
 from spark_kbatch.record.checksums import Buffer
@@ -25,7 +29,9 @@ SIZE = struct.Struct(">i")
 MAX_PIECES = 1024  # of one call of sendmsg: IOV_MAX of Linux and macOS
 
 _READ_AHEAD = 4096
-_FIRST_BUFFER = 16 * 1024  # of a frame that announces more
+_FIRST_BUFFER = 64 * 1024  # of a frame that announces more
+_GROWTH = 4
+_BELIEVED_FROM = 2**20  # bytes that have come
 
 
 class Send:
@@ -95,7 +101,7 @@ class Receive:
         self._max_size = max_size
         self._ahead = bytearray(max(read_ahead, SIZE.size))
         self._start = self._end = 0  # of what was read ahead; empty while a frame is in progress
-        self._frame: bytearray | None = None  # in progress
+        self._frame: memoryview | None = None  # in progress
         self._size = self._filled = 0  # of the frame in progress
 
     @property
@@ -115,7 +121,7 @@ class Receive:
         else:
             if self._filled == len(self._frame):
                 self._grow(self._frame)
-            buffer = memoryview(self._frame)[self._filled :]
+            buffer = self._frame[self._filled :]
         if not buffer:
             raise ValueError("take the frames that are complete before reading on")
         return buffer
@@ -138,7 +144,7 @@ class Receive:
             return None
         if self._frame is None or self._filled < self._size:
             return None
-        frame, self._frame = memoryview(self._frame), None
+        frame, self._frame = self._frame, None
         return frame
 
     def _begin(self) -> bool:
@@ -150,7 +156,7 @@ class Receive:
             raise ProtocolError("frame", "size", 0, f"0 to {self._max_size} bytes", size)
         body = self._start + SIZE.size
         there = min(size, self._end - body)
-        self._frame = bytearray(min(size, max(there, _FIRST_BUFFER)))
+        self._frame = _uncleared(min(size, max(there, _FIRST_BUFFER)))
         self._frame[:there] = memoryview(self._ahead)[body : body + there]
         self._size, self._filled = size, there
         self._start = body + there
@@ -163,8 +169,13 @@ class Receive:
             self._ahead[:rest] = self._ahead[self._start : self._end]
             self._start, self._end = 0, rest
 
-    def _grow(self, frame: bytearray) -> None:
-        """Double the buffer of the frame in progress, up to its size."""
-        larger = bytearray(min(self._size, 2 * len(frame)))
+    def _grow(self, frame: memoryview) -> None:
+        """Make room for more of the frame in progress."""
+        size = self._size if len(frame) >= _BELIEVED_FROM else _GROWTH * len(frame)
+        larger = _uncleared(min(self._size, size))
         larger[: len(frame)] = frame
         self._frame = larger
+
+
+def _uncleared(size_in_bytes: int) -> memoryview:
+    return np.empty(size_in_bytes, np.uint8).data

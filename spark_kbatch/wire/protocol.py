@@ -17,8 +17,9 @@ Source: Kafka clients/.../common/requests/RequestHeader.java, ApiVersionsRespons
 from __future__ import annotations
 
 import functools
+import struct
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -187,11 +188,6 @@ class Versions(NamedTuple):
     def __contains__(self, version: object) -> bool:
         return isinstance(version, int) and self.first <= version <= self.last
 
-    def __iter__(self) -> Iterator[int]:
-        raise TypeError(
-            "name `first` and `last`: a tuple's items are not the versions between them"
-        )
-
 
 SUPPORTED: Mapping[int, Versions] = {
     ApiKey.PRODUCE: Versions(0, 12),
@@ -255,8 +251,8 @@ _MESSAGES: Mapping[int, tuple[Any, Any]] = {
 
 # Elements of all arrays of a message, which bound its memory to some 20 MB, and its decoding to a second.
 MAX_REQUEST_ELEMENTS = 2**16
-# A cluster's metadata has several for each partition and replica.
-MAX_RESPONSE_ELEMENTS = 2**23
+# A cluster's metadata has several for each partition.
+MAX_RESPONSE_ELEMENTS = 2**21
 
 
 class Request(NamedTuple):
@@ -310,6 +306,9 @@ def encode_request(
 
     Returns:
         the frame without its size, in pieces; the records of a Produce are pieces of their own.
+
+    Raises:
+        ValueError: a value does not fit into its field.
     """
     _ensure_supported(api_key, version, correlation_id)
     writer = Writer()
@@ -355,6 +354,9 @@ def encode_response(api_key: int, version: int, correlation_id: int, body: Any) 
 
     Returns:
         the frame without its size, in pieces; the records of a Fetch are pieces of their own.
+
+    Raises:
+        ValueError: a value does not fit into its field.
     """
     _ensure_supported(api_key, version, correlation_id)
     writer = Writer(flexible=_is_flexible(api_key, version))
@@ -392,8 +394,12 @@ def _decoder(api_key: int, version: int, side: int) -> Decoder:
 
 
 def _with_body(writer: Writer, api_key: int, version: int, body: Any) -> list[Buffer]:
-    if api_key in (ApiKey.PRODUCE, ApiKey.FETCH):
-        body.encode(writer, version)
-    else:
-        writer.append(body.encode(version=version))
+    try:
+        if api_key in (ApiKey.PRODUCE, ApiKey.FETCH):
+            body.encode(writer, version)
+        else:
+            writer.append(body.encode(version=version))
+    except struct.error as error:
+        name = f"{ApiKey(api_key).name}, version {version}"
+        raise ValueError(f"a message of {name} has a value that does not fit: {error}") from error
     return writer.pieces()

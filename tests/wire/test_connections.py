@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from spark_kbatch.errors import DisconnectedError, RequestTimedOutError
@@ -69,6 +70,12 @@ def make_ready(client: Connections, node: Node) -> None:
 def descriptors() -> int:
     """Return how many descriptors the process has open."""
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def connections_to(node: Node) -> int:
+    """Return how many connections to a server this process has open."""
+    open_now = psutil.Process().net_connections()
+    return sum(1 for one in open_now if one.raddr and one.raddr[1] == node.port)
 
 
 class Ended:
@@ -362,7 +369,7 @@ def test_forked_child_makes_connections_of_its_own_and_leaves_the_parents_alone(
         child = os.fork()
         if child == 0:  # pragma: no cover
             try:
-                told = f"{client.state(server.node).value} {client.in_flight_count()}"
+                told = f"{connections_to(server.node)} {client.state(server.node).value} {client.in_flight_count()}"
                 client._config = ConnectionConfig(client_id="the-child")
                 client.request(server.node, *METADATA, timeout_ms=5000)
                 os.write(write_end, f"{told} {len(ended)}".encode())
@@ -375,7 +382,8 @@ def test_forked_child_makes_connections_of_its_own_and_leaves_the_parents_alone(
 
         release.set()
         poll_until(client, lambda: ended)
-        assert told == "disconnected 0 0"
+        assert connections_to(server.node) == 1
+        assert told == "0 disconnected 0 0"
         assert len(ended.answers) == 1
         assert client.request(server.node, *METADATA)
         assert server.accepted == 2

@@ -9,6 +9,7 @@ import pytest
 
 from spark_kbatch.errors import UnsupportedVersionError
 from spark_kbatch.wire import protocol
+from spark_kbatch.wire.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from spark_kbatch.wire.protocol import (
     SUPPORTED,
     ApiKey,
@@ -103,6 +104,31 @@ def test_client_id_may_be_null_and_bytes_after_the_body_are_ignored() -> None:
     frame = b"".join(encode_request(ApiKey.API_VERSIONS, 0, 1, None, ApiVersionsRequest()))
 
     assert decode_request(memoryview(frame + b"more")).client_id is None
+
+
+def test_value_that_does_not_fit_is_refused() -> None:
+    partition = FetchPartitionResponse(2**31)
+    bodies = [
+        (ApiKey.API_VERSIONS, ApiVersionsResponse(error_code=2**15, api_keys=[])),
+        (ApiKey.FETCH, FetchResponse([FetchTopicResponse("t", [partition])])),
+    ]
+    for key, body in bodies:
+        with pytest.raises(
+            ValueError, match=f"{key.name}, version 4 has a value that does not fit"
+        ):
+            encode_response(key, 4, 1, body)
+
+
+@pytest.mark.parametrize("version", [4, 12])
+def test_string_is_as_long_as_its_version_can_say(version: int) -> None:
+    for size, fits in ((32767, True), (32768, version == 12)):
+        body = FetchResponse([FetchTopicResponse("t" * size, [])])
+        if fits:
+            frame = b"".join(encode_response(ApiKey.FETCH, version, 1, body))
+            assert decode_response(ApiKey.FETCH, version, memoryview(frame)).body == body
+        else:
+            with pytest.raises(ValueError, match="a string of 32768 bytes; at most 32767"):
+                encode_response(ApiKey.FETCH, version, 1, body)
 
 
 def test_every_supported_version_has_messages_and_a_name() -> None:
