@@ -211,7 +211,7 @@ KafkaOffsetRangeCalculatorSuite
 
 KafkaOffsetReaderSuite
     O1      the isolation level by default
-            cluster/test_isolation::test_readers_are_given_what_the_model_gives
+            cluster/test_isolation::test_readers_get_what_the_model_gives
             not here: it is read_uncommitted there and read_committed here
     O2-O3   the isolation levels
             options/test_read::test_read_option_is_parsed[isolation]

@@ -1,4 +1,4 @@
-"""What a real broker wrote, read by its PATH: real directories, all kinds of PATH, transactions."""
+"""Logs of a real broker, read in place: real directories, every kind of PATH, transactions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CONTROL = 0x20
 
 
 def entries(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """What lies back to back in a log, batches and messages of any format: (last offset, bytes)."""
+    """Yield (last offset, bytes) of each entry of a log, a batch or a message of any format."""
     position = 0
     while position < len(data):
         offset, size = struct.unpack_from(">qi", data, position)
@@ -58,7 +58,7 @@ def entries(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def digest(records: Sequence[Record]) -> str:
-    """As the manifest has it."""
+    """Return the digest that the manifest has for these records."""
     found = hashlib.sha256()
 
     def add(data: bytes | None) -> None:
@@ -75,7 +75,7 @@ def digest(records: Sequence[Record]) -> str:
 
 
 def control_records(log: Path) -> list[Record]:
-    """Those that no consumer sees."""
+    """Return the log's control records, which no consumer sees."""
     return [
         record
         for _, entry in entries(log.read_bytes())
@@ -90,7 +90,7 @@ def manifest(shared_data: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_every_log_of_real_brokers_is_read_as_the_manifest_has_it(shared_data: Path) -> None:
+def test_logs_of_real_brokers_are_read_as_their_manifest_says(shared_data: Path) -> None:
     files = ReadOnlyFiles()
     for entry in manifest(shared_data):
         log = shared_data / SEGMENTS / entry["file"]
@@ -107,7 +107,7 @@ def test_every_log_of_real_brokers_is_read_as_the_manifest_has_it(shared_data: P
             assert digest(whole) == entry["records_sha256"], path
 
 
-def test_high_watermarks_of_clean_brokers_are_their_logs_ends(shared_data: Path) -> None:
+def test_the_high_watermark_is_the_log_end_after_a_clean_shutdown(shared_data: Path) -> None:
     for name in ("aryan-distributed", "itumeleng-ksql-txn", "biggerbrain-gzip"):
         path = str(shared_data / SEGMENTS / "licensed" / name)
         logs, bounded = (open_for_reading(path, foreign_end=end) for end in ("log", "checkpoint"))
@@ -125,7 +125,7 @@ def test_high_watermarks_of_clean_brokers_are_their_logs_ends(shared_data: Path)
         pytest.param(lambda data: random.Random(3).randbytes(len(data) + 100), id="garbage"),
     ],
 )
-def test_a_real_log_dir_is_read_without_all_that_lies_beside_its_logs(
+def test_a_real_log_dir_is_read_without_the_files_beside_its_logs(
     shared_data: Path, tmp_path: Path, damage: Callable[[bytes], bytes | None]
 ) -> None:
     folder = shared_data / SEGMENTS / "licensed"
@@ -154,7 +154,7 @@ def test_a_real_log_dir_is_read_without_all_that_lies_beside_its_logs(
         "kafka-rust-v0/fetch2.mytopic.nocompression.kafka.0900/my-topic-0",
     ],
 )
-def test_every_cut_of_a_log_of_older_formats_keeps_the_whole_entries_before_it(
+def test_a_log_of_older_formats_cut_anywhere_keeps_the_whole_entries_before_the_cut(
     shared_data: Path, tmp_path: Path, name: str
 ) -> None:
     [log] = (shared_data / SEGMENTS / "licensed" / name).glob("*.log")
@@ -180,7 +180,7 @@ def test_every_cut_of_a_log_of_older_formats_keeps_the_whole_entries_before_it(
         "kafka-rust-v0/fetch1.mytopic.1p.snappy.kafka.0822/my-topic-0",
     ],
 )
-def test_every_range_of_a_log_with_wrappers_is_what_lies_in_it(
+def test_every_range_of_a_log_with_wrappers_gives_exactly_its_records(
     shared_data: Path, tmp_path: Path, name: str
 ) -> None:
     path = shared_data / SEGMENTS / "licensed" / name
@@ -195,7 +195,7 @@ def test_every_range_of_a_log_with_wrappers_is_what_lies_in_it(
         assert read(tmp_path, foreign_end="checkpoint") == expected[:start]
 
 
-def test_a_damaged_last_message_of_an_older_format_ends_the_log_before_it(
+def test_a_log_of_an_older_format_ends_before_a_damaged_last_message(
     shared_data: Path, tmp_path: Path
 ) -> None:
     [log] = (shared_data / SEGMENTS / "licensed/segmentio-mixed/v1-v1/test-edgy-0").glob("*.log")
@@ -211,12 +211,12 @@ def test_a_damaged_last_message_of_an_older_format_ends_the_log_before_it(
         assert read(copy) == expected[:-1]
 
 
-# What PATH may be.
+# Kinds of PATH.
 
 
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
-    """Two partitions of `events`, one of `views` and an internal topic, and what else lies there."""
+    """Two partitions of `events`, one of `views`, an internal topic, and a broker's other files."""
     path = tmp_path / "kafka-logs"
     a_partition(path / "events-0", {0: batches(0, 4)})
     a_partition(path / "events-12", {0: batches(0, 6)})
@@ -280,7 +280,7 @@ def test_a_partition_or_a_file_is_one_topic(
     assert read(place / path, topic) == records_in(batches(0, 6))
 
 
-def test_a_file_is_that_segment_alone(tmp_path: Path) -> None:
+def test_a_path_to_a_file_reads_that_segment_alone(tmp_path: Path) -> None:
     directory = a_partition(tmp_path / "t-0", {0: batches(0, 6), 6: batches(6, 12), 12: []})
     renamed = tmp_path / "t.log"
     renamed.write_bytes((directory / f"{6:020d}.log").read_bytes())
@@ -290,7 +290,7 @@ def test_a_file_is_that_segment_alone(tmp_path: Path) -> None:
     assert read(renamed, start=9, end=11) == records_in(batches(6, 12))[3:5]
 
 
-def test_a_partitions_checkpoints_lie_in_its_log_dir(log_dir: Path) -> None:
+def test_a_partitions_checkpoints_are_read_from_its_log_dir(log_dir: Path) -> None:
     checkpoint(log_dir, "log-start", {"events 12": 2})
     checkpoint(log_dir, "replication", {"events 12": 5})
 
@@ -312,7 +312,7 @@ def test_an_empty_log_dir_has_no_topics(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "made", [pytest.param([], id="empty"), ["notes-1/text"], ["text"], ["old.log/text"]]
 )
-def test_what_is_neither_cluster_nor_a_brokers_is_refused_with_what_was_looked_for(
+def test_a_path_that_is_neither_a_clusters_nor_a_brokers_is_refused_with_what_was_expected(
     tmp_path: Path, made: list[str]
 ) -> None:
     for name in made:
@@ -328,7 +328,7 @@ def test_what_is_neither_cluster_nor_a_brokers_is_refused_with_what_was_looked_f
         assert "events-0" in str(caught.value)
 
 
-def test_parts_of_a_cluster_of_our_own_are_refused(tmp_path: Path) -> None:
+def test_parts_of_a_kbatch_cluster_are_refused(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     partition = cluster.path / "broker-0" / "events-0"
 
@@ -338,7 +338,7 @@ def test_parts_of_a_cluster_of_our_own_are_refused(tmp_path: Path) -> None:
             open_for_reading(str(path))
 
 
-def test_unknown_topics_and_partitions_are_told_with_what_there_is(log_dir: Path) -> None:
+def test_errors_for_unknown_topics_and_partitions_name_the_existing_ones(log_dir: Path) -> None:
     logs = open_for_reading(str(log_dir))
 
     with pytest.raises(
@@ -349,10 +349,10 @@ def test_unknown_topics_and_partitions_are_told_with_what_there_is(log_dir: Path
         list(logs.read("events", partitions=[3]))
 
 
-def test_a_question_about_one_topic_looks_at_the_files_of_no_other(
+def test_a_question_about_one_topic_reads_no_files_of_other_topics(
     log_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker has thousands of partitions, and a stream asks for each of its topics."""
+    """A broker may have thousands of partitions, and a stream asks about each of its own topics."""
     logs = open_for_reading(str(log_dir))
     looked_at = []
     is_dir = Path.is_dir
@@ -383,7 +383,7 @@ def test_writing_is_refused_before_anything_is_written(log_dir: Path) -> None:
     assert listing(log_dir) == before
 
 
-def test_the_end_is_one_of_two_words(log_dir: Path) -> None:
+def test_foreign_end_is_log_or_checkpoint(log_dir: Path) -> None:
     with pytest.raises(ConfigError, match=r"'foreign_end' is 'end'; accepted: log, checkpoint"):
         spark_kbatch.open(str(log_dir), foreign_end="end")
     logs = spark_kbatch.open(str(log_dir), foreign_end="checkpoint")
@@ -391,7 +391,7 @@ def test_the_end_is_one_of_two_words(log_dir: Path) -> None:
         logs.describe(["events"])
 
 
-def test_a_directory_that_cannot_be_looked_at_is_an_error_with_its_path(log_dir: Path) -> None:
+def test_the_error_for_an_unreadable_directory_has_its_path(log_dir: Path) -> None:
     class Unreadable(Files):
         def list(self, directory: Path) -> list[str]:
             raise PermissionError(13, "Permission denied", str(directory))
@@ -403,7 +403,7 @@ def test_a_directory_that_cannot_be_looked_at_is_an_error_with_its_path(log_dir:
 # Transactions.
 
 
-def test_committed_data_ends_before_what_is_open_and_leaves_out_what_was_aborted(
+def test_committed_data_ends_before_open_transactions_and_leaves_out_aborted_ones(
     tmp_path: Path,
 ) -> None:
     held = [
@@ -428,13 +428,13 @@ def test_committed_data_ends_before_what_is_open_and_leaves_out_what_was_aborted
     assert offsets(tmp_path, "read_committed") == [2, 3, 4, 5]
     assert offsets(tmp_path, "read_uncommitted") == [0, 1, 2, 3, 4, 5, 8, 9, 10]
 
-    # The broker goes on writing: the open transaction is committed.
+    # The broker goes on writing and commits the open transaction.
     log = tmp_path / "t-0" / f"{6:020d}.log"
     with log.open("ab") as file:
         file.write(marker_batch(base_offset=11, producer_id=3, abort=False))
     assert logs.describe(["t"])[0].offsets == (0, 12, 12, 12)
     assert offsets(tmp_path, "read_committed") == [2, 3, 4, 5, 8, 9, 10]
-    # The second segment by itself does not show where the first transactions began.
+    # The second segment alone does not show where the first transactions began.
     assert offsets(log, "read_committed") == [8, 9, 10]
 
 

@@ -1,4 +1,4 @@
-"""One PATH through the object that a face holds."""
+"""A cluster opened by its PATH: topics, reads, descriptions and offsets by time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.builders import batch, to_records
 
 
 def write_rows(cluster: spark_kbatch.Cluster, rows: pa.RecordBatch, **options: str) -> None:
-    """As a task of a Spark job does, and then the driver."""
+    """Write and commit rows as a task of a Spark job and then the driver do."""
     parsed = parse_write_options(
         {"path": str(cluster.path), "flush": "false"}
         | {key.replace("_", "."): value for key, value in options.items()}
@@ -39,7 +39,7 @@ def write_rows(cluster: spark_kbatch.Cluster, rows: pa.RecordBatch, **options: s
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_what_is_written_is_read_back(tmp_path: Path, compression: str) -> None:
+def test_written_rows_are_read_back(tmp_path: Path, compression: str) -> None:
     rows = builders.rows(n=500, nulls=0.2, headers=2)
     with spark_kbatch.open(str(tmp_path / "cluster"), create=True) as cluster:
         write_rows(
@@ -57,7 +57,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, compression: str) -> None:
 
 
 def test_a_task_with_many_partitions_gives_each_one_batch(tmp_path: Path) -> None:
-    """More than there are batches of batch.size in buffer.memory."""
+    """There are more partitions than buffer.memory has room for batches of batch.size."""
     cluster = builders.a_cluster(tmp_path, topics={"events": 100})
     numbers = pa.array(list(range(100)) * 10, pa.int32())
     rows = pa.record_batch({"value": [b"v" * 100] * 1000, "partition": numbers})
@@ -86,7 +86,7 @@ def test_a_dotted_topic_is_not_taken_for_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "", ".", "..", "a/b", "a b", "é", "t" * 250, "a\0"])
-def test_a_topic_name_that_kafka_refuses_makes_nothing(tmp_path: Path, name: str) -> None:
+def test_a_topic_name_that_kafka_refuses_creates_nothing(tmp_path: Path, name: str) -> None:
     cluster = builders.a_cluster(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     options = parse_write_options({"path": str(cluster.path)})
@@ -101,7 +101,7 @@ def test_a_topic_name_that_kafka_refuses_makes_nothing(tmp_path: Path, name: str
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_the_clusters_own_topics_cannot_be_made_or_written(tmp_path: Path) -> None:
+def test_internal_topics_cannot_be_created_or_written(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     options = parse_write_options({"path": str(cluster.path)})
     for name in ("__transaction_state", "__new"):
@@ -116,7 +116,7 @@ def test_the_clusters_own_topics_cannot_be_made_or_written(tmp_path: Path) -> No
     ]
 
 
-def test_a_topic_is_made_once_and_has_partitions(tmp_path: Path) -> None:
+def test_a_topic_is_created_once_and_has_partitions(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     with pytest.raises(ConfigError, match="'events' already exists"):
         cluster.create_topic("events")
@@ -127,7 +127,7 @@ def test_a_topic_is_made_once_and_has_partitions(tmp_path: Path) -> None:
     assert cluster.topics()[1] == topic
 
 
-def test_a_topic_is_made_with_the_settings_of_kafkas_keys(tmp_path: Path) -> None:
+def test_a_topic_is_created_with_settings_under_kafkas_keys(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     topic = cluster.create_topic("kept", config={"retention.ms": "1000", "segment.ms": 5})
     assert topic.config == TopicConfig(retention_ms=1000, segment_ms=5)
@@ -156,7 +156,7 @@ def test_a_write_to_a_topic_with_other_settings_is_refused(tmp_path: Path) -> No
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> spark_kbatch.Cluster:
-    """Twelve records in partition 0, three in 1, none in 2."""
+    """A cluster with twelve records in partition 0, three in 1, and none in 2."""
     cluster = builders.a_cluster(tmp_path, topics={"events": 3})
     builders.write(cluster, {("events", 0): [batch()] * 4, ("events", 1): [batch()]})
     return cluster
@@ -191,7 +191,7 @@ def test_partitions_are_read_one_after_the_other(cluster: spark_kbatch.Cluster) 
     ],
     ids=["all", "earliest", "latest", "one", "at the end", "none"],
 )
-def test_a_range_has_its_start_and_not_its_end(
+def test_a_range_includes_its_start_and_excludes_its_end(
     cluster: spark_kbatch.Cluster, start: int | str, end: int | str, found: list[int]
 ) -> None:
     batches = list(cluster.read("events", partitions=[0], start=start, end=end))
@@ -220,7 +220,7 @@ def test_a_start_past_the_end_of_the_log_is_out_of_range(cluster: spark_kbatch.C
         list(cluster.read("events", partitions=[0], start=13))
 
 
-def test_what_does_not_exist_is_named(cluster: spark_kbatch.Cluster) -> None:
+def test_errors_name_topics_and_partitions_that_do_not_exist(cluster: spark_kbatch.Cluster) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match=r"'nothing' does not exist .* events"):
         list(cluster.read("nothing"))
     with pytest.raises(UnknownTopicOrPartitionError, match="partitions 0 to 2"):
@@ -293,7 +293,7 @@ def test_a_read_of_several_topics_or_none_is_refused_at_the_call(
         cluster.read("nothing")
 
 
-def test_a_read_has_the_columns_of_spark_and_those_alone_that_are_named(
+def test_a_read_has_sparks_columns_or_only_the_named_ones(
     cluster: spark_kbatch.Cluster,
 ) -> None:
     rows = cluster.read("events")
@@ -317,13 +317,15 @@ def test_a_read_of_nothing_is_a_table_with_all_columns(cluster: spark_kbatch.Clu
     assert table.schema == ROW_SCHEMA
 
 
-def test_a_read_is_an_arrow_stream_as_it_is(cluster: spark_kbatch.Cluster) -> None:
-    """As DuckDB and Polars take it."""
+def test_a_read_is_an_arrow_stream(cluster: spark_kbatch.Cluster) -> None:
+    """DuckDB and Polars read such a stream."""
     stream = pa.RecordBatchReader.from_stream(cluster.read("events", columns=["offset"]))
     assert stream.read_all().num_rows == 15
 
 
-def test_an_error_in_the_middle_of_a_read_comes_as_it_is(cluster: spark_kbatch.Cluster) -> None:
+def test_an_error_in_the_middle_of_a_read_is_raised_unchanged(
+    cluster: spark_kbatch.Cluster,
+) -> None:
     rows = cluster.read("events", columns=["value"])
     (log,) = Path(cluster.path, "broker-0", "events-1").glob("*.log")
     log.write_bytes(log.read_bytes()[:-1] + b"\xff")
@@ -376,7 +378,7 @@ def test_offsets_are_listed_by_time_and_by_edge(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", ["newest", -4])
-def test_other_words_and_numbers_are_no_time(tmp_path: Path, asked: int | str) -> None:
+def test_other_words_and_numbers_are_refused_as_times(tmp_path: Path, asked: int | str) -> None:
     cluster = builders.a_cluster(tmp_path)
     with pytest.raises(ConfigError, match=repr(asked)):
         cluster.list_offsets({TopicPartition("events", 0): asked})

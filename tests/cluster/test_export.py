@@ -1,4 +1,4 @@
-"""What export puts into a broker's log dir, and what it leaves when it is refused or killed."""
+"""Export into a broker's log dir: the files that it writes, and those left after a refusal or a kill."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ EVENTS_0 = TopicPartition("events", 0)
 
 
 def a_broker_log_dir(folder: Path, *, partitions: int = 2, topic: str = "events") -> Path:
-    """As a broker leaves it that has a new topic, when it is stopped."""
+    """Create a log dir as a stopped broker with a new topic leaves it."""
     log_dir = folder / "broker"
     log_dir.mkdir()
     files = Files()
@@ -84,7 +84,7 @@ def records(directory: Path) -> list[Record]:
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Every file below `folder`, but not the lock."""
+    """Return every file below `folder` except the lock."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -92,7 +92,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_segments_and_indexes_are_those_of_the_log(tmp_path: Path) -> None:
+def test_exported_segments_and_indexes_are_those_of_the_log(tmp_path: Path) -> None:
     cluster, log_dir = a_cluster(tmp_path), a_broker_log_dir(tmp_path)
 
     cluster.export("events", to=log_dir)
@@ -113,7 +113,7 @@ def test_segments_and_indexes_are_those_of_the_log(tmp_path: Path) -> None:
 
 
 def test_every_time_index_ends_with_the_largest_time(tmp_path: Path) -> None:
-    """A broker takes it from there when it was shut down cleanly."""
+    """A broker that was shut down cleanly reads the largest time there."""
     cluster, log_dir = a_cluster(tmp_path, batches=2), a_broker_log_dir(tmp_path)
 
     cluster.export("events", to=log_dir)
@@ -134,7 +134,7 @@ def test_batches_have_leader_epoch_0_and_no_producer(tmp_path: Path) -> None:
             assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
 
 
-def test_the_topic_keeps_the_id_that_it_has_on_the_broker(tmp_path: Path) -> None:
+def test_the_topic_keeps_its_id_on_the_broker(tmp_path: Path) -> None:
     cluster, log_dir = a_cluster(tmp_path), a_broker_log_dir(tmp_path)
 
     cluster.export("events", to=log_dir)
@@ -144,7 +144,7 @@ def test_the_topic_keeps_the_id_that_it_has_on_the_broker(tmp_path: Path) -> Non
     assert cluster._parts.metadata.topics.topic("events").topic_id != TOPIC_ID
 
 
-def test_checkpoints_forget_the_partitions_and_keep_the_others(tmp_path: Path) -> None:
+def test_checkpoints_drop_the_exported_partitions_and_keep_the_others(tmp_path: Path) -> None:
     cluster, log_dir = a_cluster(tmp_path), a_broker_log_dir(tmp_path)
 
     cluster.export("events", to=log_dir)
@@ -162,7 +162,7 @@ def test_checkpoints_forget_the_partitions_and_keep_the_others(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("log_start", "first"), [(4, 3), (30, 30), (60, 60)], ids=["in a batch", "later", "at the end"]
 )
-def test_a_log_begins_with_the_batch_that_holds_its_start(
+def test_an_exported_log_starts_with_the_batch_that_holds_its_log_start(
     tmp_path: Path, log_start: int, first: int
 ) -> None:
     cluster, log_dir = a_cluster(tmp_path, partitions=1), a_broker_log_dir(tmp_path, partitions=1)
@@ -181,7 +181,7 @@ def test_a_log_begins_with_the_batch_that_holds_its_start(
 
 @pytest.mark.parametrize("version", ["0.9.0", "0.10.2"], ids=["v0", "v1"])
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_messages_of_the_formats_before_batches_are_exported_from_any_offset_on(
+def test_messages_of_formats_v0_and_v1_are_exported_from_any_offset(
     tmp_path: Path, version: str, compression: str
 ) -> None:
     config = TopicConfig(index_interval_bytes=0, message_format_version=version)
@@ -214,7 +214,7 @@ def test_messages_of_the_formats_before_batches_are_exported_from_any_offset_on(
         ]
 
 
-def test_the_log_dir_reads_as_the_cluster_does(tmp_path: Path) -> None:
+def test_an_exported_log_dir_reads_the_same_as_the_cluster(tmp_path: Path) -> None:
     cluster, log_dir = a_cluster(tmp_path, partitions=1), a_broker_log_dir(tmp_path, partitions=1)
     cluster.delete_records({EVENTS_0: 4})
 
@@ -226,7 +226,7 @@ def test_the_log_dir_reads_as_the_cluster_does(tmp_path: Path) -> None:
     assert found[0].offset == 4
 
 
-def test_what_is_not_committed_stays(tmp_path: Path) -> None:
+def test_uncommitted_records_are_not_exported(tmp_path: Path) -> None:
     cluster, log_dir = a_cluster(tmp_path, batches=2), a_broker_log_dir(tmp_path)
     ours = cluster._parts.metadata.cluster_file.log_directory(EVENTS_0)
     with (ours / f"{0:020d}.log").open("ab") as file:
@@ -246,7 +246,7 @@ def test_an_empty_topic_is_exported_empty(tmp_path: Path) -> None:
     assert tree(log_dir / "events-0") == before
 
 
-def test_a_name_of_full_length_is_exported(tmp_path: Path) -> None:
+def test_a_topic_with_the_longest_name_is_exported(tmp_path: Path) -> None:
     name = 249 * "n"
     cluster = builders.a_cluster(tmp_path, topics={name: 1})
     builders.write(cluster, {(name, 0): [builders.batch()]})
@@ -387,7 +387,7 @@ def test_a_log_dir_that_another_process_has_locked_is_refused(tmp_path: Path, ki
 
 
 class LooksAtTheLock(Files):
-    """At every write that is not into a cluster of ours, asks whether a broker could start."""
+    """Files that check at every rename in the log dir whether a broker could start."""
 
     def __init__(self, log_dir: Path) -> None:
         self.log_dir, self.could_start = log_dir, list[bool]()
@@ -400,7 +400,7 @@ class LooksAtTheLock(Files):
         super().rename(source, target)
 
 
-def test_no_broker_can_start_meanwhile(tmp_path: Path) -> None:
+def test_no_broker_can_start_during_an_export(tmp_path: Path) -> None:
     log_dir = a_broker_log_dir(tmp_path, partitions=1)
     a_cluster(tmp_path, batches=1, partitions=1)
     files = LooksAtTheLock(log_dir)
@@ -411,10 +411,10 @@ def test_no_broker_can_start_meanwhile(tmp_path: Path) -> None:
     assert not any(files.could_start)
 
 
-def test_a_killed_export_leaves_each_partition_empty_or_whole_and_can_be_repeated_or_is_refused(
+def test_a_killed_export_leaves_each_partition_empty_or_whole_and_a_retry_succeeds_or_is_refused(
     tmp_path: Path,
 ) -> None:
-    """At every step. Directories that a broker removes at its start may be left."""
+    """At every step of it. Directories that a broker removes when it starts may be left."""
     cluster, log_dir = a_cluster(tmp_path, batches=1), a_broker_log_dir(tmp_path)
     pristine = tmp_path / "pristine"
     shutil.copytree(log_dir, pristine)

@@ -1,4 +1,4 @@
-"""Children of a fork, which go on with what their parent had open."""
+"""Forked children go on with the clusters and logs that their parent had open."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from spark_kbatch import mutexes
 from tests.support import builders
 from tests.support.faults import run_child
 
-SOON = 20  # seconds: what does not end by then hangs
+SOON = 20  # seconds: work that has not ended by then hangs
 
 
 def ends(work: Callable[[], object]) -> bool:
-    """Whether a child that does `work` ends well; one that hangs is killed."""
+    """Return True if a child that does `work` ends without an error; one that hangs is killed."""
 
     def work_for_a_while() -> None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -33,7 +33,7 @@ def ends(work: Callable[[], object]) -> bool:
 
 
 def ensure_a_child_can(work: Callable[[], object], mutex: Any) -> None:
-    """A child does `work` that is forked while a thread has the mutex."""
+    """Ensure that a child forked while a thread holds the mutex can do `work`."""
     is_held, may_end = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -52,7 +52,9 @@ def ensure_a_child_can(work: Callable[[], object], mutex: Any) -> None:
 
 
 @pytest.mark.parametrize("part", ["partitions", "log dirs"])
-def test_a_child_uses_a_cluster_whose_mutex_a_thread_had(tmp_path: Path, part: str) -> None:
+def test_a_child_uses_a_cluster_whose_mutex_a_thread_held_at_the_fork(
+    tmp_path: Path, part: str
+) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events": 2})
     builders.append_records(cluster, {("events", 0): builders.batch(n=3)})
     held = cluster._parts.manager if part == "partitions" else cluster._parts.manager.dirs
@@ -67,7 +69,9 @@ def test_a_child_uses_a_cluster_whose_mutex_a_thread_had(tmp_path: Path, part: s
     assert cluster.read("events").read_all().num_rows == 6
 
 
-def test_a_child_reads_a_brokers_logs_whose_mutexes_a_thread_had(tmp_path: Path) -> None:
+def test_a_child_reads_a_brokers_logs_whose_mutexes_a_thread_held_at_the_fork(
+    tmp_path: Path,
+) -> None:
     cluster = builders.a_cluster(tmp_path)
     builders.append_records(cluster, {("events", 0): builders.batch(n=3)})
     shutil.copytree(cluster.path / "broker-0", tmp_path / "logs")
@@ -94,7 +98,7 @@ def test_a_child_reads_a_brokers_logs_whose_mutexes_a_thread_had(tmp_path: Path)
             ensure_a_child_can(work, getattr(owner, name))
 
 
-def test_the_parent_keeps_its_mutexes() -> None:
+def test_a_fork_leaves_the_parents_mutexes_held() -> None:
     class Owner:
         one: threading.Lock
         two: threading.Lock
@@ -107,7 +111,7 @@ def test_the_parent_keeps_its_mutexes() -> None:
     assert not owner.two.locked()
 
 
-def test_mutexes_go_with_their_owner() -> None:
+def test_mutexes_are_forgotten_with_their_owner() -> None:
     class Owner:
         pass
 

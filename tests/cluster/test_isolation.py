@@ -1,4 +1,4 @@
-"""A reader of committed data is given what a look at every record calls committed, and no more."""
+"""A reader of committed data gets exactly the records that a scan of the whole log finds committed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCO
 
 
 class LogFetcher:
-    """Fetches from one log, few bytes at a time."""
+    """A fetcher that reads one log, a few bytes at a time."""
 
     def __init__(self, log: PartitionLog, state: LogState, *, fetch_bytes: int) -> None:
         self._log, self._state, self._fetch_bytes = log, state, fetch_bytes
@@ -52,9 +52,9 @@ class LogFetcher:
 def a_log_of(
     tmp_path: Path, history: History, *, segment_bytes: int = 1 << 20
 ) -> tuple[PartitionLog, LogState]:
-    """A log that holds the history, and its state."""
+    """Return a log that holds the history, and the log's state."""
     config = builders.TopicConfig(segment_bytes=segment_bytes)
-    # Which does not wait for the disk.
+    # FaultyFiles do not wait for the disk.
     log = builders.a_log(tmp_path, batches=0, config=config, files=FaultyFiles())
     state = builders.append(log, *(batch.data for batch in history.written))
     assert state.log_end_offset == history.end_offset
@@ -70,7 +70,7 @@ def read_values(
     end: int | None = None,
     fetch_bytes: int = 300,
 ) -> list[int]:
-    """The offsets that the values of all records name."""
+    """Return the offsets of the records read, which their values name too."""
     end = state.offsets.end_offset(isolation) if end is None else end
     fetcher = LogFetcher(log, state, fetch_bytes=fetch_bytes)
     found = []
@@ -90,7 +90,7 @@ def read_values(
     fetch_bytes=st.sampled_from([1, 300, 1 << 20]),
     start=st.integers(0, 20),
 )
-def test_readers_are_given_what_the_model_gives(
+def test_readers_get_what_the_model_gives(
     history: History, segment_bytes: int, fetch_bytes: int, start: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -168,27 +168,27 @@ def batches_of(history: History) -> Iterator[bytes]:
     return (batch.data for batch in history.written)
 
 
-def test_an_answer_with_first_offsets_alone_is_enough(two_transactions: History) -> None:
-    """As a broker sends it: neither the marker's offset nor those outside of the answer."""
+def test_first_offsets_of_aborted_transactions_are_enough(two_transactions: History) -> None:
+    """A broker sends no more: neither the marker's offset nor offsets outside the answer."""
     aborted = [AbortedTransaction(2, 1), AbortedTransaction(9, 3), AbortedTransaction(2, 6)]
     read = a_read(*batches_of(two_transactions), aborted=aborted)
     assert kept(read) == [0, 2, 3, 4, 5, 7, 8]
 
 
-def test_without_aborted_transactions_nothing_is_looked_at(two_transactions: History) -> None:
+def test_without_aborted_transactions_no_batch_is_inspected(two_transactions: History) -> None:
     read = a_read(*batches_of(two_transactions), aborted=[])
     assert reading.without_aborted(read) is read.batches
 
 
 def test_a_transaction_that_begins_within_a_batch_is_left_out() -> None:
-    """As where the log was deleted up to there."""
+    """Its first records may have been deleted with the start of the log."""
     history = History()
     history.append(1, transactional=True, n=3)
     read = a_read(*batches_of(history), aborted=[AbortedTransaction(1, 2)])
     assert kept(read) == []
 
 
-def test_what_a_producer_wrote_outside_of_its_aborted_transaction_is_kept() -> None:
+def test_records_outside_a_producers_aborted_transaction_are_kept() -> None:
     data = [
         data_batch(base_offset=0, producer_id=1, transactional=True),
         data_batch(base_offset=1, producer_id=1, base_sequence=1),
@@ -222,7 +222,7 @@ def test_transactions_of_another_client_are_left_out(tmp_path: Path) -> None:
         assert [value for rows in pieces for value in rows.column(0).to_pylist()] == expected
 
 
-def test_a_commit_marker_ends_no_other_producers_transaction() -> None:
+def test_a_commit_marker_does_not_end_another_producers_transaction() -> None:
     history = History()
     history.append(1, transactional=True)
     commit = marker_batch(base_offset=1, producer_id=2, abort=False)
@@ -234,8 +234,8 @@ def test_a_commit_marker_ends_no_other_producers_transaction() -> None:
 @pytest.mark.parametrize(
     ("position", "bit"), [(22, 0x10), (50, 0x02)], ids=["transactional", "producer id"]
 )
-def test_a_batch_is_not_left_out_on_the_word_of_a_damaged_header(position: int, bit: int) -> None:
-    """A bit of a batch is flipped, so that it seems to be what producer 3 aborted."""
+def test_a_batch_is_not_left_out_because_of_a_damaged_header(position: int, bit: int) -> None:
+    """A flipped bit makes the batch look like one that producer 3 aborted."""
     history = History()
     history.append(3 if position == 22 else 1, transactional=position == 50)
     damaged = bytearray(history.written[0].data)
@@ -245,7 +245,7 @@ def test_a_batch_is_not_left_out_on_the_word_of_a_damaged_header(position: int, 
         kept(read)
 
 
-def test_a_damaged_marker_is_an_error_where_transactions_were_aborted() -> None:
+def test_a_damaged_marker_is_an_error_if_transactions_were_aborted() -> None:
     history = History()
     history.append(1, transactional=True)
     history.end(1, abort=True)

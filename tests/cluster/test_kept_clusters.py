@@ -1,6 +1,6 @@
-"""Clusters that earlier versions wrote, kept as archives, go on under today's code.
+"""Clusters that earlier versions wrote, kept as archives, go on working with today's code.
 
-`data/clusters/NAME.tar.xz` is a cluster that the commit NAME wrote, `NAME.json` what it holds: every
+`data/clusters/NAME.tar.xz` is a cluster that the code of commit NAME wrote, `NAME.json` lists its records: every
 codec and format, several segments, replicas, an overwrite, deleted records, idempotent producers, a
 job that never committed, and, last, a commit that was decided and whose committer died. In 9f43e0a
 topics were also deleted, recreated, grown and altered.
@@ -29,7 +29,7 @@ NEVER_COMMITTED = "d" * 32
 
 
 class Kept:
-    """An archive, unpacked."""
+    """An unpacked archive."""
 
     def __init__(self, archive: Path, folder: Path) -> None:
         with tarfile.open(archive) as tar:
@@ -43,7 +43,7 @@ class Kept:
         return Cluster(str(self.path))
 
     def records(self) -> dict[TopicPartition, list[Record]]:
-        """What it held when it was archived."""
+        """Return the records that the cluster held when it was archived."""
         return {
             TopicPartition(topic, int(partition)): [_record(row) for row in rows]
             for topic, found in self.expected["topics"].items()
@@ -79,7 +79,7 @@ def test_all_records_are_read_as_they_were_written(kept: Kept) -> None:
     assert sum(1 for _ in cluster.history()) == kept.expected["commits"]
 
 
-def test_appends_and_commits_go_behind_what_is_there(kept: Kept) -> None:
+def test_appends_and_commits_follow_the_existing_records(kept: Kept) -> None:
     before, new = kept.records(), builders.batch(n=3, seed=1)
     places = [tp for tp in before if not tp.topic.startswith(("format", "stamped"))]
 
@@ -102,7 +102,7 @@ def _log_end(kept: Kept, topic_partition: TopicPartition) -> int:
     return edges.log_end_offset
 
 
-def test_a_decided_commit_is_finished_and_its_repetition_dropped(kept: Kept) -> None:
+def test_a_decided_commit_is_finished_and_its_retry_skipped(kept: Kept) -> None:
     before, new = kept.records(), builders.batch(n=3, seed=1)
     cluster = kept.open()
     extents = builders.staged(cluster, {("plain", 0): [new]})
@@ -124,21 +124,21 @@ def test_deleted_records_stay_deleted(kept: Kept) -> None:
 
 def test_repair_finds_nothing_to_do_and_changes_no_record(kept: Kept) -> None:
     cluster = kept.open()
-    cluster.replicate()  # as every writer does, finishes the commit first
+    cluster.replicate()  # finishes the commit first, as every writer does
 
     for report in cluster.repair():
         assert (report.found, report.damaged) == ((), ()), report
     assert builders.contents(kept.open()) == kept.records()
 
 
-def test_a_job_that_never_committed_is_collected(kept: Kept) -> None:
+def test_an_abandoned_job_is_removed_as_garbage(kept: Kept) -> None:
     garbage = kept.open().collect_garbage(staging_retention_ms=0)
 
     assert NEVER_COMMITTED in {abandoned.transaction for abandoned in garbage.abandoned_jobs}
     assert builders.contents(kept.open()) == kept.records()
 
 
-def test_topics_are_as_they_were_grown_altered_deleted_and_recreated(tmp_path: Path) -> None:
+def test_grown_altered_deleted_and_recreated_topics_are_as_they_were(tmp_path: Path) -> None:
     [archive] = (one for one in ARCHIVES if one.name.startswith("9f43e0a"))
     kept = Kept(archive, tmp_path)
     cluster = kept.open()

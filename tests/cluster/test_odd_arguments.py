@@ -1,7 +1,7 @@
-"""Public methods called with arguments that nobody should give.
+"""Public methods, called with invalid arguments of all kinds.
 
-They end well, or in an error of ours that names the argument; then no file has changed, and what was
-open works on. Methods are found by looking: a new one fails here until it has a call of its own.
+Each call succeeds or raises one of our errors that names the argument. After an error no file has changed,
+and open objects go on working. A new public method fails here until it has a call in the tables below.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SOON = 20.0
 INTERNAL_OF_PRODUCERS = {"append"}
 INTERNAL_OF_FUTURES = {"add", "close", "count_down"}
 
-# A good call of each method, with all of its arguments by name.
+# A valid call of each method, with all its arguments by name.
 EVENTS = ("events", 0)
 CALLS: dict[str, dict[str, Any]] = {
     "alter_topic": {"name": "events", "config": {"retention.ms": 5}},
@@ -87,7 +87,7 @@ FUTURE_CALLS: dict[str, dict[str, Any]] = {
 }
 OPEN = {"path": "cluster", "create": True, "log_dirs": (), "foreign_end": "log"}
 
-# By which other word an error may name an argument.
+# Other words by which an error may name an argument.
 ALSO = {"name": ["topic"], "topic": ["broker"], "path": ["folder"], "rows": ["column", "topic"], "topics": ["topic"], "wanted": ["time"],
         "number": ["commit"], "to": ["path", "broker", "log dir"], "headers": ["header"],
         "offsets": ["offset"], "config": ["option"], "log_dirs": ["path", "log.dirs"]}  # fmt: skip
@@ -169,7 +169,7 @@ def test_every_argument_of_a_call_is_given(kind: type, calls: dict[str, dict[str
 
 
 class Place(NamedTuple):
-    """What the calls go to; a fresh one for each."""
+    """A folder with a cluster and a broker's logs; each call gets a fresh one."""
 
     folder: Path
 
@@ -182,7 +182,7 @@ class Place(NamedTuple):
         return found
 
     def files(self) -> dict[str, bytes]:
-        """All of them but locks, which are only there to be held, and what reads agreed on."""
+        """Return all files except locks, which are empty, and the snapshots that reads agreed on."""
         return {
             str(path.relative_to(self.folder)): path.read_bytes() if path.is_file() else b""
             for path in self.folder.rglob("*")
@@ -215,7 +215,7 @@ def new_place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
 
 
 def outcome(call: Callable[..., Any], arguments: dict[str, Any]) -> Exception | None:
-    """The error that a call ends in, also where what it gives is used; None where it ends well."""
+    """Return the error that the call, or using its result, ends in; None if there is none."""
     try:
         given = call(**arguments)
         if isinstance(given, (Iterator, pa.RecordBatchReader)):
@@ -230,7 +230,7 @@ def outcome(call: Callable[..., Any], arguments: dict[str, Any]) -> Exception | 
 
 
 def ensure_named(error: Exception, name: str, value: Any) -> None:
-    """An argument that is not accepted is named, or shown."""
+    """Ensure that the error for an argument names it or shows its value."""
     if isinstance(error, ConfigError):
         words = [
             name,
@@ -251,7 +251,7 @@ ARGUMENTS = [(method, name) for method, call in CALLS.items() for name in call]
 @pytest.mark.parametrize(("method", "name"), ARGUMENTS, ids=[" ".join(pair) for pair in ARGUMENTS])
 @in_rounds
 @given(value=odd_values)
-def test_a_cluster_refuses_it_and_is_as_it_was(
+def test_a_cluster_refuses_an_invalid_argument_and_is_unchanged(
     new_place: Callable[[], Place], method: str, name: str, value: Any
 ) -> None:
     place = new_place()
@@ -273,7 +273,7 @@ READING = [pair for pair in ARGUMENTS if pair[0] in ("describe", "list_offsets",
 @pytest.mark.parametrize(("method", "name"), READING, ids=[" ".join(pair) for pair in READING])
 @in_rounds
 @given(value=odd_values)
-def test_a_brokers_logs_refuse_it_and_are_never_written(
+def test_a_brokers_logs_refuse_an_invalid_argument_and_are_never_written(
     new_place: Callable[[], Place], method: str, name: str, value: Any
 ) -> None:
     place = new_place()
@@ -290,7 +290,7 @@ SENDING = [(method, name) for method, call in PRODUCER_CALLS.items() for name in
 @pytest.mark.parametrize(("method", "name"), SENDING, ids=[" ".join(pair) for pair in SENDING])
 @in_rounds
 @given(value=odd_values)
-def test_a_producer_refuses_it_and_goes_on(
+def test_a_producer_refuses_an_invalid_argument_and_goes_on(
     new_place: Callable[[], Place], method: str, name: str, value: Any
 ) -> None:
     with new_place().cluster() as cluster, cluster.producer(flush=False) as producer:
@@ -298,7 +298,7 @@ def test_a_producer_refuses_it_and_goes_on(
         error = outcome(getattr(producer, method), arguments)
         if method == "close" and error is None:
             return
-        # What was refused is not there, before nor after the next record.
+        # A refused record is there neither before nor after the next one.
         was_sent = error is None and method in ("send", "send_arrow")
         next_one = producer.send("events", b"after", partition=0).result(SOON)
         if error is not None:
@@ -315,7 +315,7 @@ def test_a_producer_refuses_it_and_goes_on(
 @pytest.mark.parametrize("kind", ["send", "send_arrow"])
 @in_rounds
 @given(timeout=odd_values)
-def test_a_future_refuses_it_and_is_as_it_was(
+def test_a_future_refuses_an_invalid_timeout_and_is_unchanged(
     new_place: Callable[[], Place], kind: str, method: str, timeout: Any
 ) -> None:
     with new_place().cluster() as cluster, cluster.producer(flush=False) as producer:
@@ -329,7 +329,7 @@ def test_a_future_refuses_it_and_is_as_it_was(
 @pytest.mark.parametrize("option", [option.key for option in PRODUCER_OPTIONS])
 @in_rounds
 @given(value=odd_values)
-def test_an_option_of_a_producer_is_refused_by_its_name(
+def test_the_error_for_an_invalid_producer_option_names_it(
     new_place: Callable[[], Place], option: str, value: Any
 ) -> None:
     place = new_place()
@@ -344,7 +344,7 @@ def test_an_option_of_a_producer_is_refused_by_its_name(
 @pytest.mark.parametrize("name", OPEN)
 @in_rounds
 @given(value=odd_values)
-def test_opening_refuses_it_and_makes_nothing(
+def test_open_refuses_an_invalid_argument_and_creates_nothing(
     new_place: Callable[[], Place], name: str, value: Any
 ) -> None:
     place = new_place()
@@ -356,7 +356,7 @@ def test_opening_refuses_it_and_makes_nothing(
 
 
 @pytest.mark.parametrize("method", CALLS)
-def test_what_is_closed_does_nothing(new_place: Callable[[], Place], method: str) -> None:
+def test_closed_clusters_and_logs_do_nothing(new_place: Callable[[], Place], method: str) -> None:
     place = new_place()
     cluster, logs = place.cluster(), place.logs()
     cluster.close()

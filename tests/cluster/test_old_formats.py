@@ -1,4 +1,4 @@
-"""Topics of the formats V0 and V1: written by producers and jobs, read like any other."""
+"""Topics of the formats V0 and V1: written by producers and jobs, and read like any other."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def as_held(rows: pa.RecordBatch, magic: int, base_offset: int = 0) -> list[Reco
 
 
 def a_job(cluster: Cluster, *tasks: pa.RecordBatch, **options: str) -> None:
-    """What a Spark job does, a task for each table."""
+    """Write and commit as a Spark job does, with a task for each table."""
     given = parse_write_options(
         {"path": str(cluster.path), "topic": "events", "flush": "false"}
         | {key.replace("_", "."): value for key, value in options.items()}
@@ -79,7 +79,7 @@ def a_job(cluster: Cluster, *tasks: pa.RecordBatch, **options: str) -> None:
 
 @pytest.mark.parametrize("magic", MAGICS)
 @pytest.mark.parametrize("compression", CODECS)
-def test_what_a_producer_sends_is_held_in_the_topics_format(
+def test_records_of_a_producer_are_stored_in_the_topics_format(
     tmp_path: Path, magic: int, compression: str
 ) -> None:
     cluster, rows = a_cluster(tmp_path, magic), builders.rows(n=500, nulls=0.2)
@@ -97,7 +97,7 @@ def test_what_a_producer_sends_is_held_in_the_topics_format(
 
 
 @pytest.mark.parametrize("magic", MAGICS)
-def test_record_with_headers_is_refused_before_it_is_sent(tmp_path: Path, magic: int) -> None:
+def test_a_record_with_headers_is_refused_before_it_is_sent(tmp_path: Path, magic: int) -> None:
     cluster = a_cluster(tmp_path, magic)
     with cluster.producer() as producer:
         with pytest.raises(
@@ -109,7 +109,7 @@ def test_record_with_headers_is_refused_before_it_is_sent(tmp_path: Path, magic:
     assert builders.contents(cluster) == {EVENTS: []}
 
 
-def test_headers_may_go_to_another_topic_of_the_same_table(tmp_path: Path) -> None:
+def test_headers_are_accepted_for_another_topic_of_the_same_table(tmp_path: Path) -> None:
     cluster = a_cluster(tmp_path, 1)
     cluster.create_topic("new")
     rows = builders.rows(n=2, headers=1).to_pylist()
@@ -138,7 +138,9 @@ def test_zstd_is_refused_by_name(tmp_path: Path, magic: int) -> None:
 
 @pytest.mark.parametrize("magic", MAGICS)
 @pytest.mark.parametrize("compression", CODECS)
-def test_limit_counts_for_an_entry_of_the_log(tmp_path: Path, magic: int, compression: str) -> None:
+def test_max_message_bytes_limits_each_entry_of_the_log(
+    tmp_path: Path, magic: int, compression: str
+) -> None:
     """Plain messages are entries of their own; a wrapper that is too large is split."""
     cluster = a_cluster(tmp_path, magic, max_message_bytes=2_000)
     rows = builders.rows(n=200, value_bytes=200).drop_columns(["headers"])
@@ -166,7 +168,7 @@ def entries_of(data: bytes) -> Iterator[bytes]:
 @pytest.mark.parametrize("magic", MAGICS)
 @pytest.mark.parametrize("compression", CODECS)
 @pytest.mark.parametrize("adopt_min_bytes", ["0", "8388608"], ids=["own file", "shared file"])
-def test_what_jobs_write_is_held_in_the_topics_format(
+def test_records_of_jobs_are_stored_in_the_topics_format(
     tmp_path: Path, magic: int, compression: str, adopt_min_bytes: str
 ) -> None:
     cluster = Cluster(str(tmp_path / "cluster"), create=True)
@@ -190,7 +192,7 @@ def test_what_jobs_write_is_held_in_the_topics_format(
 
 @pytest.mark.parametrize("magic", MAGICS)
 def test_any_range_can_be_read(tmp_path: Path, magic: int) -> None:
-    """Through index entries, which stand at messages, and from the middle of wrappers."""
+    """From index entries, which point at messages, and from the middle of wrappers."""
     cluster = a_cluster(tmp_path, magic, segment_bytes=20_000, index_interval_bytes=500)
     rows = builders.rows(n=600).drop_columns(["headers"])
     for compression in ("none", "gzip"):
@@ -211,7 +213,7 @@ def test_any_range_can_be_read(tmp_path: Path, magic: int) -> None:
 def test_index_entries_are_those_of_messages_appended_one_by_one(
     tmp_path: Path, magic: int
 ) -> None:
-    """As a broker makes them when it recovers: each message and each wrapper is a batch."""
+    """A recovering broker makes such entries: each message and each wrapper counts as a batch."""
     cluster = a_cluster(tmp_path, magic, segment_bytes=8_000, index_interval_bytes=300)
     rows = builders.rows(n=300).drop_columns(["headers"])
     shuffled = rows.take(pa.array(random.Random(1).sample(range(300), 300)))
@@ -226,7 +228,7 @@ def test_index_entries_are_those_of_messages_appended_one_by_one(
         assert list(struct.iter_unpack(">ii", log.with_suffix(".index").read_bytes())) == index
         found = list(struct.iter_unpack(">qi", log.with_suffix(".timeindex").read_bytes()))
         assert found == time_index[: len(found)]
-        # The last one is made when the segment is rolled.
+        # The last entry is added when the segment is rolled.
         assert log == logs[-1] or found == time_index
 
 
@@ -256,7 +258,7 @@ def expected_indexes(
 
 @pytest.mark.parametrize("magic", MAGICS)
 @pytest.mark.parametrize("compression", CODECS)
-def test_damaged_byte_of_a_log_is_refused_or_changes_nothing(
+def test_a_damaged_byte_of_a_log_is_refused_or_changes_nothing(
     tmp_path: Path, magic: int, compression: str
 ) -> None:
     cluster, rows = a_cluster(tmp_path, magic), builders.rows(n=9, value_bytes=20)
@@ -324,7 +326,7 @@ BAD_ENTRIES = [
 
 
 @pytest.mark.parametrize(("data", "error", "what"), BAD_ENTRIES)
-def test_entries_that_a_log_does_not_take_are_refused(
+def test_invalid_entries_are_refused(
     tmp_path: Path, data: bytes, error: type[KBatchError], what: str
 ) -> None:
     cluster = a_cluster(tmp_path, 1, max_message_bytes=2_000)
@@ -334,7 +336,7 @@ def test_entries_that_a_log_does_not_take_are_refused(
     assert builders.contents(cluster)[EVENTS] == []
 
 
-def test_topic_of_batches_takes_no_messages(tmp_path: Path) -> None:
+def test_a_topic_of_batches_refuses_messages(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     data = reference.encode_messages(records(0), magic=1)
     answer = builders.append_records(cluster, {("events", 0): data})[EVENTS]
@@ -342,7 +344,7 @@ def test_topic_of_batches_takes_no_messages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_time_past_a_limit_is_refused(tmp_path: Path, compression: str) -> None:
+def test_a_timestamp_past_a_limit_is_refused(tmp_path: Path, compression: str) -> None:
     cluster = a_cluster(tmp_path, 1, message_timestamp_before_max_ms=1_000)
     codec_id = reference.CODECS[compression]
     old = [Record(0, -1, None, b"v"), Record(1, 5, None, b"v"), Record(2, -1, None, b"v")]
@@ -355,7 +357,7 @@ def test_time_past_a_limit_is_refused(tmp_path: Path, compression: str) -> None:
 
 
 @pytest.mark.parametrize("magic", MAGICS)
-def test_follower_has_the_bytes_of_its_leader(tmp_path: Path, magic: int) -> None:
+def test_a_follower_has_the_bytes_of_its_leader(tmp_path: Path, magic: int) -> None:
     cluster = a_cluster(tmp_path, magic, segment_bytes=5_000)
     rows = builders.rows(n=300).drop_columns(["headers"])
     for compression in ("none", "gzip", "none"):
@@ -380,7 +382,7 @@ def test_follower_has_the_bytes_of_its_leader(tmp_path: Path, magic: int) -> Non
 @pytest.mark.parametrize("magic", MAGICS)
 @pytest.mark.parametrize("codec_id", [0, 1])
 @pytest.mark.parametrize("offsets", [(1, 2), (0, 2)], ids=["not the next", "gap"])
-def test_follower_takes_only_what_follows(
+def test_a_follower_accepts_only_the_next_offsets(
     tmp_path: Path, magic: int, codec_id: int, offsets: tuple[int, int]
 ) -> None:
     config = TopicConfig(message_format_version=VERSIONS[magic])
@@ -397,7 +399,7 @@ def test_follower_takes_only_what_follows(
 
 @pytest.mark.parametrize("magic", MAGICS)
 @pytest.mark.parametrize("offset", [0, 1, 149, 150, 151, 299, 300, 310, 455])
-def test_truncated_log_ends_with_a_whole_entry(tmp_path: Path, magic: int, offset: int) -> None:
+def test_a_truncated_log_ends_with_a_whole_entry(tmp_path: Path, magic: int, offset: int) -> None:
     cluster = a_cluster(tmp_path, magic, index_interval_bytes=500)
     rows = builders.rows(n=300).drop_columns(["headers"])
     a_job(cluster, rows, topic="events")
@@ -420,7 +422,9 @@ def test_truncated_log_ends_with_a_whole_entry(tmp_path: Path, magic: int, offse
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_headers_of_a_segment_are_those_of_its_entries(tmp_path: Path, together: bool) -> None:
+def test_batch_headers_of_a_segment_are_those_of_its_entries(
+    tmp_path: Path, together: bool
+) -> None:
     cluster, rows = a_cluster(tmp_path, 1), builders.rows(n=1_000).drop_columns(["headers"])
     a_job(cluster, rows, topic="events")
     a_job(cluster, rows, topic="events", compression_type="gzip")
@@ -443,7 +447,7 @@ def test_headers_of_a_segment_are_those_of_its_entries(tmp_path: Path, together:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_records_of_v1_may_have_the_time_of_their_append(tmp_path: Path, compression: str) -> None:
+def test_records_of_v1_may_have_their_append_time(tmp_path: Path, compression: str) -> None:
     cluster = a_cluster(tmp_path, 1, message_timestamp_type="LogAppendTime")
     rows = builders.rows(n=300).drop_columns(["headers"])
     before = now_ms()

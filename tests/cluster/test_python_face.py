@@ -1,4 +1,4 @@
-"""What somebody meets who uses the package from Python for the first time."""
+"""Using the package from Python for the first time: paths, topics, records, closing, help."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_tilde_is_the_home_folder_everywhere(
     assert "`~`" in PATH.text
 
 
-def test_log_dirs_are_split_at_commas_as_kafkas_are(tmp_path: Path) -> None:
+def test_log_dirs_are_split_at_commas_like_kafkas(tmp_path: Path) -> None:
     text = f"{tmp_path / 'diskA'}, {tmp_path / 'diskB'}"
     cluster = spark_kbatch.open(tmp_path / "cluster", create=True, log_dirs=text)
     assert names(tmp_path) == ["cluster", "diskA", "diskB"]
@@ -101,7 +101,7 @@ def test_log_dirs_are_split_at_commas_as_kafkas_are(tmp_path: Path) -> None:
         "bytes in a list", "bytes", "a path alone", "a number", "a dict", "a bucket",
     ],
 )  # fmt: skip
-def test_other_log_dirs_are_refused_and_make_nothing(
+def test_invalid_log_dirs_are_refused_and_create_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_dirs: Any, words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -110,7 +110,7 @@ def test_other_log_dirs_are_refused_and_make_nothing(
     assert names(tmp_path) == []
 
 
-def test_log_dirs_of_a_cluster_that_exists_are_the_same_or_refused(tmp_path: Path) -> None:
+def test_log_dirs_of_an_existing_cluster_must_be_the_same(tmp_path: Path) -> None:
     path = tmp_path / "cluster"
     spark_kbatch.open(path, create=True, log_dirs=[tmp_path / "a"])
     spark_kbatch.open(path, create=True, log_dirs=str(tmp_path / "a"))
@@ -122,7 +122,7 @@ def test_log_dirs_of_a_cluster_that_exists_are_the_same_or_refused(tmp_path: Pat
 
 
 @pytest.mark.parametrize("path", [b"x", 5, None, ["x"], "", "a\0b", "a\ud800"])
-def test_what_is_no_path_is_refused(path: Any) -> None:
+def test_a_value_that_is_not_a_path_is_refused(path: Any) -> None:
     with pytest.raises(ConfigError, match="path"):
         spark_kbatch.open(path)
 
@@ -130,7 +130,7 @@ def test_what_is_no_path_is_refused(path: Any) -> None:
 # Topics.
 
 
-def test_a_topic_that_exists_is_an_error_of_its_own(cluster: Cluster) -> None:
+def test_creating_an_existing_topic_raises_its_own_error(cluster: Cluster) -> None:
     with pytest.raises(
         TopicAlreadyExistsError, match=r"'events' already exists; .*exist_ok"
     ) as told:
@@ -140,7 +140,7 @@ def test_a_topic_that_exists_is_an_error_of_its_own(cluster: Cluster) -> None:
     assert (again.topic, str(again)) == ("events", str(told.value))
 
 
-def test_a_topic_that_exists_is_taken_where_it_agrees(cluster: Cluster) -> None:
+def test_exist_ok_accepts_an_existing_topic_with_the_same_settings(cluster: Cluster) -> None:
     made = cluster.create_topic("t", partitions=3, config={"retention_ms": 5}, exist_ok=True)
     assert (made.partitions, made.config) == (3, TopicConfig(retention_ms=5))
     for given in (
@@ -181,7 +181,9 @@ def test_settings_are_named_with_dots_or_underscores(cluster: Cluster) -> None:
         TopicConfig(segment_bytes="5")  # type: ignore[arg-type]
 
 
-def test_copies_on_one_disk_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_replicas_on_one_disk_are_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, "spark_kbatch"):
         one_disk = spark_kbatch.open(tmp_path / "one", create=True)
         one_disk.create_topic("t")
@@ -198,7 +200,7 @@ def test_copies_on_one_disk_are_told(tmp_path: Path, caplog: pytest.LogCaptureFi
         assert caplog.messages == []
 
 
-def test_one_topic_need_not_be_a_list(cluster: Cluster) -> None:
+def test_a_single_topic_need_not_be_in_a_list(cluster: Cluster) -> None:
     assert cluster.describe("events") == cluster.describe(["events"])
     assert cluster.replicas("events").keys() == {TopicPartition("events", 0)}
     assert cluster.replicate("events") == []
@@ -227,7 +229,7 @@ TEXT, BYTES = pa.array(["a", "b", None, "b"]), pa.array([b"a", b"b", None, b"b"]
 
 
 class Stream:
-    """As a DataFrame of another library gives it."""
+    """An Arrow stream, as another library's DataFrame gives it."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
@@ -281,7 +283,7 @@ class OneArray:
     ],
     ids=["table", "batch", "chunks", "reader", "stream", "array"],
 )
-def test_any_text_or_bytes_of_arrow_can_be_sent(
+def test_every_arrow_type_of_text_or_bytes_can_be_sent(
     cluster: Cluster, column: pa.Array, wrapped: Callable[[pa.Table], Any]
 ) -> None:
     with cluster.producer(flush=False) as producer:
@@ -306,7 +308,7 @@ def test_any_text_or_bytes_of_arrow_can_be_sent(
     ],
     ids=["as polars has them", "list view", "map", "text"],
 )
-def test_headers_of_any_list_can_be_sent(cluster: Cluster, kind: pa.DataType) -> None:
+def test_headers_of_every_list_type_can_be_sent(cluster: Cluster, kind: pa.DataType) -> None:
     given = [[("h", b"1"), ("g", None)], None, []]
     if not pa.types.is_map(kind):
         text = pa.types.is_string(kind.value_type[1].type)
@@ -325,7 +327,7 @@ def test_headers_of_any_list_can_be_sent(cluster: Cluster, kind: pa.DataType) ->
     ]
 
 
-def test_other_columns_may_be_encoded_too(cluster: Cluster) -> None:
+def test_other_columns_may_be_dictionary_encoded_too(cluster: Cluster) -> None:
     cluster.create_topic("other", partitions=2)
     table = pa.table(
         {
@@ -340,7 +342,7 @@ def test_other_columns_may_be_encoded_too(cluster: Cluster) -> None:
     assert found == {"topic": ["events", "other"], "partition": [0, 1], "offset": [0, 0]}
 
 
-def test_what_was_read_can_be_sent_as_it_is(cluster: Cluster) -> None:
+def test_rows_that_were_read_can_be_sent_unchanged(cluster: Cluster) -> None:
     cluster.create_topic("copy")
     builders.write(cluster, {("events", 0): [builders.batch()]})
     with cluster.producer(flush=False) as producer:
@@ -365,7 +367,7 @@ def test_what_was_read_can_be_sent_as_it_is(cluster: Cluster) -> None:
     ],
     ids=["numbers", "encoded numbers", "a list", "text", "none", "a column twice", "no headers"],
 )
-def test_rows_that_cannot_be_sent_are_refused_by_name(
+def test_the_error_for_rows_that_cannot_be_sent_says_what_they_are(
     cluster: Cluster, rows: Any, words: str
 ) -> None:
     with cluster.producer(flush=False) as producer:
@@ -379,7 +381,7 @@ def test_rows_that_cannot_be_sent_are_refused_by_name(
 # Open and closed.
 
 
-def test_what_is_closed_says_so(tmp_path: Path) -> None:
+def test_closed_objects_say_that_they_are_closed(tmp_path: Path) -> None:
     with spark_kbatch.open(tmp_path / "cluster", create=True) as cluster:
         cluster.create_topic("events")
         with cluster.producer(flush=False) as producer:
@@ -407,7 +409,7 @@ def test_what_is_closed_says_so(tmp_path: Path) -> None:
     assert str(again) == str(ClosedError("x"))
 
 
-def test_closing_a_cluster_sends_what_its_producers_were_given(tmp_path: Path) -> None:
+def test_closing_a_cluster_sends_its_producers_records(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     producer = cluster.producer(linger_ms=60_000, flush=False)
     future = producer.send("events", "a")
@@ -417,7 +419,7 @@ def test_closing_a_cluster_sends_what_its_producers_were_given(tmp_path: Path) -
         producer.send("events", "b")
 
 
-def test_a_block_that_failed_gives_up_what_its_producers_were_given(tmp_path: Path) -> None:
+def test_a_failed_with_block_drops_its_producers_unsent_records(tmp_path: Path) -> None:
     futures = []
 
     def fail() -> None:
@@ -430,7 +432,7 @@ def test_a_block_that_failed_gives_up_what_its_producers_were_given(tmp_path: Pa
     assert isinstance(futures[0].exception(0), ProducerClosedError)
 
 
-def test_everything_shows_what_it_is(tmp_path: Path) -> None:
+def test_every_object_has_a_helpful_repr(tmp_path: Path) -> None:
     with spark_kbatch.open(tmp_path / "cluster", create=True) as cluster:
         path = str(cluster.path)
         assert repr(cluster) == f"Cluster({path!r})"
@@ -455,7 +457,7 @@ def test_everything_shows_what_it_is(tmp_path: Path) -> None:
     )
 
 
-def test_a_brokers_logs_refuse_what_only_a_cluster_does(tmp_path: Path) -> None:
+def test_a_brokers_logs_refuse_methods_that_need_a_cluster(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     shutil.copytree(cluster.path / "broker-0", tmp_path / "broker")
     logs = spark_kbatch.open(tmp_path / "broker")
@@ -469,7 +471,7 @@ def test_a_brokers_logs_refuse_what_only_a_cluster_does(tmp_path: Path) -> None:
             use()
 
 
-def test_help_is_about_use() -> None:
+def test_the_module_docstring_is_short_and_shows_use() -> None:
     assert spark_kbatch.__doc__ is not None
     assert "spark_kbatch.open(" in spark_kbatch.__doc__
     assert len(spark_kbatch.__doc__.splitlines()) < 30
