@@ -22,6 +22,10 @@ several idempotent Produces in flight do, too, and a client that does not read c
     pools          threads for handlers
     backend        what the server needs of the cluster that it serves
 
+    refusals       answers that only say what is wrong
+    intercepts     requests that a test wants to refuse, delay or drop
+    housekeeping   what is due from time to time
+
     api_versions   ApiVersions
     metadata       Metadata, DescribeCluster, FindCoordinator; topics made when clients ask for them
     produce        Produce; `appends` has a queue for each partition

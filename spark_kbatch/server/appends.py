@@ -20,13 +20,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from spark_kbatch.errors import LockTimeoutError, RequestTimedOutError
 from spark_kbatch.files import Buffer
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.server.backend import Backend
-from spark_kbatch.server.pools import Pool
+from spark_kbatch.server.pools import CallLater, Pool
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.025  # between two looks at a lock
 _IN_A_ROW_MAX = 16  # appends to a partition, before others have a turn
@@ -40,13 +40,6 @@ class Append(NamedTuple):
     timeout_ms: int
     deadline_s: float  # of time.monotonic
     answer: Callable[[AppendResult], object]
-
-
-class CallLater(Protocol):
-    """A timer."""
-
-    def __call__(self, delay_s: float, function: Callable[[], object], /) -> object:
-        """Call the function after some time, in a thread that must not be kept."""
 
 
 class _Queue:

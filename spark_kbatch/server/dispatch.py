@@ -1,6 +1,6 @@
 """The table of requests: who answers which, in which versions and threads; and the way to there.
 
-A request that cannot be decoded, or is of a key or version that was not offered, ends the connection, as
+A handler that raises has its request answered by the error's code. A request that cannot be decoded, or is of a key or version that was not offered, ends the connection, as
 in Kafka: nothing tells where its fields are. ApiVersions is the exception.
 """
 
@@ -9,15 +9,18 @@ from __future__ import annotations
 import functools
 import logging
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from spark_kbatch.errors import KBatchError, UnsupportedVersionError
 from spark_kbatch.server.api_versions import ApiVersionsHandler
 from spark_kbatch.server.connection import Connection, Exchange
-from spark_kbatch.server.pools import Pool
+from spark_kbatch.server.intercepts import Intercept, InterceptedRequest
+from spark_kbatch.server.pools import CallLater, Pool
+from spark_kbatch.server.refusals import refusal
 from spark_kbatch.server.requests import HANG_UP, Handler, Received
 from spark_kbatch.wire import protocol
+from spark_kbatch.wire.errors import ErrorCode, code_of
 from spark_kbatch.wire.protocol import ApiKey, Versions
 
 logger = logging.getLogger(__name__)
@@ -37,9 +40,12 @@ class Entry(NamedTuple):
 
 
 class Dispatch:
-    """The handlers by api key. Filled before the server listens."""
+    """The handlers by api key. Filled before the server listens; `intercept` is for any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, intercepting: Pool, call_later: CallLater) -> None:
+        """Start with ApiVersions alone; `intercepting` has the thread of functions given to `intercept`."""
+        self._intercepting, self._call_later = intercepting, call_later
+        self._intercepts: Mapping[int, Intercept] = {}  # replaced whole
         self._entries: dict[int, Entry] = {}
         self.register(ApiKey.API_VERSIONS, ApiVersionsHandler(self.supported).handle, None)
 
@@ -55,6 +61,11 @@ class Dispatch:
             by_loop: whether the loop calls it where the request is small.
         """
         self._entries[api_key] = Entry(handler, pool, by_loop or pool is None)
+
+    def intercept(self, api_key: int, function: Intercept | None) -> None:
+        """Have this function see requests of a kind first; None for no function any more."""
+        others = {key: one for key, one in self._intercepts.items() if key != api_key}
+        self._intercepts = others if function is None else {**others, api_key: function}
 
     def supported(self) -> Mapping[int, Versions]:
         """Return the versions of what is answered, by api key."""
@@ -77,13 +88,14 @@ class Dispatch:
             self._run(entry.handler, _received(connection, api_key, version, "", None), exchange)
         elif entry.pool is not None and len(frame) > _DECODED_BY_LOOP_MAX:
             entry.pool.submit(
-                functools.partial(self._decode_and_run, entry.handler, connection, frame, exchange)
+                functools.partial(self._decode_and_begin, entry, connection, frame, exchange)
             )
-        elif entry.pool is None or entry.by_loop:
-            self._run(entry.handler, self._decoded(connection, frame), exchange)
         else:
             received = self._decoded(connection, frame)
-            entry.pool.submit(functools.partial(self._run, entry.handler, received, exchange))
+            if api_key in self._intercepts or (entry.pool is not None and not entry.by_loop):
+                self._begin(entry, received, exchange)
+            else:
+                self._run(entry.handler, received, exchange)
 
     def _decoded(self, connection: Connection, frame: memoryview) -> Received:
         request = protocol.decode_request(frame)
@@ -91,23 +103,63 @@ class Dispatch:
             connection, request.api_key, request.version, request.client_id or "", request.body
         )
 
-    def _decode_and_run(
-        self, handler: Handler, connection: Connection, frame: memoryview, exchange: Exchange
+    def _decode_and_begin(
+        self, entry: Entry, connection: Connection, frame: memoryview, exchange: Exchange
     ) -> None:
         try:
             received = self._decoded(connection, frame)
         except KBatchError as error:
             exchange.fail(error)
             return
-        self._run(handler, received, exchange)
+        if exchange.api_key in self._intercepts:
+            self._begin(entry, received, exchange)
+        else:
+            self._run(entry.handler, received, exchange)
+
+    def _begin(self, entry: Entry, received: Received, exchange: Exchange) -> None:
+        """Have the request handled in a thread of its pool, unless something is to be done before."""
+        run = functools.partial(self._run, entry.handler, received, exchange)
+        submit = run if entry.pool is None else functools.partial(entry.pool.submit, run)
+        intercept = self._intercepts.get(received.api_key)
+        if intercept is None:
+            submit()
+        else:
+            self._intercepting.submit(
+                functools.partial(self._intercepted, intercept, submit, received, exchange)
+            )
+
+    def _intercepted(
+        self,
+        intercept: Intercept,
+        go_on: Callable[[], None],
+        received: Received,
+        exchange: Exchange,
+    ) -> None:
+        request = InterceptedRequest(received)
+        try:
+            intercept(request)
+        except Exception:
+            logger.exception("the function that intercepts %s failed", request.api)
+        if request.is_dropped:
+            go_on = functools.partial(exchange.respond, HANG_UP)
+        elif request.error is not None:
+            go_on = functools.partial(_refuse, received, exchange, request.error)
+        if request.delay_s > 0:
+            self._call_later(request.delay_s, go_on)
+        else:
+            go_on()
 
     def _run(self, handler: Handler, received: Received, exchange: Exchange) -> None:
         try:
             handler(received, exchange.respond)
-        except Exception:
-            logger.exception("a request of key %d failed", received.api_key)
+        except Exception as error:
+            logger.exception("a request failed: %s", ApiKey(received.api_key).name)
             if not exchange.is_answered:
-                exchange.respond(HANG_UP)
+                _refuse(received, exchange, code_of(error))
+
+
+def _refuse(received: Received, exchange: Exchange, error: ErrorCode) -> None:
+    exchange.respond(HANG_UP if received.body is None else refusal(received, error))
 
 
 def _received(

@@ -21,6 +21,7 @@ from spark_kbatch.model import IsolationLevel, TopicPartition
 from spark_kbatch.replica.delayed_fetch import FetchInfo, FetchResult
 from spark_kbatch.server.backend import Backend
 from spark_kbatch.server.memory import AnswerMemory
+from spark_kbatch.server.refusals import fetch_refusal
 from spark_kbatch.server.requests import Received, Respond
 from spark_kbatch.wire.errors import ErrorCode, code_of
 from spark_kbatch.wire.fetch import (
@@ -31,7 +32,6 @@ from spark_kbatch.wire.fetch import (
 )
 from spark_kbatch.wire.protocol import FetchRequest, FetchResponse
 
-_FIRST_WITH_ERROR = 7
 _MIN_BYTES_MAX = 1 << 20  # an answer of that size is worth sending, whatever the client waits for
 
 
@@ -50,7 +50,7 @@ class FetchHandler:
         request: FetchRequest = received.body
         error = _refused(request)
         if error:
-            respond(_failed(request, received.version, error))
+            respond(fetch_refusal(request, received.version, error))
             return
         answer = _Answer(request, respond)
         fetch = functools.partial(self._fetch, request, answer)
@@ -159,17 +159,3 @@ def _refused(request: FetchRequest) -> ErrorCode:
     if request.session_id != NO_SESSION:
         return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     return ErrorCode.NONE
-
-
-def _failed(request: FetchRequest, version: int, error: ErrorCode) -> FetchResponse:
-    if version >= _FIRST_WITH_ERROR:
-        return FetchResponse([], error_code=error)
-    return FetchResponse(
-        [
-            FetchTopicResponse(
-                topic.topic,
-                [FetchPartitionResponse(one.partition, error) for one in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )

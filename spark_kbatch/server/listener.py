@@ -63,10 +63,9 @@ class Listener:
         sock: socket.socket,
         config: ServerConfig,
         memory: Memory,
-        on_request: Callable[[Connection, memoryview], None],
     ) -> None:
         """Serve a socket that is bound, once `start` is called."""
-        self._socket, self._config, self._on_request = sock, config, on_request
+        self._socket, self._config = sock, config
         self._memory = memory
         self._selector = selectors.DefaultSelector()
         self._loop = asyncio.SelectorEventLoop(self._selector)
@@ -75,12 +74,17 @@ class Listener:
         self._all_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kbatch-server", daemon=True)
 
-    def start(self) -> None:
-        """Listen."""
+    def start(self, on_request: Callable[[Connection, memoryview], None]) -> None:
+        """Listen, and call the function with each request."""
+        self._on_request = on_request
         self._socket.listen(_BACKLOG)
         self._loop.add_reader(self._socket, self._accept)
         self._loop.call_soon(self._close_idle)
         self._thread.start()
+
+    def discard(self) -> None:
+        """Close the loop, which was not started."""
+        self._loop.close()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -10,8 +10,16 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 logger = logging.getLogger(__name__)
+
+
+class CallLater(Protocol):
+    """A timer."""
+
+    def __call__(self, delay_s: float, function: Callable[[], object], /) -> object:
+        """Call the function after some time, in a thread that must not be kept."""
 
 
 class Pool:

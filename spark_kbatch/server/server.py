@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -18,6 +19,8 @@ from spark_kbatch.server.dispatch import Dispatch
 from spark_kbatch.server.fetch import FetchHandler
 from spark_kbatch.server.groups.coordinator import GroupCoordinator
 from spark_kbatch.server.groups.store import OffsetsStore
+from spark_kbatch.server.housekeeping import Housekeeping
+from spark_kbatch.server.intercepts import Intercept, api_key_of
 from spark_kbatch.server.listener import Listener, listening_socket
 from spark_kbatch.server.memory import AnswerMemory, RequestMemory
 from spark_kbatch.server.metadata import MetadataHandler, NewTopics
@@ -48,6 +51,7 @@ class _Pools:
         self.lookups = Pool("lookups", _THREADS)
         self.groups = Pool("groups", 1)
         self.administration = Pool("administration", _THREADS)
+        self.intercepts = Pool("intercepts", 1)
 
     def close(self, timeout_s: float) -> None:
         """End them; what goes on for longer is logged."""
@@ -92,23 +96,28 @@ class Server:
         self._closing = threading.Lock()  # guards _is_closed
         self._is_closed = False
         self._process_id = os.getpid()
-        self._ownership = Ownership(backend.metadata)
-        try:
+        with contextlib.ExitStack() as undo:
+            self._ownership = Ownership(backend.metadata)
+            undo.callback(self._ownership.release)
+            sock = listening_socket(host, port)
+            undo.callback(sock.close)
+            self.host, self.port = sock.getsockname()[:2]
             self._pools = _Pools()
             self._memory = Memory(
                 RequestMemory(config.queued_max_request_bytes), AnswerMemory(config.fetch_max_bytes)
             )
-            self._dispatch = Dispatch()
-            sock = listening_socket(host, port)
-            self.host, self.port = sock.getsockname()[:2]
-            self._listener = Listener(sock, config, self._memory, self._dispatch.request)
+            self._listener = Listener(sock, config, self._memory)
+            undo.callback(self._listener.discard)
+            self._dispatch = Dispatch(self._pools.intercepts, self._listener.call_later)
+            self._housekeeping = Housekeeping(
+                backend, interval_ms=config.log_retention_check_interval_ms
+            )
             self._register_handlers()
-            self._listener.start()
             self._ownership.announce(self.host, self.port, now_ms())
-        except BaseException:
-            self._ownership.release()
-            raise
+            undo.pop_all()
+        self._listener.start(self._dispatch.request)
         self._groups_tick()
+        self._housekeeping.start()
         _servers.add(self)
         logger.info("serving %s at %s", backend.path, self.bootstrap_servers)
 
@@ -180,6 +189,21 @@ class Server:
         """The address to give to clients, as HOST:PORT."""
         return shown_address(*(self._advertised or (self.host, self.port)))
 
+    def intercept(self, api: str, function: Intercept | None) -> None:
+        """Have a function see each request of one kind before it is answered, to test a client's errors.
+
+            server.intercept("Produce", lambda request: request.fail("NOT_LEADER_OR_FOLLOWER"))
+
+        Args:
+            api: the kind, by Kafka's name.
+            function: takes an `InterceptedRequest`, which it may `fail`, `delay` or `drop`; with none of
+                these the request is answered as usual. None removes the function of this kind.
+
+        Raises:
+            ConfigError: no such kind.
+        """
+        self._dispatch.intercept(api_key_of(api), function)
+
     def __enter__(self) -> Self:
         return self
 
@@ -194,10 +218,13 @@ class Server:
 
     def close(self) -> None:
         """End: accept no request more, and answer those in progress. Closing again does nothing."""
+        if self._process_id != os.getpid():
+            return  # It is the parent's.
         with self._closing:
-            if self._is_closed or self._process_id != os.getpid():
+            if self._is_closed:
                 return
             self._is_closed = True
+        self._housekeeping.end()
         self._listener.begin_end()
         self._fetches.end()
         self._groups.close()

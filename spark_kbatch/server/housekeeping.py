@@ -1,0 +1,98 @@
+"""What is due from time to time, whether anyone asks or not: a server lives for days.
+
+Without a server, whoever appends to a partition does what is due for it. A server does the same every
+log.retention.check.interval.ms for partitions that no one appends to, by a thread of its own, which may
+wait for locks:
+
+    old segments            of topics with a retention
+    files of deleted topics once their delay is over
+    replicas that lag       since a log dir was away
+
+Groups look after their own offsets.
+
+Source: Kafka storage/.../log/LogManager.java cleanupLogs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from spark_kbatch.errors import KBatchError
+from spark_kbatch.options.topic import Topic
+from spark_kbatch.replica.administration import replicate_all
+from spark_kbatch.server.backend import Backend
+
+logger = logging.getLogger(__name__)
+
+_ENDS_WITHIN_S = 1.0
+
+
+class Housekeeping:
+    """The thread that does it."""
+
+    def __init__(self, backend: Backend, *, interval_ms: int) -> None:
+        """Do nothing yet; `start` begins, one interval later."""
+        self._backend, self._interval_s = backend, interval_ms / 1000
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kbatch-housekeeping", daemon=True)
+
+    def start(self) -> None:
+        """Start."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """End; what is being done then may go on for a moment."""
+        self._ended.set()
+        self._thread.join(_ENDS_WITHIN_S)
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._interval_s):
+            self.run_once()
+
+    def run_once(self) -> None:
+        """Do all that is due. Errors are logged: the next time may do better."""
+        for task in (self._delete_old_segments, self._remove_deleted_topics, self._replicate):
+            if self._ended.is_set():
+                return
+            self._tried(task)
+
+    def _tried(self, task: Callable[[], None]) -> None:
+        try:
+            task()
+        except (OSError, KBatchError) as error:
+            logger.warning("housekeeping is incomplete for now: %s", error)
+        except Exception:
+            logger.exception("housekeeping failed")
+
+    def _delete_old_segments(self) -> None:
+        manager, replicas = self._backend.manager, self._backend.snapshots.replicas
+        for topic in self._topics(lambda topic: topic.config.has_retention):
+            planned = manager.planned_deletions(manager.partitions(topic.name), replicas)
+            due = [tp for tp, deletion in planned.items() if deletion.segments or deletion.files]
+            if due and not self._ended.is_set():
+                commits = self._backend.coordinator(flush=True)
+                manager.delete_old_segments(due, commits, skip_deleted=True)
+
+    def _remove_deleted_topics(self) -> None:
+        self._backend.manager.remove_deleted_topics()
+
+    def _replicate(self) -> None:
+        names = [topic.name for topic in self._topics(lambda topic: topic.replication_factor > 1)]
+        if names:
+            commits = self._backend.coordinator(flush=True)
+            replicate_all(self._backend.manager, names, commits, skip_deleted=True)
+
+    def _topics(self, wanted: Callable[[Topic], bool]) -> list[Topic]:
+        topics = self._backend.metadata.topics
+        found = []
+        for name in topics.names(internal=True):
+            try:
+                topic = topics.find(name)
+            except (OSError, KBatchError) as error:
+                logger.warning("topic %r is left out of housekeeping: %s", name, error)
+                continue
+            if topic is not None and wanted(topic):
+                found.append(topic)
+        return found

@@ -1,0 +1,83 @@
+"""Requests that a test wants to see, delay, refuse or drop before they are answered.
+
+    def fail_twice(request):
+        if next(attempts) < 2:
+            request.fail("NOT_LEADER_OR_FOLLOWER")
+
+    server.intercept("Produce", fail_twice)
+    server.intercept("Produce", None)               # answered as usual again
+
+A function is called by a thread of its own kind, one request at a time, and may wait: that holds back
+intercepted requests, and no others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.server.requests import Received
+from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.protocol import ApiKey
+
+logger = logging.getLogger(__name__)
+
+
+class InterceptedRequest:
+    """A request that is not answered yet; without a call of a method it is answered as usual."""
+
+    def __init__(self, received: Received) -> None:
+        self.api = _name(ApiKey(received.api_key))
+        self.version, self.body = received.version, received.body
+        self.client_id, self.client_host = received.client_id, received.client_host
+        self.error: ErrorCode | None = None
+        self.delay_s = 0.0
+        self.is_dropped = False
+
+    def __repr__(self) -> str:
+        return f"InterceptedRequest({self.api!r}, version={self.version}, client_id={self.client_id!r})"
+
+    def fail(self, error: int | str) -> None:
+        """Answer with an error, by Kafka's number or name, and do nothing else."""
+        self.error = _error_code(error)
+
+    def delay(self, seconds: float) -> None:
+        """Answer later. The thread that calls this goes on."""
+        self.delay_s = seconds
+
+    def drop(self) -> None:
+        """Close the connection without an answer, and do nothing else."""
+        self.is_dropped = True
+
+
+Intercept: TypeAlias = Callable[[InterceptedRequest], Any]
+
+
+def api_key_of(api: str) -> ApiKey:
+    """Return the key of a kind of request, by Kafka's name in any spelling: `ListOffsets`, `LIST_OFFSETS`.
+
+    Raises:
+        ConfigError: no such name; names all.
+    """
+    by_name = {_name(key).lower(): key for key in ApiKey}
+    found = by_name.get(str(api).replace("_", "").lower())
+    if found is None:
+        known = ", ".join(map(_name, ApiKey))
+        raise ConfigError(f"there are no requests of the kind {api!r}; kinds: {known}")
+    return found
+
+
+def _name(key: ApiKey) -> str:
+    return "".join(word.capitalize() for word in key.name.split("_"))
+
+
+def _error_code(error: int | str) -> ErrorCode:
+    try:
+        return ErrorCode[error.upper()] if isinstance(error, str) else ErrorCode(error)
+    except (KeyError, ValueError):
+        raise ConfigError(
+            f"{error!r} is none of Kafka's errors; accepted: a number, or a name such as "
+            "'NOT_LEADER_OR_FOLLOWER'"
+        ) from None
