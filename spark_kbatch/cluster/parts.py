@@ -44,7 +44,7 @@ from spark_kbatch.options.topic import Topic, TopicConfig, ensure_not_internal
 from spark_kbatch.options.write import parse_folders
 from spark_kbatch.record.header import LogRead
 from spark_kbatch.replica import administration
-from spark_kbatch.replica.delayed_fetch import CONSUMER_REPLICA_ID, FetchInfo, OnFetched
+from spark_kbatch.replica.delayed_fetch import CONSUMER_REPLICA_ID, FetchInfo, OnFetched, Room
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.replica.view import Replica
@@ -195,6 +195,7 @@ class ClusterParts:
         hard_max_bytes_limit: bool = False,
         replica_id: int = CONSUMER_REPLICA_ID,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+        room: Room | None = None,
     ) -> None:
         """Do as `ReplicaManager.fetch_messages`, with the defaults of Kafka's consumer."""
         self.manager.fetch_messages(
@@ -207,6 +208,7 @@ class ClusterParts:
             isolation=isolation,
             on_complete=on_complete,
             replicas=self.snapshots.replicas,
+            room=room,
         )
 
     def agreed_offsets(

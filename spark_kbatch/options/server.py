@@ -46,7 +46,7 @@ SERVER_OPTIONS = (
     Option("connections.max.idle.ms", parse_number(1, LONG_MAX), "1 or more", ServerConfig.connections_max_idle_ms, "How long a connection may stay silent before it is closed."),
     Option("socket.request.max.bytes", parse_number(1024), f"1024 to {INT_MAX}", ServerConfig.socket_request_max_bytes, "Largest size of a request; a connection that announces a larger one is closed."),
     Option("queued.max.request.bytes", parse_number(1 * MiB, LONG_MAX), "1048576 or more", ServerConfig.queued_max_request_bytes, "Memory for requests that are received or handled, of all connections together. When it is used up, further requests are read once it is free again; those up to 16 KiB are always read."),
-    Option("fetch.max.bytes", parse_number(1024), f"1024 to {INT_MAX}", ServerConfig.fetch_max_bytes, "Most bytes of records in one answer to a fetch, and the memory for all answers together. The first batch of an answer is sent even if it is larger."),
+    Option("fetch.max.bytes", parse_number(1024), f"1024 to {INT_MAX}", ServerConfig.fetch_max_bytes, "Most bytes of records in one answer to a fetch; twice as much is the memory for all answers together, of which a fetch gets what is left. The first batch of an answer is sent even if it is larger."),
     Option("log.retention.check.interval.ms", parse_number(1, LONG_MAX), "1 or more", ServerConfig.log_retention_check_interval_ms, "How often old segments of partitions that no one appends to are deleted, and replicas that lag are brought up to date."),
     *GROUP_OPTIONS,
 )

@@ -96,6 +96,7 @@ class FetchParams:
         return state.last_stable_offset if committed else state.high_watermark
 
 
+Room: TypeAlias = Callable[[], int]  # bytes that may be read now, besides the first batch
 Moment: TypeAlias = Mapping[TopicPartition, Replica | Exception]
 ReadReplica: TypeAlias = Callable[[TopicPartition, ReadRange, Replica], tuple[LogRead, LogOffsets]]
 
@@ -130,10 +131,12 @@ class Fetch:
         """Return the replicas to read; see `look_at`."""
         return look_at(self.partitions, self.replicas)
 
-    def read(self, moment: Moment) -> dict[TopicPartition, FetchResult]:
+    def read(self, moment: Moment, room: Room | None = None) -> dict[TopicPartition, FetchResult]:
         """Read all partitions as of a moment, within the limits; a partition's error is in its result."""
         results = {}
         left, first_batch_whole = self.params.max_bytes, not self.params.hard_max_bytes_limit
+        if room is not None:
+            left = min(left, room())
         for topic_partition, info in self._fetch_infos.items():
             seen = moment[topic_partition]
             asked = ReadRange(
@@ -222,9 +225,12 @@ def _error_of(topic_partition: TopicPartition, replicas: Replicas) -> Exception 
 class DelayedFetch(DelayedOperation):
     """A fetch that waits for more bytes."""
 
-    def __init__(self, fetch: Fetch, moment: Moment, on_complete: OnFetched) -> None:
+    def __init__(
+        self, fetch: Fetch, moment: Moment, on_complete: OnFetched, room: Room | None = None
+    ) -> None:
         """Wait, as there was not enough at `moment`."""
         super().__init__(fetch.params.max_wait_ms)
+        self._room = room
         self.fetch, self._answer = fetch, on_complete
         self._moment, self._ends = moment, fetch.end_offsets(moment)  # when it was last read
         self._results: Mapping[TopicPartition, FetchResult] | None = None  # once it has enough
@@ -239,7 +245,7 @@ class DelayedFetch(DelayedOperation):
         if ends is not None and ends == self._ends:
             return False
         self._moment, self._ends = moment, ends
-        results = self.fetch.read(moment)
+        results = self.fetch.read(moment, self._room)
         if ends is None or self.fetch.may_answer(results):
             self._results = results
         return self._results is not None
@@ -247,7 +253,7 @@ class DelayedFetch(DelayedOperation):
     def on_complete(self) -> None:
         """Answer with what there is."""
         results = self._results
-        self._answer(self.fetch.read(self._moment) if results is None else results)
+        self._answer(self.fetch.read(self._moment, self._room) if results is None else results)
 
 
 class FetchPurgatory(Purgatory[TopicPartition, DelayedFetch]):

@@ -70,6 +70,7 @@ from spark_kbatch.replica.delayed_fetch import (
     FetchParams,
     FetchPurgatory,
     OnFetched,
+    Room,
 )
 from spark_kbatch.replica.delayed_produce import DelayedProduce
 from spark_kbatch.replica.deletions import Deletions
@@ -662,6 +663,7 @@ class ReplicaManager:
         isolation: IsolationLevel,
         on_complete: OnFetched,
         replicas: Replicas,
+        room: Room | None = None,
     ) -> None:
         """Fetch whole batches of several partitions, at once or when there are enough.
 
@@ -676,6 +678,8 @@ class ReplicaManager:
             on_complete: called once, with no lock held, with a result for each partition; before
                 this returns, or later by another thread.
             replicas: how the caller sees partitions.
+            room: returns how many bytes may be read at that moment, besides the first batch; asked
+                only if the fetch had to wait. One commit may end the wait of many.
         Source: ReplicaManager.fetchMessages.
         """
         params = FetchParams(
@@ -704,7 +708,7 @@ class ReplicaManager:
         if fetch.may_answer(results):
             on_complete(results)
         else:
-            delayed = DelayedFetch(fetch, moment, on_complete)
+            delayed = DelayedFetch(fetch, moment, on_complete, room)
             self.delayed_fetches.try_complete_else_watch(delayed, fetch_infos)
 
     def _topic_id_of(self, topic_partition: TopicPartition) -> str:

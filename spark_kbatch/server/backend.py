@@ -10,7 +10,7 @@ from spark_kbatch.commit.snapshot import Snapshots
 from spark_kbatch.files import Buffer, Files
 from spark_kbatch.model import AppendOrigin, IsolationLevel, OnAppended, TopicPartition
 from spark_kbatch.options.topic import Topic, TopicConfig
-from spark_kbatch.replica.delayed_fetch import FetchInfo, OnFetched
+from spark_kbatch.replica.delayed_fetch import FetchInfo, OnFetched, Room
 from spark_kbatch.replica.locks import Commits
 from spark_kbatch.replica.manager import ReplicaManager
 from spark_kbatch.replica.metadata import Metadata
@@ -54,6 +54,7 @@ class Backend(Protocol):
         min_bytes: int,
         max_bytes: int,
         isolation: IsolationLevel,
+        room: Room | None = None,
     ) -> None:
         """Do as `ReplicaManager.fetch_messages`."""
 

@@ -84,7 +84,10 @@ class FetchHandler:
             for topic in request.topics
             for one in topic.partitions
         }
-        with self._memory.reserved(min(max(request.max_bytes, 0), self._max_bytes)) as max_bytes:
+        most = min(
+            max(request.max_bytes, 0), self._max_bytes, sum(one.max_bytes for one in infos.values())
+        )
+        with self._memory.reserved(most) as max_bytes:
             self._backend.fetch_messages(
                 infos,
                 answer.give,
@@ -92,6 +95,7 @@ class FetchHandler:
                 min_bytes=min(request.min_bytes, request.max_bytes, _MIN_BYTES_MAX),
                 max_bytes=max_bytes,
                 isolation=answer.isolation,
+                room=self._memory.room,
             )
 
 

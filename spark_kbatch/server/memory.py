@@ -78,11 +78,15 @@ class AnswerMemory:
         with self._mutex:
             self.used_bytes += size_in_bytes
 
+    def room(self) -> int:
+        """Return how many bytes there is room for."""
+        return max(self._limit_bytes - self.used_bytes, 0)
+
     @contextlib.contextmanager
     def reserved(self, size_in_bytes: int) -> Iterator[int]:
         """Hold as much of what is asked for as there is room for; yield how much that is."""
         with self._mutex:
-            size_in_bytes = max(min(size_in_bytes, self._limit_bytes - self.used_bytes), 0)
+            size_in_bytes = min(size_in_bytes, self.room())
             self.used_bytes += size_in_bytes
         try:
             yield size_in_bytes

@@ -38,6 +38,7 @@ _ANSWERED_WITHIN_S = 10.0  # what is in progress when the server ends
 _POOL_ENDS_WITHIN_S = 1.0
 
 _GROUPS_TICK_S = 0.1
+_ANSWERS_AT_ONCE = 2  # as large as fetch.max.bytes lets them be
 _THREADS = 4
 
 
@@ -104,7 +105,8 @@ class Server:
             self.host, self.port = sock.getsockname()[:2]
             self._pools = _Pools()
             self._memory = Memory(
-                RequestMemory(config.queued_max_request_bytes), AnswerMemory(config.fetch_max_bytes)
+                RequestMemory(config.queued_max_request_bytes),
+                AnswerMemory(_ANSWERS_AT_ONCE * config.fetch_max_bytes),
             )
             self._listener = Listener(sock, config, self._memory)
             undo.callback(self._listener.discard)

@@ -1,0 +1,275 @@
+"""Whatever a peer sends, the server answers or closes that connection, and others do not notice."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.server.server import Server
+from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.framing import SIZE
+from spark_kbatch.wire.protocol import ApiKey, ApiVersionsRequest, MetadataRequest
+from tests.support import builders
+from tests.support.raw_clients import (
+    RawClient,
+    fetch,
+    fetched,
+    framed,
+    produce,
+    produced,
+    request,
+)
+
+MiB = 1 << 20
+BATCH = builders.batch(n=1)
+PRODUCE = request(ApiKey.PRODUCE, 9, produce(BATCH))
+METADATA = request(ApiKey.METADATA, 9, MetadataRequest(version=9, topics=[]))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with builders.a_cluster(tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def server(cluster: Cluster) -> Iterator[Server]:
+    with cluster.serve(
+        socket_request_max_bytes=100 * MiB, queued_max_request_bytes=4 * MiB
+    ) as server:
+        yield server
+
+
+def end_offset(cluster: Cluster) -> int:
+    (info,) = cluster.describe("events")
+    return info.offsets.high_watermark
+
+
+def ensure_answers(server: Server) -> None:
+    with RawClient(server) as client:
+        client.send(METADATA)
+        assert client.receive(ApiKey.METADATA, 9).controller_id == 1
+
+
+def test_a_request_torn_at_any_byte_stores_nothing(cluster: Cluster, server: Server) -> None:
+    for end in range(len(PRODUCE)):
+        with RawClient(server) as client:
+            client.send(PRODUCE[:end])
+
+    ensure_answers(server)
+    assert end_offset(cluster) == 0
+
+
+def test_a_request_that_comes_in_two_pieces_is_answered(cluster: Cluster, server: Server) -> None:
+    with RawClient(server) as client:
+        for end in range(1, len(PRODUCE)):
+            client.send(PRODUCE[:end])
+            client.send(PRODUCE[end:])
+            assert produced(client.receive(ApiKey.PRODUCE, 9)).base_offset == end - 1
+
+
+def test_requests_sent_together_are_answered_in_order(server: Server) -> None:
+    with RawClient(server) as client:
+        client.send(
+            b"".join(
+                request(ApiKey.PRODUCE, 9, produce(BATCH), number)
+                + request(ApiKey.FETCH, 12, fetch(number), 100 + number)
+                for number in range(20)
+            )
+        )
+        for number in range(20):
+            assert produced(client.receive(ApiKey.PRODUCE, 9, number)).base_offset == number
+            found = fetched(client.receive(ApiKey.FETCH, 12, 100 + number))
+            assert found.high_watermark == number + 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(SIZE.pack(-1), id="negative size"),
+        pytest.param(SIZE.pack(0), id="nothing in the frame"),
+        pytest.param(framed(b"1234567"), id="less than a header"),
+        pytest.param(SIZE.pack(100 * MiB + 1), id="larger than is accepted"),
+        pytest.param(framed(struct.pack(">hhih", 99, 0, 1, -1)), id="unknown key"),
+        pytest.param(framed(struct.pack(">hhih", 3, 99, 1, -1)), id="unknown version"),
+        pytest.param(framed(struct.pack(">hhih", -1, -1, 1, -1)), id="negative key"),
+        pytest.param(framed(struct.pack(">hhihi", 3, 1, 1, -1, 2**31 - 1)), id="lying count"),
+        pytest.param(framed(struct.pack(">hhihi", 3, 1, 1, 30_000, 1)), id="lying length"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", id="another protocol"),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", id="TLS"),
+    ],
+)
+def test_what_is_no_request_ends_its_connection(server: Server, data: bytes) -> None:
+    with RawClient(server) as client:
+        client.send(data)
+        assert client.is_closed_by_server()
+
+    ensure_answers(server)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_damaged_requests_are_answered_or_end_their_connection(
+    cluster: Cluster, server: Server, seed: int
+) -> None:
+    rng = random.Random(seed)
+    frames = [PRODUCE, METADATA, request(ApiKey.FETCH, 12, fetch(0))]
+    for _ in range(50):
+        frame = bytearray(rng.choice(frames))
+        for _ in range(rng.choice((1, 1, 2, 8))):
+            frame[rng.randrange(SIZE.size, len(frame))] ^= 1 << rng.randrange(8)
+        with RawClient(server) as client:
+            client.send(bytes(frame))
+            client.socket.shutdown(1)
+            while client.socket.recv(65_536):
+                pass
+
+    ensure_answers(server)
+    assert not any(report.found for report in cluster.repair())
+    assert cluster.read("events").read_all().num_rows == end_offset(cluster)
+
+
+def test_an_unknown_version_of_api_versions_is_answered_in_version_0(server: Server) -> None:
+    with RawClient(server) as client:
+        client.send(framed(struct.pack(">hhih", ApiKey.API_VERSIONS, 77, 11, -1)))
+        answer = client.receive(ApiKey.API_VERSIONS, 0)
+
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert {one.api_key for one in answer.api_keys} >= {ApiKey.PRODUCE, ApiKey.API_VERSIONS}
+        again = client.ask(
+            ApiKey.API_VERSIONS,
+            3,
+            ApiVersionsRequest(version=3, client_software_name="a", client_software_version="1"),
+        )
+        assert again.error_code == 0
+
+
+def test_api_versions_refuses_a_client_without_a_name(server: Server) -> None:
+    with RawClient(server) as client:
+        body = ApiVersionsRequest(version=3, client_software_name="-", client_software_version="")
+
+        assert client.ask(ApiKey.API_VERSIONS, 3, body).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_requests_that_are_announced_and_never_sent_cost_nothing(server: Server) -> None:
+    process = psutil.Process()
+    before = process.memory_info().rss
+    clients = [RawClient(server) for _ in range(50)]
+    for client in clients:
+        client.send(SIZE.pack(100 * MiB) + PRODUCE[4:20])
+
+    ensure_answers(server)
+    assert process.memory_info().rss - before < 20 * MiB
+    for client in clients:
+        client.socket.close()
+
+
+def test_large_requests_take_turns_for_memory_and_are_all_answered(
+    cluster: Cluster, server: Server
+) -> None:
+    """Each of six is half as large as the memory for all, and none is whole before all have begun."""
+    cluster.alter_topic("events", {"max.message.bytes": 8 * MiB})
+    batch = builders.batch(n=1, value_bytes=2 * MiB)
+    large = request(ApiKey.PRODUCE, 9, produce(batch))
+    clients = [RawClient(server) for _ in range(6)]
+    for client in clients:
+        client.send(large[: MiB // 2])
+    for client in clients:
+        client.socket.setblocking(False)
+    left = {client: memoryview(large)[MiB // 2 :] for client in clients}
+    peak, deadline = 0, time.monotonic() + 20
+    while left and time.monotonic() < deadline:
+        ensure_answers(server)  # small requests are not kept waiting
+        for client in list(left):
+            try:
+                left[client] = left[client][client.socket.send(left[client]) :]
+            except BlockingIOError:
+                continue
+            if not left[client]:
+                del left[client]
+        peak = max(peak, server._memory.requests.used_bytes)
+    assert not left
+    for client in clients:
+        client.socket.setblocking(True)
+        assert produced(client.receive(ApiKey.PRODUCE, 9)).error_code == 0
+        client.socket.close()
+
+    assert peak < 4 * MiB + len(large)
+    assert end_offset(cluster) == len(clients)
+
+
+def test_a_client_that_does_not_read_gets_one_answer_at_a_time(
+    cluster: Cluster, server: Server
+) -> None:
+    builders.write(cluster, {("events", 0): [builders.batch(n=1, value_bytes=900_000)] * 20})
+    client = RawClient(server)
+    asked = request(ApiKey.FETCH, 12, fetch(0, max_bytes=16 * MiB))
+    client.send(50 * asked)
+    deadline = time.monotonic() + 5
+    while not server._memory.answers.used_bytes and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.2)
+
+    held = server._memory.answers.used_bytes
+    assert 0 < held <= 16 * MiB
+    ensure_answers(server)
+    client.socket.close()
+    while server._memory.answers.used_bytes and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert server._memory.answers.used_bytes == 0
+
+
+def test_two_hundred_connections_leave_nothing_when_they_end(server: Server) -> None:
+    ensure_answers(server)
+    process = psutil.Process()
+    descriptors, threads = process.num_fds(), process.num_threads()
+    clients = [RawClient(server) for _ in range(200)]
+    for _ in range(2):
+        for client in clients:
+            client.send(METADATA)
+        for client in clients:
+            assert client.receive(ApiKey.METADATA, 9).controller_id == 1
+    assert server._listener.connections_count() == 200
+    for client in clients:
+        client.socket.close()
+    deadline = time.monotonic() + 10
+    while server._listener.connections_count() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+    assert process.num_fds() <= descriptors
+    assert process.num_threads() <= threads + 4  # of the pool for lookups
+
+
+def test_connections_above_the_maximum_are_closed(cluster: Cluster) -> None:
+    with cluster.serve(max_connections=2) as server:
+        first, second = RawClient(server), RawClient(server)
+        for client in (first, second):
+            client.send(METADATA)
+            client.receive(ApiKey.METADATA, 9)
+        with RawClient(server) as third:
+            assert third.is_closed_by_server()
+        first.socket.close()
+        deadline = time.monotonic() + 5
+        while server._listener.connections_count() > 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        ensure_answers(server)
+        second.socket.close()
+
+
+def test_a_silent_connection_is_closed_but_not_one_that_waits_for_an_answer(
+    cluster: Cluster,
+) -> None:
+    with cluster.serve(connections_max_idle_ms=200) as server:
+        silent, waiting = RawClient(server), RawClient(server)
+        waiting.send(request(ApiKey.FETCH, 12, fetch(0, max_wait_ms=1000)))
+
+        assert silent.is_closed_by_server()
+        assert fetched(waiting.receive(ApiKey.FETCH, 12)).error_code == 0
+        silent.socket.close()
+        waiting.socket.close()
