@@ -99,6 +99,14 @@ class TopicAlreadyExistsError(ConfigError):
         )
 
 
+class InvalidPartitionsError(ConfigError):
+    """A number of partitions that a topic cannot have."""
+
+
+class InvalidReplicationFactorError(ConfigError):
+    """More replicas than there are log dirs."""
+
+
 @dataclass(eq=False, repr=False)
 class InvalidRequiredAcksError(ConfigError):
     """`acks` is not -1, 0 or 1."""
@@ -525,7 +533,7 @@ class LogDirLockedError(RetriableError):
 class LockTimeoutError(RetriableError):
     """A lock was not free in time; nothing is written."""
 
-    lock: str  # a partition, or "commit"
+    lock: str  # a partition, "commit" or "metadata"
     path: str
     waited_s: float
 

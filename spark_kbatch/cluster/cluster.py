@@ -197,6 +197,7 @@ class Cluster(ReadableTopics):
                 name,
                 TopicConfig(**settings),
                 **({"partitions": 1, "replication_factor": 1} | given),
+                exist_ok=exist_ok,
             )
         if not exist_ok:
             raise TopicAlreadyExistsError(name)

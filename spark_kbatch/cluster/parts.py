@@ -127,12 +127,19 @@ class ClusterParts:
         return self.manager.partitions(topic)
 
     def make_topic(
-        self, name: str, config: TopicConfig, *, partitions: int, replication_factor: int
+        self,
+        name: str,
+        config: TopicConfig,
+        *,
+        partitions: int,
+        replication_factor: int,
+        exist_ok: bool = True,
+        deadline: float | None = None,
     ) -> Topic:
-        """Create a topic; warns if its replicas lie on one disk."""
+        """Do as `administration.create_topic`; warns if the replicas lie on one disk."""
         topic = administration.create_topic(
             self.manager, name, partitions=partitions, config=config,
-            replication_factor=replication_factor,
+            replication_factor=replication_factor, exist_ok=exist_ok, deadline=deadline,
         )  # fmt: skip
         in_path = [
             one for one in self.metadata.cluster_file.log_dirs() if one.path.parent == self.path

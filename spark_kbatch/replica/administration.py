@@ -8,6 +8,8 @@ Growing, altering and deleting hold these locks, while others read and write:
     metadata lock    so no other change is; interrupted deletions are continued first
     partition locks  so no append is: who gets a partition's lock later finds the topic as it is then
 
+A deadline is a time of `time.monotonic`, until when locks are waited for: by default for ever.
+
 Each change is decided by one step, before which nothing has happened to anyone:
 
     creating           topics/TOPIC.json is written, once the logs are there
@@ -32,8 +34,11 @@ from typing import NamedTuple
 
 from spark_kbatch.errors import (
     ConfigError,
+    InvalidPartitionsError,
+    InvalidReplicationFactorError,
     KafkaStorageError,
     KBatchError,
+    TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.log.checkpoints import random_id
@@ -72,17 +77,24 @@ def create_topic(
     partitions: int,
     config: TopicConfig,
     replication_factor: int = 1,
+    exist_ok: bool = True,
+    deadline: float | None = None,
 ) -> Topic:
     """Create a topic, unless it exists; return it.
 
     Raises:
-        ConfigError: there are not enough log dirs, or another topic's name is the same here.
+        TopicAlreadyExistsError: it exists, and that is not ok.
+        InvalidReplicationFactorError: there are not enough log dirs.
         InvalidTopicError: Kafka would refuse the name.
+        ConfigError: another topic's name is the same here.
+        LockTimeoutError: the metadata lock was not free by the deadline.
     """
     ensure_valid_topic(name)
-    with manager.locks.metadata():
+    with manager.locks.metadata(deadline=deadline):
         found = manager.metadata.topics.find(name)
         if found is not None:
+            if not exist_ok:
+                raise TopicAlreadyExistsError(name)
             return found
         manager.metadata.topics.ensure_may_be_named(name)
         if replication_factor > 1:
@@ -116,20 +128,23 @@ def create_topic_locked(
 
 
 def create_partitions(
-    manager: ReplicaManager, commits: Commits, name: str, total_count: int
+    manager: ReplicaManager,
+    commits: Commits,
+    name: str,
+    total_count: int,
+    *,
+    deadline: float | None = None,
 ) -> Topic:
     """Add partitions to a topic, with as many replicas as the others have; return what it is then.
 
     Raises:
         UnknownTopicOrPartitionError: no such topic.
-        ConfigError: it already has as many, or there are not enough log dirs.
+        InvalidPartitionsError: it already has as many.
+        InvalidReplicationFactorError: there are not enough log dirs.
+        LockTimeoutError: a lock was not free by the deadline.
     """
-    with _changing(manager, commits, name) as topic:
-        if total_count <= topic.partitions:
-            raise ConfigError(
-                f"topic {name!r} has {_partitions(topic.partitions)}; {total_count} would not be an "
-                "increase: give a larger total, partitions cannot be taken away"
-            )
+    with _changing(manager, commits, name, deadline) as topic:
+        ensure_increase(topic, total_count)
         assigned = _assign(manager, total_count, topic.replication_factor)
         known = tuple(topic.replicas_of(partition) for partition in range(topic.partitions))
         grown = replace(
@@ -140,19 +155,35 @@ def create_partitions(
     return grown
 
 
+def ensure_increase(topic: Topic, total_count: int) -> None:
+    """Check that a topic would have more partitions than now.
+
+    Raises:
+        InvalidPartitionsError: it already has as many.
+    """
+    if total_count <= topic.partitions:
+        raise InvalidPartitionsError(
+            f"topic {topic.name!r} has {_partitions(topic.partitions)}; {total_count} would not be an "
+            "increase: give a larger total, partitions cannot be taken away"
+        )
+
+
 def alter_topic(
     manager: ReplicaManager,
     commits: Commits,
     name: str,
     changes: Mapping[str, object],
+    *,
+    deadline: float | None = None,
 ) -> Topic:
     """Change settings of a topic, None restoring a default; return what it is then.
 
     Raises:
         UnknownTopicOrPartitionError: no such topic.
         ConfigError: a setting that is unknown, not accepted, or cannot be changed.
+        LockTimeoutError: a lock was not free by the deadline.
     """
-    with _changing(manager, commits, name) as topic:
+    with _changing(manager, commits, name, deadline) as topic:
         config = altered(topic, changes)
         if config == topic.config:
             return topic
@@ -166,13 +197,32 @@ def alter_topic(
     return after
 
 
-def delete_topic(manager: ReplicaManager, commits: Commits, name: str) -> Topic:
+def delete_topic(
+    manager: ReplicaManager,
+    commits: Commits,
+    name: str,
+    *,
+    topic_id: str | None = None,
+    deadline: float | None = None,
+) -> Topic:
     """Delete a topic; return what it was.
+
+    Args:
+        manager: the cluster's.
+        commits: the cluster's.
+        name: the topic's.
+        topic_id: the id that it must have; any by default.
+        deadline: until when to wait for locks.
 
     Raises:
         UnknownTopicOrPartitionError: no such topic.
+        LockTimeoutError: a lock was not free by the deadline.
     """
-    with _changing(manager, commits, name) as topic:
+    with _changing(manager, commits, name, deadline) as topic:
+        if topic_id not in (None, topic.topic_id):
+            raise UnknownTopicOrPartitionError(
+                f"topic {name!r} has the id {topic.topic_id}, not {topic_id}: it was created again"
+            )
         manager.deletions.delete_locked(topic, manager.now_ms())
     for topic_partition in _partitions_of(topic):
         # What waits for something of a topic that is gone is answered.
@@ -187,12 +237,14 @@ def delete_topic(manager: ReplicaManager, commits: Commits, name: str) -> Topic:
 
 
 @contextlib.contextmanager
-def _changing(manager: ReplicaManager, commits: Commits, name: str) -> Iterator[Topic]:
+def _changing(
+    manager: ReplicaManager, commits: Commits, name: str, deadline: float | None
+) -> Iterator[Topic]:
     """Hold all locks that a change of a topic needs; yield the topic as it is now."""
-    with commits.settled(), manager.locks.metadata():
+    with commits.settled(deadline=deadline), manager.locks.metadata(deadline=deadline):
         manager.deletions.continue_locked()
         topic = manager.metadata.topics.topic(name)
-        with manager.locks.partitions(manager.partitions(name)):
+        with manager.locks.partitions(manager.partitions(name), deadline=deadline):
             yield topic
 
 
@@ -202,7 +254,7 @@ def _assign(
     """Return nodes for each partition, such that all nodes lead equally many.
 
     Raises:
-        ConfigError: fewer log dirs are online.
+        InvalidReplicationFactorError: fewer log dirs are online.
     Source: Kafka metadata/.../placement/StripedReplicaPlacer.java.
     """
     dirs = manager.dirs
@@ -210,7 +262,7 @@ def _assign(
     if len(nodes) > 1:
         nodes = [node for node in nodes if dirs.is_online(node)]
     if replication_factor > len(nodes):
-        raise ConfigError(
+        raise InvalidReplicationFactorError(
             f"replication.factor is {replication_factor}, but only {len(nodes)} of "
             f"{len(dirs.all)} log dirs are online; `kbatch log-dirs PATH` shows them"
         )

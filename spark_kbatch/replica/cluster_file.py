@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spark_kbatch.errors import ConfigError, KafkaStorageError
+from spark_kbatch.errors import ConfigError, InvalidReplicationFactorError, KafkaStorageError
 from spark_kbatch.log.checkpoints import META_PROPERTIES, random_id, write_meta_properties
 from spark_kbatch.log.foreign.log_dir import ForeignLogDir
 from spark_kbatch.model import LONG_MAX, TopicPartition
@@ -186,13 +186,14 @@ class ClusterFile:
         """Have `count` log dirs, adding new ones in PATH. The caller holds the metadata lock.
 
         Raises:
-            ConfigError: the cluster was created with log dirs elsewhere, and has no others.
+            InvalidReplicationFactorError: the cluster was created with log dirs elsewhere, and has no
+                others.
         """
         known = self.log_dirs(again=True)
         if count <= len(known):
             return
         if any(one.path.parent != self._paths.path for one in known):
-            raise ConfigError(
+            raise InvalidReplicationFactorError(
                 f"replication.factor is {count}, more than the {len(known)} log.dirs that the cluster "
                 "was created with"
             )

@@ -64,8 +64,8 @@ class Commits(Protocol):
     def roll_forward(self, *, deadline: float | None = None) -> None:
         """Finish that commit. Takes the commit lock, by the deadline, then partition locks."""
 
-    def settled(self) -> AbstractContextManager[None]:
-        """Hold the commit lock, with brokers kept out and no commit left to finish."""
+    def settled(self, *, deadline: float | None = None) -> AbstractContextManager[None]:
+        """Hold the commit lock, by the deadline, with brokers kept out and no commit left to finish."""
 
 
 class Locks:
@@ -86,9 +86,13 @@ class Locks:
         """
         return self._flocked("commit", deadline)
 
-    def metadata(self) -> AbstractContextManager[object]:
-        """Hold the lock of whoever changes cluster.json or a topic's file."""
-        return self._flocked("metadata", None)
+    def metadata(self, *, deadline: float | None = None) -> AbstractContextManager[object]:
+        """Hold the lock of whoever changes cluster.json or a topic's file.
+
+        Raises:
+            LockTimeoutError: it was not free by the deadline.
+        """
+        return self._flocked("metadata", deadline)
 
     @contextlib.contextmanager
     def _flocked(self, name: str, deadline: float | None) -> Iterator[None]:

@@ -549,15 +549,21 @@ class ReplicaManager:
         return {tp: retention.plan(log, state, now_ms) for tp, (_, log, state) in found.items()}
 
     def delete_records(
-        self, offsets: Mapping[TopicPartition, int], commits: Commits
+        self,
+        offsets: Mapping[TopicPartition, int],
+        commits: Commits,
+        *,
+        deadline: float | None = None,
     ) -> dict[TopicPartition, Deletion]:
         """Delete all records below these offsets, or none; LATEST is the high watermark.
 
         Raises:
             OffsetOutOfRangeError: an offset is above a high watermark.
+            LockTimeoutError: a lock was not free by the deadline, a time of `time.monotonic`.
         Source: ReplicaManager.deleteRecords.
         """
-        with self.writing(), self.locked(sorted(offsets), commits) as leaders:
+        locked = self.locked(sorted(offsets), commits, deadline=deadline)
+        with self.writing(), locked as leaders:
             wanted = {
                 tp: leaders[tp].state.high_watermark if offset == LATEST else offset
                 for tp, offset in offsets.items()

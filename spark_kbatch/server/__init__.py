@@ -33,6 +33,10 @@ several idempotent Produces in flight do, too, and a client that does not read c
     offsets        ListOffsets, OffsetForLeaderEpoch
     producer_ids   InitProducerId
     groups/        groups of consumers, and their offsets
+    topics         CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords
+    configs        DescribeConfigs, IncrementalAlterConfigs
+    settings       the settings of topics and of the server, as admin clients see them
+    outcomes       what an answer says of each thing that was asked for
 
 Other rooms import `server`.
 

@@ -26,9 +26,16 @@ class Backend(Protocol):
     snapshots: Snapshots
 
     def make_topic(
-        self, name: str, config: TopicConfig, *, partitions: int, replication_factor: int
+        self,
+        name: str,
+        config: TopicConfig,
+        *,
+        partitions: int,
+        replication_factor: int,
+        exist_ok: bool = True,
+        deadline: float | None = None,
     ) -> Topic:
-        """Create a topic, unless it exists; return it."""
+        """Do as `administration.create_topic`."""
 
     def append_records(
         self,

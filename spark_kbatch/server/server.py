@@ -14,6 +14,7 @@ from spark_kbatch.clock import monotonic_ms, now_ms
 from spark_kbatch.options.server import ServerConfig
 from spark_kbatch.server.appends import Appends
 from spark_kbatch.server.backend import Backend
+from spark_kbatch.server.configs import ConfigsHandler
 from spark_kbatch.server.connection import Memory
 from spark_kbatch.server.dispatch import Dispatch
 from spark_kbatch.server.fetch import FetchHandler
@@ -25,11 +26,14 @@ from spark_kbatch.server.listener import Listener, listening_socket
 from spark_kbatch.server.memory import AnswerMemory, RequestMemory
 from spark_kbatch.server.metadata import MetadataHandler, NewTopics
 from spark_kbatch.server.offsets import OffsetsHandler
+from spark_kbatch.server.outcomes import Outcomes
 from spark_kbatch.server.ownership import Ownership, shown_address
 from spark_kbatch.server.pools import Pool
 from spark_kbatch.server.produce import ProduceHandler
 from spark_kbatch.server.producer_ids import ProducerIdsHandler
 from spark_kbatch.server.requests import Received
+from spark_kbatch.server.settings import Setting, server_settings
+from spark_kbatch.server.topics import TopicsHandler
 from spark_kbatch.wire.protocol import ApiKey
 
 logger = logging.getLogger(__name__)
@@ -142,6 +146,9 @@ class Server:
             config.default_replication_factor,
         )
         metadata = MetadataHandler(backend, new_topics, self._advertised_to, pools.administration)
+        outcomes = Outcomes()
+        topics = TopicsHandler(backend, new_topics, outcomes)
+        configs = ConfigsHandler(backend, self._settings, outcomes)
         produce = ProduceHandler(appends)
         self._dispatch.register(ApiKey.PRODUCE, produce.handle, pools.produce, by_loop=True)
         for pool, handlers in {
@@ -153,6 +160,14 @@ class Server:
                 ApiKey.LIST_OFFSETS: offsets.list_offsets,
                 ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
                 ApiKey.INIT_PRODUCER_ID: ProducerIdsHandler(backend).init_producer_id,
+                ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
+            },
+            pools.administration: {
+                ApiKey.CREATE_TOPICS: topics.create_topics,
+                ApiKey.DELETE_TOPICS: topics.delete_topics,
+                ApiKey.CREATE_PARTITIONS: topics.create_partitions,
+                ApiKey.DELETE_RECORDS: topics.delete_records,
+                ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
             },
             pools.groups: {
                 ApiKey.JOIN_GROUP: groups.join_group,
@@ -178,6 +193,14 @@ class Server:
             self._listener.call_later(_GROUPS_TICK_S, self._groups_tick)
 
         self._pools.groups.submit(tick)
+
+    def _settings(self, received: Received) -> list[Setting]:
+        log_dirs = self._backend.metadata.cluster_file.log_dirs()
+        return server_settings(
+            self._config,
+            log_dirs=[str(one.path) for one in log_dirs],
+            listener=shown_address(*self._advertised_to(received)),
+        )
 
     def _advertised_to(self, received: Received) -> tuple[str, int]:
         return self._advertised or received.local_address

@@ -1,0 +1,209 @@
+"""DescribeConfigs and IncrementalAlterConfigs: the settings of topics, and of the one node.
+
+Source: ConfigHelper.describeConfigs, ConfigAdminManager.preprocess; KIP-339.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
+from typing import Any
+
+from spark_kbatch.options.topic import Topic, altered, topic_field
+from spark_kbatch.replica import administration
+from spark_kbatch.server import settings
+from spark_kbatch.server.backend import Backend
+from spark_kbatch.server.metadata import NODE_ID
+from spark_kbatch.server.outcomes import Outcomes, RefusedError
+from spark_kbatch.server.requests import Received, Respond
+from spark_kbatch.server.settings import ConfigSource, Setting
+from spark_kbatch.server.topics import ensure_not_the_clusters
+from spark_kbatch.wire import protocol
+from spark_kbatch.wire.errors import ErrorCode
+
+_TIMEOUT_S = 30.0  # the request names none
+
+
+class ResourceType(IntEnum):
+    """What settings belong to; the numbers are Kafka's."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class _Operation(IntEnum):
+    """What is done to a setting; the numbers are Kafka's."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigsHandler:
+    """Shows and changes settings. Thread-safe."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        of_the_server: Callable[[Received], Sequence[Setting]],
+        outcomes: Outcomes,
+    ) -> None:
+        """`of_the_server` returns the server's settings, as the one who asks sees them."""
+        self._backend, self._of_the_server, self._outcomes = backend, of_the_server, outcomes
+
+    # Showing.
+
+    def describe_configs(self, received: Received, respond: Respond) -> None:
+        """Answer DescribeConfigs."""
+        response = protocol.DescribeConfigsResponse
+        results = []
+        for resource in received.body.resources:
+            describe = functools.partial(self._described, received, resource)
+            found, outcome = self._outcomes.attempt(describe)
+            results.append(
+                response.DescribeConfigsResult(
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                    configs=[_described(one, received.body) for one in found or ()],
+                    **outcome._asdict(),
+                )
+            )
+        respond(response(version=received.version, results=results))
+
+    def _described(self, received: Received, resource: Any) -> list[Setting]:
+        """Return the settings of a resource that are asked for."""
+        found: Iterable[Setting]
+        if resource.resource_type == ResourceType.TOPIC:
+            found = settings.topic_settings(self._topic(resource.resource_name).config)
+        elif resource.resource_type == ResourceType.BROKER:
+            # The empty name stands for what all brokers have been told alike, which is nothing.
+            is_node = _ensure_node(resource.resource_name)
+            found = self._of_the_server(received) if is_node else ()
+        else:
+            raise _unknown_resource(resource.resource_type)
+        keys = resource.configuration_keys
+        return [one for one in found if keys is None or one.name in keys]
+
+    def _topic(self, name: str) -> Topic:
+        return self._backend.metadata.topics.topic(name)
+
+    # Changing.
+
+    def incremental_alter_configs(self, received: Received, respond: Respond) -> None:
+        """Answer IncrementalAlterConfigs: all changes of a resource are made, or none."""
+        body = received.body
+        deadline = time.monotonic() + _TIMEOUT_S
+        response = protocol.IncrementalAlterConfigsResponse
+        times = Counter((one.resource_type, one.resource_name) for one in body.resources)
+        by_name = {(one.resource_type, one.resource_name): one for one in body.resources}
+        results = []
+        for (kind, name), resource in by_name.items():
+            alter = functools.partial(
+                self._alter, resource, times[kind, name], deadline, body.validate_only
+            )
+            _, outcome = self._outcomes.attempt(alter)
+            results.append(
+                response.AlterConfigsResourceResponse(
+                    resource_type=kind, resource_name=name, **outcome._asdict()
+                )
+            )
+        respond(response(version=received.version, responses=results))
+
+    def _alter(self, resource: Any, times: int, deadline: float, validate_only: bool) -> None:
+        name = resource.resource_name
+        if times > 1:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"{name!r} is named twice in the request")
+        if resource.resource_type == ResourceType.BROKER:
+            _ensure_node(name)
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST,
+                "the server's settings cannot be changed while it runs; give them when it is started",
+            )
+        if resource.resource_type != ResourceType.TOPIC:
+            raise _unknown_resource(resource.resource_type)
+        ensure_not_the_clusters(name)
+        topic = self._topic(name)
+        changes = settings.changes_of(
+            (one.name, _value_after(topic, one)) for one in resource.configs
+        )
+        if validate_only:
+            altered(topic, changes)
+        else:
+            administration.alter_topic(
+                self._backend.manager,
+                self._backend.coordinator(flush=True),
+                name,
+                changes,
+                deadline=deadline,
+            )
+
+
+def _value_after(topic: Topic, change: Any) -> str | None:
+    """Return the value that a setting is to have; None for its default."""
+    key, operation, value = change.name, change.config_operation, change.value
+    if operation == _Operation.DELETE:
+        return None
+    if value is None:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"option {key!r} has no value; give one")
+    if operation == _Operation.SET:
+        return str(value)
+    if operation not in (_Operation.APPEND, _Operation.SUBTRACT):
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST, f"operation {operation} on option {key!r} is not known"
+        )
+    if not settings.is_list(key):
+        verb = _Operation(operation).name.lower()
+        raise RefusedError(
+            ErrorCode.INVALID_CONFIG,
+            f"option {key!r} is not a list, so nothing can be {verb}ed; set it",
+        )
+    words = [word.strip() for word in value.split(",")]
+    now = getattr(topic.config, topic_field(key)).split(",")
+    if operation == _Operation.APPEND:
+        return ",".join([*now, *(word for word in words if word not in now)])
+    return ",".join(word for word in now if word not in words)
+
+
+def _ensure_node(name: str) -> bool:
+    """Return True for the one node's name, False for the empty one of all brokers alike.
+
+    Raises:
+        RefusedError: there is no such node.
+    """
+    if name not in ("", str(NODE_ID)):
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST, f"there is no node {name!r}; there is one, {NODE_ID}"
+        )
+    return bool(name)
+
+
+def _unknown_resource(kind: int) -> RefusedError:
+    known = ", ".join(f"{one} ({one.name.lower()})" for one in ResourceType)
+    return RefusedError(
+        ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here; known: {known}"
+    )
+
+
+def _described(setting: Setting, asked: Any) -> Any:
+    result = protocol.DescribeConfigsResponse.DescribeConfigsResult.DescribeConfigsResourceResult
+    synonyms = []
+    if asked.include_synonyms:
+        values = {setting.source: setting.value, ConfigSource.DEFAULT_CONFIG: setting.default}
+        synonyms = [
+            result.DescribeConfigsSynonym(name=setting.name, value=value, source=source)
+            for source, value in values.items()
+        ]
+    return result(
+        name=setting.name,
+        value=setting.value,
+        read_only=setting.is_read_only,
+        config_source=setting.source,
+        is_sensitive=False,
+        synonyms=synonyms,
+        config_type=setting.type,
+        documentation=setting.documentation if asked.include_documentation else None,
+    )

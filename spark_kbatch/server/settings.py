@@ -1,0 +1,231 @@
+"""The settings of topics and of the server, as Kafka's admin clients see them.
+
+A topic has the settings of `TOPIC_OPTIONS`, which can be changed, and some of Kafka's that have one value
+here: those are shown, and accepted with that value only. All others are refused, as is a setting in
+another spelling: Kafka knows one.
+
+The server's settings are shown under the names of a broker's, and cannot be changed while it runs.
+
+Source: Kafka storage/internals/log/LogConfig.java, server/.../config/ServerTopicConfigSynonyms.java,
+core/.../server/ConfigHelper.scala; KIP-133, KIP-226, KIP-569.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.model import INT_MAX
+from spark_kbatch.options.option import refuse, refuse_unknown
+from spark_kbatch.options.server import SERVER_OPTIONS, ServerConfig
+from spark_kbatch.options.topic import (
+    TOPIC_OPTIONS,
+    TopicConfig,
+    parse_topic_options,
+    topic_field,
+)
+
+
+class ConfigType(IntEnum):
+    """The type of a setting's value; the numbers are Kafka's."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    LIST = 7
+
+
+class ConfigSource(IntEnum):
+    """Where a setting's value comes from; the numbers are Kafka's."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+class Setting(NamedTuple):
+    """A setting with its value."""
+
+    name: str
+    value: str
+    type: ConfigType
+    source: ConfigSource
+    default: str
+    documentation: str
+    is_read_only: bool
+
+
+class _Fixed(NamedTuple):
+    """A setting that has one value here."""
+
+    value: str
+    type: ConfigType
+    documentation: str
+
+
+_FIXED_OF_TOPICS = {
+    "compression.type": _Fixed("producer", ConfigType.STRING, "Batches keep the codec that their producer has chosen."),
+    "preallocate": _Fixed("false", ConfigType.BOOLEAN, "Segment files grow as they are written."),
+    "remote.storage.enable": _Fixed("false", ConfigType.BOOLEAN, "Logs lie in log dirs alone."),
+    "unclean.leader.election.enable": _Fixed("false", ConfigType.BOOLEAN, "A replica that lacks records is never elected."),
+}  # fmt: skip
+
+_FIXED_OF_BROKERS = _FIXED_OF_TOPICS | {
+    "broker.id": _Fixed("1", ConfigType.INT, "The one node."),
+    "node.id": _Fixed("1", ConfigType.INT, "The one node."),
+    "process.roles": _Fixed("broker,controller", ConfigType.LIST, "The one node is the controller, too."),
+    "delete.topic.enable": _Fixed("true", ConfigType.BOOLEAN, "Topics can be deleted."),
+    "offsets.topic.num.partitions": _Fixed("1", ConfigType.INT, "Partitions of `__consumer_offsets`."),
+}  # fmt: skip
+
+# A topic's default, by the name that a broker's settings have for it.
+_OF_NEW_TOPICS = {
+    "log.cleanup.policy": "cleanup.policy",
+    "log.index.interval.bytes": "index.interval.bytes",
+    "log.index.size.max.bytes": "segment.index.bytes",
+    "log.message.timestamp.after.max.ms": "message.timestamp.after.max.ms",
+    "log.message.timestamp.before.max.ms": "message.timestamp.before.max.ms",
+    "log.message.timestamp.type": "message.timestamp.type",
+    "log.retention.bytes": "retention.bytes",
+    "log.retention.ms": "retention.ms",
+    "log.roll.ms": "segment.ms",
+    "log.segment.bytes": "segment.bytes",
+    "log.segment.delete.delay.ms": "file.delete.delay.ms",
+    "message.max.bytes": "max.message.bytes",
+    "min.insync.replicas": "min.insync.replicas",
+}
+
+_LISTS = frozenset({"cleanup.policy"})
+_LONGS = frozenset(
+    {
+        "file.delete.delay.ms", "message.timestamp.after.max.ms", "message.timestamp.before.max.ms",
+        "retention.bytes", "retention.ms", "segment.ms",
+        "connections.max.idle.ms", "queued.max.request.bytes",
+    }
+)  # fmt: skip
+_OPTIONS = {option.key: option for option in TOPIC_OPTIONS}
+
+
+def topic_settings(config: TopicConfig) -> list[Setting]:
+    """Return the settings of a topic."""
+    found = [
+        _setting(
+            option.key,
+            getattr(config, topic_field(option.key)),
+            getattr(TopicConfig, topic_field(option.key)),
+            option.text,
+            ConfigSource.DYNAMIC_TOPIC_CONFIG,
+        )
+        for option in TOPIC_OPTIONS
+    ]
+    return sorted([*found, *_fixed(_FIXED_OF_TOPICS)])
+
+
+def server_settings(
+    config: ServerConfig, *, log_dirs: Iterable[str], listener: str
+) -> list[Setting]:
+    """Return the settings of the server, under the names of a broker's.
+
+    Args:
+        config: its options.
+        log_dirs: where the cluster has its logs.
+        listener: HOST:PORT where clients reach it.
+    """
+    static = ConfigSource.STATIC_BROKER_CONFIG
+    found = [
+        _setting(
+            option.key,
+            getattr(config, topic_field(option.key)),
+            getattr(ServerConfig, topic_field(option.key)),
+            option.text,
+            static,
+        )
+        for option in SERVER_OPTIONS
+    ]
+    for name, key in _OF_NEW_TOPICS.items():
+        default = getattr(TopicConfig, topic_field(key))
+        found.append(_setting(name, default, default, _OPTIONS[key].text, static))
+    for name, value, text in (
+        ("log.dirs", ",".join(log_dirs), "Where logs lie."),
+        ("listeners", f"PLAINTEXT://{listener}", "Where clients reach the server."),
+        ("advertised.listeners", f"PLAINTEXT://{listener}", "Where clients are told to connect to."),
+    ):  # fmt: skip
+        found.append(_setting(name, value, "", text, static))
+    found += _fixed(_FIXED_OF_BROKERS)
+    return sorted(one._replace(is_read_only=True) for one in found)
+
+
+def parse_new(given: Iterable[tuple[str, str | None]]) -> TopicConfig:
+    """Return the settings of a new topic.
+
+    Raises:
+        ConfigError: an unknown key, a key that is given twice, or a value that is not accepted.
+    """
+    changes = changes_of(given)
+    return TopicConfig(**parse_topic_options({k: v for k, v in changes.items() if v is not None}))
+
+
+def changes_of(given: Iterable[tuple[str, str | None]]) -> dict[str, str | None]:
+    """Return settings by key, without those that have one value here.
+
+    Raises:
+        ConfigError: an unknown key, a key that is given twice, or another value than that one.
+    """
+    changes: dict[str, str | None] = {}
+    seen = set()
+    for key, value in given:
+        if key in seen:
+            raise ConfigError(f"option {key!r} is given twice; give it once")
+        seen.add(key)
+        if key in _FIXED_OF_TOPICS:
+            fixed = _FIXED_OF_TOPICS[key].value
+            if value not in (None, fixed):
+                refuse(key, str(value), f"{fixed}, its one value here")
+        elif key in _OPTIONS:
+            changes[key] = value
+        else:
+            refuse_unknown(key, [*_OPTIONS, *_FIXED_OF_TOPICS])
+    return changes
+
+
+def is_list(key: str) -> bool:
+    """Return True if a topic's setting is a list, to which something can be appended."""
+    return key in _LISTS
+
+
+def _fixed(settings: Mapping[str, _Fixed]) -> list[Setting]:
+    return [
+        Setting(name, one.value, one.type, ConfigSource.DEFAULT_CONFIG, one.value, one.documentation, True)
+        for name, one in settings.items()
+    ]  # fmt: skip
+
+
+def _setting(name: str, value: Any, default: Any, text: str, source: ConfigSource) -> Setting:
+    """Return a setting; `source` is where its value comes from if it is not the default."""
+    is_default = value == default
+    return Setting(
+        name,
+        _shown(value),
+        _type_of(name, value),
+        ConfigSource.DEFAULT_CONFIG if is_default else source,
+        _shown(default),
+        text,
+        is_read_only=False,
+    )
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _type_of(name: str, value: Any) -> ConfigType:
+    key = _OF_NEW_TOPICS.get(name, name)
+    if isinstance(value, bool):
+        return ConfigType.BOOLEAN
+    if isinstance(value, int):
+        return ConfigType.LONG if key in _LONGS or value > INT_MAX else ConfigType.INT
+    is_list = key in _LISTS or name in ("log.dirs", "listeners", "advertised.listeners")
+    return ConfigType.LIST if is_list else ConfigType.STRING

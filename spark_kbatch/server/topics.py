@@ -1,0 +1,362 @@
+"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords.
+
+Each topic of a request succeeds or fails by itself. What is changed here is changed as from Python, through
+`replica/administration`: under the locks that Spark jobs take, too, for which a request waits until its
+time-out. Topics whose names begin with `__` are the cluster's own, and no client changes them.
+
+A client's word on where replicas go means nothing here: there is one node, and the cluster chooses the
+log dirs. So an explicit assignment may name node 1 alone, and says how many partitions there are.
+
+Source: ControllerApis.createTopics, deleteTopics, createPartitions; ReplicationControlManager of the same
+names; ReplicaManager.deleteRecords.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from spark_kbatch.errors import (
+    InvalidPartitionsError,
+    InvalidReplicationFactorError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import (
+    INTERNAL_PREFIX,
+    PARTITIONS_MAX,
+    Topic,
+    TopicConfig,
+    ensure_valid_topic,
+)
+from spark_kbatch.replica import administration
+from spark_kbatch.server import settings
+from spark_kbatch.server.backend import Backend
+from spark_kbatch.server.metadata import NODE_ID, NewTopics, uuid_of
+from spark_kbatch.server.outcomes import DONE, Outcomes, RefusedError
+from spark_kbatch.server.requests import Received, Respond
+from spark_kbatch.wire import protocol
+from spark_kbatch.wire.errors import ErrorCode
+
+_DEFAULT = -1  # stands for the server's own number
+_ALL_RECORDS = -1  # in place of an offset
+_NO_LOW_WATERMARK = -1
+_FIRST_WITH_IDS = 6  # of DeleteTopics
+
+
+class _Wanted(NamedTuple):
+    """A topic that a client asks for."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    config: TopicConfig
+
+
+class TopicsHandler:
+    """Makes, grows, empties and deletes topics. Thread-safe; its callers wait for locks."""
+
+    def __init__(self, backend: Backend, new_topics: NewTopics, outcomes: Outcomes) -> None:
+        """`new_topics` says what a topic gets for which a client leaves it open."""
+        self._backend, self._new_topics, self._outcomes = backend, new_topics, outcomes
+
+    def create_topics(self, received: Received, respond: Respond) -> None:
+        """Answer CreateTopics."""
+        body, deadline = received.body, _deadline(received)
+        result = protocol.CreateTopicsResponse.CreatableTopicResult
+        results = []
+        for asked, times in _once(body.topics):
+            create = functools.partial(self._create, asked, times, deadline, body.validate_only)
+            created, outcome = self._outcomes.attempt(create)
+            if created is None:
+                results.append(
+                    result(name=asked.name, topic_id=None, configs=None, **outcome._asdict())
+                )
+            else:
+                results.append(created)
+        respond(protocol.CreateTopicsResponse(version=received.version, topics=results))
+
+    def _create(self, asked: Any, times: int, deadline: float, validate_only: bool) -> Any:
+        """Create a topic; return its result."""
+        _ensure_once(asked.name, times)
+        wanted = self._wanted(asked)
+        if validate_only:
+            return _created(wanted, None)
+        topic = self._backend.make_topic(
+            wanted.name,
+            wanted.config,
+            partitions=wanted.partitions,
+            replication_factor=wanted.replication_factor,
+            exist_ok=False,
+            deadline=deadline,
+        )
+        return _created(wanted, uuid_of(topic.topic_id))
+
+    def _wanted(self, asked: Any) -> _Wanted:
+        """Return the topic that is asked for, if it may be created."""
+        name = asked.name
+        ensure_not_the_clusters(name)
+        if self._backend.metadata.topics.find(name) is not None:
+            raise TopicAlreadyExistsError(name)
+        if asked.assignments:
+            partitions, replication_factor = _assigned(asked), 1
+        else:
+            partitions = self._partitions(asked.num_partitions)
+            replication_factor = self._replication_factor(asked.replication_factor)
+        given = [(one.name, _not_null(one.name, one.value)) for one in asked.configs]
+        return _Wanted(name, partitions, replication_factor, settings.parse_new(given))
+
+    def _partitions(self, asked: int) -> int:
+        if asked == _DEFAULT:
+            return self._new_topics.partitions
+        if not 1 <= asked <= PARTITIONS_MAX:
+            raise InvalidPartitionsError(
+                f"{asked} partitions are asked for; accepted: 1 to {PARTITIONS_MAX}, or -1 for the "
+                f"server's num.partitions, {self._new_topics.partitions}"
+            )
+        return asked
+
+    def _replication_factor(self, asked: int) -> int:
+        default = self._new_topics.replication_factor
+        if asked == _DEFAULT:
+            return default
+        log_dirs = len(self._backend.metadata.cluster_file.log_dirs())
+        most = max(log_dirs, default)
+        if not 1 <= asked <= most:
+            raise InvalidReplicationFactorError(
+                f"replication factor {asked} is asked for; accepted: 1 to {most}, or -1 for the "
+                f"server's default.replication.factor, {default}. Each copy lies in a log dir of its "
+                f"own, and this server has {log_dirs}"
+            )
+        return asked
+
+    def delete_topics(self, received: Received, respond: Respond) -> None:
+        """Answer DeleteTopics."""
+        deadline = _deadline(received)
+        if received.version >= _FIRST_WITH_IDS:
+            asked = [(one.name, one.topic_id) for one in received.body.topics]
+        else:
+            asked = [(name, None) for name in received.body.topic_names]
+        result = protocol.DeleteTopicsResponse.DeletableTopicResult
+        results = []
+        for (name, topic_id), times in Counter(asked).items():
+            delete = functools.partial(self._delete, name, topic_id, times, deadline)
+            deleted, outcome = self._outcomes.attempt(delete)
+            name, topic_id = deleted or (name, topic_id)
+            results.append(result(name=name, topic_id=topic_id, **outcome._asdict()))
+        respond(protocol.DeleteTopicsResponse(version=received.version, responses=results))
+
+    def _delete(
+        self, name: str | None, topic_id: uuid.UUID | None, times: int, deadline: float
+    ) -> tuple[str, uuid.UUID]:
+        """Delete a topic by its name, or by its id; return both."""
+        _ensure_once(name or str(topic_id), times)
+        if (name is None) == (topic_id is None):
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST, "give either the name of a topic or its id"
+            )
+        topic = (
+            self._topic_of(topic_id)
+            if topic_id is not None
+            else self._backend.metadata.topics.topic(str(name))
+        )
+        ensure_not_the_clusters(topic.name)
+        try:
+            deleted = administration.delete_topic(
+                self._backend.manager,
+                self._backend.coordinator(flush=True),
+                topic.name,
+                topic_id=None if topic_id is None else topic.topic_id,
+                deadline=deadline,
+            )
+        except UnknownTopicOrPartitionError:
+            if topic_id is None:
+                raise
+            raise _unknown_id(topic_id) from None
+        return deleted.name, uuid_of(deleted.topic_id)
+
+    def _topic_of(self, topic_id: uuid.UUID) -> Topic:
+        topics = self._backend.metadata.topics
+        for name in topics.names(internal=True):
+            topic = topics.find(name)
+            if topic is not None and uuid_of(topic.topic_id) == topic_id:
+                return topic
+        raise _unknown_id(topic_id)
+
+    def create_partitions(self, received: Received, respond: Respond) -> None:
+        """Answer CreatePartitions."""
+        body, deadline = received.body, _deadline(received)
+        result = protocol.CreatePartitionsResponse.CreatePartitionsTopicResult
+        results = []
+        for asked, times in _once(body.topics):
+            grow = functools.partial(self._grow, asked, times, deadline, body.validate_only)
+            _, outcome = self._outcomes.attempt(grow)
+            results.append(result(name=asked.name, **outcome._asdict()))
+        respond(protocol.CreatePartitionsResponse(version=received.version, results=results))
+
+    def _grow(self, asked: Any, times: int, deadline: float, validate_only: bool) -> None:
+        """Add partitions to a topic."""
+        _ensure_once(asked.name, times)
+        ensure_not_the_clusters(asked.name)
+        topic = self._backend.metadata.topics.topic(asked.name)
+        if asked.count > PARTITIONS_MAX:
+            raise InvalidPartitionsError(
+                f"{asked.count} partitions are asked for; accepted: up to {PARTITIONS_MAX}"
+            )
+        administration.ensure_increase(topic, asked.count)
+        if asked.assignments is not None:
+            added = asked.count - topic.partitions
+            if len(asked.assignments) != added:
+                raise RefusedError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"topic {asked.name!r} would get {added} partitions, and {len(asked.assignments)} "
+                    "assignments are given",
+                )
+            _ensure_on_this_node(one.broker_ids for one in asked.assignments)
+        if not validate_only:
+            administration.create_partitions(
+                self._backend.manager,
+                self._backend.coordinator(flush=True),
+                asked.name,
+                asked.count,
+                deadline=deadline,
+            )
+
+    def delete_records(self, received: Received, respond: Respond) -> None:
+        """Answer DeleteRecords: partition by partition, as Kafka does."""
+        deadline = _deadline(received)
+        response = protocol.DeleteRecordsResponse
+        results: dict[str, list[Any]] = {}
+        for topic in received.body.topics:
+            for one in topic.partitions:
+                topic_partition = TopicPartition(topic.name, one.partition_index)
+                delete = functools.partial(
+                    self._delete_records, topic_partition, one.offset, deadline
+                )
+                start, outcome = self._outcomes.attempt(delete)
+                results.setdefault(topic.name, []).append(
+                    response.DeleteRecordsTopicResult.DeleteRecordsPartitionResult(
+                        partition_index=one.partition_index,
+                        low_watermark=_NO_LOW_WATERMARK if start is None else start,
+                        error_code=outcome.error_code,
+                    )
+                )
+        topics = [
+            response.DeleteRecordsTopicResult(name=name, partitions=partitions)
+            for name, partitions in results.items()
+        ]
+        respond(response(version=received.version, topics=topics))
+
+    def _delete_records(self, topic_partition: TopicPartition, offset: int, deadline: float) -> int:
+        """Delete the records below an offset; return the first offset that is left."""
+        ensure_not_the_clusters(topic_partition.topic)
+        topic = self._backend.metadata.topics.topic(topic_partition.topic)
+        if not 0 <= topic_partition.partition < topic.partitions:
+            raise UnknownTopicOrPartitionError(f"partition {topic_partition} does not exist")
+        if offset < _ALL_RECORDS:
+            raise RefusedError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is no offset; -1 stands for all records"
+            )
+        done = self._backend.manager.delete_records(
+            {topic_partition: offset}, self._backend.coordinator(flush=True), deadline=deadline
+        )
+        return done[topic_partition].log_start_offset
+
+
+def ensure_not_the_clusters(name: str) -> None:
+    """Check that clients may change a topic of this name.
+
+    Raises:
+        InvalidTopicError: Kafka would refuse the name.
+        RefusedError: it is one of the cluster's own.
+    """
+    if ensure_valid_topic(name).startswith(INTERNAL_PREFIX):
+        raise RefusedError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic {name!r} would be one of the cluster's own, whose names begin with "
+            f"{INTERNAL_PREFIX!r}; choose another name",
+        )
+
+
+def _deadline(received: Received) -> float:
+    timeout_ms: int = received.body.timeout_ms
+    return time.monotonic() + max(0, timeout_ms) / 1000
+
+
+def _once(topics: Sequence[Any]) -> Iterator[tuple[Any, int]]:
+    """Yield one topic of each name, and how many have it."""
+    times = Counter(one.name for one in topics)
+    for one in {one.name: one for one in topics}.values():
+        yield one, times[one.name]
+
+
+def _ensure_once(name: str, times: int) -> None:
+    if times > 1:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST, f"topic {name!r} is named twice in the request"
+        )
+
+
+def _unknown_id(topic_id: uuid.UUID) -> RefusedError:
+    return RefusedError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
+
+
+def _not_null(key: str, value: str | None) -> str:
+    if value is None:
+        raise RefusedError(ErrorCode.INVALID_CONFIG, f"option {key!r} has no value; give one")
+    return value
+
+
+def _assigned(asked: Any) -> int:
+    """Return how many partitions an explicit assignment of replicas has."""
+    if asked.num_partitions != _DEFAULT or asked.replication_factor != _DEFAULT:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            "replicas are assigned, so the number of partitions and the replication factor must be "
+            f"-1; they are {asked.num_partitions} and {asked.replication_factor}",
+        )
+    found = sorted(one.partition_index for one in asked.assignments)
+    if found != list(range(len(found))):
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"replicas are assigned to the partitions {', '.join(map(str, found))}; they must be "
+            "numbered from 0, each once",
+        )
+    _ensure_on_this_node(one.broker_ids for one in asked.assignments)
+    return len(found)
+
+
+def _ensure_on_this_node(assignments: Iterable[Sequence[int]]) -> None:
+    for nodes in assignments:
+        if list(nodes) != [NODE_ID]:
+            raise RefusedError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"replicas are assigned to the nodes {list(nodes)}; there is one node, {NODE_ID}. "
+                "Leave the assignment out, and give a replication factor",
+            )
+
+
+def _created(wanted: _Wanted, topic_id: uuid.UUID | None) -> Any:
+    result = protocol.CreateTopicsResponse.CreatableTopicResult
+    return result(
+        name=wanted.name,
+        topic_id=topic_id,
+        num_partitions=wanted.partitions,
+        replication_factor=wanted.replication_factor,
+        configs=[
+            result.CreatableTopicConfigs(
+                name=one.name,
+                value=one.value,
+                read_only=one.is_read_only,
+                config_source=one.source,
+                is_sensitive=False,
+            )
+            for one in settings.topic_settings(wanted.config)
+        ],
+        **DONE._asdict(),
+    )
