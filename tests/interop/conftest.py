@@ -10,15 +10,10 @@ from pyspark.sql import SparkSession
 
 from tests.conftest import spark_builder
 from tests.support.kafka import POM, Broker, Kafka, MissingToolError, class_path
+from tests.support.kafka_fixtures import kafka
 from tests.support.parity_sites import InFolder, OnBroker, Site
 
-
-@pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Kafka:
-    try:
-        return Kafka(class_path(tmp_path_factory.mktemp("kafka")))
-    except MissingToolError as missing:
-        pytest.fail(str(missing), pytrace=False)
+__all__ = ["kafka"]
 
 
 @pytest.fixture(scope="session")

@@ -1,148 +1,197 @@
-"""Clients that nobody here wrote put records in and take them out again."""
+"""Clients that others wrote put into and take out of a cluster, without knowing what serves it."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import aiokafka
-import confluent_kafka
-import kafka
 import pytest
 
-from spark_kbatch.server.server import Server
+from spark_kbatch.cluster.cluster import Cluster
+from tests.server.conftest import BUT_KCAT, Connect
 from tests.support import builders
+from tests.support.clients.base import Member, until
+from tests.support.logs_for_kafka import a_cluster_of_all_codecs, odd_records
+from tests.support.reference import (
+    CODEC_MASK,
+    CODECS,
+    BatchHeader,
+    Record,
+    read_header,
+    split_batches,
+)
 
-CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
-TOPIC = "events"
-
-
-class Record(NamedTuple):
-    """A record as a client has it."""
-
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-
-
-RECORDS = [
-    Record(b"key", b"value"),
-    Record(None, b"no key"),
-    Record(b"tombstone", None),
-    Record(b"", b""),
-    Record(b"headers", b"value", (("h", b"1"), ("h", b"2"), ("empty", b""))),
-    Record(b"large", b"x" * 100_000),
-]
+TIMES_MS = [1_700_000_000_000 + 1000 * n for n in range(5)]
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with builders.a_cluster(tmp_path, topics={TOPIC: 1}) as cluster, cluster.serve() as server:
-        yield server
+def without_times(records: Sequence[Record]) -> list[Record]:
+    return [record._replace(timestamp=0) for record in records]
 
 
-def produced_by_kafka_python(server: Server, codec: str) -> None:
-    producer = kafka.KafkaProducer(
-        bootstrap_servers=server.bootstrap_servers,
-        compression_type=None if codec == "none" else codec,
-    )
-    for record in RECORDS:
-        producer.send(TOPIC, record.value, record.key, [*record.headers], partition=0)
-    producer.flush(10)
-    producer.close()
+def stored_batches(cluster: Cluster, topic: str, partition: int = 0) -> list[BatchHeader]:
+    """The headers of all batches in a partition's files."""
+    folder = cluster.path / "broker-0" / f"{topic}-{partition}"
+    return [
+        read_header(batch)
+        for path in sorted(folder.glob("*.log"))
+        for batch in split_batches(path.read_bytes())
+    ]
 
 
-def produced_by_aiokafka(server: Server, codec: str) -> None:
-    async def produce() -> None:
-        producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=server.bootstrap_servers,
-            compression_type=None if codec == "none" else codec,
-            enable_idempotence=True,
-        )
-        await producer.start()
-        for record in RECORDS:
-            await producer.send(
-                TOPIC, record.value, record.key, partition=0, headers=[*record.headers]
-            )
-        await producer.stop()
-
-    asyncio.run(produce())
+# Records.
 
 
-def produced_by_librdkafka(server: Server, codec: str) -> None:
-    producer = confluent_kafka.Producer(
-        {
-            "bootstrap.servers": server.bootstrap_servers,
-            "compression.type": codec,
-            "enable.idempotence": True,
-        }
-    )
-    failures: list[Any] = []
-    for record in RECORDS:
-        producer.produce(
-            TOPIC,
-            record.value,
-            record.key,
-            partition=0,
-            headers=[*record.headers],
-            on_delivery=lambda error, _: failures.append(error) if error else None,
-        )
-    assert producer.flush(10) == 0
-    assert failures == []
+@pytest.mark.parametrize("idempotent", [False, True], ids=["plain", "idempotent"])
+def test_what_a_client_sends_is_stored_as_sent(
+    tmp_path: Path, connect: Connect, idempotent: bool
+) -> None:
+    with builders.a_cluster(tmp_path, topics=dict.fromkeys(CODECS, 1)) as cluster:
+        with cluster.serve() as server:
+            client = connect(server.bootstrap_servers)
+            for seed, codec in enumerate(CODECS):
+                records = {0: client.as_sent(odd_records(200, seed=seed))}
+                client.produce(codec, records, codec=codec, idempotent=idempotent)
+
+        for seed, (codec, number) in enumerate(CODECS.items()):
+            expected = client.as_sent(odd_records(200, seed=seed))
+            found = builders.read_records(cluster, codec)
+            if not client.sets_times:
+                expected, found = without_times(expected), without_times(found)
+            assert found == expected
+            batches = stored_batches(cluster, codec)
+            assert len(batches) > 1
+            # A batch is left as it is where a codec would only make it larger.
+            assert {batch.attributes & CODEC_MASK for batch in batches} <= {number, 0}
+            assert any(batch.attributes & CODEC_MASK == number for batch in batches)
+            assert all((batch.producer_id >= 0) == idempotent for batch in batches)
 
 
-def consumed_by_kafka_python(server: Server) -> list[Record]:
-    consumer = kafka.KafkaConsumer(
-        bootstrap_servers=server.bootstrap_servers, auto_offset_reset="earliest"
-    )
-    consumer.assign([kafka.TopicPartition(TOPIC, 0)])
-    found: list[Record] = []
-    while len(found) < len(RECORDS):
-        for messages in consumer.poll(500).values():
-            found += [Record(m.key, m.value, tuple(map(tuple, m.headers))) for m in messages]
-    consumer.close()
-    return found
+def test_a_client_reads_each_codec_from_the_start_and_from_the_middle_of_a_batch(
+    tmp_path: Path, connect: Connect
+) -> None:
+    cluster, held = a_cluster_of_all_codecs(tmp_path, n=300)
+
+    with cluster, cluster.serve() as server:
+        client = connect(server.bootstrap_servers)
+        whole = client.read("events", dict.fromkeys(range(len(CODECS)), 0))
+        rest = client.read("events", dict.fromkeys(range(len(CODECS)), 123))
+
+    assert [whole[p] for p in range(len(CODECS))] == held
+    assert [rest[p] for p in range(len(CODECS))] == [records[123:] for records in held]
 
 
-def consumed_by_aiokafka(server: Server) -> list[Record]:
-    async def consume() -> list[Record]:
-        consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=server.bootstrap_servers, isolation_level="read_committed"
-        )
-        await consumer.start()
-        consumer.assign([aiokafka.TopicPartition(TOPIC, 0)])
-        await consumer.seek_to_beginning()
-        found = [await consumer.getone() for _ in RECORDS]
-        await consumer.stop()
-        return [Record(one.key, one.value, tuple(one.headers)) for one in found]
+def test_a_client_finds_offsets_by_time(tmp_path: Path, connect: Connect) -> None:
+    with builders.a_cluster(tmp_path, topics={"events": 2}) as cluster:
+        with cluster.producer() as producer:
+            for time_ms in TIMES_MS:
+                producer.send("events", value=b"v", partition=1, timestamp_ms=time_ms)
+        with cluster.serve() as server:
+            client = connect(server.bootstrap_servers)
+            asked = [TIMES_MS[0] - 1, TIMES_MS[2], TIMES_MS[2] + 1, TIMES_MS[-1] + 1]
+            found = [client.offsets_by_time("events", 2, time_ms) for time_ms in asked]
 
-    return asyncio.run(consume())
-
-
-def consumed_by_librdkafka(server: Server) -> list[Record]:
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": server.bootstrap_servers, "group.id": "unused"}
-    )
-    consumer.assign([confluent_kafka.TopicPartition(TOPIC, 0, 0)])
-    found = consumer.consume(len(RECORDS), 10)
-    consumer.close()
-    return [Record(one.key(), one.value(), tuple(one.headers() or ())) for one in found]
+    assert [one[1] for one in found] == [0, 2, 3, None]
+    assert [one[0] for one in found] == [None] * 4
 
 
-PRODUCERS = [
-    pytest.param(produced_by_kafka_python, id="kafka-python"),
-    pytest.param(produced_by_aiokafka, id="aiokafka"),
-    pytest.param(produced_by_librdkafka, id="librdkafka"),
-]
+# Groups.
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("produce", PRODUCERS)
-def test_what_one_client_produces_all_consume(server: Server, produce: Any, codec: str) -> None:
-    produce(server, codec)
+class Numbers:
+    """Values 0, 1, .. in all partitions of a topic in turn."""
 
-    assert consumed_by_kafka_python(server) == RECORDS
-    assert consumed_by_aiokafka(server) == RECORDS
-    assert consumed_by_librdkafka(server) == RECORDS
+    def __init__(self, cluster: Cluster, topic: str, partitions: int) -> None:
+        self._cluster, self._topic, self._partitions = cluster, topic, partitions
+        self.sent: list[bytes] = []
+
+    def send(self, count: int) -> None:
+        with self._cluster.producer() as producer:
+            for n in range(len(self.sent), len(self.sent) + count):
+                self.sent.append(b"%d" % n)
+                producer.send(self._topic, value=b"%d" % n, partition=n % self._partitions)
+
+    def are_seen_by(self, *members: Member) -> bool:
+        return {*self.sent} <= {value for member in members for _, _, value in member.records}
+
+
+def has(count: int, *members: Member) -> bool:
+    """Whether so many partitions are divided among these members, none to two."""
+    given = [partition for member in members for partition in member.assigned]
+    return len(given) == len({*given}) == count and all(member.assigned for member in members)
+
+
+def test_members_join_leave_and_die(tmp_path: Path, connect: Connect) -> None:
+    with (
+        builders.a_cluster(tmp_path, topics={"events": 4}) as cluster,
+        cluster.serve() as server,
+    ):
+        client = connect(server.bootstrap_servers)
+        numbers = Numbers(cluster, "events", 4)
+        numbers.send(40)
+        with (
+            client.member("group", "events") as first,
+            contextlib.ExitStack() as others,
+        ):
+            until(lambda: numbers.are_seen_by(first), "one member reads all partitions")
+            assert has(4, first)
+
+            second = others.enter_context(client.member("group", "events"))
+            until(lambda: has(4, first, second), "the second member gets its share")
+            numbers.send(40)
+            until(lambda: numbers.are_seen_by(first, second), "two members read on")
+
+            second.leave()
+            until(lambda: has(4, first), "the share of one that leaves is given to the other")
+            third = others.enter_context(client.member("group", "events"))
+            until(lambda: has(4, first, third), "the third member gets its share")
+            third.die()
+            until(lambda: has(4, first), "the share of one that died is given to the other")
+            numbers.send(40)
+            until(lambda: numbers.are_seen_by(first, second, third), "nothing is left out")
+            seen = [(p, o) for one in (first, second, third) for p, o, _ in one.records]
+
+    assert len(seen) == len({*seen}), "what was committed is not read again"
+
+
+def test_a_group_resumes_from_its_committed_offsets_after_a_restart_of_the_server(
+    tmp_path: Path, connect: Connect
+) -> None:
+    with builders.a_cluster(tmp_path, topics={"events": 2}) as cluster:
+        numbers = Numbers(cluster, "events", 2)
+        numbers.send(20)
+        with cluster.serve() as server:
+            with connect(server.bootstrap_servers).member("group", "events") as before:
+                until(lambda: numbers.are_seen_by(before), "the group reads")
+                before.leave()
+        numbers.send(20)
+        with cluster.serve() as server:
+            with connect(server.bootstrap_servers).member("group", "events") as after:
+                until(lambda: numbers.are_seen_by(before, after), "the group goes on")
+
+    values = [value for one in (before, after) for _, _, value in one.records]
+    assert sorted(values) == sorted(numbers.sent)
+
+
+@pytest.mark.parametrize("connect", BUT_KCAT, indirect=True)  # which ends when its server does
+def test_a_member_reads_on_without_a_rebalance_after_a_restart_of_the_server(
+    tmp_path: Path, connect: Connect
+) -> None:
+    with (
+        builders.a_cluster(tmp_path, topics={"events": 2}) as cluster,
+        contextlib.ExitStack() as end,
+    ):
+        numbers = Numbers(cluster, "events", 2)
+        numbers.send(20)
+        with cluster.serve() as server:
+            client = connect(server.bootstrap_servers)
+            member = end.enter_context(client.member("g", "events", session_timeout_ms=30_000))
+            until(lambda: numbers.are_seen_by(member), "the member reads")
+            rebalances = member.rebalances
+        numbers.send(20)
+        with cluster.serve(port=server.port):
+            until(lambda: numbers.are_seen_by(member), "the member goes on")
+            assert member.rebalances == rebalances
+            member.leave()
+
+    assert sorted(value for _, _, value in member.records) == sorted(numbers.sent)

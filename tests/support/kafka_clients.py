@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -13,7 +14,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from tests.support.kafka import Broker, Kafka
+from tests.support.kafka import Kafka
 from tests.support.reference import Record
 
 TIMEOUT_S = 30
@@ -21,7 +22,21 @@ _NULL = "<null>"
 _END = "<end>\n"
 
 
-def consumer(broker: Broker, **options: object) -> Consumer:
+class Listens(Protocol):
+    """A broker, or another server that clients connect to."""
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT."""
+
+
+class Address(NamedTuple):
+    """Where some server listens."""
+
+    address: str
+
+
+def consumer(broker: Listens, **options: object) -> Consumer:
     """One that begins where it is told, and tells when a partition has no more."""
     return Consumer(
         {
@@ -36,7 +51,7 @@ def consumer(broker: Broker, **options: object) -> Consumer:
 
 
 def read(
-    broker: Broker, topic: str, partitions: Iterable[int], **options: object
+    broker: Listens, topic: str, partitions: Iterable[int], **options: object
 ) -> dict[int, list[Record]]:
     """All records of these partitions, by librdkafka."""
     found: dict[int, list[Record]] = {p: [] for p in partitions}
@@ -68,9 +83,19 @@ def read(
 
 
 def read_by_console(
-    kafka: Kafka, broker: Broker, topic: str, count: int, *, isolation: str = "read_uncommitted"
+    kafka: Kafka,
+    broker: Listens,
+    topic: str,
+    count: int,
+    *,
+    isolation: str = "read_uncommitted",
+    partition: int | None = None,
+    offset: int = 0,
 ) -> dict[int, list[Record]]:
-    """`count` records of a topic, by the Java client. Their bytes are text."""
+    """`count` records of a topic, or of one partition from an offset on, by the Java client.
+
+    Their bytes are text.
+    """
     shown = {
         "print.timestamp": "true",
         "print.partition": "true",
@@ -83,9 +108,13 @@ def read_by_console(
         "line.separator": _END,
     }
     words = [f"--property={name}={value}" for name, value in shown.items()]
+    if partition is None:
+        words.append("--from-beginning")
+    else:
+        words += ["--partition", str(partition), "--offset", str(offset)]
     printed = kafka.run(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        "--bootstrap-server", broker.address, "--topic", topic, "--from-beginning",
+        "--bootstrap-server", broker.address, "--topic", topic,
         "--isolation-level", isolation, "--max-messages", count, "--timeout-ms", 1000 * TIMEOUT_S,
         *words,
     )  # fmt: skip
@@ -118,7 +147,7 @@ def _bytes(text: str) -> bytes | None:
 
 
 def offsets_by_time(
-    broker: Broker,
+    broker: Listens,
     topic: str,
     partitions: Iterable[int],
     times_ms: Iterable[int],
@@ -135,7 +164,7 @@ def offsets_by_time(
         client.close()
 
 
-def offsets_by_shell(kafka: Kafka, broker: Broker, topic: str, time_ms: int) -> dict[int, int]:
+def offsets_by_shell(kafka: Kafka, broker: Listens, topic: str, time_ms: int) -> dict[int, int]:
     """By the Java client; a partition without an answer is absent. -3 asks for the latest time's."""
     printed = kafka.run(
         "org.apache.kafka.tools.GetOffsetShell",

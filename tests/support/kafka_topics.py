@@ -66,7 +66,7 @@ def _by_java(kafka: Kafka, broker: Broker) -> None:
     """A codec after the other in all partitions, by a console's idempotent producer."""
     broker.create_topic("java", partitions=len(CODECS), index_interval_bytes=600)
     for number, codec in enumerate(CODECS):
-        lines = [_as_line(record) for record in odd_records(500, seed=number)]
+        lines = [as_line(record) for record in odd_records(500, seed=number)]
         kafka.run(
             "org.apache.kafka.tools.ConsoleProducer",
             "--bootstrap-server", broker.address, "--topic", "java", "--compression-codec", codec,
@@ -76,7 +76,9 @@ def _by_java(kafka: Kafka, broker: Broker) -> None:
         )  # fmt: skip
 
 
-def _as_line(record: Record) -> str:
+def as_line(record: Record) -> str:
+    """A record as the console's producer parses it: headers, key and value."""
+
     def text(value: bytes | None) -> str:
         return _NULL if value is None else value.decode()
 

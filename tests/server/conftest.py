@@ -1,0 +1,41 @@
+"""Clients that others wrote; those that need more than Python's packages run with `make interop`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from tests.support.clients.aio_kafka import AioKafka
+from tests.support.clients.base import Client
+from tests.support.clients.java import JavaTools
+from tests.support.clients.kafka_python import KafkaPython
+from tests.support.clients.kcat import MISSING as KCAT_MISSING
+from tests.support.clients.kcat import Kcat
+from tests.support.clients.librdkafka import Librdkafka
+from tests.support.kafka_fixtures import kafka
+
+__all__ = ["kafka"]
+
+Connect: TypeAlias = Callable[[str], Client]
+
+_OF_PYTHON = {one.name: one for one in (Librdkafka, KafkaPython, AioKafka)}
+
+
+BUT_KCAT = [*_OF_PYTHON, pytest.param(JavaTools.name, marks=pytest.mark.interop)]
+
+
+@pytest.fixture(params=[*BUT_KCAT, pytest.param(Kcat.name, marks=pytest.mark.interop)])
+def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Connect:
+    """Makes a client, given where its server listens."""
+    name = request.param
+    if name in _OF_PYTHON:
+        return _OF_PYTHON[name]
+    if name == Kcat.name:
+        if not Kcat.is_installed():
+            pytest.skip(KCAT_MISSING)
+        return Kcat
+    kafka = request.getfixturevalue("kafka")
+    return lambda address: JavaTools(address, kafka, tmp_path)

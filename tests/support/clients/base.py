@@ -1,0 +1,212 @@
+"""What a scenario asks of a client, and a member of a group in a process of its own.
+
+A member prints a line of JSON for each event: `{"assigned": [0, 1]}`, `{"revoked": [0]}`, or
+`{"partition": 0, "offset": 7, "value": "..."}`. It commits what it has printed. SIGTERM has it leave.
+"""
+
+from __future__ import annotations
+
+import abc
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, NamedTuple, Self
+
+from tests.support.reference import Record
+
+TIMEOUT_S = 60
+# Kafka's least, group.min.session.timeout.ms.
+SESSION_TIMEOUT_MS = 6_000
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+ByPartition = Mapping[int, Sequence[Record]]
+
+
+class Described(NamedTuple):
+    """A topic as an admin client tells of it."""
+
+    partitions: int
+    config: Mapping[str, str]  # the settings that were asked for
+
+
+class Client(abc.ABC):
+    """A client, and the server that it talks to."""
+
+    name: ClassVar[str]
+    sets_times: ClassVar[bool] = True  # else records have the time at which they are sent
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    # Records.
+
+    def as_sent(self, records: Sequence[Record]) -> list[Record]:
+        """What arrives of these records: some clients cannot send all that a record may be."""
+        return [*records]
+
+    @abc.abstractmethod
+    def produce(
+        self, topic: str, records: ByPartition, *, codec: str = "none", idempotent: bool = False
+    ) -> None:
+        """Send them with acks=all, several batches to a partition; on return all are acknowledged."""
+
+    @abc.abstractmethod
+    def read(self, topic: str, starts: Mapping[int, int]) -> dict[int, list[Record]]:
+        """All records from these offsets on, to the end that the partitions have now."""
+
+    @abc.abstractmethod
+    def offsets_by_time(self, topic: str, partitions: int, time_ms: int) -> dict[int, int | None]:
+        """The first offset of each partition whose record is as late; None where none is."""
+
+    # Groups.
+
+    @abc.abstractmethod
+    def member(
+        self, group: str, topic: str, *, session_timeout_ms: int = SESSION_TIMEOUT_MS
+    ) -> Member:
+        """Start one more member, which reads from the start what no one has committed."""
+
+    # Administration.
+
+    def topics(self) -> set[str]:
+        """The names of topics that are not internal."""
+        raise NotImplementedError
+
+    def create_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
+        raise NotImplementedError
+
+    def describe(self, topic: str, keys: Iterable[str]) -> Described:
+        raise NotImplementedError
+
+    def alter(self, topic: str, config: Mapping[str, str]) -> None:
+        """Change these settings; a client that cannot leave the others alone resets them."""
+        raise NotImplementedError
+
+    def grow(self, topic: str, partitions: int) -> None:
+        raise NotImplementedError
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
+        raise NotImplementedError
+
+    def delete_topic(self, topic: str) -> None:
+        raise NotImplementedError
+
+
+def with_key_or_value(records: Iterable[Record]) -> list[Record]:
+    """The records as clients send them that refuse those with neither: these get an empty value."""
+    return [one._replace(value=b"") if one.key is None is one.value else one for one in records]
+
+
+class Event(NamedTuple):
+    """What a member said: partitions that it got or lost, or records that it was given."""
+
+    assigned: Sequence[int] = ()
+    revoked: Sequence[int] = ()
+    records: Sequence[tuple[int, int, bytes]] = ()  # partition, offset, value
+
+
+class Member:
+    """A process that is one member of a group. What it says is read as it comes."""
+
+    def __init__(self, command: Sequence[str], parse: Callable[[str], Event | None]) -> None:
+        """`parse` is given each line; it returns None for one that tells nothing."""
+        self.assigned: frozenset[int] = frozenset()
+        self.rebalances = 0  # that gave it partitions, or took some
+        self.records: list[tuple[int, int, bytes]] = []
+        self._said: list[str] = []
+        self._parse = parse
+        self._process = subprocess.Popen(
+            command, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._said.append(line)
+            event = self._parse(line)
+            if event is None:
+                continue
+            self.records += event.records
+            changed = (self.assigned | {*event.assigned}) - {*event.revoked}
+            self.rebalances += changed != self.assigned
+            self.assigned = changed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process.poll() is None:
+            self.die()
+        self._listener.join(TIMEOUT_S)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        if error is not None:
+            error.add_note(f"a member said:\n{''.join(self._said[-40:])}")
+
+    def leave(self) -> None:
+        """End it as an operator does: it tells the group that it leaves."""
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(TIMEOUT_S)
+
+    def die(self) -> None:
+        """Kill it: the group finds out when its session is over."""
+        self._process.kill()
+        self._process.wait(TIMEOUT_S)
+
+
+def until(condition: Callable[[], object], what: str, *, timeout_s: float = TIMEOUT_S) -> None:
+    """Wait until `condition()` holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.02)
+
+
+# A member that is a program of ours around a client.
+
+
+def python_member(
+    module: str, address: str, group: str, topic: str, session_timeout_ms: int
+) -> Member:
+    """A member whose program is the `__main__` of a module here."""
+    words = [sys.executable, "-u", "-m", module, address, group, topic, str(session_timeout_ms)]
+    return Member(words, _parse_json)
+
+
+def _parse_json(line: str) -> Event | None:
+    if not line.startswith("{"):
+        return None
+    told = json.loads(line)
+    if "offset" in told:
+        return Event(records=[(told["partition"], told["offset"], told["value"].encode())])
+    return Event(told.get("assigned", ()), told.get("revoked", ()))
+
+
+def tell(**event: object) -> None:
+    """Print one event of this process."""
+    print(json.dumps(event), flush=True)
+
+
+class Leaving:
+    """Whether SIGTERM has come."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        signal.signal(signal.SIGTERM, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
