@@ -199,7 +199,7 @@ READS_THAT_COULD_BE_STREAMS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("options", "kind", "said"), few(READS, 4))
+@pytest.mark.parametrize(("options", "kind", "said"), few(READS, 2))
 def test_load_refuses(
     spark: SparkSession, flights: Path, options: dict[str, str], kind: str, said: list[str]
 ) -> None:
@@ -281,7 +281,7 @@ def test_load_refuses_what_is_no_folder(spark: SparkSession) -> None:
             "value binary", {"startingOffset": "earliest"}, ["nearest known one is 'startingOffsets'"],
             id="unknown-option",
         ),
-    ], 2),
+    ], 1),
 )  # fmt: skip
 def test_the_first_action_refuses_a_schema_and_options_given_with_one(
     spark: SparkSession, flights: Path, schema: str, options: dict[str, str], said: list[str]
@@ -329,7 +329,7 @@ def test_the_first_action_refuses_a_schema_and_options_given_with_one(
             {"topic": "t", "kafka.value.serializer": "x"}, "ConfigError",
             ["'kafka.value.serializer'", "string or binary"], id="forbidden-kafka-option",
         ),
-    ], 3),
+    ], 2),
 )  # fmt: skip
 def test_save_refuses_options_and_makes_nothing(
     row: DataFrame, tmp_path: Path, options: dict[str, str], kind: str, said: list[str]
@@ -371,7 +371,7 @@ def test_save_refuses_options_and_makes_nothing(
             ["headers", "value:string", "array<struct<key:string,value:binary>>"],
             id="header-values",
         ),
-    ], 4),
+    ], 2),
 )  # fmt: skip
 def test_save_refuses_columns_and_makes_nothing(
     spark: SparkSession, tmp_path: Path, columns: str, said: list[str]

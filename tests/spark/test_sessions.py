@@ -120,7 +120,7 @@ def test_joins_and_unions_of_one_frame_read_it_as_often_as_it_is_named(
         ("spark.sql.session.timeZone", "Asia/Kathmandu"),
         ("spark.sql.ansi.enabled", "false"),
         ("spark.sql.adaptive.enabled", "false"),
-    ], 4),
+    ], 3),
     ids=lambda text: text.removeprefix("spark.sql.") if "spark" in text else "",
 )  # fmt: skip
 def test_rows_come_back_as_written_whatever_is_set(

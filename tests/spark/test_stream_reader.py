@@ -172,6 +172,7 @@ def test_available_now_reads_everything_in_one_batch_before_4_2(reading: Reading
     assert reading.run(maxOffsetsPerTrigger=2) == [["f", "g", "h", "i", "j"]]
 
 
+@pytest.mark.slow
 def test_once_takes_no_notice_of_limits(reading: Reading) -> None:
     reading.send("t", *"abcde")
     frame = reading.load(maxOffsetsPerTrigger=2, minOffsetsPerTrigger=1)
@@ -448,7 +449,10 @@ def test_logs_of_a_broker_are_read_as_they_grow(reading: Reading, tmp_path: Path
             {"endingOffsets": "latest"}, ["'endingOffsets' is for batch reads"], id="an end"
         ),
         pytest.param(
-            {"startingTimestamp": 10**15}, ["No offset matched", "startingTimestamp"], id="no time"
+            {"startingTimestamp": 10**15},
+            ["No offset matched", "startingTimestamp"],
+            id="no time",
+            marks=pytest.mark.slow,
         ),
     ],
 )
