@@ -107,7 +107,11 @@ class Reader:
     def varint(self, field: str) -> int:
         """Read an unsigned varint of 32 bits."""
         start = position = self.position
-        data, end = self._data, min(self._end, start + 5)
+        data = self._data
+        if start < self._end and data[start] < 0x80:  # most are a byte
+            self.position = start + 1
+            return data[start]
+        end = min(self._end, start + 5)
         value = shift = 0
         while position < end:
             byte = data[position]

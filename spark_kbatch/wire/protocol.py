@@ -285,18 +285,14 @@ def decode_request(frame: memoryview) -> Request:
         ProtocolError: the bytes are not a request.
     """
     reader = Reader(frame, "request", max_elements=MAX_REQUEST_ELEMENTS)
-    api_key = reader.int16("api_key")
-    version = reader.int16("api_version")
-    correlation_id = reader.int32("correlation_id")
+    api_key, version, correlation_id = reader.unpack(_REQUEST_HEADER, "header")
     _ensure_supported(api_key, version, correlation_id)
-    name = ApiKey(api_key).name
-    flexible = _is_flexible(api_key, version)
-    reader.describe(f"{name} request, version {version}", flexible=False)
+    kind = _kind(api_key, version, _REQUEST)
+    reader.describe(kind.name, flexible=False)
     client_id = reader.nullable_string("client_id")  # flexible in no version
-    reader.describe(f"{name} request, version {version}", flexible=flexible)
+    reader.flexible = kind.is_flexible
     reader.tagged_fields("header")
-    body = _decoder(api_key, version, _REQUEST)(reader)
-    return Request(api_key, version, correlation_id, client_id, body)
+    return Request(api_key, version, correlation_id, client_id, kind.decode(reader))
 
 
 def encode_request(
@@ -312,11 +308,9 @@ def encode_request(
     """
     _ensure_supported(api_key, version, correlation_id)
     writer = Writer()
-    writer.int16(api_key)
-    writer.int16(version)
-    writer.int32(correlation_id)
+    writer.pack(_REQUEST_HEADER, api_key, version, correlation_id)
     writer.string(client_id)
-    writer.flexible = _is_flexible(api_key, version)
+    writer.flexible = _kind(api_key, version, _REQUEST).is_flexible
     writer.tagged_fields()
     return _with_body(writer, api_key, version, body)
 
@@ -334,19 +328,19 @@ def decode_response(api_key: int, version: int, frame: memoryview) -> Response:
         ProtocolError: the bytes are not such a response.
     """
     _ensure_supported(api_key, version)
-    message = f"{ApiKey(api_key).name} response, version {version}"
-    reader = Reader(frame, message, max_elements=MAX_RESPONSE_ELEMENTS)
+    kind = _kind(api_key, version, _RESPONSE)
+    reader = Reader(frame, kind.name, max_elements=MAX_RESPONSE_ELEMENTS)
     correlation_id = reader.int32("correlation_id")
     if api_key == ApiKey.API_VERSIONS:
         start = reader.position
         if reader.int16("error_code") == ErrorCode.UNSUPPORTED_VERSION:
-            version = 0
+            kind = _kind(api_key, 0, _RESPONSE)
         reader.position = start
-        reader.flexible = _is_flexible(api_key, version)
+        reader.flexible = kind.is_flexible
     else:
-        reader.flexible = _is_flexible(api_key, version)
+        reader.flexible = kind.is_flexible
         reader.tagged_fields("header")
-    return Response(correlation_id, _decoder(api_key, version, _RESPONSE)(reader))
+    return Response(correlation_id, kind.decode(reader))
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, body: Any) -> list[Buffer]:
@@ -359,7 +353,7 @@ def encode_response(api_key: int, version: int, correlation_id: int, body: Any) 
         ValueError: a value does not fit into its field.
     """
     _ensure_supported(api_key, version, correlation_id)
-    writer = Writer(flexible=_is_flexible(api_key, version))
+    writer = Writer(flexible=_kind(api_key, version, _RESPONSE).is_flexible)
     writer.int32(correlation_id)
     if api_key != ApiKey.API_VERSIONS:  # whose client does not know yet what the server understands
         writer.tagged_fields()
@@ -367,6 +361,8 @@ def encode_response(api_key: int, version: int, correlation_id: int, body: Any) 
 
 
 _REQUEST, _RESPONSE = range(2)
+_SIDES = ("request", "response")
+_REQUEST_HEADER = struct.Struct(">hhi")  # api key, version, correlation id
 
 
 def _ensure_supported(api_key: int, version: int, correlation_id: int = -1) -> None:
@@ -377,20 +373,23 @@ def _ensure_supported(api_key: int, version: int, correlation_id: int = -1) -> N
         raise UnsupportedVersionError(api_key, name, version, supported, correlation_id)
 
 
-@functools.cache
-def _is_flexible(api_key: int, version: int) -> bool:
-    flexible: bool = _MESSAGES[api_key][_REQUEST].flexible_version_q(version)
-    return flexible
+class _Kind(NamedTuple):
+    """What decoding needs to know of one kind of message in one version."""
+
+    name: str
+    is_flexible: bool
+    decode: Decoder  # of a body; flexible as the reader is
 
 
 @functools.cache
-def _decoder(api_key: int, version: int, side: int) -> Decoder:
-    """Return what reads a body; flexible as the reader is."""
-    kind = _MESSAGES[api_key][side]
-    if kind in (ProduceRequest, ProduceResponse, FetchRequest, FetchResponse):
-        return lambda reader: kind.decode(reader, version)
-    decoder, _ = structure(list(kind.fields.values()), version, kind, "body")
-    return decoder
+def _kind(api_key: int, version: int, side: int) -> _Kind:
+    message = _MESSAGES[api_key][side]
+    name = f"{ApiKey(api_key).name} {_SIDES[side]}, version {version}"
+    is_flexible = _MESSAGES[api_key][_REQUEST].flexible_version_q(version)
+    if api_key in (ApiKey.PRODUCE, ApiKey.FETCH):
+        return _Kind(name, is_flexible, lambda reader: message.decode(reader, version))
+    decoder, _ = structure(list(message.fields.values()), version, message, "body")
+    return _Kind(name, is_flexible, decoder)
 
 
 def _with_body(writer: Writer, api_key: int, version: int, body: Any) -> list[Buffer]:
