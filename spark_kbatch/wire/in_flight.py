@@ -67,11 +67,10 @@ class InFlightRequests:
         return self._requests.popleft() if self._requests else None
 
     def take_last_if_answered_by_none(self) -> InFlightRequest | None:
-        """Remove and return the last request if it is written and expects no answer."""
-        if not self._requests:
+        """Remove and return the last request, which is now written, if it expects no answer."""
+        if not self._requests or self._requests[-1].expects_response:
             return None
-        last = self._requests[-1]
-        return self._requests.pop() if last.send.is_complete and not last.expects_response else None
+        return self._requests.pop()
 
     def take_all(self) -> list[InFlightRequest]:
         """Remove and return all requests, because their connection is lost."""

@@ -346,6 +346,8 @@ def decode_response(api_key: int, version: int, frame: memoryview) -> Response:
 def encode_response(api_key: int, version: int, correlation_id: int, body: Any) -> list[Buffer]:
     """Encode a response.
 
+    Two threads must not encode the same body at once, because the library notes the version in it.
+
     Returns:
         the frame without its size, in pieces; the records of a Fetch are pieces of their own.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.errors import (
@@ -278,8 +278,22 @@ def test_throttled_client_waits_before_the_next_request() -> None:
     assert pair.connection.can_send_more()
 
 
+def test_requests_in_flight_are_as_many_as_allowed() -> None:
+    pair = Pair(max_in_flight_requests_per_connection=2).made_ready()
+    for name in ("one", "two"):
+        assert pair.connection.can_send_more()
+        pair.send(name)
+        pair.run()
+
+    assert not pair.connection.can_send_more()
+    pair.server.answer(metadata_body())
+    pair.run()
+    assert pair.connection.can_send_more()
+
+
+@settings(max_examples=200)
 @given(
-    capacity=st.integers(150, 400),
+    capacity=st.sampled_from([3, 150, 400, 5000]),
     max_in_flight=st.integers(1, 4),
     steps=st.lists(
         st.sampled_from(["send", "send quietly", "write", "serve", "answer", "read"]), max_size=60

@@ -158,6 +158,21 @@ def test_refused_connection_is_retried_after_pauses_that_double(clock: Clock) ->
     assert "Connection refused" in str(client.last_error(node))
 
 
+def test_pauses_start_again_after_a_connection_was_ready(clock: Clock) -> None:
+    with LoopbackServer() as server:
+        node = server.node
+    with made(clock, reconnect_backoff_ms=1000, reconnect_backoff_max_ms=60_000) as client:
+        for _ in range(3):
+            client.ready(node)
+            poll_until(client, lambda: client.state(node) is State.DISCONNECTED)
+            clock.ahead_ms += 60_000
+        with LoopbackServer(port=node.port) as server:
+            make_ready(client, node)
+        poll_until(client, lambda: client.state(node) is State.DISCONNECTED)
+
+        assert client.connection_delay_ms(node) <= 1000
+
+
 def test_request_to_a_server_that_is_not_there_says_why_it_got_no_connection(clock: Clock) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         node = Node(-1, *listener.getsockname())
@@ -168,6 +183,30 @@ def test_request_to_a_server_that_is_not_there_says_why_it_got_no_connection(clo
     assert str(raised.value) == (
         f"no connection within 150 ms: no connection to {node}: Connection refused"
     )
+
+
+def test_each_attempt_tries_the_next_address_and_a_lost_connection_looks_the_name_up_again(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        nobody = listener.getsockname()
+    with LoopbackServer() as server, made(clock) as client:
+        looked_up: list[str] = []
+
+        def look_up(host: str, port: int, **_: object) -> list[Any]:
+            looked_up.append(host)
+            kind = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
+            return [(*kind, nobody), (*kind, (server.node.host, server.node.port)), (*kind, nobody)]
+
+        monkeypatch.setattr(socket, "getaddrinfo", look_up)
+        node = Node(1, "a-name", 9092)
+        assert client.request(node, *METADATA)
+        assert looked_up == ["a-name"]
+
+        server.hang_up()
+        poll_until(client, lambda: client.state(node) is State.DISCONNECTED)
+        assert client.request(node, *METADATA)
+        assert looked_up == ["a-name"] * 2
 
 
 def test_name_that_cannot_be_looked_up_is_told(clock: Clock) -> None:
@@ -281,6 +320,17 @@ def test_connection_is_not_idle_while_a_request_is_in_flight(clock: Clock) -> No
         client.poll(0)
 
         assert client.state(server.node) is State.READY
+
+
+def test_poll_waits_while_nothing_happens_on_a_connection(connections: Connections) -> None:
+    """Writing is waited for only while a send is unfinished: a socket can nearly always take bytes."""
+    with LoopbackServer() as server:
+        connections.request(server.node, *METADATA)
+
+        started = time.monotonic()
+        connections.poll(30)
+
+        assert time.monotonic() - started >= 0.02
 
 
 def test_wakeup_ends_a_poll_that_waits(connections: Connections) -> None:
