@@ -1,0 +1,411 @@
+"""What the server answers to the requests of producers and consumers."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.model import EARLIEST, LATEST, MAX_TIMESTAMP
+from spark_kbatch.server.metadata import uuid_of
+from spark_kbatch.server.server import Server
+from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.protocol import (
+    ApiKey,
+    DescribeClusterRequest,
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    OffsetForLeaderEpochRequest,
+)
+from tests.support import builders
+from tests.support.raw_clients import RawClient, fetch, fetched, produce, produced, request
+
+BATCH = builders.batch(n=3)
+STORED = builders.batch(n=3, leader_epoch=0)  # which the leader sets
+ZSTD = builders.batch(n=3, compression="zstd")
+EARLIEST_LOCAL = -4
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with builders.a_cluster(tmp_path, topics={"events": 2}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def server(cluster: Cluster) -> Iterator[Server]:
+    with cluster.serve() as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[RawClient]:
+    with RawClient(server) as client:
+        yield client
+
+
+# Produce.
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+def test_produce_appends_in_every_version(client: RawClient, version: int) -> None:
+    found = produced(client.ask(ApiKey.PRODUCE, version, produce(BATCH)))
+
+    assert (found.error_code, found.base_offset) == (0, 0)
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_produce_is_refused_in_versions_that_are_only_offered(
+    client: RawClient, version: int
+) -> None:
+    found = produced(client.ask(ApiKey.PRODUCE, version, produce(BATCH)))
+
+    assert found.error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        pytest.param(produce(BATCH, "none"), "UNKNOWN_TOPIC_OR_PARTITION", id="no topic"),
+        pytest.param(produce(BATCH, partition=9), "UNKNOWN_TOPIC_OR_PARTITION", id="no partition"),
+        pytest.param(produce(BATCH, "__commits"), "INVALID_TOPIC_EXCEPTION", id="internal topic"),
+        pytest.param(produce(BATCH, "a/b"), "INVALID_TOPIC_EXCEPTION", id="bad name"),
+        pytest.param(produce(BATCH, acks=2), "INVALID_REQUIRED_ACKS", id="acks"),
+        pytest.param(
+            produce(BATCH, transactional_id="t"),
+            "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+            id="transactional id",
+        ),
+        pytest.param(produce(None), "INVALID_RECORD", id="null"),
+        pytest.param(produce(b""), "INVALID_RECORD", id="no batch"),
+        pytest.param(produce(BATCH + BATCH), "INVALID_RECORD", id="two batches"),
+        pytest.param(produce(BATCH[:-1]), "INVALID_RECORD", id="cut batch"),
+        pytest.param(produce(BATCH[:-1] + b"\xff"), "CORRUPT_MESSAGE", id="damaged batch"),
+        pytest.param(
+            produce(builders.batch(n=1, value_bytes=2 << 20)), "MESSAGE_TOO_LARGE", id="large"
+        ),
+        pytest.param(
+            produce(builders.idempotent_batch(base_sequence=3)),
+            "OUT_OF_ORDER_SEQUENCE_NUMBER",
+            id="sequence after a gap",
+        ),
+    ],
+)
+def test_a_batch_that_is_refused_has_its_own_error(
+    cluster: Cluster, client: RawClient, asked: Any, error: str
+) -> None:
+    client.ask(ApiKey.PRODUCE, 9, produce(builders.idempotent_batch(base_sequence=0)))
+    asked.topics.append(produce(BATCH, partition=1).topics[0])
+
+    answer = client.ask(ApiKey.PRODUCE, 9, asked)
+
+    assert produced(answer).error_code == ErrorCode[error]
+    assert produced(answer).error_message
+    asked.topics.pop()
+    of_all = asked.acks == 2 or asked.transactional_id
+    assert (answer.topics[1].partitions[0].error_code != 0) == bool(of_all)
+    assert cluster.describe("events")[0].offsets.high_watermark == 1
+
+
+def test_zstd_is_refused_in_versions_whose_clients_do_not_know_it(client: RawClient) -> None:
+    found = produced(client.ask(ApiKey.PRODUCE, 6, produce(ZSTD)))
+
+    assert found.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert produced(client.ask(ApiKey.PRODUCE, 7, produce(ZSTD))).error_code == 0
+
+
+def test_a_batch_that_is_sent_again_is_stored_once(cluster: Cluster, client: RawClient) -> None:
+    batch = builders.idempotent_batch(base_sequence=0)
+    answers = [produced(client.ask(ApiKey.PRODUCE, 9, produce(batch))) for _ in range(3)]
+
+    assert [(one.error_code, one.base_offset) for one in answers] == [(0, 0)] * 3
+    assert cluster.describe("events")[0].offsets.high_watermark == 1
+
+
+def test_without_acks_nothing_is_answered_and_an_error_ends_the_connection(
+    cluster: Cluster, client: RawClient
+) -> None:
+    client.send(request(ApiKey.PRODUCE, 9, produce(BATCH, acks=0)))
+    assert fetched(client.ask(ApiKey.FETCH, 12, fetch(0, max_wait_ms=5000))).records == STORED
+
+    client.send(request(ApiKey.PRODUCE, 9, produce(BATCH, "none", acks=0)))
+    assert client.is_closed_by_server()
+
+
+# Fetch.
+
+
+@pytest.mark.parametrize("version", range(4, 13))
+def test_fetch_returns_whole_batches_in_every_version(
+    cluster: Cluster, client: RawClient, version: int
+) -> None:
+    builders.append_records(cluster, {("events", 0): BATCH})
+    found = fetched(client.ask(ApiKey.FETCH, version, fetch(1, max_bytes=1)))
+
+    assert (found.error_code, found.high_watermark, found.last_stable_offset) == (0, 3, 3)
+    assert found.records == STORED
+    assert found.aborted_transactions is None
+
+
+def test_fetch_says_which_transactions_were_aborted_only_to_read_committed(
+    cluster: Cluster, client: RawClient
+) -> None:
+    found = fetched(client.ask(ApiKey.FETCH, 12, fetch(0, isolation_level=1)))
+
+    assert found.aborted_transactions == []
+    assert found.records == b""
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        pytest.param(fetch(0, "none"), "UNKNOWN_TOPIC_OR_PARTITION", id="no topic"),
+        pytest.param(fetch(0, partition=9), "UNKNOWN_TOPIC_OR_PARTITION", id="no partition"),
+        pytest.param(fetch(9), "OFFSET_OUT_OF_RANGE", id="after the end"),
+        pytest.param(fetch(-1), "OFFSET_OUT_OF_RANGE", id="before the start"),
+    ],
+)
+def test_a_partition_that_cannot_be_fetched_is_answered_at_once(
+    client: RawClient, asked: Any, error: str
+) -> None:
+    asked.max_wait_ms = 60_000
+    asked.topics.append(fetch(0, partition=1).topics[0])
+    answer = client.ask(ApiKey.FETCH, 12, asked)
+    asked.topics.pop()
+
+    assert fetched(answer).error_code == ErrorCode[error]
+    assert fetched(answer).records == b""
+    assert answer.topics[1].partitions[0].error_code == 0
+
+
+def test_fetch_fences_an_unknown_leader_epoch(client: RawClient) -> None:
+    asked = fetch(0)
+    asked.topics[0].partitions[0].current_leader_epoch = 7
+
+    found = fetched(client.ask(ApiKey.FETCH, 12, asked))
+    assert found.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def test_fetch_has_no_sessions_and_no_followers(client: RawClient) -> None:
+    first = client.ask(ApiKey.FETCH, 12, fetch(0, session_epoch=0))
+    assert (first.error_code, first.session_id) == (0, 0)
+
+    session = client.ask(ApiKey.FETCH, 12, fetch(0, session_id=5, session_epoch=1))
+    assert session.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    follower = client.ask(ApiKey.FETCH, 12, fetch(0, replica_id=2))
+    assert follower.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+def test_fetches_get_what_there_is_memory_for_but_at_least_a_batch(
+    cluster: Cluster, server: Server, client: RawClient
+) -> None:
+    builders.write(cluster, {("events", 0): [BATCH] * 10})
+    asked = fetch(0)
+    assert len(fetched(client.ask(ApiKey.FETCH, 12, asked)).records) == 10 * len(BATCH)
+
+    with server._memory.answers.reserved(1 << 62):
+        assert len(fetched(client.ask(ApiKey.FETCH, 12, asked)).records) == len(BATCH)
+
+
+# Offsets.
+
+
+def list_offsets(
+    client: RawClient, time_ms: int, *, version: int = 8, partition: int = 0, **named: Any
+) -> Any:
+    kind = ListOffsetsRequest
+    one = kind.ListOffsetsTopic.ListOffsetsPartition(
+        partition_index=partition, timestamp=time_ms, **named
+    )
+    topics = [kind.ListOffsetsTopic(name="events", partitions=[one])]
+    answer = client.ask(
+        ApiKey.LIST_OFFSETS, version, kind(version=version, replica_id=-1, topics=topics)
+    )
+    return answer.topics[0].partitions[0]
+
+
+@pytest.mark.parametrize("version", range(1, 9))
+def test_offsets_are_found_by_time(cluster: Cluster, client: RawClient, version: int) -> None:
+    builders.append_records(cluster, {("events", 0): BATCH})
+    times = cluster.read("events").read_all().column("timestamp").cast("int64").to_pylist()
+    first_ms, last_ms = times[0] // 1000, times[-1] // 1000
+
+    def found(time_ms: int) -> tuple[int, int]:
+        one = list_offsets(client, time_ms, version=version)
+        assert one.error_code == 0
+        return one.offset, one.timestamp
+
+    assert found(EARLIEST) == (0, -1)
+    assert found(LATEST) == (3, -1)
+    assert found(0) == (0, first_ms)
+    assert found(last_ms + 1) == (-1, -1)
+    if version >= 7:
+        assert found(MAX_TIMESTAMP)[1] == last_ms
+    if version >= 8:
+        assert found(EARLIEST_LOCAL) == (0, -1)
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "version", "named", "error"),
+    [
+        pytest.param(MAX_TIMESTAMP, 6, {}, "UNSUPPORTED_VERSION", id="early for a time"),
+        pytest.param(-9, 8, {}, "UNSUPPORTED_VERSION", id="unknown time"),
+        pytest.param(0, 8, {"partition": 9}, "UNKNOWN_TOPIC_OR_PARTITION", id="no partition"),
+        pytest.param(0, 8, {"current_leader_epoch": 7}, "UNKNOWN_LEADER_EPOCH", id="epoch"),
+    ],
+)
+def test_offsets_that_cannot_be_found_have_an_error(
+    client: RawClient, time_ms: int, version: int, named: dict[str, int], error: str
+) -> None:
+    found = list_offsets(client, time_ms, version=version, **named)
+
+    assert (found.error_code, found.offset) == (ErrorCode[error], -1)
+
+
+@pytest.mark.parametrize("version", range(2, 5))
+@pytest.mark.parametrize(
+    ("partition", "epoch", "expected"),
+    [
+        pytest.param(0, 0, (ErrorCode.NONE, 0, 3), id="current epoch"),
+        pytest.param(0, 5, (ErrorCode.NONE, -1, -1), id="later epoch"),
+        pytest.param(9, 0, (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1), id="no partition"),
+    ],
+)
+def test_the_end_of_an_epoch_is_found(
+    cluster: Cluster,
+    client: RawClient,
+    version: int,
+    partition: int,
+    epoch: int,
+    expected: tuple[int, int, int],
+) -> None:
+    builders.append_records(cluster, {("events", 0): BATCH})
+    kind = OffsetForLeaderEpochRequest
+    one = kind.OffsetForLeaderTopic.OffsetForLeaderPartition(
+        partition=partition, leader_epoch=epoch
+    )
+    topics = [kind.OffsetForLeaderTopic(topic="events", partitions=[one])]
+    answer = client.ask(
+        ApiKey.OFFSET_FOR_LEADER_EPOCH, version, kind(version=version, topics=topics)
+    )
+
+    found = answer.topics[0].partitions[0]
+    assert (found.error_code, found.leader_epoch, found.end_offset) == expected
+
+
+# Producer ids and coordinators.
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_each_idempotent_producer_gets_an_id_of_its_own(client: RawClient, version: int) -> None:
+    asked = InitProducerIdRequest(version=version, transactional_id=None)
+    found = [client.ask(ApiKey.INIT_PRODUCER_ID, version, asked) for _ in range(3)]
+
+    assert [(one.error_code, one.producer_epoch) for one in found] == [(0, 0)] * 3
+    assert len({one.producer_id for one in found}) == 3
+
+
+@pytest.mark.parametrize(
+    ("transactional_id", "error"),
+    [("t", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), ("", ErrorCode.INVALID_REQUEST)],
+)
+def test_transactions_are_refused_for_good(
+    client: RawClient, transactional_id: str, error: ErrorCode
+) -> None:
+    asked = InitProducerIdRequest(version=4, transactional_id=transactional_id)
+    assert client.ask(ApiKey.INIT_PRODUCER_ID, 4, asked).error_code == error
+    assert not error.is_retriable
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_this_node_coordinates_all_groups_and_no_transactions(
+    server: Server, client: RawClient, version: int
+) -> None:
+    def found(kind: int) -> Any:
+        named: dict[str, Any] = {"coordinator_keys": ["k"]} if version > 3 else {"key": "k"}
+        asked = FindCoordinatorRequest(version=version, key_type=kind, **named)
+        answer = client.ask(ApiKey.FIND_COORDINATOR, version, asked)
+        return answer.coordinators[0] if version > 3 else answer
+
+    group = found(0)
+    assert (group.error_code, group.node_id, group.port) == (0, 1, server.port)
+    if version:
+        error = found(1).error_code
+        assert error == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+# Metadata.
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_metadata_shows_one_node_that_leads_everything(
+    cluster: Cluster, client: RawClient, version: int
+) -> None:
+    topics = [MetadataRequest.MetadataRequestTopic(name="events")]
+    answer = client.ask(ApiKey.METADATA, version, MetadataRequest(version=version, topics=topics))
+
+    (topic,) = answer.topics
+    assert [one.node_id for one in answer.brokers] == [1]
+    assert [(one.leader_id, one.isr_nodes) for one in topic.partitions] == [(1, [1])] * 2
+    if version >= 10:
+        assert topic.topic_id == uuid_of(cluster.topic("events").topic_id)
+
+
+def test_metadata_lists_all_topics_and_marks_internal_ones(client: RawClient) -> None:
+    answer = client.ask(ApiKey.METADATA, 9, MetadataRequest(version=9, topics=None))
+    found = {one.name: one.is_internal for one in answer.topics}
+
+    assert found == {"events": False, "__commits": True, "__transaction_state": True}
+
+
+def asked_for(client: RawClient, version: int = 12, *, make: bool = True, **named: Any) -> Any:
+    topics = [MetadataRequest.MetadataRequestTopic(version=version, **named)]
+    asked = MetadataRequest(version=version, topics=topics, allow_auto_topic_creation=make)
+    return client.ask(ApiKey.METADATA, version, asked).topics[0]
+
+
+def test_metadata_finds_topics_by_id(cluster: Cluster, client: RawClient) -> None:
+    topic_id = uuid_of(cluster.topic("events").topic_id)
+
+    assert asked_for(client, name=None, topic_id=topic_id).name == "events"
+    unknown = asked_for(client, name=None, topic_id=uuid.UUID(int=5))
+    assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_a_topic_is_made_only_if_the_request_lets_it(cluster: Cluster, client: RawClient) -> None:
+    found = asked_for(client, name="new", make=False)
+    assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert "new" not in cluster.topic_names()
+
+    assert asked_for(client, name="new").error_code == 0
+    assert cluster.topic("new").partitions == 1
+
+
+def test_a_topic_is_made_only_if_the_server_lets_it(cluster: Cluster) -> None:
+    with cluster.serve(auto_create=False) as server, RawClient(server) as client:
+        found = asked_for(client, name="new")
+
+    assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("name", ["__other", "a/b", "..", ""])
+def test_topics_of_such_names_are_not_made(cluster: Cluster, client: RawClient, name: str) -> None:
+    before = cluster.topic_names(internal=True)
+
+    assert asked_for(client, name=name).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert cluster.topic_names(internal=True) == before
+
+
+def test_clients_are_sent_to_the_advertised_address(cluster: Cluster) -> None:
+    with cluster.serve(advertise="kafka.example:1234") as server, RawClient(server) as client:
+        asked = DescribeClusterRequest(version=0)
+        (node,) = client.ask(ApiKey.DESCRIBE_CLUSTER, 0, asked).brokers
+
+        assert (node.host, node.port) == ("kafka.example", 1234)
+        assert server.bootstrap_servers == "kafka.example:1234"

@@ -1,0 +1,185 @@
+"""What waits keeps nothing else from being answered, and is answered when the server ends."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.server.server import Server
+from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.protocol import (
+    ApiKey,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    MetadataRequest,
+)
+from tests.support import builders
+from tests.support.raw_clients import RawClient, fetch, fetched, produce, produced, request
+
+LOCKED = 8  # partitions, more than there are threads for appends
+HELD_S = 0.6
+SOON_S = 0.4  # less than that
+BATCH = builders.batch(n=1)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with builders.a_cluster(tmp_path, topics={"events": LOCKED + 1}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def server(cluster: Cluster) -> Iterator[Server]:
+    with cluster.serve() as server:
+        yield server
+
+
+@contextlib.contextmanager
+def locked(cluster: Cluster, partitions: range, seconds: float) -> Iterator[None]:
+    """Have another thread hold the locks of these partitions, for some time."""
+    taken, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        named = [TopicPartition("events", number) for number in partitions]
+        with cluster._parts.manager.locks.partitions(named):
+            taken.set()
+            over.wait(seconds)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_locked_partitions_hold_up_no_one_else(cluster: Cluster, server: Server) -> None:
+    clients = [RawClient(server) for _ in range(LOCKED)]
+    with RawClient(server) as other, locked(cluster, range(LOCKED), 60):
+        for number, client in enumerate(clients):
+            client.send(request(ApiKey.PRODUCE, 9, produce(BATCH, partition=number)))
+        started = time.monotonic()
+
+        appended = other.ask(ApiKey.PRODUCE, 9, produce(BATCH, partition=LOCKED))
+        assert produced(appended).error_code == 0
+        assert fetched(other.ask(ApiKey.FETCH, 12, fetch(0, partition=LOCKED))).records
+        assert fetched(other.ask(ApiKey.FETCH, 12, fetch(0, partition=0))).high_watermark == 0
+        heartbeat = HeartbeatRequest(version=4, group_id="g", generation_id=1, member_id="m")
+        found = other.ask(ApiKey.HEARTBEAT, 4, heartbeat)
+        assert found.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert other.ask(ApiKey.METADATA, 9, MetadataRequest(version=9, topics=None)).topics
+
+        assert time.monotonic() - started < 5
+    for client in clients:
+        assert produced(client.receive(ApiKey.PRODUCE, 9)).base_offset == 0
+        client.socket.close()
+
+
+def test_appends_to_a_locked_partition_keep_their_order(cluster: Cluster, server: Server) -> None:
+    batches = [builders.idempotent_batch(base_sequence=number) for number in range(5)]
+    with RawClient(server) as client:
+        with locked(cluster, range(1), HELD_S):
+            for number, batch in enumerate(batches):
+                client.send(request(ApiKey.PRODUCE, 9, produce(batch), number))
+            time.sleep(HELD_S / 2)
+        for number in range(len(batches)):
+            assert produced(client.receive(ApiKey.PRODUCE, 9, number)).base_offset == number
+
+
+def test_a_produce_that_waits_longer_than_its_timeout_is_answered_and_writes_nothing(
+    cluster: Cluster, server: Server
+) -> None:
+    clients = [RawClient(server) for _ in range(3)]
+    with locked(cluster, range(1), 60):
+        started = time.monotonic()
+        for client in clients:
+            client.send(request(ApiKey.PRODUCE, 9, produce(BATCH, timeout_ms=200)))
+        answers = [produced(client.receive(ApiKey.PRODUCE, 9)) for client in clients]
+        waited_s = time.monotonic() - started
+    for client in clients:
+        client.socket.close()
+
+    assert {one.error_code for one in answers} == {ErrorCode.REQUEST_TIMED_OUT}
+    assert "nothing is written" in str(answers[0].error_message)
+    assert 0.2 <= waited_s < 2
+    assert cluster.describe("events")[0].offsets.high_watermark == 0
+
+
+@pytest.mark.slow
+def test_a_commit_of_ten_seconds_is_waited_for(cluster: Cluster, server: Server) -> None:
+    with RawClient(server, timeout_s=20) as client, locked(cluster, range(LOCKED), 10):
+        client.send(request(ApiKey.PRODUCE, 9, produce(BATCH, timeout_ms=15_000)))
+        with RawClient(server) as other:
+            until = time.monotonic() + 9
+            while time.monotonic() < until:
+                started = time.monotonic()
+                other.ask(ApiKey.FETCH, 12, fetch(0, max_wait_ms=10))
+                heartbeat = HeartbeatRequest(version=4, group_id="g", generation_id=1)
+                other.ask(ApiKey.HEARTBEAT, 4, heartbeat)
+                assert time.monotonic() - started < 1
+        assert produced(client.receive(ApiKey.PRODUCE, 9)).base_offset == 0
+
+
+def test_a_fetch_waits_for_records_and_is_answered_once_they_come(server: Server) -> None:
+    with RawClient(server) as consumer, RawClient(server) as producer:
+        consumer.send(request(ApiKey.FETCH, 12, fetch(0, max_wait_ms=30_000)))
+        time.sleep(0.05)
+        started = time.monotonic()
+        producer.ask(ApiKey.PRODUCE, 9, produce(BATCH))
+
+        assert len(fetched(consumer.receive(ApiKey.FETCH, 12)).records) == len(BATCH)
+        assert time.monotonic() - started < SOON_S
+
+
+def test_a_fetch_sees_what_a_job_commits_in_another_process(
+    cluster: Cluster, server: Server
+) -> None:
+    with RawClient(server) as consumer:
+        consumer.send(request(ApiKey.FETCH, 12, fetch(0, max_wait_ms=30_000, isolation_level=1)))
+        time.sleep(0.05)
+        builders.write(Cluster(cluster.path), {("events", 0): [BATCH, BATCH]})
+
+        assert fetched(consumer.receive(ApiKey.FETCH, 12)).last_stable_offset == 2
+
+
+def test_what_waits_when_the_server_ends_is_answered(cluster: Cluster) -> None:
+    server = cluster.serve()
+    consumer, member, producer = (RawClient(server) for _ in range(3))
+    consumer.send(request(ApiKey.FETCH, 12, fetch(0, max_wait_ms=600_000)))
+    joins = [
+        JoinGroupRequest(
+            version=3,
+            group_id="g",
+            session_timeout_ms=30_000,
+            rebalance_timeout_ms=300_000,
+            member_id="",
+            protocol_type="consumer",
+            protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")],
+        )
+        for _ in range(2)
+    ]
+    with RawClient(server) as first:
+        first.ask(ApiKey.JOIN_GROUP, 3, joins[0])  # its group waits for it to join again
+        member.send(request(ApiKey.JOIN_GROUP, 3, joins[1]))
+        with locked(cluster, range(1), HELD_S):
+            producer.send(request(ApiKey.PRODUCE, 9, produce(BATCH)))
+            time.sleep(0.1)
+            started = time.monotonic()
+            server.close()
+
+    assert time.monotonic() - started < 5
+    assert fetched(consumer.receive(ApiKey.FETCH, 12)).error_code == 0
+    assert member.receive(ApiKey.JOIN_GROUP, 3).error_code == ErrorCode.NOT_COORDINATOR
+    assert produced(producer.receive(ApiKey.PRODUCE, 9)).error_code == 0
+    for client in (consumer, member, producer):
+        assert client.is_closed_by_server()
+        client.socket.close()
