@@ -16,6 +16,7 @@ no counterpart there.
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 import time
 from collections import deque
@@ -27,6 +28,8 @@ from spark_kbatch.files import Buffer
 from spark_kbatch.model import AppendOrigin, AppendResult, TopicPartition
 from spark_kbatch.server.backend import Backend
 from spark_kbatch.server.pools import CallLater, Pool
+
+logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.025  # between two looks at a lock
 _IN_A_ROW_MAX = 16  # appends to a partition, before others have a turn
@@ -95,24 +98,31 @@ class Appends:
         """Append, unless the partition is locked; return False if it is."""
         if queue.waiting_since is not None and self._is_locked(queue.topic_partition):
             return self._timed_out(append)
-        locked = False
+        locked = answered = False
 
         def answer(result: AppendResult) -> None:
-            nonlocal locked
+            nonlocal locked, answered
             if isinstance(result.error, LockTimeoutError):
                 locked = True
             else:
+                answered = True
                 append.answer(result)
 
-        self._backend.append_records(
-            timeout_ms=max(int((append.deadline_s - time.monotonic()) * 1000), 0),
-            required_acks=append.required_acks,
-            entries_per_partition={queue.topic_partition: append.data},
-            on_complete=lambda results: answer(results[queue.topic_partition]),
-            flush=self._flush,
-            origin=AppendOrigin.NETWORK,
-            lock_timeout_ms=0,
-        )
+        try:
+            self._backend.append_records(
+                timeout_ms=max(int((append.deadline_s - time.monotonic()) * 1000), 0),
+                required_acks=append.required_acks,
+                entries_per_partition={queue.topic_partition: append.data},
+                on_complete=lambda results: answer(results[queue.topic_partition]),
+                flush=self._flush,
+                origin=AppendOrigin.NETWORK,
+                lock_timeout_ms=0,
+            )
+        except Exception as error:
+            logger.exception("an append to %s failed", queue.topic_partition)
+            if not answered:
+                append.answer(AppendResult(error=error))
+            return True
         return not locked or self._timed_out(append)
 
     def _is_locked(self, topic_partition: TopicPartition) -> bool:

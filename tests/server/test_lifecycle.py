@@ -1,0 +1,321 @@
+"""A server has its PATH to itself, is found, keeps house, and ends without harm to others."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.errors import ConfigError, ServerRunningError
+from spark_kbatch.server.housekeeping import Housekeeping
+from spark_kbatch.server.intercepts import InterceptedRequest
+from spark_kbatch.server.ownership import running_server
+from spark_kbatch.server.server import Server
+from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.protocol import ApiKey, MetadataRequest
+from tests.support import builders
+from tests.support.raw_clients import RawClient, fetch, fetched, produce, produced, request
+
+BATCH = builders.batch(n=1)
+METADATA = MetadataRequest(version=9, topics=[])
+
+IN_ANOTHER_PROCESS = """
+import sys, time
+import spark_kbatch
+
+server = spark_kbatch.open(sys.argv[1]).serve()
+print(server.bootstrap_servers, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with builders.a_cluster(tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def server(cluster: Cluster) -> Iterator[Server]:
+    with cluster.serve() as server:
+        yield server
+
+
+# One server per PATH.
+
+
+def test_a_server_is_found_where_it_listens_as_long_as_it_runs(cluster: Cluster) -> None:
+    metadata = cluster._parts.metadata
+    assert running_server(metadata) is None
+    with cluster.serve() as server:
+        found = running_server(metadata)
+        assert found is not None
+        assert (found.bootstrap_servers, found.process_id) == (
+            server.bootstrap_servers,
+            os.getpid(),
+        )
+    assert running_server(metadata) is None
+    assert not (cluster.path / "server.json").exists()
+
+
+@contextlib.contextmanager
+def served_elsewhere(cluster: Cluster) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    program = [sys.executable, "-c", IN_ANOTHER_PROCESS, str(cluster.path)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip(), process
+        finally:
+            process.kill()
+
+
+def test_a_killed_server_leaves_a_file_that_counts_for_nothing(cluster: Cluster) -> None:
+    with served_elsewhere(cluster) as (address, process):
+        with pytest.raises(ServerRunningError) as raised:
+            cluster.serve()
+        assert address in str(raised.value)
+        assert raised.value.process_id == process.pid
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        stale = json.loads((cluster.path / "server.json").read_text())
+        assert stale["process_id"] == process.pid
+        assert running_server(cluster._parts.metadata) is None
+        with cluster.serve() as server:
+            found = running_server(cluster._parts.metadata)
+            assert found is not None
+            assert found.port == server.port
+
+
+def test_a_damaged_server_file_keeps_no_one_from_serving(cluster: Cluster) -> None:
+    (cluster.path / "server.json").write_text("{")
+
+    with cluster.serve() as server, RawClient(server) as client:
+        assert client.ask(ApiKey.METADATA, 9, METADATA).controller_id == 1
+
+
+def test_a_port_that_is_taken_is_refused_and_leaves_the_path_free(cluster: Cluster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"cannot listen at 127.0.0.1:{port}"):
+            cluster.serve(port=port)
+    with cluster.serve(port=port) as server:
+        assert server.port == port
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ({"host": 5}, "host"),
+        ({"port": 65_536}, "port"),
+        ({"advertise": "nowhere"}, "advertise"),
+        ({"num_partitions": 0}, "num.partitions"),
+        ({"fetch_max_byte": 1}, "fetch.max.bytes"),
+        ({"max_connections": None}, "max.connections"),
+        ({"flush": "perhaps"}, "flush"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(
+    cluster: Cluster, named: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        cluster.serve(**named)
+
+
+def test_closing_the_cluster_ends_its_server(tmp_path: Path) -> None:
+    with builders.a_cluster(tmp_path) as cluster:
+        server = cluster.serve()
+    with pytest.raises(ConnectionRefusedError):
+        RawClient(server)
+    assert "closed" in repr(server)
+    server.close()
+
+
+def test_a_forked_child_leaves_connections_and_lock_to_its_parent(
+    cluster: Cluster, server: Server
+) -> None:
+    with RawClient(server) as client:
+        client.ask(ApiKey.METADATA, 9, METADATA)
+        child = os.fork()
+        if not child:
+            with contextlib.suppress(BaseException):
+                server.close()
+                cluster.close()
+                os._exit(0)
+            os._exit(1)
+        _, status = os.waitpid(child, 0)
+
+        assert status == 0
+        assert client.ask(ApiKey.METADATA, 9, METADATA).controller_id == 1
+        assert running_server(cluster._parts.metadata) is not None
+
+
+def test_a_forked_child_that_lives_longer_keeps_nothing_open(cluster: Cluster) -> None:
+    server = cluster.serve()
+    client = RawClient(server)
+    client.ask(ApiKey.METADATA, 9, METADATA)
+    child = os.fork()
+    if not child:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        server.close()
+        assert client.is_closed_by_server()
+        with pytest.raises(ConnectionRefusedError):
+            RawClient(server)
+        with cluster.serve():
+            pass
+    finally:
+        client.socket.close()
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+# Intercepting.
+
+
+def test_a_test_sees_and_refuses_requests(server: Server) -> None:
+    seen: list[InterceptedRequest] = []
+    numbers = itertools.count()
+
+    def fail_twice(request: InterceptedRequest) -> None:
+        seen.append(request)
+        if next(numbers) < 2:
+            request.fail("NOT_LEADER_OR_FOLLOWER")
+
+    server.intercept("Produce", fail_twice)
+    with RawClient(server) as client:
+        found = [produced(client.ask(ApiKey.PRODUCE, 9, produce(BATCH))) for _ in range(3)]
+        server.intercept("Produce", None)
+        client.ask(ApiKey.PRODUCE, 9, produce(BATCH))
+
+    wrong = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [one.error_code for one in found] == [wrong, wrong, 0]
+    assert found[-1].base_offset == 0
+    assert [(one.api, one.version, one.client_id) for one in seen] == [("Produce", 9, "a test")] * 3
+
+
+def test_a_test_delays_and_drops_requests(server: Server) -> None:
+    with RawClient(server) as delayed, RawClient(server) as other:
+        server.intercept("metadata", lambda request: request.delay(0.3))
+        started = time.monotonic()
+        delayed.send(request(ApiKey.METADATA, 9, METADATA))
+        assert fetched(other.ask(ApiKey.FETCH, 12, fetch(0))).error_code == 0
+        assert time.monotonic() - started < 0.3
+        delayed.receive(ApiKey.METADATA, 9)
+        assert time.monotonic() - started >= 0.3
+
+        server.intercept("METADATA", lambda request: request.drop())
+        other.send(request(ApiKey.METADATA, 9, METADATA))
+        assert other.is_closed_by_server()
+
+
+def test_a_function_that_fails_lets_the_request_pass(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.intercept("FindCoordinator", lambda request: request.fail("NO_SUCH_ERROR"))
+    server.intercept("Metadata", lambda request: 1 // 0)
+    with RawClient(server) as client:
+        assert client.ask(ApiKey.METADATA, 9, METADATA).controller_id == 1
+    assert "Metadata" in caplog.text
+
+
+def test_an_unknown_kind_of_request_is_refused(server: Server) -> None:
+    with pytest.raises(ConfigError, match="'Prodce'; kinds: Produce, Fetch"):
+        server.intercept("Prodce", None)
+
+
+# Failures.
+
+
+def test_a_handler_that_fails_is_answered_by_an_error(
+    cluster: Cluster, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> int:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(cluster._parts, "fetch_messages", lambda *_, **__: fail())
+    with RawClient(server) as client:
+        found = client.ask(ApiKey.FETCH, 12, fetch(0))
+        assert found.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        monkeypatch.undo()
+        assert fetched(client.ask(ApiKey.FETCH, 12, fetch(0))).error_code == 0
+
+
+def test_an_append_that_fails_is_answered_and_later_ones_go_on(
+    cluster: Cluster, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(cluster._parts, "append_records", fail)
+    with RawClient(server) as client:
+        found = produced(client.ask(ApiKey.PRODUCE, 9, produce(BATCH)))
+        assert found.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        monkeypatch.undo()
+        assert produced(client.ask(ApiKey.PRODUCE, 9, produce(BATCH))).error_code == 0
+
+
+# Housekeeping.
+
+
+def test_old_segments_of_a_topic_that_no_one_appends_to_are_deleted(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = {"segment.bytes": 1 << 20, "file.delete.delay.ms": 0}
+    cluster.create_topic("old", config=config)
+    large = builders.batch(n=1, value_bytes=900_000)
+    builders.write(cluster, {("old", 0): [large] * 5})
+    cluster.alter_topic("old", {"retention.ms": 1})
+    cluster.create_topic("kept", config=config)
+    builders.write(cluster, {("kept", 0): [large] * 5})
+
+    Housekeeping(cluster._parts, interval_ms=1000).run_once()
+
+    (old,), (kept,) = cluster.describe("old"), cluster.describe("kept")
+    assert old.offsets.log_start_offset > 0
+    assert kept.offsets.log_start_offset == 0
+    assert caplog.text == ""
+
+
+def test_replicas_that_lag_are_brought_up_to_date(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("a", "b")]
+    for folder in folders:
+        folder.mkdir()
+    with Cluster(tmp_path / "cluster", create=True, log_dirs=folders) as cluster:
+        cluster.create_topic("events", replication_factor=2)
+        builders.write(cluster, {("events", 0): [BATCH]})
+        away = folders[1].rename(tmp_path / "away")
+        builders.append_records(cluster, {("events", 0): BATCH})
+        away.rename(folders[1])
+        before = [one.in_sync for one in next(iter(cluster.replicas("events").values()))]
+
+        Housekeeping(cluster._parts, interval_ms=1000).run_once()
+
+        after = [one.in_sync for one in next(iter(cluster.replicas("events").values()))]
+    assert (before, after) == ([True, False], [True, True])
+
+
+def test_house_is_kept_again_and_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    times: list[float] = []
+    monkeypatch.setattr(Housekeeping, "run_once", lambda _: times.append(time.monotonic()))
+    with cluster.serve(log_retention_check_interval_ms=10):
+        deadline = time.monotonic() + 5
+        while len(times) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    count = len(times)
+    time.sleep(0.05)
+
+    assert count >= 3
+    assert len(times) == count
