@@ -39,7 +39,7 @@ KafkaRelationSuite: batches
     R22     a start past its end, once it is looked up
             interop/test_batch_parity::test_an_action_is_refused[start-past-its-end]
     R23     a start past the end of an empty topic
-            consumer/test_batch_reads::test_a_start_behind_the_end_of_an_empty_topic
+            consumer/test_batch_reads::test_a_start_after_the_end_of_an_empty_topic_is_out_of_range
 
 KafkaMicroBatchSourceSuite: streams
     M1      asynchronous tracking of progress
@@ -54,24 +54,24 @@ KafkaMicroBatchSourceSuite: streams
     M5      a query starts again where it was
             interop/test_stream_parity::test_each_row_is_read_once_over_several_runs
     M6      the largest limit takes everything
-            consumer/test_stream_limits::test_largest_limit_takes_all_of_the_largest_ranges
+            consumer/test_stream_limits::test_the_largest_limit_covers_the_largest_ranges
     M7      maxOffsetsPerTrigger is shared out, after a restart too; Once ignores it
             interop/test_stream_parity::test_a_limit_is_shared_among_the_partitions_by_what_each_has
             interop/test_stream_parity::test_once_ignores_the_limit
-            consumer/test_stream_planner::test_limit_holds_over_batches_and_restarts_and_not_where_spark_asks_for_all
+            consumer/test_stream_planner::test_the_limit_holds_over_batches_and_restarts_unless_spark_asks_for_everything
     M8      minOffsetsPerTrigger waits, but not the first time, nor past the delay, nor with Once
             spark/test_stream_reader::test_a_batch_waits_for_enough_offsets_or_for_long_enough
             spark/test_stream_reader::test_once_takes_no_notice_of_limits
     M9      both limits
             spark/test_stream_reader::test_a_batch_waits_for_enough_offsets_and_takes_no_more_than_the_most
-            consumer/test_stream_planner::test_both_limits_go_together
+            consumer/test_stream_planner::test_minimum_and_maximum_offsets_per_trigger_can_be_combined
     M10     the progress counts the rows
             interop/test_stream_parity::test_each_row_is_read_once_over_several_runs
     M11     topics of a pattern are deleted and others come
             spark/test_stream_reader::test_topics_of_a_pattern_come_and_go_while_the_query_runs
     M12     no offset without topics is logged once there were some
             spark/test_stream_reader::test_topics_of_a_pattern_come_and_go_while_the_query_runs
-            consumer/test_stream_data_loss::test_without_any_topic_left_there_is_no_batch
+            consumer/test_stream_data_loss::test_there_is_no_batch_if_no_topic_is_left
     M13     a topic that is recreated fails the query
             spark/test_stream_reader::test_a_topic_that_was_deleted_fails_the_query_where_loss_is_not_accepted[recreated]
     M14     a new topic of a pattern is read from its start
@@ -81,7 +81,7 @@ KafkaMicroBatchSourceSuite: streams
             spark/test_stream_reader::test_first_batch_that_was_not_committed_begins_where_it_began
             not here: the file; they are in the first offset that Spark logs
     M17     offsets of a later release are refused
-            consumer/test_stream_offset::test_what_is_no_offset_is_refused[of a later release]
+            consumer/test_stream_offset::test_other_json_is_refused_as_an_offset[written by a later release]
     M18     windows with a watermark on the column timestamp
             spark/test_stream_reader::test_records_are_counted_in_windows_by_their_time
     M19     a topic is deleted while a query runs that accepts loss
@@ -95,11 +95,11 @@ KafkaMicroBatchSourceSuite: streams
             interop/test_stream_parity::test_a_stream_joined_with_itself_has_one_source
     M24-M25  micro-batches whose offsets are not all rows, by isolation level
             spark/test_stream_reader::test_micro_batches_without_a_row_to_show_go_on
-            consumer/test_stream_reads::test_batches_without_a_row_to_show_go_on
+            consumer/test_stream_reads::test_a_stream_goes_on_over_batches_without_visible_rows
     M26     what comes while a micro-batch is read is in the next one
-            consumer/test_stream_reads::test_data_that_comes_while_a_batch_is_read_is_in_the_next_one
+            consumer/test_stream_reads::test_records_that_arrive_during_a_batch_are_in_the_next_one
     M27     a null key, a null value, both
-            consumer/test_stream_reads::test_records_without_key_or_value_are_read_as_they_are
+            consumer/test_stream_reads::test_records_without_key_or_value_are_read_with_nulls
     M28     minPartitions within foreachBatch
             spark/test_stream_reader::test_only_the_columns_that_are_named_come_and_as_many_tasks_as_are_asked_for
     M29     a time that Spark's timestamp does not hold
@@ -107,7 +107,7 @@ KafkaMicroBatchSourceSuite: streams
     M30     which of two implementations is taken
             not here: there is one
     M31     minPartitions makes tasks; what is no such number is refused
-            consumer/test_stream_planner::test_a_micro_batch_is_divided_as_the_options_say
+            consumer/test_stream_planner::test_a_micro_batch_is_split_as_the_options_say
             interop/test_stream_parity::test_a_stream_is_refused[no-number]
             options/test_read::test_refusal_names_the_option_what_came_and_what_is_accepted
     M32     checkpoints of Spark 2.4, which knew no headers
@@ -124,28 +124,28 @@ KafkaMicroBatchSourceSuite: streams
     M69-M72  no record that late at the start: an error, or the end by the strategy
             interop/test_stream_parity::test_a_start_later_than_all_fails_the_query
             interop/test_stream_parity::test_a_stream_begins_where_it_is_told_and_goes_on_to_what_comes[no-later-one-is-the-end]
-            consumer/test_stream_planner::test_a_time_that_no_record_has_is_an_error_or_the_end_of_its_partition
+            consumer/test_stream_planner::test_a_time_later_than_all_records_is_an_error_or_the_end_of_the_partition
     M73     AvailableNow repeats the batch that failed, also where partitions were added
-            consumer/test_stream_planner::test_available_now_repeats_a_batch_of_an_earlier_run_as_it_was
+            consumer/test_stream_planner::test_available_now_repeats_a_batch_of_an_earlier_run_unchanged
     M74-M75  options that do not go
             interop/test_stream_parity::test_a_stream_is_refused
             options/test_read::test_exactly_one_selection_is_needed
             options/test_read::test_a_stream_has_no_end
     M76     values in any case, names in their own
             options/test_read::test_read_option_is_parsed
-            consumer/test_stream_planner::test_a_query_begins_where_the_options_say
+            consumer/test_stream_planner::test_a_query_starts_where_the_options_say
     M77     the columns
             spark/test_stream_reader::test_rows_have_the_columns_of_sparks_kafka_source
     M78     topics come, grow and go by chance
             spark/test_stream_reader::test_a_query_reads_everything_once_while_topics_come_grow_and_go
-            consumer/test_stream_planner::test_a_query_that_accepts_loss_survives_all_changes_and_reads_nothing_twice
+            consumer/test_stream_planner::test_a_query_that_accepts_loss_survives_every_change_and_reads_nothing_twice
 
 KafkaDontFailOnDataLossSuite
     D1-D3   a stream reads nothing twice while records are deleted
-            consumer/test_stream_reads::test_reading_while_records_are_deleted_gives_none_twice
+            consumer/test_stream_reads::test_reading_while_records_are_deleted_gives_no_record_twice
             not here: continuous mode, which a source in Python cannot have
     D4-D5   nor does a batch
-            consumer/test_batch_reads::test_records_that_are_deleted_while_they_are_read
+            consumer/test_batch_reads::test_records_deleted_during_a_read_are_data_loss_or_skipped
     D6      topics are deleted and created by chance
             spark/test_stream_reader::test_a_query_reads_everything_once_while_topics_come_grow_and_go[loss-is-accepted]
 
@@ -185,29 +185,29 @@ KafkaOffsetRangeCalculatorSuite
     C3-C4   as many ranges as are asked for
             consumer/test_splits::test_as_many_ranges_as_min_partitions_stay_whole
     C5      one range is divided evenly
-            consumer/test_splits::test_one_range_is_divided_evenly_and_the_rest_goes_last
+            consumer/test_splits::test_one_range_is_split_evenly_and_the_last_piece_gets_the_rest
     C6      a small range stays whole
-            consumer/test_splits::test_small_ranges_stay_whole_and_leave_their_share_to_the_large
+            consumer/test_splits::test_small_ranges_stay_whole_and_leave_their_share_to_large_ones
     C7      an empty range takes no share
             consumer/test_splits::test_empty_ranges_take_no_share
     C8      a small range leaves its share
-            consumer/test_splits::test_small_ranges_stay_whole_and_leave_their_share_to_the_large
+            consumer/test_splits::test_small_ranges_stay_whole_and_leave_their_share_to_large_ones
     C9      more ranges than are asked for
             consumer/test_splits::test_as_many_ranges_as_min_partitions_stay_whole
     C10     the rest goes last
-            consumer/test_splits::test_one_range_is_divided_evenly_and_the_rest_goes_last
+            consumer/test_splits::test_one_range_is_split_evenly_and_the_last_piece_gets_the_rest
     C11     an empty range beside a small one
             consumer/test_splits::test_empty_ranges_take_no_share
     C12     shares that round up
-            consumer/test_splits::test_shares_that_round_up_make_more_pieces_than_asked_for_and_drop_nothing
+            consumer/test_splits::test_shares_rounded_up_make_more_pieces_than_requested_and_drop_nothing
     C13-C14  shares by size
-            consumer/test_splits::test_shares_go_by_size
+            consumer/test_splits::test_shares_are_proportional_to_size
     C15     two smallest ranges beside a large one
-            consumer/test_splits::test_small_ranges_stay_whole_and_leave_their_share_to_the_large
+            consumer/test_splits::test_small_ranges_stay_whole_and_leave_their_share_to_large_ones
     C16-C17  maxRecordsPerPartition
-            consumer/test_splits::test_max_records_divides_larger_ranges_only
+            consumer/test_splits::test_max_records_splits_larger_ranges_only
     C18-C19  both
-            consumer/test_splits::test_min_partitions_divides_what_max_records_leaves
+            consumer/test_splits::test_min_partitions_splits_the_pieces_that_max_records_leaves
 
 KafkaOffsetReaderSuite
     O1      the isolation level by default
@@ -219,7 +219,7 @@ KafkaOffsetReaderSuite
     O4      any other
             options/test_read::test_refusal_names_the_option_what_came_and_what_is_accepted[isolation]
     O5      numbers are divided
-            consumer/test_splits::test_numbers_are_divided_as_they_are
+            consumer/test_splits::test_ranges_of_offsets_are_split_as_they_are
     O6      the outer bounds stay earliest and latest
             consumer/test_splits::test_outer_bounds_stay_late_bound
             interop/test_batch_parity::test_earliest_and_latest_are_split_too_and_stay_open
@@ -244,13 +244,13 @@ JsonUtilsSuite
 KafkaSourceOffsetSuite, OffsetSuite
     F1      offsets are compared
             not here: Spark compares those of a source in Python as texts
-            consumer/test_stream_offset::test_equal_offsets_are_equal_texts
+            consumer/test_stream_offset::test_equal_offsets_have_equal_texts
     F2      an offset comes back from its JSON
-            consumer/test_stream_offset::test_an_offset_comes_back_from_its_json
+            consumer/test_stream_offset::test_an_offset_round_trips_through_json
     F3      the log of offsets
             not here: Spark keeps it
     F4      offsets that Spark's connector wrote
-            consumer/test_stream_offset::test_an_offset_of_sparks_connector_is_one_of_ours
+            consumer/test_stream_offset::test_an_offset_of_sparks_connector_is_accepted
     F5-F6   offsets are compared by the partitions that both have
             not here: Spark compares those of a source in Python as texts
 
@@ -270,11 +270,11 @@ Others
     E1      errors carry an SQL state
             not here: Spark wraps an error of a source in Python in one of its own
     G1      an error of data loss keeps its cause
-            consumer/test_reading::test_loss_is_an_error_that_names_what_is_gone_and_what_is_left
+            consumer/test_reading::test_data_loss_is_an_error_that_names_lost_and_available_offsets
     G2      a task that is repeated gets another consumer
             not here: nothing is kept between tasks
     G3-G4   tasks that read one partition at once, also at different offsets
-            consumer/test_batch_reads::test_pieces_of_a_plan_may_be_read_at_once_and_twice
+            consumer/test_batch_reads::test_pieces_of_a_plan_may_be_read_concurrently_and_twice
     P1-P3   keys in any case
             options/test_read::test_read_option_is_parsed[key in capitals]
 """

@@ -118,7 +118,7 @@ def test_a_job_killed_at_any_step_is_visible_as_a_whole_or_not_at_all(
     scenario: Scenario, job: Recording, torn: bool
 ) -> None:
     for crash in job.torn_kills() if torn else job.kills():
-        found = scenario.ensure_met_well(crash, by=1 if torn else 3)
+        found = scenario.ensure_survived(crash, by=1 if torn else 3)
         ensure_as_the_table_says(found, step_of(crash, job), crash, scenario)
 
 
@@ -126,7 +126,7 @@ def test_a_job_that_loses_power_at_any_step_is_visible_as_a_whole_or_not_at_all(
     scenario: Scenario, job: Recording
 ) -> None:
     for crash in job.power_losses():
-        found = scenario.ensure_met_well(crash, by=1)
+        found = scenario.ensure_survived(crash, by=1)
         ensure_as_the_table_says(found, step_of(crash, job), crash, scenario)
 
 
@@ -136,7 +136,7 @@ def test_a_job_that_crashes_in_random_ways_is_visible_as_a_whole_or_not_at_all(
     scenario: Scenario, job: Recording, seed: int
 ) -> None:
     for crash in itertools.chain(job.power_losses(seed), job.torn_kills(seed), job.kills()):
-        found = scenario.ensure_met_well(crash)
+        found = scenario.ensure_survived(crash)
         ensure_as_the_table_says(found, step_of(crash, job), crash, scenario)
 
 
@@ -147,7 +147,7 @@ def test_a_job_that_aborts_is_never_visible(scenario: Scenario) -> None:
     )
     for crash in itertools.chain(aborted.kills(), aborted.torn_kills(), aborted.power_losses()):
         if crash.at >= lock:
-            found = scenario.ensure_met_well(crash, by=0)
+            found = scenario.ensure_survived(crash, by=0)
             ensure_as_the_table_says(found, "abort", crash, scenario)
 
 
@@ -159,7 +159,7 @@ def test_a_killed_job_that_was_not_flushed_is_visible_as_a_whole_or_not_at_all(
 ) -> None:
     job = Recording(unflushed.disk, unflushed.run_job)
     for crash in itertools.chain(job.kills(), job.torn_kills()):
-        found = unflushed.ensure_met_well(crash, by=0)
+        found = unflushed.ensure_survived(crash, by=0)
         ensure_as_the_table_says(found, step_of(crash, job), crash, unflushed)
 
 
@@ -176,7 +176,7 @@ def ensure_whole_batches(found: Contents, crash: Crash, scenario: Scenario) -> N
 def test_an_unflushed_job_that_loses_power_loses_only_whole_batches(unflushed: Scenario) -> None:
     job = Recording(unflushed.disk, unflushed.run_job)
     for crash in job.power_losses():
-        found = unflushed.ensure_met_well(crash, by=0)
+        found = unflushed.ensure_survived(crash, by=0)
         ensure_whole_batches(found, crash, unflushed)
 
 
@@ -187,7 +187,7 @@ def test_an_unflushed_job_that_loses_power_in_random_ways_loses_only_whole_batch
 ) -> None:
     job = Recording(unflushed.disk, unflushed.run_job)
     for crash in job.power_losses(seed):
-        found = unflushed.ensure_met_well(crash, by=0)
+        found = unflushed.ensure_survived(crash, by=0)
         ensure_whole_batches(found, crash, unflushed)
 
 
@@ -203,7 +203,7 @@ def ensure_rolling_forward_may_crash(
     kills = itertools.chain(rolled.kills(), rolled.torn_kills())
     for second in rolled.power_losses() if power_losses else kills:
         crash = Crash(f"{first}; then {second}", second.at, second.disk, second.power_lost)
-        found = scenario.ensure_met_well(crash, by=by)
+        found = scenario.ensure_survived(crash, by=by)
         step = "roll forward"
         if second.at <= flushed and step_of(first, job) == "commit point":
             step = "commit point"  # still
@@ -283,7 +283,7 @@ def test_the_error_for_a_disk_fault_at_any_step_tells_correctly_what_became_of_t
         outcomes.add(outcome)
         assert not files.open_files(), f"{message}: a file is left open"
 
-        found = scenario.ensure_met_well(Crash(message, at, files.disk), by=0)
+        found = scenario.ensure_survived(Crash(message, at, files.disk), by=0)
         if outcome in ("the task failed", coordinator.NOTHING_VISIBLE):
             assert found == scenario.old, message
         elif outcome in (None, coordinator.COMMITTED):

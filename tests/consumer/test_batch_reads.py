@@ -1,6 +1,6 @@
-"""What a batch read gives, as Spark drives it: planned once, read as often as an action asks.
+"""Batch reads as Spark runs them: planned once, read again for every action.
 
-Spark itself is not needed for that: a plan is made of options, and a task reads one piece of it.
+They need no Spark: a plan is made from options, and a task reads one piece of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ALL_COLUMNS = tuple(RECORD_SCHEMA.names)
 
 
 class Load:
-    """What `spark.read.load()` makes: a plan, and actions that read it."""
+    """A stand-in for `spark.read.load()`: a plan, and actions that read it."""
 
     def __init__(self, topics: Cluster | BrokerLogs, **options: Any) -> None:
         texts = {key.replace("_", "."): str(value) for key, value in options.items()}
@@ -37,7 +37,7 @@ class Load:
         self._actions = 0
 
     def tasks(self, columns: Sequence[str] = ALL_COLUMNS) -> list[Iterator[pa.RecordBatch]]:
-        """One action's tasks, not begun."""
+        """Return the tasks of a new action, not started."""
         self._actions += 1
         action = f"{id(self)}-{self._actions}"
         return [
@@ -45,7 +45,7 @@ class Load:
         ]
 
     def collect(self) -> dict[int, list[int]]:
-        """The offsets of each partition, in the order in which they come."""
+        """Return the offsets of each partition, in the order in which they are read."""
         found: dict[int, list[int]] = {}
         for piece, task in zip(self.pieces, self.tasks(["offset"]), strict=True):
             offsets = found.setdefault(piece.whole.topic_partition.partition, [])
@@ -58,7 +58,7 @@ class Load:
 
 
 def write(cluster: Cluster, counts: dict[int, int], first_time: int = 0) -> None:
-    """So many more records for each partition of `t`; an offset's time is `first_time` and its number."""
+    """Append `counts` records to the partitions of `t`; a record's time is `first_time` plus its offset."""
     for partition, count in counts.items():
         ((_, edges),) = cluster._reader.edges([cluster.partitions("t")[partition]]).items()
         start = edges.log_end_offset
@@ -71,7 +71,7 @@ def write(cluster: Cluster, counts: dict[int, int], first_time: int = 0) -> None
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
-    """A topic `t` whose three partitions have 10, 7 and 4 records."""
+    """A cluster whose topic `t` has 10, 7 and 4 records in its three partitions."""
     made = Cluster(str(tmp_path), create=True)
     made.create_topic("t", partitions=3)
     write(made, {0: 10, 1: 7, 2: 4})
@@ -85,7 +85,7 @@ def test_default_bounds_are_earliest_and_latest(cluster: Cluster) -> None:
     assert Load(cluster, subscribePattern="t", **bounds).collect() == whole
 
 
-def test_a_plan_that_is_used_again_reads_what_was_written_since(cluster: Cluster) -> None:
+def test_a_plan_that_is_used_again_reads_newer_records_too(cluster: Cluster) -> None:
     load = Load(cluster, subscribe="t")
     assert load.count() == 21
     write(cluster, {0: 2, 2: 1})
@@ -93,7 +93,7 @@ def test_a_plan_that_is_used_again_reads_what_was_written_since(cluster: Cluster
     assert load.collect()[2] == [0, 1, 2, 3, 4]
 
 
-def test_a_number_stays_where_it_is_and_latest_moves_on(cluster: Cluster) -> None:
+def test_an_offset_as_bound_is_fixed_and_latest_moves_on(cluster: Cluster) -> None:
     load = Load(
         cluster,
         subscribe="t",
@@ -105,7 +105,7 @@ def test_a_number_stays_where_it_is_and_latest_moves_on(cluster: Cluster) -> Non
     assert load.collect() == {0: [0, 1, 2, 3, 4], 1: [3, 4, 5, 6, 7], 2: [0, 1, 2, 3]}
 
 
-def test_headers_come_in_order_and_are_null_without_any(cluster: Cluster) -> None:
+def test_headers_keep_their_order_and_are_null_if_there_are_none(cluster: Cluster) -> None:
     with cluster.producer(flush=False) as producer:
         pairs = [("a", b"1"), ("b", None), ("a", b"2"), ("a", b"2")]
         producer.send("t", "with", partition=2, headers=pairs)
@@ -140,7 +140,7 @@ def test_headers_come_in_order_and_are_null_without_any(cluster: Cluster) -> Non
         ),
         pytest.param(
             {"startingTimestamp": 6, "startingOffsetsByTimestampStrategy": "latest"},
-            {0: [6, 7, 8, 9], 1: [6]}, id="no match, begin at the end",
+            {0: [6, 7, 8, 9], 1: [6]}, id="no match, start at the end",
         ),
     ],
 )  # fmt: skip
@@ -150,7 +150,7 @@ def test_times_bound_a_read(
     assert Load(cluster, subscribe="t", **options).collect() == offsets
 
 
-def test_pieces_of_a_plan_may_be_read_at_once_and_twice(cluster: Cluster) -> None:
+def test_pieces_of_a_plan_may_be_read_concurrently_and_twice(cluster: Cluster) -> None:
     load = Load(cluster, subscribe="t", minPartitions=6)
     twice = [*load.tasks(["offset"]), *load.tasks(["offset"])]
     counts = [0] * len(twice)
@@ -168,7 +168,7 @@ def test_pieces_of_a_plan_may_be_read_at_once_and_twice(cluster: Cluster) -> Non
     assert counts[: len(load.pieces)] == counts[len(load.pieces) :]
 
 
-def test_earliest_is_looked_up_when_it_is_read(cluster: Cluster) -> None:
+def test_earliest_is_looked_up_when_the_plan_is_read(cluster: Cluster) -> None:
     load = Load(cluster, subscribe="t")
     cluster.delete_records({("t", partition): -1 for partition in range(3)})
     assert load.collect() == {}
@@ -176,7 +176,7 @@ def test_earliest_is_looked_up_when_it_is_read(cluster: Cluster) -> None:
     assert load.collect() == {0: [10], 1: [7, 8]}
 
 
-def test_tasks_of_one_action_see_one_moment(cluster: Cluster) -> None:
+def test_all_tasks_of_an_action_see_the_same_offsets(cluster: Cluster) -> None:
     load = Load(cluster, subscribe="t")
     first, *others = load.tasks(["offset"])
     assert sum(batch.num_rows for batch in first) == 10
@@ -188,10 +188,10 @@ def test_tasks_of_one_action_see_one_moment(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("options", [{"minPartitions": 6}, {"minPartitions": 20}, {}])
-def test_divided_ranges_cover_what_is_there_when_they_are_read(
+def test_divided_ranges_cover_all_records_at_the_time_of_the_read(
     cluster: Cluster, options: dict[str, Any]
 ) -> None:
-    """Written to, and deleted from, after they were planned."""
+    """Records are written and deleted after the ranges were planned."""
     load = Load(cluster, subscribe="t", **options)
     assert len(load.pieces) >= min(options.get("minPartitions", 3), 20)
     assert load.count() == 21
@@ -200,7 +200,7 @@ def test_divided_ranges_cover_what_is_there_when_they_are_read(
     assert load.collect() == {0: list(range(7, 15)), 1: list(range(8))}
 
 
-def test_a_partition_that_was_empty_when_it_was_divided_is_read_when_it_no_longer_is(
+def test_a_partition_that_was_empty_when_planned_is_read_once_it_has_records(
     cluster: Cluster,
 ) -> None:
     cluster.delete_records({("t", 2): -1})
@@ -224,7 +224,7 @@ def test_no_task_reads_more_than_max_records_per_partition(cluster: Cluster, mos
     assert sum(rows) == 21
 
 
-def test_large_ranges_are_cut_by_bytes_and_read_whole(
+def test_large_ranges_are_split_by_bytes_and_read_in_full(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_kbatch.consumer.splits.PIECE_BYTES", 20_000)
@@ -246,7 +246,7 @@ def test_large_ranges_are_cut_by_bytes_and_read_whole(
 # Data loss.
 
 
-def test_a_start_behind_the_end_of_an_empty_topic(cluster: Cluster) -> None:
+def test_a_start_after_the_end_of_an_empty_topic_is_out_of_range(cluster: Cluster) -> None:
     cluster.create_topic("empty")
     start = {"subscribe": "empty", "startingOffsets": '{"empty":{"0":1}}'}
     with pytest.raises(OffsetOutOfRangeError, match="offset 1 of empty-0 is out of range"):
@@ -261,7 +261,7 @@ BOUNDED = {
 
 
 @pytest.mark.parametrize("least", [1, 9], ids=["whole", "divided"])
-def test_records_that_are_gone_are_data_loss_where_the_user_named_them(
+def test_deleted_records_are_data_loss_if_the_options_name_them(
     cluster: Cluster, least: int
 ) -> None:
     options = {"subscribe": "t", "minPartitions": least, **BOUNDED}
@@ -272,7 +272,7 @@ def test_records_that_are_gone_are_data_loss_where_the_user_named_them(
     assert lenient.collect() == {0: [6, 7, 8], 1: list(range(7))}
 
 
-def test_an_end_that_is_not_there_yet_is_read_as_far_as_there_is(cluster: Cluster) -> None:
+def test_an_end_after_the_last_record_is_read_up_to_the_last_record(cluster: Cluster) -> None:
     load = Load(
         cluster,
         assign='{"t":[2]}',
@@ -285,14 +285,14 @@ def test_an_end_that_is_not_there_yet_is_read_as_far_as_there_is(cluster: Cluste
 
 
 def in_between(cluster: Cluster, load: Load, happens: Callable[[], object]) -> list[int]:
-    """The offsets of a read in whose midst something happens."""
+    """Return the offsets of a read during which something happens."""
     (task,) = load.tasks(["offset"])
     offsets = next(task)["offset"].to_pylist()
     happens()
     return offsets + [offset for batch in task for offset in batch["offset"].to_pylist()]
 
 
-def test_records_that_are_deleted_while_they_are_read(
+def test_records_deleted_during_a_read_are_data_loss_or_skipped(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_kbatch.consumer.reading.FETCH_BYTES", 1)
@@ -307,7 +307,7 @@ def test_records_that_are_deleted_while_they_are_read(
 
 
 @pytest.mark.parametrize("bounds", [{}, {"startingOffsets": '{"t":{"0":2,"1":0,"2":0}}'}])
-def test_a_topic_that_is_gone_is_data_loss(cluster: Cluster, bounds: dict[str, str]) -> None:
+def test_a_deleted_topic_is_data_loss(cluster: Cluster, bounds: dict[str, str]) -> None:
     strict = Load(cluster, subscribe="t", **bounds)
     lenient = Load(cluster, subscribe="t", failOnDataLoss="false", **bounds)
     cluster.delete_topic("t")
@@ -317,7 +317,7 @@ def test_a_topic_that_is_gone_is_data_loss(cluster: Cluster, bounds: dict[str, s
 
 
 def recreate(cluster: Cluster, topic: str = "t") -> None:
-    """The topic again, with more records than it had."""
+    """Recreate the topic, with more records than it had."""
     other = Cluster(str(cluster.path))
     other.delete_topic(topic)
     other.create_topic(topic, partitions=3)
@@ -334,7 +334,7 @@ def recreate(cluster: Cluster, topic: str = "t") -> None:
     ],
     ids=["everything", "offsets", "times", "divided"],
 )
-def test_a_topic_that_was_created_again_since_the_plan_is_data_loss(
+def test_a_topic_recreated_since_the_plan_is_data_loss(
     cluster: Cluster, bounds: dict[str, str]
 ) -> None:
     strict = Load(cluster, subscribe="t", **bounds)
@@ -349,7 +349,7 @@ def test_a_topic_that_was_created_again_since_the_plan_is_data_loss(
     assert Load(cluster, subscribe="t").collect() == {0: list(range(100))}
 
 
-def test_a_topic_that_is_created_again_while_it_is_read_is_data_loss(
+def test_a_topic_recreated_during_a_read_is_data_loss(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_kbatch.consumer.reading.FETCH_BYTES", 1)
@@ -365,7 +365,7 @@ def test_a_topic_that_is_created_again_while_it_is_read_is_data_loss(
     assert in_between(cluster, lenient, lambda: recreate(cluster, "u")) == [0, 1, 2, 3, 4]
 
 
-def test_a_topic_that_is_created_again_while_a_read_is_planned_is_said(
+def test_a_topic_recreated_during_planning_is_an_error_that_says_so(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     views = cluster._parts.views
@@ -385,7 +385,7 @@ def test_a_topic_that_is_created_again_while_a_read_is_planned_is_said(
 
 
 def a_brokers_log(path: Path) -> Path:
-    """Offset 0 and its commit, 2 and its abort, 4 of no transaction, 5 of one that is open."""
+    """Write a log: offset 0 committed, 2 aborted, 4 in no transaction, 5 in one that is open."""
     history = History()
     history.append(1, transactional=True)
     history.end(1, abort=False)
@@ -408,7 +408,7 @@ def a_brokers_log(path: Path) -> Path:
 def test_transactions_are_read_by_their_isolation_level(
     tmp_path: Path, isolation: str, offsets: list[int], divided: list[tuple[int, int]]
 ) -> None:
-    """A piece without rows is no loss, nor is one whose first or last offset nobody sees."""
+    """A piece without rows is no data loss, nor is one whose first or last offset is not visible."""
     logs = open_for_reading(str(a_brokers_log(tmp_path / "logs")))
     options = {"subscribePattern": "t", "isolation.level": isolation}
     whole = Load(logs, **options)
@@ -418,7 +418,7 @@ def test_transactions_are_read_by_their_isolation_level(
     assert pieces.collect() == {0: offsets}
 
 
-def test_the_end_of_committed_data_is_where_a_read_of_it_may_end(tmp_path: Path) -> None:
+def test_a_read_of_committed_data_may_end_at_the_last_stable_offset_at_most(tmp_path: Path) -> None:
     logs = open_for_reading(str(a_brokers_log(tmp_path / "logs")))
     options = {"subscribe": "t", "endingOffsets": '{"t":{"0":6}}'}
     with pytest.raises(OffsetOutOfRangeError, match=r"offset 6 of t-0 .* offsets 0 to 5"):
@@ -427,7 +427,7 @@ def test_the_end_of_committed_data_is_where_a_read_of_it_may_end(tmp_path: Path)
     assert Load(logs, **{"kafka.isolation.level": "read_uncommitted"}, **options).count() == 4
 
 
-def test_offsets_behind_what_is_decided_are_reported_as_they_were_asked_for(
+def test_undecided_offsets_are_reported_as_the_options_name_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     logs = open_for_reading(str(a_brokers_log(tmp_path / "logs")))

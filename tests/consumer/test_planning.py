@@ -1,4 +1,4 @@
-"""A plan has the ranges that were asked for, and says so where they cannot be had."""
+"""A plan has the ranges that the options ask for, or an error says why it cannot have them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAIL = DataLoss(fail=True)
 
 
 def some_topics() -> TopicsInMemory:
-    """Offset 5 of a-0 has the time 1005; b-0 had three records, and holds none of them."""
+    """Three topics; offset 5 of a-0 has time 1005, and b-0 had three records, all deleted."""
     return TopicsInMemory(
         {A0: ALog(5, 20, 1000), A1: ALog(0, 0), A2: ALog(0, 7, 1000), B0: ALog(3, 3)}
     )
@@ -37,7 +37,7 @@ def _texts(options: dict[str, Any]) -> dict[str, str]:
 
 
 def asked(**options: Any) -> ReadOptions:
-    """A batch read of topic `a`, unless something else is selected; what is a dict becomes JSON."""
+    """Return options of a batch read, of topic `a` by default; a dict becomes JSON."""
     selection = (
         {} if {"assign", "subscribe", "subscribePattern"} & options.keys() else {"subscribe": "a"}
     )
@@ -52,7 +52,7 @@ def partitions(**options: Any) -> list[TopicPartition]:
     return [one.topic_partition for one in ranges(**options)]
 
 
-# Which partitions.
+# Partitions.
 
 
 def test_subscribe_reads_all_partitions_of_its_topics_in_order() -> None:
@@ -64,7 +64,7 @@ def test_assign_reads_the_partitions_that_exist_and_leaves_out_the_others() -> N
 
 
 @pytest.mark.parametrize("assign", [{}, {"a": []}, {"a": [7]}], ids=["none", "no number", "absent"])
-def test_assign_of_nothing_that_exists_reads_nothing(assign: dict[str, list[int]]) -> None:
+def test_assign_without_an_existing_partition_reads_nothing(assign: dict[str, list[int]]) -> None:
     assert partitions(assign=assign) == []
 
 
@@ -83,13 +83,13 @@ def test_an_unknown_topic_is_an_error_that_names_the_option(option: str) -> None
         pytest.param("orders", ["eu-orders", "orders", "orders-eu"], id="found anywhere"),
         pytest.param("^orders$", ["orders"], id="anchored"),
         pytest.param("ORDERS", [], id="case counts"),
-        pytest.param("(?i)ORDERS-", ["orders-eu"], id="unless told"),
+        pytest.param("(?i)ORDERS-", ["orders-eu"], id="case ignored on request"),
         pytest.param(" orders-.. ", ["orders-eu"], id="blanks around it"),
         pytest.param(".*", ["eu-orders", "orders", "orders-eu", "x"], id="everything but internal"),
         pytest.param("__", [], id="internal"),
     ],
 )
-def test_subscribe_pattern_reads_topics_in_whose_name_it_is_found(
+def test_subscribe_pattern_reads_topics_whose_name_contains_a_match(
     pattern: str, names: list[str]
 ) -> None:
     held = ["orders", "orders-eu", "eu-orders", "x", "__transaction_state"]
@@ -99,7 +99,7 @@ def test_subscribe_pattern_reads_topics_in_whose_name_it_is_found(
     assert [one.topic_partition.topic for one in found] == names
 
 
-def test_subscribe_pattern_leaves_out_a_topic_that_is_deleted_meanwhile() -> None:
+def test_subscribe_pattern_leaves_out_a_topic_deleted_during_planning() -> None:
     class Deleting(TopicsInMemory):
         def topic_names(self, *, internal: bool = False) -> list[str]:
             names = super().topic_names(internal=internal)
@@ -114,21 +114,21 @@ def test_subscribe_pattern_leaves_out_a_topic_that_is_deleted_meanwhile() -> Non
 # Offsets.
 
 
-def test_earliest_and_latest_stay_as_they_are_and_no_log_is_looked_at() -> None:
+def test_earliest_and_latest_stay_unresolved_and_no_log_is_read() -> None:
     topics = some_topics()
 
     assert planning.ranges(asked(), topics) == [OffsetRange(tp, -2, -1) for tp in (A0, A1, A2)]
     assert topics.looks == 0
 
 
-def test_offsets_by_partition_are_taken_as_they_are() -> None:
+def test_offsets_by_partition_are_used_as_they_are() -> None:
     assert ranges(
         startingOffsets={"a": {"0": 5, "1": -2, "2": 3}},
         endingOffsets={"a": {"0": -1, "1": 0, "2": 7}},
     ) == [OffsetRange(A0, 5, LATEST), OffsetRange(A1, EARLIEST, 0), OffsetRange(A2, 3, 7)]
 
 
-def test_ranges_that_are_empty_whatever_is_written_later_are_dropped() -> None:
+def test_ranges_that_must_stay_empty_are_dropped() -> None:
     assert ranges(
         startingOffsets={"a": {"0": 9, "1": 0, "2": 3}},
         endingOffsets={"a": {"0": 9, "1": 0, "2": 4}},
@@ -164,7 +164,7 @@ def test_json_must_name_exactly_the_partitions_that_are_read(
 
 @pytest.mark.parametrize("offset", [pytest.param(4, id="below"), pytest.param(21, id="above")])
 @pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
-def test_offset_outside_the_log_is_refused_with_its_option(option: str, offset: int) -> None:
+def test_the_error_for_an_offset_outside_the_log_names_the_option(option: str, offset: int) -> None:
     with pytest.raises(OffsetOutOfRangeError) as error:
         ranges(assign={"a": [0]}, **{option: {"a": {"0": offset}}})
 
@@ -178,13 +178,13 @@ def test_offset_outside_the_log_is_refused_with_its_option(option: str, offset: 
 
 
 @pytest.mark.parametrize("offset", [5, 20], ids=["log start", "high watermark"])
-def test_offset_at_the_edge_of_the_log_is_accepted(offset: int) -> None:
+def test_an_offset_at_the_edge_of_the_log_is_accepted(offset: int) -> None:
     planned = ranges(assign={"a": [0]}, startingOffsets={"a": {"0": offset}})
 
     assert planned == [OffsetRange(A0, offset, LATEST)]
 
 
-def test_offset_outside_the_log_is_a_warning_where_data_loss_is_accepted(
+def test_an_offset_outside_the_log_is_a_warning_if_data_loss_is_accepted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -225,7 +225,7 @@ def test_one_time_applies_to_every_partition() -> None:
         pytest.param({"endingTimestamp": 1007}, (EARLIEST, 7), id="from earliest, to a time"),
     ],
 )
-def test_a_side_may_be_a_time_and_the_other_an_offset(
+def test_one_bound_may_be_a_time_and_the_other_an_offset(
     options: dict[str, Any], planned: tuple[int, int]
 ) -> None:
     assert ranges(assign={"a": [0]}, **options) == [OffsetRange(A0, *planned)]
@@ -239,7 +239,7 @@ def test_a_side_may_be_a_time_and_the_other_an_offset(
         ("startingOffsetsByTimestamp", {"a": {"0": 1000, "1": 0, "2": 1000}}),
     ],
 )
-def test_a_start_at_a_time_that_no_record_has_is_an_error(
+def test_a_start_later_than_all_records_is_an_error(
     option: str, value: Any, strategy: str | None
 ) -> None:
     options = {} if strategy is None else {"startingOffsetsByTimestampStrategy": strategy}
@@ -251,7 +251,7 @@ def test_a_start_at_a_time_that_no_record_has_is_an_error(
     assert "startingOffsetsByTimestampStrategy" in str(error.value)
 
 
-def test_with_the_strategy_latest_such_a_start_is_the_end_of_the_partition() -> None:
+def test_with_strategy_latest_a_start_later_than_all_records_is_the_end_of_the_partition() -> None:
     assert ranges(startingTimestamp=1010, startingOffsetsByTimestampStrategy="latest") == [
         OffsetRange(A0, 10, LATEST),
         OffsetRange(A1, 0, LATEST),
@@ -259,7 +259,7 @@ def test_with_the_strategy_latest_such_a_start_is_the_end_of_the_partition() -> 
     ]
 
 
-def test_an_end_at_a_time_that_no_record_has_is_the_end_of_the_partition() -> None:
+def test_an_end_later_than_all_records_is_the_end_of_the_partition() -> None:
     assert ranges(assign={"a": [0, 2]}, endingTimestamp=2**63 - 1) == [
         OffsetRange(A0, EARLIEST, 20),
         OffsetRange(A2, EARLIEST, 7),
@@ -279,14 +279,14 @@ def test_times_are_looked_up_before_the_end_for_the_isolation_level() -> None:
                 planning.ranges(asked(**options), topics)
 
 
-def test_all_that_is_looked_up_is_of_one_moment() -> None:
+def test_all_offsets_are_looked_up_in_one_snapshot() -> None:
     topics = some_topics()
     planning.ranges(asked(subscribe="a,b", startingTimestamp=0, startingOffsetsByTimestampStrategy="latest", endingTimestamp=9), topics)  # fmt: skip
 
     assert topics.looks == 1
 
 
-def test_a_start_that_turns_out_to_lie_past_its_end_is_refused() -> None:
+def test_a_start_that_resolves_to_an_offset_past_its_end_is_refused() -> None:
     with pytest.raises(ConfigError) as error:
         ranges(assign={"a": [2]}, startingOffsets={"a": {"2": 3}}, endingTimestamp=1001)
 
@@ -296,7 +296,7 @@ def test_a_start_that_turns_out_to_lie_past_its_end_is_refused() -> None:
     )
 
 
-# A stream's begin.
+# Where a stream starts.
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_a_start_that_turns_out_to_lie_past_its_end_is_refused() -> None:
         ),
     ],
 )
-def test_a_stream_begins_at_numbers_of_one_moment(
+def test_a_stream_starts_at_offsets_of_one_snapshot(
     options: dict[str, Any], initial: tuple[int, int]
 ) -> None:
     topics = some_topics()
@@ -335,7 +335,7 @@ def test_a_stream_begins_at_numbers_of_one_moment(
         pytest.param((20, LATEST), (20, 20), id="an empty range"),
     ],
 )
-def test_resolve_puts_numbers_in_place_of_earliest_and_latest(
+def test_resolve_replaces_earliest_and_latest_with_offsets(
     whole: tuple[int, int], resolved: tuple[int, int]
 ) -> None:
     wanted = OffsetRange(A0, *whole)
@@ -347,7 +347,7 @@ def test_resolve_puts_numbers_in_place_of_earliest_and_latest(
     "whole",
     [pytest.param((21, LATEST), id="past the end"), pytest.param((EARLIEST, 4), id="before it")],
 )
-def test_resolve_of_records_that_are_gone_is_data_loss(
+def test_resolving_deleted_records_is_data_loss(
     whole: tuple[int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     wanted = OffsetRange(A0, *whole)
@@ -369,12 +369,12 @@ def test_resolve_of_records_that_are_gone_is_data_loss(
         pytest.param(0, 30, [(0, 10), (10, 20), (20, 30)], id="as it was planned"),
         pytest.param(5, 40, [(5, 10), (10, 20), (20, 40)], id="both ends moved on"),
         pytest.param(15, 40, [(15, 15), (15, 20), (20, 40)], id="a piece is gone"),
-        pytest.param(35, 40, [(35, 35), (35, 35), (35, 40)], id="all that was planned is gone"),
+        pytest.param(35, 40, [(35, 35), (35, 35), (35, 40)], id="all planned records are gone"),
         pytest.param(0, 12, [(0, 10), (10, 12), (12, 12)], id="shorter than it was"),
         pytest.param(0, 0, [(0, 0), (0, 0), (0, 0)], id="empty"),
     ],
 )
-def test_pieces_of_a_late_bound_range_cover_what_is_there_when_they_are_read(
+def test_pieces_of_a_late_bound_range_cover_all_records_at_the_time_of_the_read(
     earliest: int, latest: int, pieces: list[tuple[int, int]]
 ) -> None:
     whole = OffsetRange(A0, EARLIEST, LATEST)

@@ -1,4 +1,4 @@
-"""Ranges are read through a fetcher that is only a list."""
+"""Ranges, read through a fetcher over a list of batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A0 = TopicPartition("a", 0)
 
 
 class ListFetcher:
-    """A log that is a list of batches; a fetch takes as many as `fetch_bytes` allow."""
+    """A log that is a list of batches; a fetch returns as many as fit in `fetch_bytes`."""
 
     def __init__(self, batches: Sequence[bytes], *, fetch_bytes: int = 1) -> None:
         self._batches, self._fetch_bytes = batches, fetch_bytes
@@ -43,7 +43,7 @@ class ListFetcher:
             if len(data) + len(batch) > self._fetch_bytes:
                 break
             data += batch
-        # As a log does, so that what was read before is overwritten.
+        # Reuse one buffer as a log does, which overwrites what was read before.
         view = memoryview(buffer)[: len(data)] if buffer and len(buffer) >= len(data) else None
         if view is not None:
             view[:] = data
@@ -53,7 +53,7 @@ class ListFetcher:
 
 
 def a_list_of_batches(*counts: int, value_bytes: int = 20) -> list[bytes]:
-    """Batches of so many records, from offset 0 on."""
+    """Return batches with these counts of records, from offset 0 on."""
     starts = [sum(counts[:i]) for i in range(len(counts))]
     return [
         builders.batch(n=n, seed=start, base_offset=start, value_bytes=value_bytes)
@@ -79,7 +79,7 @@ RECORDS = builders.records_of(BATCHES)
     fetch_bytes=st.sampled_from([1, 300, 600, 10_000]),
 )
 @settings(deadline=None)
-def test_range_is_cut_at_its_bounds_however_batches_are_fetched(
+def test_a_range_is_cut_at_its_bounds_however_batches_are_fetched(
     bounds: list[int], fetch_bytes: int
 ) -> None:
     start, end = bounds
@@ -93,21 +93,21 @@ def test_range_is_cut_at_its_bounds_however_batches_are_fetched(
     assert table["timestamp"].to_pylist() == [record.timestamp for record in RECORDS[start:end]]
 
 
-def test_empty_range_fetches_nothing() -> None:
+def test_an_empty_range_fetches_nothing() -> None:
     fetcher = ListFetcher(BATCHES)
 
     assert read(fetcher, 4, 4) == []
     assert fetcher.fetched == []
 
 
-def test_next_fetch_begins_where_the_last_batch_ended() -> None:
+def test_the_next_fetch_starts_where_the_last_batch_ended() -> None:
     fetcher = ListFetcher(BATCHES)
     read(fetcher, 2, 12)
 
     assert fetcher.fetched == [2, 3, 4, 9]
 
 
-def test_batch_larger_than_a_fetch_is_read_whole() -> None:
+def test_a_batch_larger_than_a_fetch_is_read_whole() -> None:
     batches = a_list_of_batches(2, 3, 2, value_bytes=reading.FETCH_BYTES // 2)
     assert len(batches[1]) > reading.FETCH_BYTES
     table = pa.Table.from_batches(read(ListFetcher(batches), 0, 7))
@@ -115,8 +115,8 @@ def test_batch_larger_than_a_fetch_is_read_whole() -> None:
     assert table["value"].to_pylist() == [r.value for r in builders.records_of(batches)]
 
 
-def test_pieces_stay_as_they_are_when_the_buffer_is_used_again() -> None:
-    """Rows own their memory: the second fetch writes over the first one's bytes."""
+def test_rows_stay_unchanged_when_the_buffer_is_reused() -> None:
+    """Rows own their memory: the second fetch overwrites the first one's bytes."""
     rows = read(ListFetcher(BATCHES), 0, 13)
 
     assert len(rows) == len(BATCHES)
@@ -127,9 +127,9 @@ def test_pieces_stay_as_they_are_when_the_buffer_is_used_again() -> None:
 @pytest.mark.parametrize(
     "columns",
     [["value"], ["offset"], ["timestamp", "key"], ["headers", "offset"], []],
-    ids=["value", "offset", "two turned round", "headers", "none"],
+    ids=["value", "offset", "two in reverse order", "headers", "none"],
 )
-def test_only_the_columns_that_are_wanted_are_decoded(columns: list[str]) -> None:
+def test_only_the_requested_columns_are_decoded(columns: list[str]) -> None:
     pieces = read(ListFetcher(BATCHES), 1, 12, columns)
     whole = pa.Table.from_batches(read(ListFetcher(BATCHES), 1, 12))
 
@@ -139,7 +139,7 @@ def test_only_the_columns_that_are_wanted_are_decoded(columns: list[str]) -> Non
         assert pa.Table.from_batches(pieces) == whole.select(columns)
 
 
-def test_range_past_the_high_watermark_is_out_of_range() -> None:
+def test_a_range_past_the_high_watermark_is_out_of_range() -> None:
     fetcher = ListFetcher(BATCHES)
     with pytest.raises(OffsetOutOfRangeError) as error:
         read(fetcher, 9, 15)
@@ -147,7 +147,7 @@ def test_range_past_the_high_watermark_is_out_of_range() -> None:
     assert (error.value.offset, error.value.log_end_offset) == (15, 13)
 
 
-def test_damage_is_reported_with_file_and_position_in_it() -> None:
+def test_the_error_for_damage_has_the_file_and_the_position_in_it() -> None:
     damaged = bytearray(BATCHES[2])
     damaged[-1] ^= 1
     batches = [*BATCHES[:2], bytes(damaged), BATCHES[3]]
@@ -161,7 +161,7 @@ def test_damage_is_reported_with_file_and_position_in_it() -> None:
 
 
 class ShrinkingFetcher(ListFetcher):
-    """Holds offsets from a log start on, which moves while it is read."""
+    """A log whose start moves while it is read."""
 
     def __init__(self, batches: Sequence[bytes], *log_starts: int) -> None:
         super().__init__(batches)
@@ -179,16 +179,16 @@ class ShrinkingFetcher(ListFetcher):
 @pytest.mark.parametrize(
     ("log_starts", "asked_for", "left", "lost"),
     [
-        pytest.param([4], (0, 13), range(4, 13), [(0, 4)], id="from the begin"),
+        pytest.param([4], (0, 13), range(4, 13), [(0, 4)], id="the first records"),
         pytest.param([0, 0, 9], (0, 13), [0, 1, 2, 3, *range(9, 13)], [(4, 9)], id="while it is read"),
         pytest.param([9], (0, 5), [], [(0, 5)], id="all of it"),
-        pytest.param([0], (9, 15), range(9, 13), [(13, 15)], id="behind the end"),
-        pytest.param([0], (20, 25), [], [(20, 25)], id="all of it behind the end"),
+        pytest.param([0], (9, 15), range(9, 13), [(13, 15)], id="past the end"),
+        pytest.param([0], (20, 25), [], [(20, 25)], id="all of it past the end"),
         pytest.param([4, 4, 9], (0, 20), [4, 5, 6, 7, 8, *range(9, 13)], [(0, 4), (13, 20)], id="both"),
         pytest.param([0], (2, 13), range(2, 13), [], id="nothing"),
     ],
 )  # fmt: skip
-def test_where_loss_is_accepted_what_is_left_is_read_once_and_the_rest_reported(
+def test_if_loss_is_accepted_the_rest_is_read_once_and_the_lost_offsets_are_reported(
     log_starts: list[int],
     asked_for: tuple[int, int],
     left: Sequence[int],
@@ -206,7 +206,7 @@ def test_where_loss_is_accepted_what_is_left_is_read_once_and_the_rest_reported(
     assert reported == lost
 
 
-def test_loss_is_an_error_that_names_what_is_gone_and_what_is_left() -> None:
+def test_data_loss_is_an_error_that_names_lost_and_available_offsets() -> None:
     pieces = reading.read_range(
         ShrinkingFetcher(BATCHES, 4),
         OffsetRange(A0, 1, 13),
@@ -223,7 +223,7 @@ def test_loss_is_an_error_that_names_what_is_gone_and_what_is_left() -> None:
     )
 
 
-def test_loss_that_is_accepted_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_accepted_data_loss_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     loss = DataLoss(fail=False)
     with caplog.at_level(logging.WARNING):
         list(

@@ -1,4 +1,4 @@
-"""Rows of Spark's Kafka source are made of records; without Spark."""
+"""Conversion of records to the rows of Spark's Kafka source, without Spark."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def test_times_are_microseconds_in_utc() -> None:
 def test_a_time_that_spark_cannot_hold_is_an_error_that_names_it_and_its_topic(
     time_ms: int,
 ) -> None:
-    """It may be nanoseconds that somebody wrote for milliseconds."""
+    """It may be in nanoseconds, written by mistake for milliseconds."""
     with pytest.raises(InvalidTimestampError, match=rf"topic 't' has the time {time_ms} ms"):
         timestamps(5, time_ms, -5)

@@ -1,4 +1,4 @@
-"""Ranges are divided as Spark's Kafka connector divides them."""
+"""Ranges are split as Spark's Kafka connector splits them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = [TopicPartition("t", n) for n in range(3)]
 def divided(
     *ranges: tuple[int, int], least: int | None = None, most: int | None = None
 ) -> list[list[tuple[int, int]]]:
-    """The pieces of each range, each of a partition of its own."""
+    """Return the pieces of each range; each range is of another partition."""
     given_ranges = [OffsetRange(T[n], *one) for n, one in enumerate(ranges)]
     found = splits.divide(given_ranges, least, most)
     return [
@@ -30,7 +30,7 @@ def sizes(pieces: list[tuple[int, int]]) -> list[int]:
     return [end - start for start, end in pieces]
 
 
-# As KafkaOffsetRangeCalculatorSuite has them.
+# Cases of Spark's KafkaOffsetRangeCalculatorSuite.
 
 
 def test_without_options_ranges_stay_whole_and_empty_ones_are_dropped() -> None:
@@ -43,12 +43,12 @@ def test_as_many_ranges_as_min_partitions_stay_whole() -> None:
     assert divided((1, 5), (1, 9), least=1) == [[(1, 5)], [(1, 9)]]
 
 
-def test_one_range_is_divided_evenly_and_the_rest_goes_last() -> None:
+def test_one_range_is_split_evenly_and_the_last_piece_gets_the_rest() -> None:
     assert divided((1, 5), least=4) == [[(1, 2), (2, 3), (3, 4), (4, 5)]]
     assert sizes(divided((1, 11), least=3)[0]) == [3, 3, 4]
 
 
-def test_small_ranges_stay_whole_and_leave_their_share_to_the_large() -> None:
+def test_small_ranges_stay_whole_and_leave_their_share_to_large_ones() -> None:
     assert divided((1, 5), (1, 21), least=4) == [[(1, 5)], [(1, 7), (7, 14), (14, 21)]]
     assert divided((1, 2), (1, 1001), least=4) == [
         [(1, 2)],
@@ -64,12 +64,12 @@ def test_empty_ranges_take_no_share() -> None:
     assert divided((1, 5), (1, 21), (1, 1), least=4)[1] == [(1, 7), (7, 14), (14, 21)]
 
 
-def test_shares_that_round_up_make_more_pieces_than_asked_for_and_drop_nothing() -> None:
+def test_shares_rounded_up_make_more_pieces_than_requested_and_drop_nothing() -> None:
     first, second, third = divided((0, 10), (0, 10), (0, 1), least=6)
     assert (sizes(first), sizes(second), sizes(third)) == ([3, 3, 4], [3, 3, 4], [1])
 
 
-def test_shares_go_by_size() -> None:
+def test_shares_are_proportional_to_size() -> None:
     assert [sizes(one) for one in divided((0, 10_000), (0, 15_000), (0, 20_000), least=9)] == [
         [5000] * 2,
         [5000] * 3,
@@ -78,7 +78,7 @@ def test_shares_go_by_size() -> None:
     assert [len(one) for one in divided((0, 500), (0, 12_000), (0, 15_001), least=6)] == [1, 2, 3]
 
 
-def test_max_records_divides_larger_ranges_only() -> None:
+def test_max_records_splits_larger_ranges_only() -> None:
     assert divided((1, 5), (1, 2), (1, 6), most=4) == [[(1, 5)], [(1, 2)], [(1, 3), (3, 6)]]
     assert divided((1, 40), (1, 50), (1, 60), most=20) == [
         [(1, 20), (20, 40)],
@@ -87,7 +87,7 @@ def test_max_records_divides_larger_ranges_only() -> None:
     ]
 
 
-def test_min_partitions_divides_what_max_records_leaves() -> None:
+def test_min_partitions_splits_the_pieces_that_max_records_leaves() -> None:
     assert divided((1, 40), least=1, most=20) == [[(1, 20), (20, 40)]]
     assert divided((1, 40), least=4, most=20) == [[(1, 10), (10, 20), (20, 30), (30, 40)]]
 
@@ -118,7 +118,7 @@ def test_pieces_cover_their_range_without_gap_or_overlap(
             assert max(sizes(pieces)) <= most
 
 
-# In a plan, where ends may not be known yet.
+# Plans, whose bounds may be resolved later.
 
 
 def split(*logs: tuple[ALog, tuple[int, int]], **options: object) -> list[list[tuple[int, int]]]:
@@ -146,43 +146,43 @@ def test_outer_bounds_stay_late_bound() -> None:
     ]
 
 
-def test_numbers_are_divided_as_they_are() -> None:
+def test_ranges_of_offsets_are_split_as_they_are() -> None:
     assert split((ALog(0, 10), (1, 4)), minPartitions=3) == [[(1, 2), (2, 3), (3, 4)]]
 
 
-def test_max_records_does_not_divide_a_range_whose_ends_are_not_known() -> None:
+def test_max_records_does_not_split_a_late_bound_range() -> None:
     assert split((ALog(0, 100), ALL), maxRecordsPerPartition=10) == [[ALL]]
     assert split((ALog(0, 100), (0, LATEST)), maxRecordsPerPartition=10) == [[(0, LATEST)]]
     assert split((ALog(0, 100), (0, 20)), maxRecordsPerPartition=10) == [[(0, 10), (10, 20)]]
 
 
-def test_once_one_range_is_divided_the_others_are_by_what_they_have_now() -> None:
+def test_once_one_range_is_split_the_others_are_split_by_their_current_size() -> None:
     found = split((ALog(0, 20), (0, 20)), (ALog(0, 20), ALL), maxRecordsPerPartition=10)
     assert found == [[(0, 10), (10, 20)], [(EARLIEST, 10), (10, LATEST)]]
 
 
-def test_a_range_that_is_empty_now_is_kept_for_what_comes() -> None:
+def test_a_range_that_is_empty_now_is_kept_for_later_records() -> None:
     assert split((ALog(5, 5), ALL), (ALog(0, 4), ALL), minPartitions=3) == [
         [ALL],
         [(EARLIEST, 1), (1, 2), (2, LATEST)],
     ]
 
 
-def test_a_range_is_divided_by_what_the_log_has_of_it() -> None:
+def test_a_range_is_split_by_the_records_that_the_log_has_of_it() -> None:
     found = split((ALog(10, 20), (0, 2**63 - 1)), minPartitions=2, failOnDataLoss="false")
     assert found == [[(0, 15), (15, 2**63 - 1)]]
 
 
 @pytest.mark.parametrize("least", [1, 2])
-def test_as_many_ranges_as_are_asked_for_are_not_divided(least: int) -> None:
+def test_ranges_are_not_split_if_there_are_as_many_as_requested(least: int) -> None:
     assert split((ALog(0, 90), ALL), (ALog(0, 3), ALL), minPartitions=least) == [[ALL], [ALL]]
 
 
 # By bytes.
 
 
-def test_a_range_of_many_bytes_is_cut_by_bytes_unless_the_user_says_how() -> None:
-    """Its outer bounds stay as they are."""
+def test_a_range_of_many_bytes_is_split_by_bytes_unless_options_say_how() -> None:
+    """Its outer bounds stay unchanged."""
     large = ALog(0, 300)
 
     assert split((large, ALL)) == [[(EARLIEST, 100), (100, 200), (200, LATEST)]]
@@ -191,7 +191,7 @@ def test_a_range_of_many_bytes_is_cut_by_bytes_unless_the_user_says_how() -> Non
     assert split((large, ALL), maxRecordsPerPartition=1000) == [[ALL]]
 
 
-def test_a_range_of_few_bytes_is_not_cut() -> None:
+def test_a_range_of_few_bytes_is_not_split() -> None:
     assert split((ALog(0, 134), ALL), (ALog(7, 7), ALL)) == [[ALL], [ALL]]
 
 
@@ -200,7 +200,7 @@ def test_a_range_of_few_bytes_is_not_cut() -> None:
     read=st.tuples(st.integers(0, 90), st.integers(0, 90)).map(sorted),
     least=st.none() | st.integers(1, 12),
 )
-def test_pieces_of_everything_are_everything_whatever_happens_before_they_are_read(
+def test_pieces_of_a_whole_partition_give_all_its_records_whatever_changes_before_the_read(
     planned: list[int], read: list[int], least: int | None
 ) -> None:
     whole = OffsetRange(T[0], *ALL)

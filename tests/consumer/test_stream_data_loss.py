@@ -1,4 +1,4 @@
-"""What a streaming query does when records that it has not read are gone."""
+"""Streaming queries when records that they have not read are gone."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def ensure_fails_then_goes_on(
     assert query.batch() == expected
 
 
-def test_recreated_topic_is_data_loss_and_then_read_from_its_start() -> None:
-    """Also where it is longer than it was, which only its id shows."""
+def test_a_recreated_topic_is_data_loss_and_then_read_from_its_start() -> None:
+    """Even if it is longer than the old one, so that only its id tells them apart."""
     topics = FakeTopics(a=[log(3)])
     query = Query(topics)
     query.batch()
@@ -33,7 +33,7 @@ def test_recreated_topic_is_data_loss_and_then_read_from_its_start() -> None:
     )
 
 
-def test_limit_of_a_recreated_topic_counts_from_its_log_start() -> None:
+def test_the_limit_for_a_recreated_topic_counts_from_its_log_start() -> None:
     topics = FakeTopics(a=[log(10)])
     query = Query(topics, failOnDataLoss="false")
     query.batch()
@@ -43,7 +43,7 @@ def test_limit_of_a_recreated_topic_counts_from_its_log_start() -> None:
     assert query.batch() == {"a-0": (0, 5)}
 
 
-def test_topic_recreated_before_its_first_batch_is_read_from_its_start() -> None:
+def test_a_topic_recreated_before_its_first_batch_is_read_from_its_start() -> None:
     topics = FakeTopics(a=[log(5)])
     query = Query(topics, startingOffsets="latest", failOnDataLoss="false")
     query.start()
@@ -54,7 +54,7 @@ def test_topic_recreated_before_its_first_batch_is_read_from_its_start() -> None
     assert query.batch() == {"a-0": (0, 7)}
 
 
-def test_topic_recreated_behind_a_logged_batch_is_data_loss() -> None:
+def test_a_topic_recreated_after_a_batch_was_logged_is_data_loss() -> None:
     topics = FakeTopics(a=[log(3)])
     query = Query(topics)
     query.batch()
@@ -67,8 +67,8 @@ def test_topic_recreated_behind_a_logged_batch_is_data_loss() -> None:
     assert query.batch() == {"a-0": (0, 7)}
 
 
-def test_log_that_ends_before_the_query_is_data_loss() -> None:
-    """A broker's log whose topic has no id, or whose end was lost."""
+def test_a_log_that_ends_before_the_querys_offset_is_data_loss() -> None:
+    """It may be a broker's log whose topic has no id, or one whose end was lost."""
     topics = FakeTopics(a=[log(3)])
     topics.ids["a"] = ""
     query = Query(topics)
@@ -80,7 +80,7 @@ def test_log_that_ends_before_the_query_is_data_loss() -> None:
     assert query.batch() == {"a-0": (2, 4)}
 
 
-def test_deleted_topic_of_a_pattern_is_data_loss_and_then_left_out() -> None:
+def test_a_deleted_topic_of_a_pattern_is_data_loss_and_then_left_out() -> None:
     topics = FakeTopics(a1=[log(3)], a2=[log(3)])
     query = Query(topics, subscribe=None, subscribePattern="a.*")
     query.batch()
@@ -94,7 +94,7 @@ def test_deleted_topic_of_a_pattern_is_data_loss_and_then_left_out() -> None:
     assert query.batch() == {"a3-0": (0, 1)}
 
 
-def test_topic_that_the_options_leave_out_since_a_restart_is_not_called_gone() -> None:
+def test_a_topic_that_the_options_leave_out_since_a_restart_is_not_called_gone() -> None:
     topics = FakeTopics(a=[log(3)], b=[log(3)], c=[log(3)])
     query = Query(topics, subscribe="a,b,c")
     query.batch()
@@ -111,7 +111,7 @@ def test_topic_that_the_options_leave_out_since_a_restart_is_not_called_gone() -
     ensure_fails_then_goes_on(query, left_out, {"b-0": (3, 4)})
 
 
-def test_deleted_topic_that_is_subscribed_fails_the_query_unless_loss_is_accepted() -> None:
+def test_a_deleted_subscribed_topic_fails_the_query_unless_loss_is_accepted() -> None:
     topics = FakeTopics(a=[log(3)], b=[log(3)])
     query = Query(topics, subscribe="a,b")
     query.batch()
@@ -126,7 +126,7 @@ def test_deleted_topic_that_is_subscribed_fails_the_query_unless_loss_is_accepte
     assert query.batch() == {"a-0": (0, 1)}
 
 
-def test_without_any_topic_left_there_is_no_batch() -> None:
+def test_there_is_no_batch_if_no_topic_is_left() -> None:
     topics = FakeTopics(a=[log(3)])
     query = Query(topics, subscribe=None, subscribePattern="a", failOnDataLoss=False)
     query.batch()
@@ -137,7 +137,7 @@ def test_without_any_topic_left_there_is_no_batch() -> None:
     assert query.committed == before
 
 
-def test_new_partition_that_has_lost_its_first_records_is_data_loss() -> None:
+def test_a_new_partition_that_has_lost_its_first_records_is_data_loss() -> None:
     topics = FakeTopics(a=[log(3)])
     query = Query(topics)
     query.batch()
@@ -148,7 +148,7 @@ def test_new_partition_that_has_lost_its_first_records_is_data_loss() -> None:
     )
 
 
-def test_new_partition_whose_records_are_all_gone_since_is_read_no_further_than_planned() -> None:
+def test_a_new_partition_whose_records_are_gone_is_read_no_further_than_planned() -> None:
     topics = FakeTopics(a=[log(3)])
     query = Query(topics, failOnDataLoss=False)
     query.batch()

@@ -1,4 +1,4 @@
-"""A micro-batch takes about as much as it may, and waits for as much as it should."""
+"""Limits of micro-batches: maxOffsetsPerTrigger, and waiting for minOffsetsPerTrigger."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONG_MAX = 2**63 - 1
 
 
 def ends(limit: int, *ranges: tuple[int, int]) -> list[int]:
-    """The limited ends of partitions from start to end."""
+    """Return the limited ends of partitions with these starts and ends."""
     start = {P[i]: first for i, (first, _) in enumerate(ranges)}
     end = {P[i]: last for i, (_, last) in enumerate(ranges)}
     limited = rate_limited(limit, start, end)
@@ -22,25 +22,25 @@ def ends(limit: int, *ranges: tuple[int, int]) -> list[int]:
     return list(limited.values())
 
 
-def test_limit_is_shared_by_size_and_a_small_partition_does_not_starve() -> None:
+def test_the_limit_is_shared_by_size_and_a_small_partition_does_not_starve() -> None:
     assert ends(10, (0, 101), (0, 11), (0, 1)) == [8, 1, 1]
     assert ends(10, (8, 101), (1, 11), (1, 1)) == [17, 2, 1]
 
 
-def test_less_than_the_limit_is_taken_whole() -> None:
+def test_fewer_offsets_than_the_limit_are_all_read() -> None:
     assert ends(100, (0, 7), (3, 5), (9, 9)) == [7, 5, 9]
 
 
-def test_largest_limit_takes_all_of_the_largest_ranges() -> None:
+def test_the_largest_limit_covers_the_largest_ranges() -> None:
     assert ends(LONG_MAX, (5, 10), (5, 7)) == [10, 7]
     assert ends(LONG_MAX, (5, LONG_MAX), (LONG_MAX, LONG_MAX)) == [LONG_MAX, LONG_MAX]
 
 
-def test_partition_without_new_data_keeps_its_end_also_behind_its_start() -> None:
+def test_a_partition_without_new_data_keeps_its_end_even_if_it_is_before_its_start() -> None:
     assert ends(1, (5, 5), (5, 3), (0, 100)) == [5, 3, 1]
 
 
-def test_no_new_data_at_all_is_no_division_by_zero() -> None:
+def test_without_any_new_data_there_is_no_division_by_zero() -> None:
     assert ends(1, (5, 5), (7, 7)) == [5, 7]
 
 
@@ -52,7 +52,7 @@ def test_no_new_data_at_all_is_no_division_by_zero() -> None:
         max_size=10,
     ),
 )
-def test_shares_stay_within_their_ranges_and_their_sum_near_the_limit(
+def test_shares_stay_within_their_ranges_and_add_up_to_about_the_limit(
     limit: int, ranges: list[tuple[int, int]]
 ) -> None:
     limited = ends(limit, *ranges)
@@ -68,15 +68,15 @@ def test_shares_stay_within_their_ranges_and_their_sum_near_the_limit(
 # Waiting.
 
 
-def test_first_trigger_never_waits() -> None:
-    for now_ms in (10**12, 5):  # also where a clock begins at 0 with the machine
+def test_the_first_trigger_never_waits() -> None:
+    for now_ms in (10**12, 5):  # even if the clock starts at 0 when the machine boots
         assert not TriggerDelay(100, 60_000).waits({P[0]: 0}, {P[0]: 1}, now_ms)
 
 
 @pytest.mark.parametrize(
     ("end", "waits"), [(14, True), (15, False)], ids=["one too few", "just enough"]
 )
-def test_later_ones_wait_for_enough_offsets(end: int, waits: bool) -> None:
+def test_later_triggers_wait_for_enough_offsets(end: int, waits: bool) -> None:
     delay = TriggerDelay(15, 60_000)
     delay.waits({}, {}, now_ms=10**12)
 
@@ -86,14 +86,14 @@ def test_later_ones_wait_for_enough_offsets(end: int, waits: bool) -> None:
 @pytest.mark.parametrize(
     ("later_ms", "waits"), [(59_999, True), (60_000, False)], ids=["too early", "just long enough"]
 )
-def test_a_wait_ends_with_the_delay(later_ms: int, waits: bool) -> None:
+def test_a_wait_ends_after_the_maximum_delay(later_ms: int, waits: bool) -> None:
     delay = TriggerDelay(15, 60_000)
     delay.waits({}, {}, now_ms=10**12)
 
     assert delay.waits({P[0]: 0}, {P[0]: 1}, 10**12 + later_ms) is waits
 
 
-def test_delay_counts_from_the_last_trigger_not_from_the_last_question() -> None:
+def test_the_delay_counts_from_the_last_trigger_not_from_the_last_check() -> None:
     delay = TriggerDelay(15, 60_000)
     delay.waits({}, {}, now_ms=10**12)
     few, enough = {P[0]: 1}, {P[0]: 15}

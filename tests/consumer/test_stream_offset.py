@@ -1,4 +1,4 @@
-"""An offset is the same text wherever it comes from, and what is none is refused."""
+"""Offsets of streams have one text form, and any other text is refused."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ stream_offsets = st.builds(
 
 
 @given(stream_offsets)
-def test_an_offset_comes_back_from_its_json(offset: StreamOffset) -> None:
+def test_an_offset_round_trips_through_json(offset: StreamOffset) -> None:
     text = json.dumps(offset.to_json())
 
     assert StreamOffset.from_json(json.loads(text)) == offset
 
 
 @given(stream_offsets, st.randoms())
-def test_equal_offsets_are_equal_texts(offset: StreamOffset, random: Any) -> None:
+def test_equal_offsets_have_equal_texts(offset: StreamOffset, random: Any) -> None:
     def shuffled(value: Any) -> Any:
         if not isinstance(value, dict):
             return value
@@ -51,7 +51,7 @@ def test_equal_offsets_are_equal_texts(offset: StreamOffset, random: Any) -> Non
     assert json.dumps(StreamOffset.from_json(shuffled(offset.to_json())).to_json()) == text
 
 
-def test_topics_go_by_name_partitions_by_number_and_ours_last() -> None:
+def test_topics_are_sorted_by_name_and_partitions_by_number_with_our_part_last() -> None:
     offset = StreamOffset(
         {B0: 1, A10: 3, A2: 7}, {"b": "id-b", "a": "id-a"}, initial={B0: 0, A2: 5, A10: 3}
     )
@@ -62,7 +62,7 @@ def test_topics_go_by_name_partitions_by_number_and_ours_last() -> None:
     )
 
 
-def test_an_offset_of_sparks_connector_is_one_of_ours() -> None:
+def test_an_offset_of_sparks_connector_is_accepted() -> None:
     offset = StreamOffset.from_json({"a": {"0": 5, "2": 1}, "b": {"0": 0}})
 
     assert offset == StreamOffset({A0: 5, A2: 1, B0: 0})
@@ -84,14 +84,14 @@ def test_an_offset_of_sparks_connector_is_one_of_ours() -> None:
         pytest.param({"a": {"x": 7}}, id="text for a partition"),
         pytest.param({"a": {"²": 7}}, id="a partition in superscript"),
         pytest.param({"a": {"9" * 5000: 7}}, id="a partition of 5000 digits"),
-        pytest.param({"a/b": {"0": 7}}, id="no topic's name"),
-        pytest.param({"@kbatch": 7}, id="ours is no object"),
+        pytest.param({"a/b": {"0": 7}}, id="an invalid topic name"),
+        pytest.param({"@kbatch": 7}, id="our part is not an object"),
         pytest.param({"@kbatch": {"ids": {"a": 7}}}, id="a number for an id"),
-        pytest.param({"@kbatch": {"initial": 7}}, id="initial is no object"),
-        pytest.param({"@kbatch": {"later": 7}}, id="of a later release"),
+        pytest.param({"@kbatch": {"initial": 7}}, id="initial is not an object"),
+        pytest.param({"@kbatch": {"later": 7}}, id="written by a later release"),
     ],
 )
-def test_what_is_no_offset_is_refused(value: Any) -> None:
+def test_other_json_is_refused_as_an_offset(value: Any) -> None:
     with pytest.raises(ConfigError, match="checkpoint holds"):
         StreamOffset.from_json(value)
 
@@ -99,13 +99,13 @@ def test_what_is_no_offset_is_refused(value: Any) -> None:
 @pytest.mark.parametrize(
     ("initial", "moved"),
     [
-        pytest.param({A0: 5}, False, id="at its begin"),
+        pytest.param({A0: 5}, False, id="at its start"),
         pytest.param({A0: 4}, True, id="further"),
         pytest.param({}, True, id="a new partition"),
-        pytest.param(None, True, id="begin forgotten"),
+        pytest.param(None, True, id="start forgotten"),
     ],
 )
-def test_a_query_has_moved_once_it_is_not_where_it_began(initial: Any, moved: bool) -> None:
+def test_a_query_has_moved_once_it_is_past_its_start(initial: Any, moved: bool) -> None:
     assert StreamOffset({A0: 5}, initial=initial).has_moved is moved
 
 
@@ -119,7 +119,7 @@ def test_a_query_has_moved_once_it_is_not_where_it_began(initial: Any, moved: bo
         pytest.param({"b": "x"}, {"b": "y"}, False, id="of another topic"),
     ],
 )
-def test_only_two_ids_that_differ_make_another_topic(
+def test_a_topic_was_recreated_only_if_both_ids_are_known_and_differ(
     ids: dict[str, str], later: dict[str, str], another: bool
 ) -> None:
     assert is_another_topic("a", ids, later) is another

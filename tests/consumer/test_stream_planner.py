@@ -1,4 +1,4 @@
-"""What a streaming query reads next, of logs that are only numbers."""
+"""Planning of a streaming query's micro-batches, over logs that are only offsets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.stream_queries import Query
 MINUTE = 60_000
 
 
-# Where a query begins.
+# Where a query starts.
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ MINUTE = 60_000
         pytest.param({"startingOffsetsByTimestamp": '{"a":{"0":19,"1":0}}'}, (19, 0), id="times"),
     ],
 )
-def test_a_query_begins_where_the_options_say(
+def test_a_query_starts_where_the_options_say(
     options: dict[str, Any], offsets: tuple[int, int]
 ) -> None:
     topics = FakeTopics(a=[log(20, start=5), log(7)])
@@ -52,8 +52,8 @@ def test_a_query_begins_where_the_options_say(
     assert query.start()["a"] == {"0": offsets[0], "1": offsets[1]}
 
 
-def test_where_a_query_begins_stays_while_data_comes() -> None:
-    """Spark asks before and after it asks for the end."""
+def test_the_start_of_a_query_stays_fixed_while_records_arrive() -> None:
+    """Spark asks for the start both before and after it asks for the end."""
     topics = FakeTopics(a=[log(20)])
     query = Query(topics, startingOffsets="latest")
     before = query.start()
@@ -63,8 +63,8 @@ def test_where_a_query_begins_stays_while_data_comes() -> None:
     assert query.batch() == {"a-0": (20, 25)}
 
 
-def test_a_time_that_no_record_has_is_an_error_or_the_end_of_its_partition() -> None:
-    """What is written later than that is read, where the strategy is `latest`."""
+def test_a_time_later_than_all_records_is_an_error_or_the_end_of_the_partition() -> None:
+    """With strategy `latest`, records that are written later are read."""
     topics = FakeTopics(a=[log(20), log(7)])
     query = Query(topics, startingTimestamp=10)
     with pytest.raises(ConfigError, match=r"No offset matched .* a-1 .*startingTimestamp"):
@@ -76,14 +76,14 @@ def test_a_time_that_no_record_has_is_an_error_or_the_end_of_its_partition() -> 
     assert query.batch() == {"a-1": (7, 9)}
 
 
-def test_starting_offsets_name_exactly_the_partitions() -> None:
+def test_starting_offsets_must_name_exactly_the_partitions_read() -> None:
     query = Query(FakeTopics(a=[log(20), log(7)]), startingOffsets='{"a":{"0":1}}')
 
     with pytest.raises(ConfigError, match="must name exactly the partitions"):
         query.start()
 
 
-def test_an_offset_that_a_query_showed_can_be_where_another_begins() -> None:
+def test_a_query_can_start_from_an_offset_that_another_reported() -> None:
     topics = FakeTopics(a=[log(20), log(7)])
     first = Query(topics, maxOffsetsPerTrigger=9)
     first.batch()
@@ -93,7 +93,7 @@ def test_an_offset_that_a_query_showed_can_be_where_another_begins() -> None:
 
 
 @pytest.mark.parametrize("offset", [4, 21], ids=["below", "above"])
-def test_starting_offset_outside_the_log_is_data_loss(
+def test_a_starting_offset_outside_the_log_is_data_loss(
     offset: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     topics = FakeTopics(a=[log(20, start=5)])
@@ -108,7 +108,7 @@ def test_starting_offset_outside_the_log_is_data_loss(
     assert f"offset {offset} of a-0 is out of range" in caplog.text
 
 
-def test_unknown_topic_is_an_error_that_names_the_option() -> None:
+def test_the_error_for_an_unknown_topic_names_the_option() -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match=r"'subscribe'.*'nowhere'"):
         Query(FakeTopics(), subscribe="nowhere").start()
 
@@ -134,10 +134,10 @@ def test_every_record_is_read_once_over_batches_and_restarts() -> None:
     assert query.batch() is None, "a restart repeats nothing"
     topics.append("a-0", 2)
     query.restart()
-    assert query.batch() == {"a-0": (3, 5)}, "what came while the query was stopped is read"
+    assert query.batch() == {"a-0": (3, 5)}, "records written while the query was stopped are read"
 
 
-def test_a_batch_that_was_not_committed_is_planned_again_as_it_was() -> None:
+def test_an_uncommitted_batch_is_planned_again_unchanged() -> None:
     topics = FakeTopics(a=[log(3)])
     query = Query(topics)
     query.batch()
@@ -150,8 +150,8 @@ def test_a_batch_that_was_not_committed_is_planned_again_as_it_was() -> None:
     assert query.batch() == {"a-0": (5, 12)}
 
 
-def test_first_batch_planned_again_begins_where_it_began() -> None:
-    """Spark asks for the initial offset again, and `latest` lies elsewhere by then."""
+def test_a_first_batch_planned_again_has_the_same_start() -> None:
+    """Spark asks for the initial offset again, and `latest` has moved on by then."""
     topics = FakeTopics(a=[log(3), log(0)])
     query = Query(topics, startingOffsets="latest")
     query.start()
@@ -165,7 +165,7 @@ def test_first_batch_planned_again_begins_where_it_began() -> None:
     assert query.batch() == {"a-0": (5, 12), "a-1": (0, 1)}
 
 
-def test_first_batch_without_data_planned_again_loses_nothing() -> None:
+def test_a_first_batch_without_data_planned_again_loses_nothing() -> None:
     topics = FakeTopics(a=[log(3)])
     query = Query(topics, startingOffsets="latest")
     query.next_end()
@@ -176,7 +176,7 @@ def test_first_batch_without_data_planned_again_loses_nothing() -> None:
     assert query.batch() == {"a-0": (3, 5)}
 
 
-def test_where_a_query_began_is_forgotten_once_its_data_has_moved() -> None:
+def test_the_start_of_a_query_is_forgotten_once_the_query_has_moved_on() -> None:
     topics = FakeTopics(a=[log(3)])
     query = Query(topics, startingOffsets="latest")
     ends = []
@@ -188,8 +188,8 @@ def test_where_a_query_began_is_forgotten_once_its_data_has_moved() -> None:
     assert ends == [{"a": {"0": 3}}, {"a": {"0": 3}}, None]
 
 
-def test_no_new_data_is_the_same_text() -> None:
-    """Spark runs an empty batch for any other one."""
+def test_without_new_data_the_offset_has_the_same_text() -> None:
+    """For any other text Spark would run an empty batch."""
     topics = FakeTopics(b=[log(1)], a=[log(1) for _ in range(12)])
     query = Query(topics, subscribe="b,a")
     query.batch()
@@ -197,7 +197,7 @@ def test_no_new_data_is_the_same_text() -> None:
     assert query.next_end() is None
 
 
-def test_growing_topic_is_read_from_the_start_of_its_new_partitions() -> None:
+def test_new_partitions_of_a_topic_are_read_from_their_start() -> None:
     topics = FakeTopics(a=[log(3)])
     query = Query(topics, startingOffsets="latest")
     query.batch()
@@ -209,7 +209,7 @@ def test_growing_topic_is_read_from_the_start_of_its_new_partitions() -> None:
     assert query.batch() == {"a-2": (0, 1)}
 
 
-def test_new_topic_that_the_pattern_finds_is_read_from_its_start() -> None:
+def test_a_new_topic_that_matches_the_pattern_is_read_from_its_start() -> None:
     topics = FakeTopics(orders=[log(3)], __orders=[log(9)], other=[log(9)])
     query = Query(topics, subscribe=None, subscribePattern="ord", startingOffsets="latest")
     query.batch()
@@ -219,8 +219,8 @@ def test_new_topic_that_the_pattern_finds_is_read_from_its_start() -> None:
     assert query.batch() == {"orders-eu-0": (0, 2), "more-orders-0": (0, 1)}
 
 
-def test_pattern_that_finds_nothing_waits_for_a_topic() -> None:
-    """No offset without partitions is ever followed by another one."""
+def test_a_pattern_that_matches_nothing_waits_for_a_topic() -> None:
+    """Only one batch is planned without partitions."""
     topics = FakeTopics()
     query = Query(topics, subscribe=None, subscribePattern="ord")
 
@@ -242,7 +242,7 @@ def test_a_topic_subscribed_to_on_restart_is_read_from_its_start() -> None:
 # Limits.
 
 
-def test_limit_holds_over_batches_and_restarts_and_not_where_spark_asks_for_all() -> None:
+def test_the_limit_holds_over_batches_and_restarts_unless_spark_asks_for_everything() -> None:
     topics = FakeTopics(a=[log(101), log(11), log(1)])
     query = Query(topics, maxOffsetsPerTrigger=10)
 
@@ -253,7 +253,7 @@ def test_limit_holds_over_batches_and_restarts_and_not_where_spark_asks_for_all(
     assert query.batch(limited=False) == {"a-0": (26, 101), "a-1": (3, 11)}
 
 
-def test_limit_of_new_partitions_counts_from_their_log_start() -> None:
+def test_the_limit_for_new_partitions_counts_from_their_log_start() -> None:
     topics = FakeTopics(a=[log(0)])
     query = Query(topics, maxOffsetsPerTrigger=10, failOnDataLoss=False)
     query.batch()
@@ -262,11 +262,11 @@ def test_limit_of_new_partitions_counts_from_their_log_start() -> None:
     assert query.batch() == {"a-1": (990, 995), "a-2": (0, 5)}
 
 
-def test_batch_waits_for_enough_offsets_or_long_enough() -> None:
+def test_a_batch_waits_for_enough_offsets_or_for_the_delay() -> None:
     topics = FakeTopics(a=[log(5)])
     query = Query(topics, minOffsetsPerTrigger=15, maxTriggerDelay="5s")
 
-    assert query.batch() == {"a-0": (0, 5)}, "the first one does not wait"
+    assert query.batch() == {"a-0": (0, 5)}, "the first batch does not wait"
     topics.append("a-0", 14)
     assert query.batch() is None
     topics.append("a-0", 1)
@@ -279,7 +279,7 @@ def test_batch_waits_for_enough_offsets_or_long_enough() -> None:
     assert query.batch(limited=False) == {"a-0": (21, 22)}
 
 
-def test_both_limits_go_together() -> None:
+def test_minimum_and_maximum_offsets_per_trigger_can_be_combined() -> None:
     topics = FakeTopics(a=[log(50)])
     query = Query(topics, minOffsetsPerTrigger=15, maxOffsetsPerTrigger=20, maxTriggerDelay="15m")
 
@@ -292,7 +292,7 @@ def test_both_limits_go_together() -> None:
 
 
 def test_available_now_reads_in_limited_batches_up_to_what_it_found_and_ends() -> None:
-    """Also where what is left is less than what a batch would wait for."""
+    """Even if fewer offsets are left than a batch would wait for."""
     topics = FakeTopics(a=[log(13)])
     query = Query(topics, maxOffsetsPerTrigger=5, minOffsetsPerTrigger=5, maxTriggerDelay="1h")
     query.planner.prepare_for_available_now()
@@ -306,7 +306,7 @@ def test_available_now_reads_in_limited_batches_up_to_what_it_found_and_ends() -
 
 
 def an_available_now_query(*logs: ALog, **options: Any) -> Query:
-    """After the first of its batches, of 5 offsets; it accepts data loss."""
+    """Return a query that accepts data loss, after its first batch, of 5 offsets."""
     topics = FakeTopics(a=list(logs))
     query = Query(topics, maxOffsetsPerTrigger=5, failOnDataLoss=False, **options)
     query.planner.prepare_for_available_now()
@@ -346,8 +346,8 @@ def test_available_now_fails_on_an_end_that_is_not_its_own() -> None:
             query.planner.plan(start, StreamOffset(offsets, start.ids))
 
 
-def test_available_now_repeats_a_batch_of_an_earlier_run_as_it_was() -> None:
-    """It was planned before the run looked what is available, with fewer partitions."""
+def test_available_now_repeats_a_batch_of_an_earlier_run_unchanged() -> None:
+    """It was planned before the run found what is available, with fewer partitions."""
     topics = FakeTopics(a=[log(15)])
     query = Query(topics)
     query.next_end()
@@ -357,10 +357,10 @@ def test_available_now_repeats_a_batch_of_an_earlier_run_as_it_was() -> None:
     assert query.batches() == [{"a-0": (0, 15)}, {"a-1": (0, 3)}]
 
 
-# What is committed, and what is not.
+# Committed reads.
 
 
-def test_committed_reads_end_before_what_is_undecided() -> None:
+def test_committed_reads_end_before_open_transactions() -> None:
     topics = FakeTopics(a=[log(15, undecided=5)])
 
     assert Query(topics).batch() == {"a-0": (0, 10)}
@@ -368,7 +368,7 @@ def test_committed_reads_end_before_what_is_undecided() -> None:
     assert uncommitted.batch() == {"a-0": (0, 15)}
 
 
-def test_turning_to_committed_reads_waits_where_the_query_is() -> None:
+def test_a_query_switched_to_committed_reads_waits_at_its_offset() -> None:
     topics = FakeTopics(a=[log(15, undecided=5)])
     query = Query(topics, **{"isolation.level": "read_uncommitted"})
     query.batch()
@@ -392,7 +392,7 @@ def test_turning_to_committed_reads_waits_where_the_query_is() -> None:
         pytest.param({"maxRecordsPerPartition": 100}, 1, id="at most 100 offsets"),
     ],
 )
-def test_a_micro_batch_is_divided_as_the_options_say(options: dict[str, Any], pieces: int) -> None:
+def test_a_micro_batch_is_split_as_the_options_say(options: dict[str, Any], pieces: int) -> None:
     topics = FakeTopics(a=[log(100)])
     query = Query(topics, **options)
     query.next_end()
@@ -405,10 +405,10 @@ def test_a_micro_batch_is_divided_as_the_options_say(options: dict[str, Any], pi
     assert ends[-1] == 100
 
 
-# What is reported.
+# Reports.
 
 
-def test_latest_is_reported_whatever_the_limit() -> None:
+def test_the_latest_offset_is_reported_regardless_of_the_limit() -> None:
     query = Query(FakeTopics(a=[log(20)]), maxOffsetsPerTrigger=5)
     assert query.planner.report_latest() is None
     query.batch()
@@ -416,10 +416,12 @@ def test_latest_is_reported_whatever_the_limit() -> None:
     assert query.planner.report_latest() == StreamOffset({tp("a-0"): 20}, {"a": "id-1"})
 
 
-# Spark 4.1, which does not say where it is when it asks for the end.
+# Spark 4.1 does not pass its current offset when it asks for the end.
 
 
-def test_without_a_start_a_new_query_reads_all_there_is_and_then_within_limits() -> None:
+def test_without_a_current_offset_a_new_query_first_reads_everything_and_then_keeps_limits() -> (
+    None
+):
     topics = FakeTopics(a=[log(20)])
     planner = Query(topics, maxOffsetsPerTrigger=5).planner
     first = planner.latest(None)
@@ -432,7 +434,7 @@ def test_without_a_start_a_new_query_reads_all_there_is_and_then_within_limits()
     assert [one.wanted[1:] for one in planner.plan(second, third)] == [(25, 30)]
 
 
-def test_without_a_start_a_restarted_query_goes_on_from_what_spark_has_last_seen() -> None:
+def test_without_a_current_offset_a_restarted_query_goes_on_after_the_last_offset_seen() -> None:
     topics = FakeTopics(a=[log(20)])
     before = Query(topics).planner
     seen = before.latest(None)
@@ -443,8 +445,8 @@ def test_without_a_start_a_restarted_query_goes_on_from_what_spark_has_last_seen
     assert [one.wanted[1:] for one in planner.plan(seen, planner.latest(None))] == [(20, 40)]
 
 
-def test_without_a_start_a_run_to_what_is_available_begins_at_its_checkpoint() -> None:
-    """Such a run asks for the end first of all, restarted or not, and knows of no begin."""
+def test_without_a_current_offset_an_available_now_run_starts_at_its_checkpoint() -> None:
+    """Restarted or not, such a run asks for the end first, before it knows a start."""
     topics = FakeTopics(a=[log(20)])
     checkpoint = Query(topics, startingOffsets="latest").planner.initial()
     topics.append("a-0", 5)
@@ -453,7 +455,9 @@ def test_without_a_start_a_run_to_what_is_available_begins_at_its_checkpoint() -
     assert [one.wanted[1:] for one in planner.plan(checkpoint, planner.latest(None))] == [(20, 25)]
 
 
-def test_without_a_start_a_begin_that_cannot_be_found_is_told_when_it_is_asked_for() -> None:
+def test_without_a_current_offset_a_start_that_cannot_be_found_is_an_error_once_spark_asks_for_it() -> (
+    None
+):
     planner = Query(FakeTopics(a=[log(20)]), startingTimestamp=10**9).planner
 
     assert planner.latest(None).offsets == {tp("a-0"): 20}
@@ -465,7 +469,7 @@ def test_without_a_start_a_begin_that_cannot_be_found_is_told_when_it_is_asked_f
 
 
 class ChangingTopics(FakeTopics):
-    """Create a topic anew while its logs are looked at, so many times."""
+    """Topics of which one is recreated while its logs are looked at, `changes` times."""
 
     def __init__(self, changes: int) -> None:
         super().__init__(a=[log(3)])
@@ -479,7 +483,7 @@ class ChangingTopics(FakeTopics):
         return views
 
 
-def test_offsets_of_one_topic_never_go_with_the_id_of_another() -> None:
+def test_offsets_are_never_paired_with_another_topics_id() -> None:
     topics = ChangingTopics(changes=3)
 
     assert Query(topics).start() == {
@@ -489,7 +493,7 @@ def test_offsets_of_one_topic_never_go_with_the_id_of_another() -> None:
     assert Query(topics).planner.latest(StreamOffset({})).offsets == {tp("a-0"): 5}
 
 
-def test_topics_that_change_all_the_time_are_an_error() -> None:
+def test_topics_that_keep_changing_are_an_error() -> None:
     with pytest.raises(KafkaStorageError, match="faster than they can be looked at: a"):
         Query(ChangingTopics(changes=10**6)).start()
 
@@ -503,10 +507,10 @@ changes = st.lists(
 
 @given(changes, st.randoms(use_true_random=False))
 @settings(deadline=None)
-def test_a_query_that_accepts_loss_survives_all_changes_and_reads_nothing_twice(
+def test_a_query_that_accepts_loss_survives_every_change_and_reads_nothing_twice(
     changes: list[str], random: Any
 ) -> None:
-    """What is read of a topic's partition, by its id, are ranges that never go back."""
+    """The ranges read from a partition of one topic id never go back."""
     topics = FakeTopics(**{"a-0": [log(3)]})
     query = Query(
         topics, subscribe=None, subscribePattern="^a", failOnDataLoss="false",

@@ -1,4 +1,4 @@
-"""What a stream reads of real logs, batch by batch, while they change; without Spark."""
+"""Streams over real logs that change between batches, without Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.stream_queries import Query
 
 
 class Stream(Query):
-    """A query whose batches are read; what lies at PATH is opened anew for each question."""
+    """A query whose batches are read; PATH is opened again for each question."""
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.path = path
@@ -30,7 +30,7 @@ class Stream(Query):
         return open_reader(str(self.path)).source
 
     def task(self, piece: StreamPiece, columns: Sequence[str] = ("offset",)) -> Iterator[Any]:
-        """The rows of one task, as tuples, or values where there is one column."""
+        """Return the rows of one task: tuples, or values if there is only one column."""
         reader = open_reader(str(self.path))
         if still_there(piece, reader.source, self.parsed):
             rows_of = reader.read_available(
@@ -41,7 +41,7 @@ class Stream(Query):
                 yield from (row[0] if len(columns) == 1 else row for row in rows)
 
     def read(self, columns: Sequence[str] = ("offset",)) -> list[Any] | None:
-        """One batch, all partitions one behind the other; None where there is none."""
+        """Return the rows of the next batch, partition after partition; None if there is none."""
         if self.next_end() is None:
             return None
         rows = [row for piece in self.plan() for row in self.task(piece, columns)]
@@ -50,7 +50,7 @@ class Stream(Query):
 
 
 def send(cluster: Cluster, count: int, topic: str = "t") -> None:
-    """So many records, each a batch of its own."""
+    """Append `count` records, each a batch of its own."""
     batch = builders.batch(n=1)
     builders.write(cluster, {(topic, 0): [batch] * count})
 
@@ -65,7 +65,7 @@ def cluster(tmp_path: Path) -> Cluster:
     return builders.a_cluster(tmp_path, topics={"t": 1, "u": 1})
 
 
-def test_records_without_key_or_value_are_read_as_they_are(cluster: Cluster) -> None:
+def test_records_without_key_or_value_are_read_with_nulls(cluster: Cluster) -> None:
     records = [(None, None), (b"k", None), (None, b"v"), (b"k", b"v")]
     with cluster.producer() as producer:
         for key, value in records:
@@ -74,7 +74,7 @@ def test_records_without_key_or_value_are_read_as_they_are(cluster: Cluster) -> 
     assert Stream(cluster.path).read(["key", "value"]) == records
 
 
-def test_data_that_comes_while_a_batch_is_read_is_in_the_next_one(cluster: Cluster) -> None:
+def test_records_that_arrive_during_a_batch_are_in_the_next_one(cluster: Cluster) -> None:
     stream = Stream(cluster.path)
     send(cluster, 3)
     stream.next_end()
@@ -116,7 +116,7 @@ def test_a_commit_to_several_topics_is_in_one_batch_as_a_whole(cluster: Cluster)
     assert stream.start()["t"] == stream.start()["u"] == {"0": 50}
 
 
-def test_large_ranges_are_cut_by_bytes_and_read_whole(
+def test_large_ranges_are_split_by_bytes_and_read_in_full(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_kbatch.consumer.splits.PIECE_BYTES", 16 << 10)
@@ -135,7 +135,7 @@ def test_large_ranges_are_cut_by_bytes_and_read_whole(
 
 @pytest.fixture
 def history(tmp_path: Path) -> History:
-    """Ten offsets: 0 to 2 committed and its marker, 4 to 6 aborted and its marker, 8 and 9 open."""
+    """Ten offsets: 0 to 2 committed, then a marker, 4 to 6 aborted, then a marker, 8 and 9 open."""
     made = History()
     for producer, abort in ((1, False), (2, True)):
         for _ in range(3):
@@ -153,7 +153,7 @@ def history(tmp_path: Path) -> History:
         ("read_uncommitted", [[0, 1, 2], [4, 5], [6, 8], [9]]),
     ],
 )
-def test_batches_without_a_row_to_show_go_on(
+def test_a_stream_goes_on_over_batches_without_visible_rows(
     tmp_path: Path, history: History, isolation: str, batches: list[list[int]]
 ) -> None:
     (tmp_path / "t-0").mkdir()
@@ -189,8 +189,8 @@ def test_records_deleted_before_a_task_reads_them_are_data_loss(
     assert found + list(task) == [3, 7, 8]
 
 
-def test_reading_while_records_are_deleted_gives_none_twice(cluster: Cluster) -> None:
-    """More is deleted at each step than is read; what is read grows all the time."""
+def test_reading_while_records_are_deleted_gives_no_record_twice(cluster: Cluster) -> None:
+    """Each step deletes more records than it reads, while more are written."""
     stream = Stream(cluster.path, failOnDataLoss="false", maxOffsetsPerTrigger=4)
     found: list[int] = []
     for step in range(10):

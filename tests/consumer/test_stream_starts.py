@@ -1,6 +1,6 @@
-"""Wherever a query begins, whatever it reads: nothing twice, nothing left out, over restarts and growth.
+"""A stream reads each record from its start on once, over restarts and new partitions, wherever it starts.
 
-As Spark's suite has it: each choice of topics with each kind of start, with and without failOnDataLoss.
+The cases are those of Spark's suite: each choice of topics with each kind of start, with and without failOnDataLoss.
 """
 
 from __future__ import annotations

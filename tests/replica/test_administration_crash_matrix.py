@@ -110,7 +110,7 @@ class Start:
         topic = Cluster(PATH, files=DiskFiles(disk))._parts.metadata.topics.find("topic")
         return (topic,) if topic is None else (topic.topic_id, topic.partitions, topic.config)
 
-    def ensure_met_well(self, crash: Crash, *, by: int = 1) -> None:
+    def ensure_survived(self, crash: Crash, *, by: int = 1) -> None:
         """Let some of the possible finders look at a crash, each on its own copy of the disk; others next time."""
         with crash.met():
             reader = _ReadOnlyDisk(crash.disk.copy())
@@ -250,12 +250,12 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("torn", [False, True], ids=["between steps", "within a step"])
 def test_a_change_killed_at_any_step_is_done_or_not(start: Start, torn: bool) -> None:
     for crash in start.some(start.recording.torn_kills() if torn else start.recording.kills()):
-        start.ensure_met_well(crash)
+        start.ensure_survived(crash)
 
 
 def test_a_change_whose_power_is_lost_at_any_step_is_done_or_not(start: Start) -> None:
     for crash in start.some(start.recording.power_losses()):
-        start.ensure_met_well(crash)
+        start.ensure_survived(crash)
 
 
 @pytest.mark.slow
@@ -263,7 +263,7 @@ def test_a_change_whose_power_is_lost_at_any_step_is_done_or_not(start: Start) -
 def test_a_change_that_crashes_in_another_way_is_met_by_everyone(start: Start, seed: int) -> None:
     recording = start.recording
     for crash in [*recording.power_losses(seed), *recording.torn_kills(seed), *recording.kills()]:
-        start.ensure_met_well(crash, by=4)
+        start.ensure_survived(crash, by=4)
 
 
 @pytest.mark.parametrize(
@@ -292,11 +292,11 @@ def test_a_change_that_the_disk_fails_at_any_step_is_done_or_not(
         with contextlib.suppress(OSError, KBatchError):
             start.run(files)
         assert not files.open_files(), step
-        start.ensure_met_well(Crash(f"{fault} at step {at}: {step}", at, files.disk))
+        start.ensure_survived(Crash(f"{fault} at step {at}: {step}", at, files.disk))
 
 
 def test_who_comes_after_a_crash_may_die_as_well(start: Start) -> None:
     for first in itertools.islice(start.recording.kills(), 0, None, 4):
         second = Recording(first.disk, lambda files: Cluster(PATH, files=files).collect_garbage())
         for crash in start.some(second.kills()):
-            start.ensure_met_well(Crash(f"{first}; then {crash}", crash.at, crash.disk))
+            start.ensure_survived(Crash(f"{first}; then {crash}", crash.at, crash.disk))

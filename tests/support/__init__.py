@@ -1,1 +1,1 @@
-"""What tests share: inputs, doubles of disks and transports, crashes, and the world outside."""
+"""Helpers that tests share: inputs, doubles of disks and transports, crashes, and other programs."""

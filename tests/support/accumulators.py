@@ -136,7 +136,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 class Waiter:
-    """A thread that waits for memory, because all of it is taken."""
+    """A thread that waits for memory, because all of it is in use."""
 
     def __init__(self, threads: ThreadPoolExecutor, pool: BufferPool) -> None:
         self._pool, self._taken = pool, list[int]()

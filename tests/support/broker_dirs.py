@@ -1,4 +1,4 @@
-"""Log directories as a broker leaves them, made from the format alone."""
+"""Log directories as a broker leaves them, written from the format alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INDEX = "00000000000000000000.index"
 
 
 def a_batch(*offsets: int, value_bytes: int = 20) -> bytes:
-    """Return a batch with records at these offsets, whose content follows from the offset."""
+    """Return a batch with records at these offsets; a record's content depends on its offset alone."""
     records = [
         Record(
             offset,

@@ -1,4 +1,4 @@
-"""Rows, batches, logs and clusters to test with: valid by default, the same for the same seed."""
+"""Rows, batches, logs and clusters for tests: valid by default, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def rows(
     headers: int = 0,
     seed: int = 0,
 ) -> pa.RecordBatch:
-    """`n` rows of ROWS_SCHEMA, a millisecond or so apart.
+    """Return `n` rows of ROWS_SCHEMA, about a millisecond apart.
 
     Args:
         n: how many.
@@ -129,7 +129,7 @@ def batch(
     leader_epoch: int = -1,
     seed: int = 0,
 ) -> bytes:
-    """One finished batch of `n` rows, as a task stages it."""
+    """Return one finished batch of `n` rows, as a task stages it."""
     return encode(
         rows(n=n, value_bytes=value_bytes, seed=seed),
         compression=compression,
@@ -141,7 +141,7 @@ def batch(
 def encode(
     rows: pa.RecordBatch, *, compression: str = "none", base_offset: int = 0, leader_epoch: int = 0
 ) -> bytes:
-    """All rows as one batch.
+    """Encode all rows as one batch.
 
     Args:
         rows: columns key, value (string or binary), timestamp (int64 ms or timestamp) and headers,
@@ -180,7 +180,7 @@ def idempotent_batch(
     key: bytes = b"key",
     value: bytes = b"value",
 ) -> bytes:
-    """One finished batch of `n` equal records with sequence numbers, as a producer sends it."""
+    """Return one finished batch of `n` equal records with sequence numbers, as a producer sends it."""
     return encode_batch(
         [Record(delta, FIRST_TIMESTAMP_MS, key, value) for delta in range(n)],
         producer_id=producer_id,
@@ -219,7 +219,7 @@ def a_log(
     config: TopicConfig | None = None,
     files: Files | None = None,
 ) -> PartitionLog:
-    """A log with `batches` batches of `n` records, appended one by one."""
+    """Return a log with `batches` batches of `n` records, appended one by one."""
     tp = TopicPartition("events", 0)
     log = PartitionLog(files or Files(), tmp_path / str(tp), tp, config or TopicConfig())
     log.create("a-topic-id-of-22-chars")
@@ -245,7 +245,7 @@ def a_cluster(
     config: TopicConfig | None = None,
     files: Files | None = None,
 ) -> Cluster:
-    """Return a cluster with these topics, by name and partition count; by default one of one partition."""
+    """Return a cluster with these topics, a partition count by name; by default one topic with one partition."""
     cluster = Cluster(str(tmp_path / "cluster"), create=True, files=files)
     for name, partitions in (topics or {"events": 1}).items():
         cluster.create_topic(name, partitions=partitions, config=config)
@@ -260,7 +260,7 @@ def staged(
     adopt_min_bytes: int = 8 << 20,
     flush: bool = False,
 ) -> list[Extent]:
-    """Return what one task stages when it writes these batches, one partition after the other."""
+    """Return the extents that one task stages for these batches, one partition after the other."""
     staging = new_staging(
         cluster._parts, transaction, shared_bytes_max=adopt_min_bytes, flush=flush
     )
@@ -283,7 +283,7 @@ def commit(
     adopt_min_bytes: int = 8 << 20,
     flush: bool = False,
 ) -> None:
-    """Publish what was staged, and clean up."""
+    """Commit the staged extents, and clean up."""
     committer = coordinator(cluster, adopt_min_bytes=adopt_min_bytes, flush=flush)
     committer.commit(extents, transactional_id=transaction)
     committer.discard(extents, transaction)
@@ -292,7 +292,7 @@ def commit(
 def coordinator(
     cluster: Cluster, *, adopt_min_bytes: int = 8 << 20, flush: bool = False
 ) -> Coordinator:
-    """Return a coordinator that commits what was staged."""
+    """Return a coordinator that commits staged extents."""
     return Coordinator(
         cluster._parts.manager,
         lambda: FIRST_TIMESTAMP_MS,
@@ -307,7 +307,7 @@ def write(cluster: Cluster, batches: Mapping[tuple[str, int], Sequence[bytes]]) 
 
 
 def contents(cluster: Cluster) -> dict[TopicPartition, list[Record]]:
-    """Return all records of all topics, each topic as of one moment."""
+    """Return all records of all topics, each topic from one snapshot."""
     found: dict[TopicPartition, list[Record]] = {}
     for topic in cluster.topics():
         for partition in range(topic.partitions):
@@ -352,6 +352,6 @@ def _decoded(data: bytes) -> list[Record]:
 
 
 def records_of(batches: Sequence[bytes]) -> list[Record]:
-    """Return what a log holds if only these batches were written to it, from offset 0."""
+    """Return the records of a log to which only these batches were written, from offset 0."""
     decoded = [record for data in batches for record in _decoded(data)]
     return [record._replace(offset=offset) for offset, record in enumerate(decoded)]

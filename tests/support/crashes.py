@@ -1,15 +1,15 @@
-"""Every state in which a process that dies may leave a disk.
+"""Every state in which a dying process may leave a disk.
 
     recording = Recording(disk, work)              # one run, on a copy of the disk
     for crash in recording.kills(): ...            # killed before each step, and after the last
     for crash in recording.torn_kills(): ...       # killed within each step that can be done in part
     for crash in recording.power_losses(seed): ... # power lost before each step, and after the last
 
-A crash says where it was, and has the disk that is left; `crash.files()` opens it. What survives a power
-loss depends on a seed: it is the same for the same seed and step. After a power loss the machine has
-another boot id: look at what is left within `crash.met()`.
+A crash says where it happened, and has the disk that it left; `crash.files()` opens it. What survives a
+power loss depends on a seed: it is the same for the same seed and step. After a power loss the machine has
+another boot id: look at the disk within `crash.met()`.
 
-`make soak` has a crash at every step, `make test` at every fifth one, the first and the last included.
+`make soak` crashes at every step, `make test` at every fifth one, including the first and the last.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Crash:
 
     @contextlib.contextmanager
     def met(self) -> Iterator[None]:
-        """Run a block as after this crash: under another boot id if power was lost."""
+        """Run a block as if after this crash: under another boot id if power was lost."""
         if not self.power_lost:
             yield
         else:
@@ -104,7 +104,7 @@ class _Recorder(SimulatedProcess):
 
 
 class Recording:
-    """The changes of the disk in one run, step by step."""
+    """One run's changes to a disk, step by step."""
 
     def __init__(self, before: Disk, work: Work) -> None:
         self._before, self._work = before, work
@@ -116,7 +116,7 @@ class Recording:
         self._disks = [*recorder.disks, recorder.disk.copy()]
 
     def kills(self, stride: int = STRIDE) -> Iterator[Crash]:
-        """Yield the crashes that differ: most locks and flushes change nothing."""
+        """Yield a crash for each step that changes the disk: most locks and flushes do not."""
         last, different = None, []
         for at, (step, disk) in enumerate(zip(self.steps, self._disks, strict=True)):
             found = disk.contents()
@@ -144,7 +144,7 @@ class Recording:
             yield Crash(where, at, disk.after_power_loss(rng), power_lost=True)
 
     def first(self, *parts: str, after: int = -1) -> int:
-        """Return the first step after `after` whose text has all of these."""
+        """Return the number of the first step after `after` whose text has all of `parts`."""
         return next(
             at
             for at, step in enumerate(self.steps)

@@ -6,7 +6,7 @@
     crashed = disk.copy()                     # as the next process finds it if this one is killed
     crashed = disk.after_power_loss(rng)      # as the next boot finds it
 
-What was not flushed may survive or not, each change by itself:
+Changes that were not flushed may survive or not, each on its own:
 
     bytes       a sector is as after the last flush of its file, or after any write since then
     sizes       as after the last flush, after any write since then, or anything in between; a sector
@@ -15,7 +15,7 @@ What was not flushed may survive or not, each change by itself:
                 change, and a flush of either directory covers it. A flush of a file covers its bytes, but
                 not its name.
 
-Waiting for a lock blocks the thread; `Disk.waiting` lists who waits.
+Waiting for a lock blocks the thread; `Disk.waiting` lists the waiting threads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SECTOR = 512
 
 
 class Node:
-    """A file or a directory, whatever its names are."""
+    """A file or a directory, regardless of its names."""
 
     def __init__(self, number: int, *, is_dir: bool) -> None:
         self.number, self.is_dir = number, is_dir
@@ -58,7 +58,7 @@ class Node:
 
 
 class Renaming:
-    """A change of names that is not on disk yet; of a new file or a removed one, one end is None."""
+    """A change of names that is not on disk yet; for a new or a removed file, one end is None."""
 
     def __init__(
         self, node: Node, source: tuple[Node, str] | None, target: tuple[Node, str] | None
@@ -76,7 +76,7 @@ class Renaming:
 
 
 class Disk:
-    """The disk. Thread-safe, as a file system is: each call is one step."""
+    """A disk in memory. Thread-safe like a file system: each call is one step."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -101,7 +101,7 @@ class Disk:
                 continue
             change.carry_out()
             if change.source:
-                # An earlier rename of the file does not count any more.
+                # An earlier rename of the file no longer counts.
                 kept = [k for k in kept if (k.node, k.target) != (change.node, change.source)]
         self.unflushed_names = kept
 
@@ -110,7 +110,7 @@ class Disk:
         return self._copied(flushed=False)
 
     def after_power_loss(self, rng: random.Random) -> Disk:
-        """Return what may be left after a power loss: all, only what was flushed, or anything between."""
+        """Return a disk after a power loss: with all changes, only flushed ones, or anything between."""
         losing = rng.choice([0.0, 0.3, 0.3, 0.6, 1.0])
         struck = self._copied(flushed=True)
         for change in struck.unflushed_names:
@@ -178,7 +178,7 @@ class Disk:
 
 
 def _survivor(images: list[bytes], rng: random.Random, losing: float) -> bytes:
-    """Return what may be left of a file whose first image is on disk, and was then changed to the others."""
+    """Return possible contents of a file whose first image is on disk, and which was then changed to the others."""
 
     def chosen() -> bytes:
         return images[-1] if rng.random() >= losing else rng.choice(images[:-1] or images)

@@ -1,4 +1,4 @@
-"""A partition's directory as readable text, by struct alone: nothing here imports the package.
+"""A partition's directory as readable text, decoded with struct alone: nothing here imports the package.
 
     00000000000000000000.log 234 bytes
       0 batch offsets 0-2, 3 records, 117 bytes, magic 2, epoch 0, codec none, producer none
@@ -8,7 +8,7 @@
     kbatch.state
       slot 0: sequence 2, log start 0, log end 3, ...
 
-What differs from run to run (ids, the boot id, checksums) is left out. Values longer than 12 bytes are cut.
+Values that differ from run to run (ids, the boot id, checksums) are left out. Values over 12 bytes are cut.
 """
 
 from __future__ import annotations

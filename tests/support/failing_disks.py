@@ -1,4 +1,4 @@
-"""Disks that fail one by one, and a cluster on them with a clock that is turned by hand."""
+"""Disks that fail one by one, and a cluster on them with a clock that tests set."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ BROKEN, FULL, READ_ONLY = errno.EIO, errno.ENOSPC, errno.EROFS
 
 
 class Disks(FaultyFiles):
-    """A file system, folders of which fail on demand; `kill_at` ends a process as SIGKILL would.
+    """A file system whose folders fail on demand; `kill_at` ends a process as SIGKILL would.
 
-    A process here is a `Cluster` of its own; `Killed` leaves what it had written.
+    A process here is a separate `Cluster`; after `Killed` its writes are still there.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.failing: dict[Path, int] = {}  # errno by folder
-        self.kill_at: int | None = None  # after so many steps
+        self.kill_at: int | None = None  # steps from now
 
     def fail(self, folder: Path, error: int) -> None:
         self.failing[folder] = error
@@ -83,11 +83,11 @@ class Disks(FaultyFiles):
 
 
 class Killed(BaseException):
-    """Ends a process: nothing of ours may handle it."""
+    """The end of a process; none of our code may catch it."""
 
 
 class Clock:
-    """A clock that is turned by hand; the time of day may be set back against it."""
+    """A clock that tests set; the time of day may be set back against it."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000_000
@@ -108,7 +108,7 @@ def a_replicated_cluster(
     replicas: int = 3,
     config: TopicConfig | None = None,
 ) -> Cluster:
-    """Create a cluster with the topic events, a folder for each replica: disk-0 and so on, beside it."""
+    """Create a cluster with the topic `events`; each replica has a folder beside it, from disk-0 on."""
     dirs = [folder / f"disk-{number}" for number in range(replicas)]
     cluster = Cluster(str(folder / "cluster"), create=True, log_dirs=dirs, files=files)
     cluster.create_topic(

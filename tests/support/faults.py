@@ -170,7 +170,7 @@ class Killed(BaseException):
 class SimulatedProcess(Faults, DiskFiles):
     """A process on a disk in memory, with one fault; a kill raises Killed in it.
 
-    Nothing that runs while that is raised changes the disk: the dead do nothing more.
+    Handlers that run after that change nothing on the disk: a dead process does nothing more.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ _COMMIT_POINT = "__transaction_state-0/kbatch.state"
 
 
 class DiesAtTheCommitPoint(FaultyFiles):
-    """A process that is killed when its commit is placed, but not decided."""
+    """A process that is killed after its commit is placed and before it is decided."""
 
     def write_at(self, descriptor: int, position: int, data: Buffer) -> None:
         if str(Path(f"/proc/self/fd/{descriptor}").readlink()).endswith(_COMMIT_POINT):
@@ -256,7 +256,7 @@ def run_child(work: Callable[[], object]) -> int:
 
 
 def open_files(folder: Path) -> list[str]:
-    """Return what this process has open in `folder`, including removed files."""
+    """Return the files that this process has open in `folder`, including removed ones."""
     found = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # the descriptor of this listing

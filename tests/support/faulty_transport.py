@@ -1,11 +1,11 @@
-"""Transports around a real log that do to requests what networks and brokers do.
+"""Transports around a real log that treat requests as networks and brokers do.
 
-    FaultyTransport(log, [FAILED, LATE])        the first two requests meet these fates
-    FaultyTransport(log, drawn_fates(seed))     each meets the one that the seed says
-    HeldTransport(log)                          the test says what becomes of each, and when
+    FaultyTransport(log, [FAILED, LATE])        the first two requests have these fates
+    FaultyTransport(log, drawn_fates(seed))     each has a random fate, drawn with the seed
+    HeldTransport(log)                          the test decides the outcome of each, and when
 
-Nothing is written once request.timeout.ms has passed, and as long as a request may be read they look
-whether its bytes stay what they were.
+Nothing is written after request.timeout.ms has passed. As long as a request may be read, they check that
+its bytes stay unchanged.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class Fate(Enum):
     """An outcome of a request."""
 
     DELIVERED = "written and answered"
-    FAILED = "not written, answered with an error that may pass"
-    FAILED_LATE = "not written, answered so after a while"
+    FAILED = "not written, answered with a retriable error"
+    FAILED_LATE = "not written, answered with a retriable error after a while"
     UNANSWERED = "written, never answered"
     LATE = "written, answered after a while, at times after request.timeout.ms"
     TWICE = "written, answered twice"
-    OVERTAKEN = "written and answered behind the request that follows it"
-    RAISED = "written, but an error that may pass is raised"
+    OVERTAKEN = "written and answered after the request that follows it"
+    RAISED = "written, but a retriable error is raised"
     SPLIT = "not written, batches of several records are too large"
-    REFUSED = "not written, answered with an error that stays"
-    BROKEN = "written, but an error that stays is raised"
+    REFUSED = "not written, answered with a fatal error"
+    BROKEN = "written, but a fatal error is raised"
 
 
 FINAL = (Fate.REFUSED, Fate.BROKEN)
@@ -53,7 +53,7 @@ def drawn_fates(seed: object, among: Sequence[Fate]) -> Iterator[Fate]:
 
 
 class SentRequest:
-    """A request that a transport got, with its bytes as they were then."""
+    """A request that a transport received, with its bytes at that time."""
 
     def __init__(self, log: Transport, request: ProduceRequest, on_answer: OnAnswer) -> None:
         self._log, self._request, self._on_answer = log, request, on_answer
@@ -75,7 +75,7 @@ class SentRequest:
 
     @property
     def may_be_written(self) -> bool:
-        """Return True if there is time left to write; a log takes a while, too."""
+        """Return True if there is time left to write, which takes the log a while."""
         return time.monotonic() - self._sent < 0.8 * self._request.timeout_ms / 1000
 
     def write(self, request: ProduceRequest | None = None) -> Answer:
@@ -111,7 +111,7 @@ def _values(data: bytes) -> Iterable[bytes]:
 
 
 class FaultyTransport:
-    """A transport whose requests meet the given fates in turn; later ones are delivered."""
+    """A transport whose requests have the given fates in turn; later ones are delivered."""
 
     def __init__(self, log: Transport, fates: Iterable[Fate], *, seed: object = 0) -> None:
         self._log, self._fates, self._random = log, iter(fates), random.Random(f"delays {seed}")
@@ -119,7 +119,7 @@ class FaultyTransport:
         self._held: SentRequest | None = None
         self._timers: list[threading.Timer] = []
         self._unanswered: list[SentRequest] = []
-        self.doomed: set[bytes] = set()  # values of records that met one of FINAL
+        self.doomed: set[bytes] = set()  # values of records whose fate was one of FINAL
         self._written: set[bytes] = set()  # values of records that a log has, or is about to have
         self.overwritten: list[SentRequest] = []  # while they could be read
 
@@ -127,7 +127,7 @@ class FaultyTransport:
         sent = SentRequest(self._log, request, on_answer)
         fate = next(self._fates, Fate.DELIVERED)
         if fate is Fate.SPLIT and not self._written.isdisjoint(sent.values):
-            fate = Fate.DELIVERED  # what was not too large is not now
+            fate = Fate.DELIVERED  # it was not too large before, so it is not now
         if fate not in _NOT_WRITTEN:
             self._written.update(sent.values)
         delay = self._random.uniform(0, 2) * request.timeout_ms / 1000

@@ -1,4 +1,4 @@
-"""Reproducible random damage: each round has a random generator of its own.
+"""Reproducible random damage: each round has its own random generator.
 
 KBATCH_FUZZ_ROUNDS   number of rounds of a test; few by default, many with `make fuzz`
 KBATCH_FUZZ_FIRST    number of the first round; a failure names its round

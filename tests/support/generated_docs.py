@@ -1,7 +1,7 @@
-"""The parts of the documentation that are generated from the code.
+"""Parts of the documentation that are generated from the code.
 
-Each stands in a page of docs/ between `<!-- NAME -->` and `<!-- end -->`. `make docs`, which runs this
-module, writes them again.
+Each is in a page of docs/ between `<!-- NAME -->` and `<!-- end -->`. `make docs` runs this module, which
+regenerates them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def section(name: str) -> re.Pattern[str]:
 
 
 def rewrite() -> None:
-    """Write every generated part again."""
+    """Regenerate every part."""
     for (page, name), generate in GENERATED.items():
         path = DOCS / page
         text = f"<!-- {name} -->\n{generate()}\n<!-- end -->"

@@ -1,8 +1,8 @@
-"""Ratios that hold on a noisy machine: candidates take turns, each round gives one ratio.
+"""Ratios that can be measured on a noisy machine: candidates take turns, and each round gives one ratio.
 
-A speed alone says more about the machine and its other users than about the code. So every number
-stands beside a ceiling, what the hardware can do with the same bytes, and a peer, what others make of
-the same task; all of them run in turn, and a ratio is the median over the rounds.
+A speed alone says more about the machine and its other users than about the code. So every number is
+compared with a ceiling, what the hardware can do with the same bytes, and with a peer, another program
+with the same task. They all run in turn, and a ratio is the median over the rounds.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Rates:
         return statistics.median(self.rates[name])
 
     def ratio(self, name: str, other: str) -> float:
-        """The median over rounds of name / other."""
+        """Return the median over rounds of name / other."""
         pairs = zip(self.rates[name], self.rates[other], strict=True)
         return statistics.median(mine / theirs for mine, theirs in pairs)
 
     def show(self, title: str, unit: str, ratios: Mapping[tuple[str, str], float]) -> None:
-        """Print a table; `ratios` has the targets: at least so many times the other."""
+        """Print a table; `ratios` has the lowest acceptable ratio of each pair."""
         table = Table(title=title, title_justify="left")
         for heading in ("", f"median {unit}", "slowest", "fastest"):
             table.add_column(heading, justify="right" if heading else "left")
@@ -64,13 +64,13 @@ class Rates:
 
 
 def interleave(candidates: Mapping[str, Candidate], *, rounds: int = 9) -> Rates:
-    """Time every candidate once a round, after one round that does not count."""
+    """Time every candidate once per round, after one round that does not count."""
     rates: dict[str, list[float]] = {name: [] for name in candidates}
     gc.collect()
     gc.disable()
     try:
         for number in range(rounds + 1):
-            # Each begins equally often, and runs behind each other one.
+            # Each candidate goes first equally often, and runs after each of the others.
             in_turn = [*candidates.items()][:: 1 if number % 2 else -1]
             first = number // 2 % len(in_turn)
             for name, (run, units, tidy) in in_turn[first:] + in_turn[:first]:
@@ -86,7 +86,7 @@ def interleave(candidates: Mapping[str, Candidate], *, rounds: int = 9) -> Rates
 
 
 def bulk_rows(n: int, *, key_bytes: int, value_bytes: int, seed: int = 0) -> pa.RecordBatch:
-    """Many rows of one size, quickly: key, value, and a timestamp that grows."""
+    """Make many rows of one size fast: key, value, and a growing timestamp."""
     rng = np.random.default_rng(seed)
 
     def column(size: int) -> pa.Array:

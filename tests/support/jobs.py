@@ -1,8 +1,8 @@
 """A job that does everything a commit can do, and every process that may run after its crash.
 
-The job has two tasks and writes two topics of two partitions, in every way there is: copied from the
-file that partitions share, copied and rolled in the middle, renamed, copied from a file of its own. It
-is a stream's, so that it may be retried. Before it, a producer has written to each partition.
+The job has two tasks and writes two topics of two partitions, in every possible way: copied from the file
+that partitions share, copied and rolled in the middle, renamed, and copied from a separate file. It is a
+stream's job, so that it may be retried. A producer has written to each partition before.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Contents = dict[TopicPartition, list[Record]]
 
 
 class Scenario:
-    """What the topics hold before the job, the job, and what may happen after it."""
+    """The topics' records before the job, the job, and everything that may happen after it."""
 
     def __init__(self, *, flush: bool = True) -> None:
         self.flush = flush
@@ -60,11 +60,11 @@ class Scenario:
         self.tasks: list[Batches] = [
             {
                 ("copied", 0): [batch(), batch()],
-                # The first is shared; two make a file of its own, which is renamed.
+                # The first is in the shared file; the other two are in a separate file, which is renamed.
                 ("copied", 1): [batch(1100), batch(640), batch(640)],
-                # The second begins a segment.
+                # The second starts a segment.
                 ("rolled", 0): [batch(20), batch(200)],
-                # The second is a file of its own that is too small to be renamed.
+                # The second is in a separate file that is too small to be renamed.
                 ("rolled", 1): [batch(1100), batch(160)],
             },
             {("rolled", 1): [batch()], ("copied", 1): [batch()]},
@@ -84,7 +84,7 @@ class Scenario:
         }
 
     def _make_disk(self) -> Disk:
-        """As it is before the job, all of it flushed."""
+        """Return the disk as it is before the job, all of it flushed."""
         files = DiskFiles(self._before_the_producer)
         self.create_topics(Cluster(PATH, create=True, files=files))
         files.disk = files.disk.copy()
@@ -140,9 +140,9 @@ class Scenario:
         """Roll forward, as a process does that finds the job's commit unfinished."""
         self.coordinator(Cluster(PATH, files=files)).roll_forward()
 
-    # Who comes upon a crash.
+    # Processes that run after a crash.
 
-    def ensure_met_well(self, crash: Crash, *, by: int | None = None) -> Contents:
+    def ensure_survived(self, crash: Crash, *, by: int | None = None) -> Contents:
         """Let every kind of process run after a crash, each on a copy of the disk; return what they all found.
 
         Args:
@@ -150,15 +150,15 @@ class Scenario:
                 and the next job.
         """
         writers = [
-            self.a_producer_comes,
-            self.the_job_comes_again,
-            self.somebody_rolls_forward_late,
-            self.a_committer_waits_for_who_rolls_forward,
-            self.a_committer_is_faster_than_who_wants_to_roll_forward,
+            self.new_producer_appends,
+            self.job_is_retried,
+            self.roll_forward_dies_and_is_repeated,
+            self.committer_waits_for_roll_forward,
+            self.committer_overtakes_roll_forward,
             self.garbage_is_collected,
         ]
         if not crash.power_lost:
-            writers.append(self.a_producer_goes_on)
+            writers.append(self.old_producer_goes_on)
         if by is not None:
             first = crash.at * by % len(writers)
             writers = (writers + writers)[first : first + by]
@@ -168,7 +168,7 @@ class Scenario:
                 reader = crash.files()
                 assert contents(reader) == found
                 assert reader.disk.contents() == crash.disk.contents(), "a reader has written"
-            for meet in [self.nobody_comes, *writers]:
+            for meet in [self.nothing_runs, *writers]:
                 self._ensure(meet, crash, found)
         return found
 
@@ -189,41 +189,39 @@ class Scenario:
         for topic_partition in [*self.partitions, TRANSACTION_STATE]:
             ensure_sound(cluster._parts.manager.log(topic_partition))
 
-    def nobody_comes(self, _files: DiskFiles, found: Contents) -> Contents:
-        """Let the next job be the first."""
+    def nothing_runs(self, _files: DiskFiles, found: Contents) -> Contents:
+        """Run nothing before the next job."""
         return found
 
-    def the_job_comes_again(self, files: DiskFiles, _found: Contents) -> Contents:
+    def job_is_retried(self, files: DiskFiles, _found: Contents) -> Contents:
         """Retry the job, as Spark does if it did not learn that it was committed."""
         self.run_job(files)
         return self.new
 
-    def a_producer_comes(self, files: DiskFiles, found: Contents) -> Contents:
+    def new_producer_appends(self, files: DiskFiles, found: Contents) -> Contents:
         """Append from a new process."""
         _produce(Cluster(PATH, files=files), self.appended)
         return _with(found, self.appended)
 
-    def a_producer_goes_on(self, files: DiskFiles, found: Contents) -> Contents:
+    def old_producer_goes_on(self, files: DiskFiles, found: Contents) -> Contents:
         """Append from the producer that had the logs open before the job."""
         crashed, files.disk = files.disk, self._before_the_producer.copy()
         cluster = Cluster(PATH, files=files)
         _produce(cluster, self.produced)
         files.disk = crashed
-        _produce(cluster, self.produced)  # a duplicate: its answer was lost, let us say
+        _produce(cluster, self.produced)  # a duplicate, as if the answer to the first was lost
         more = {place: [builders.idempotent_batch(base_sequence=1)] for place in self.produced}
         _produce(cluster, more)
         return _with(found, more)
 
-    def somebody_rolls_forward_late(self, files: DiskFiles, found: Contents) -> Contents:
+    def roll_forward_dies_and_is_repeated(self, files: DiskFiles, found: Contents) -> Contents:
         """Let a process die while rolling forward, then append, then roll forward again."""
         killed(self.roll_forward, _DiesBeforeComplete(files.disk))
         _produce(Cluster(PATH, files=files), self.appended)
         self.roll_forward(files)
         return _with(found, self.appended)
 
-    def a_committer_waits_for_who_rolls_forward(
-        self, files: DiskFiles, found: Contents
-    ) -> Contents:
+    def committer_waits_for_roll_forward(self, files: DiskFiles, found: Contents) -> Contents:
         """Start a commit while another process holds the commit lock to roll forward."""
         errors: list[BaseException] = []
 
@@ -239,15 +237,13 @@ class Scenario:
         assert errors == []
         return _with(found, self.next_job)
 
-    def a_committer_is_faster_than_who_wants_to_roll_forward(
-        self, files: DiskFiles, found: Contents
-    ) -> Contents:
+    def committer_overtakes_roll_forward(self, files: DiskFiles, found: Contents) -> Contents:
         """Commit just before a producer takes the commit lock to roll forward."""
         process = _BeforeItHasTheCommitLock(
             files.disk, lambda: self._commit_next(DiskFiles(files.disk, "/beside"))
         )
         cluster = Cluster(PATH, files=process)
-        # From the last on, which is flipped last: so it comes upon the commit at once or never.
+        # Start with the partition that is flipped last: the producer finds the commit at once or never.
         for place in sorted(self.appended, reverse=True):
             _produce(cluster, {place: self.appended[place]})
         return _with(found, *([self.next_job] if process.came else []), self.appended)
@@ -270,7 +266,7 @@ class _ReadOnlyDisk(ReadOnlyFiles, DiskFiles):
 
 
 class _DiesBeforeComplete(SimulatedProcess):
-    """Killed when all that is left to do is to complete the commit."""
+    """A process that is killed when only completing the commit is left to do."""
 
     def write_at(self, descriptor: int, position: int, data: bytes) -> None:
         if str(self.path_of(descriptor)).endswith("__transaction_state-0/kbatch.state"):
@@ -279,7 +275,7 @@ class _DiesBeforeComplete(SimulatedProcess):
 
 
 class _OnceItHasTheCommitLock(DiskFiles):
-    """Starts a thread that has to wait for the commit lock."""
+    """A process that starts a thread while it holds the commit lock, so that the thread must wait."""
 
     def __init__(self, disk: Disk, somebody: threading.Thread) -> None:
         super().__init__(disk)
@@ -295,7 +291,7 @@ class _OnceItHasTheCommitLock(DiskFiles):
 
 
 class _BeforeItHasTheCommitLock(DiskFiles):
-    """Lets another process have the commit lock first."""
+    """A process that lets another one take the commit lock first."""
 
     def __init__(self, disk: Disk, first: Callable[[], object]) -> None:
         super().__init__(disk)

@@ -35,7 +35,7 @@ Maven is needed to get Apache Kafka, and there is no `mvn` on PATH. Install it w
 
     apt-get install maven        (Debian, Ubuntu; macOS: brew install maven)
 """
-# What DumpLogSegments says of an exception of its own begins a line, or follows the thread's name.
+# An exception in DumpLogSegments itself starts a line, or follows the thread's name.
 _FAULTS = re.compile(
     "is[vV]alid: false|invalid bytes at the end|Mismatches in|Non-consecutive offsets|not found in"
     "|timestamp mismatch|out of order timestamp|^Exception|^Ignoring unknown file|^Could not"
@@ -48,11 +48,13 @@ _QUICK_START = (
 
 
 class MissingToolError(Exception):
-    """What the tests need is not on this machine; says how to get it."""
+    """A tool that the tests need is not on this machine; the message says how to get it."""
 
 
 def class_path(folder: Path, *, pom: Path = POM) -> str:
-    """Of what `pom` names: the server, its tools and clients. Maven downloads once, to its own cache.
+    """Return the class path of what `pom` names: the server, its tools and clients.
+
+    Maven downloads them once, to its own cache.
 
     Raises:
         MissingToolError: no Maven, or it cannot get them.
@@ -87,22 +89,22 @@ class Kafka:
         self._java = java
 
     def command(self, main_class: str, *words: object, memory: str = "256m") -> list[str]:
-        """What runs a class of Kafka's."""
+        """Return the command that runs one of Kafka's classes."""
         return [
             self._java, *_QUICK_START, f"-Xmx{memory}", "-cp", self._class_path, main_class,
             *map(str, words),
         ]  # fmt: skip
 
     def run(self, main_class: str, *words: object, stdin: str = "") -> str:
-        """Run a tool to its end; what it prints."""
+        """Run a tool to its end; return what it printed."""
         done = self._done(main_class, *words, stdin=stdin)
         assert done.returncode == 0, f"{main_class}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def dump_log(self, files: Iterable[Path], *flags: str) -> tuple[str, list[str]]:
-        """What DumpLogSegments prints of these files, and which lines of it tell of a fault.
+        """Run DumpLogSegments on these files; return its output, and the lines that report a fault.
 
-        Its exit code says nothing of most faults.
+        For most faults its exit code is 0.
         """
         names = ",".join(map(str, files))
         done = self._done("kafka.tools.DumpLogSegments", "--files", names, *flags)
@@ -171,11 +173,11 @@ class Broker:
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """As an operator stops it: it writes its checkpoints and its marker of a clean shutdown."""
+        """Stop it as an operator does: it writes its checkpoints and its marker of a clean shutdown."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """As a machine stops it that fails."""
+        """Kill it, as a machine that fails does."""
         self._end(signal.SIGKILL)
 
     def _end(self, signal_number: int) -> None:
@@ -191,7 +193,7 @@ class Broker:
             raise AssertionError(f"the broker did not stop:\n{self.last_lines()}") from None
 
     def last_lines(self, n: int = 40) -> str:
-        """What it said last."""
+        """Return the last lines of its log."""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-n:])
 
     def __enter__(self) -> Broker:
@@ -205,24 +207,24 @@ class Broker:
     ) -> None:
         self.stop()
 
-    # What a client asks of it.
+    # Requests of clients.
 
     def admin(self) -> admin.AdminClient:
-        """A client that says nothing of a broker that is not there yet."""
+        """Return an admin client that does not log errors while the broker is not up yet."""
         return admin.AdminClient({"bootstrap.servers": self.address, "log_level": 0})
 
     def create_topic(self, name: str, *, partitions: int = 1, **config: object) -> None:
-        """Make a topic with these settings of Kafka's; on return its partitions have a leader."""
+        """Create a topic with these settings of Kafka's; on return its partitions have a leader."""
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
         topic = admin.NewTopic(name, partitions, 1, config=settings)
-        client = self.admin()  # dropped, it would drop what it was asked for
+        client = self.admin()  # kept in a variable: deleting the client cancels its requests
         for future in client.create_topics([topic]).values():
             future.result(timeout=START_TIMEOUT_S)
         written = [self.directory(name, p) / "partition.metadata" for p in range(partitions)]
         until(lambda: all(path.exists() for path in written))
 
     def directory(self, topic: str, partition: int = 0) -> Path:
-        """Of a partition."""
+        """Return the directory of a partition."""
         return self.log_dir / f"{topic}-{partition}"
 
 
@@ -235,7 +237,7 @@ def until(condition: Callable[[], bool], *, timeout_s: float = 60) -> None:
 
 
 def free_ports(n: int) -> list[int]:
-    """Ports on loopback on which nobody listens."""
+    """Return free ports on loopback."""
     with contextlib.ExitStack() as open_together:
         sockets = [open_together.enter_context(socket.socket()) for _ in range(n)]
         for one in sockets:

@@ -1,4 +1,4 @@
-"""What Kafka's own clients read from a broker: librdkafka, and Java's consumer in its console."""
+"""Reads from a server with Kafka's own clients: librdkafka, and the Java console consumer."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Listens(Protocol):
 
 
 class Address(NamedTuple):
-    """Where some server listens."""
+    """The address of a server."""
 
     address: str
 
 
 def consumer(broker: Listens, **options: object) -> Consumer:
-    """One that begins where it is told, and tells when a partition has no more."""
+    """Return a consumer that starts at given offsets and reports the end of each partition."""
     return Consumer(
         {
             "bootstrap.servers": broker.address,
@@ -53,7 +53,7 @@ def consumer(broker: Listens, **options: object) -> Consumer:
 def read(
     broker: Listens, topic: str, partitions: Iterable[int], **options: object
 ) -> dict[int, list[Record]]:
-    """All records of these partitions, by librdkafka."""
+    """Read all records of these partitions with librdkafka."""
     found: dict[int, list[Record]] = {p: [] for p in partitions}
     unfinished = set(found)
     client = consumer(broker, **options)
@@ -92,9 +92,9 @@ def read_by_console(
     partition: int | None = None,
     offset: int = 0,
 ) -> dict[int, list[Record]]:
-    """`count` records of a topic, or of one partition from an offset on, by the Java client.
+    """Read `count` records of a topic, or of one partition from an offset on, with the Java client.
 
-    Their bytes are text.
+    Their bytes must be text.
     """
     shown = {
         "print.timestamp": "true",
@@ -153,7 +153,7 @@ def offsets_by_time(
     times_ms: Iterable[int],
     **options: object,
 ) -> Iterator[dict[int, int]]:
-    """By librdkafka, for each time, by partition; -1 where no record is as late."""
+    """Look up the offsets of times with librdkafka, by partition; -1 if no record is as late."""
     client = consumer(broker, **options)
     try:
         for time_ms in times_ms:
@@ -165,7 +165,7 @@ def offsets_by_time(
 
 
 def offsets_by_shell(kafka: Kafka, broker: Listens, topic: str, time_ms: int) -> dict[int, int]:
-    """By the Java client; a partition without an answer is absent. -3 asks for the latest time's."""
+    """Look up offsets with the Java client; a partition without an answer is absent. -3 asks for the latest time."""
     printed = kafka.run(
         "org.apache.kafka.tools.GetOffsetShell",
         "--bootstrap-server", broker.address, "--topic", topic, f"--time={time_ms}",

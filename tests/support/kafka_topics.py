@@ -1,4 +1,4 @@
-"""Topics that a broker wrote: by clients in C and Java, with all that a broker's log may hold."""
+"""Topics on a real broker, written by clients in C and Java, with everything that a broker's log may hold."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.reference import CODECS, Record
 
 BROKER_SETTINGS = {
     "log_cleaner_backoff_ms": 100,
-    # Else a log start offset is in no file for a minute.
+    # Otherwise log start offsets are not written to a file for a minute.
     "log_flush_start_offset_checkpoint_interval_ms": 100,
     "log_initial_task_delay_ms": 500,
     "log_retention_check_interval_ms": 500,
@@ -26,7 +26,7 @@ _KEEP = {"retention_ms": -1, "segment_ms": SEGMENT_MS, "index_interval_bytes": 6
 
 
 def fill(kafka: Kafka, broker: Broker) -> Mapping[str, int]:
-    """Write all topics; how many partitions each has."""
+    """Write all topics; return their partition counts by name."""
     _by_librdkafka(broker)
     _by_java(kafka, broker)
     _stamped(broker)
@@ -45,7 +45,7 @@ def _producer(broker: Broker, **options: object) -> Producer:
 
 
 def _send(producer: Producer, topic: str, records: Iterable[Record], partition: int = 0) -> None:
-    """Send them; on return the broker has them."""
+    """Send records; on return the broker has them."""
     for record in records:
         producer.produce(
             topic, record.value, record.key, partition,
@@ -55,7 +55,7 @@ def _send(producer: Producer, topic: str, records: Iterable[Record], partition: 
 
 
 def _by_librdkafka(broker: Broker) -> None:
-    """A partition per codec; every other producer is idempotent."""
+    """Write a topic with a partition per codec; every other producer is idempotent."""
     broker.create_topic("librdkafka", partitions=len(CODECS), **_KEEP)
     for partition, codec in enumerate(CODECS):
         producer = _producer(broker, compression_type=codec, enable_idempotence=partition % 2 == 0)
@@ -63,7 +63,7 @@ def _by_librdkafka(broker: Broker) -> None:
 
 
 def _by_java(kafka: Kafka, broker: Broker) -> None:
-    """A codec after the other in all partitions, by a console's idempotent producer."""
+    """Write one codec after the other to all partitions, with the console's idempotent producer."""
     broker.create_topic("java", partitions=len(CODECS), index_interval_bytes=600)
     for number, codec in enumerate(CODECS):
         lines = [as_line(record) for record in odd_records(500, seed=number)]
@@ -87,7 +87,7 @@ def as_line(record: Record) -> str:
 
 
 def _stamped(broker: Broker) -> None:
-    """A partition per codec of a topic in which the broker sets the times."""
+    """Write a topic with a partition per codec in which the broker sets the timestamps."""
     partitions = len(CODECS)
     broker.create_topic("stamped", partitions=partitions, message_timestamp_type="LogAppendTime")
     for partition, codec in enumerate(CODECS):
@@ -95,7 +95,7 @@ def _stamped(broker: Broker) -> None:
 
 
 def _trimmed(broker: Broker) -> None:
-    """One whose first records were deleted, up to the middle of a batch."""
+    """Write a topic whose first records were deleted, up to the middle of a batch."""
     broker.create_topic("trimmed", **_KEEP)
     _send(_producer(broker), "trimmed", odd_records(RECORDS))
     client = broker.admin()
@@ -103,13 +103,16 @@ def _trimmed(broker: Broker) -> None:
         future.result(timeout=60)
     checkpoint = broker.log_dir / "log-start-offset-checkpoint"
     until(lambda: "trimmed 0 705\n" in checkpoint.read_text())
-    # Until the segments below are deleted the broker looks there for times, and finds nothing.
+    # Until the segments before it are deleted, the broker searches them for times and finds nothing.
     logs = broker.directory("trimmed")
     until(lambda: sum(int(path.stem) <= 705 for path in logs.glob("*.log")) == 1)
 
 
 def _transactional(broker: Broker) -> None:
-    """Two transactions at a time, committed and aborted, other records between, one never ended."""
+    """Write two concurrent transactions at a time, committed and aborted, with other records between them.
+
+    The last one is never ended.
+    """
     broker.create_topic("transactional", partitions=2, **_KEEP)
     first, second = _transactions(broker, "first"), _transactions(broker, "second")
     plain = _producer(broker)
@@ -136,7 +139,7 @@ def _transactional(broker: Broker) -> None:
 
 
 def _transactions(broker: Broker, name: str) -> Producer:
-    # The broker would abort after a minute what is left open.
+    # By default the broker aborts a transaction after a minute.
     producer = _producer(broker, transactional_id=name, transaction_timeout_ms=900_000)
     producer.init_transactions(60)
     return producer
@@ -147,13 +150,13 @@ def _next(records: Iterator[Record], count: int) -> list[Record]:
 
 
 def _compacted(broker: Broker) -> None:
-    """Few keys, many versions, tombstones and aborted transactions, after the cleaner has run."""
+    """Write few keys in many versions, tombstones and aborted transactions; return after the cleaner has run."""
     broker.create_topic(
         "compacted", cleanup_policy="compact", segment_ms=1000, min_cleanable_dirty_ratio=0.01,
         index_interval_bytes=600,
     )  # fmt: skip
     plain, transactions = _producer(broker, compression_type="zstd"), _transactions(broker, "c")
-    # Each version has a segment, by its times; none is before those of the markers between.
+    # The timestamps give each version its own segment; none is earlier than the markers between versions.
     now_ms = time.time_ns() // 1_000_000
     for version in range(30):
         timestamp = now_ms + 2000 * version

@@ -1,4 +1,4 @@
-"""Child processes that work until they are killed, and what they wrote down before.
+"""Child processes that work until they are killed, and the notes that they wrote before.
 
 KBATCH_KILLS        how many kills
 KBATCH_KILLS_FIRST  the seed; a failure names it
@@ -25,7 +25,7 @@ Work: TypeAlias = Callable[[Path, Path], object]  # of the cluster's path and th
 
 
 class Children:
-    """Processes that work on one cluster; each writes its notes, line by line, to a file of its own."""
+    """Processes that work on one cluster; each writes notes, line by line, to its own file."""
 
     def __init__(self, folder: Path, path: Path) -> None:
         """The notes go to `folder`; the cluster is at `path`."""
@@ -39,7 +39,7 @@ class Children:
         self.running[run_child(lambda: work(self._path, notes))] = work, notes
 
     def kill_and_restart(self, victim: int, meanwhile: Callable[[], object]) -> None:
-        """Kill one once it has written a few lines, calling `meanwhile` until then; start another one."""
+        """Kill a child once it has written a few lines, calling `meanwhile` until then; start another one."""
         work, notes = self.running.pop(victim)
         wanted, deadline = self.rng.randrange(1, 12), time.monotonic() + PATIENCE_S
         while len(lines(notes)) < wanted:
@@ -63,7 +63,7 @@ def lines(notes: Path) -> list[str]:
 
 @contextlib.contextmanager
 def kills(default: int) -> Iterator[int]:
-    """Yield how many kills to do; a failure names the seed."""
+    """Yield the number of kills to do; a failure names the seed."""
     try:
         yield int(os.environ.get("KBATCH_KILLS", default))
     except BaseException as error:

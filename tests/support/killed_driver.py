@@ -1,8 +1,8 @@
 """A Spark driver to be killed: `python -m tests.support.killed_driver FOLDER`.
 
-    FOLDER/STEP/           a cluster for each step, with what was committed before
-    FOLDER/STEP.reached    made when a job on that cluster has reached the step; holds the process group
-    FOLDER/unregistered    what Spark said to the format before it was registered
+    FOLDER/STEP/           a cluster for each step, with the records of an earlier commit
+    FOLDER/STEP.reached    created when a job on that cluster reaches the step; holds the process group
+    FOLDER/unregistered    Spark's error for the format before it was registered
 
 Every job stops at its step and waits there for SIGKILL. Spark commits in processes of its own, whose
 group is not the driver's.
@@ -37,7 +37,7 @@ TASKS, ROWS, PARTITIONS = 2, 60, 2
 
 
 def frame_of(spark: SparkSession, text: str) -> DataFrame:
-    """Rows for all partitions of the topics t0 and t1, from each of two tasks."""
+    """Return rows for all partitions of the topics t0 and t1, from each of two tasks."""
     return spark.range(0, ROWS, 1, TASKS).selectExpr(
         "concat('t', id % 2) AS topic",
         f"concat('{text}-', id) AS value",
@@ -85,7 +85,7 @@ STEPS = [ONE_TASK_STAGED, *STEPS_OF_COMMIT]
 
 
 class StoppingWriter(KBatchWriter):
-    """Its cluster's folder is named after the step at which it stops."""
+    """A writer that stops at the step after which its cluster's folder is named."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         staged = super().write(iterator)
@@ -120,7 +120,7 @@ class StoppingDataSource(KBatchDataSource):
 
 
 def main(folder: Path) -> None:
-    # More slots than the one that a task keeps until it is killed.
+    # A task keeps one slot until it is killed; the others need more.
     spark = (
         SparkSession.builder.master("local[3]")
         .config("spark.log.level", "ERROR")
@@ -136,7 +136,7 @@ def main(folder: Path) -> None:
     for step in STEPS:
         shutil.copytree(folder / "original", folder / step)
 
-    # By name: what `python -m` runs is another module, which workers cannot import.
+    # By name: a module run with `python -m` is called __main__, which workers cannot import.
     from tests.support.killed_driver import StoppingDataSource as source  # noqa: N813, PLC0415
 
     spark.dataSource.register(source)

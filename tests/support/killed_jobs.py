@@ -3,18 +3,18 @@
     python -m tests.support.killed_jobs driver        a Spark driver: a line on its input is a round's folder
     python -m tests.support.killed_jobs producer FOLDER
 
-A round is a folder; all that outlives a program is in it.
+A round is a folder, with everything that outlives a program.
 
     FOLDER/work.json       the `Work`
     FOLDER/cluster         the cluster with the topic that all write to, and one that is copied to it
-    FOLDER/input/*.txt     what the stream reads, a file to a micro-batch; FOLDER/checkpoint is Spark's
-    FOLDER/acknowledged/   a file for each batch write that has returned, and for each of the producer's
-                           partitions one with its last number that was acknowledged
-    FOLDER/driver.started  the process that works on the round
+    FOLDER/input/*.txt     the stream's input, a file per micro-batch; FOLDER/checkpoint is Spark's
+    FOLDER/acknowledged/   a file for each batch write that has returned, and one for each partition
+                           of the producer with the last number that was acknowledged
+    FOLDER/driver.started  the id of the process that works on the round
     FOLDER/driver.done     empty; FOLDER/producer.done lists the producer's last number in each partition
 
-Every row says whose it is: `JOB-TASK-ROW` of a job, `producer-PARTITION-NUMBER` of the producer. A job
-is a batch write, a run of one (it has no name that is repeated), or a micro-batch.
+Every row names its writer: `JOB-TASK-ROW` for a job, `producer-PARTITION-NUMBER` for the producer. A job
+is a batch write with a name, one run of a batch write without a name, or a micro-batch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ RUNS_MAX = 20  # of one job, in one life of a driver
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What a round has to do."""
+    """The work of a round."""
 
     seed: str
     batches: int  # batch writes with a name, each followed by one without
@@ -66,7 +66,7 @@ class Work:
             lines = [f"stream{number}-0-{row}\n" for row in range(self.rows)]
             file = folder / "input" / f"{number}.txt"
             file.write_text("".join(lines))
-            os.utime(file, (number, number))  # the order in which Spark takes them
+            os.utime(file, (number, number))  # Spark reads files in the order of their times
 
     @classmethod
     def load(cls, folder: Path) -> Work:
@@ -74,7 +74,7 @@ class Work:
 
 
 def flaky(seed: str, rows: int) -> Callable[[Column], Column]:
-    """A value as it is; some first and second attempts of tasks fail on the way, as the seed says."""
+    """Return a function that passes values on, and fails in some first and second attempts of tasks, by the seed."""
 
     @F.udf("string")
     def value_or_failure(value):
@@ -93,7 +93,7 @@ def flaky(seed: str, rows: int) -> Callable[[Column], Column]:
 
 
 class Driver:
-    """Works on one round."""
+    """A driver's work on one round."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark, self._folder, self._work = spark, folder, Work.load(folder)
@@ -133,7 +133,7 @@ class Driver:
         acknowledged = self._folder / "acknowledged"
         for number in range(self._work.batches):
             name = f"batch{number}"
-            # The last one that was acknowledged comes again.
+            # A restarted driver repeats the last acknowledged write.
             if not (acknowledged / f"batch{number + 1}").exists():
                 self._write(name, txnAppId="batches", txnVersion=number)
                 (acknowledged / name).touch()
@@ -162,7 +162,7 @@ class Driver:
         self._write_stream(lines, F.col("value"), self._partition(row))
 
     def _copy(self) -> None:
-        """Every record to the partition of the same number."""
+        """Copy every record to the partition with the same number."""
         records = (
             self._spark.readStream.format("kbatch")
             .options(subscribe=SOURCE, startingOffsets="earliest")
@@ -197,7 +197,7 @@ def driver() -> None:
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
-    # Spark looks for data sources once, and goes on without those that a killed worker was to find.
+    # Spark looks for data sources once, and does without them if that worker is killed.
     with contextlib.suppress(AnalysisException):
         spark.read.format("kbatch").load("nowhere")
     for line in sys.stdin:
@@ -205,7 +205,7 @@ def driver() -> None:
 
 
 def producer(folder: Path) -> None:
-    """Send numbers to every partition, beginning behind what the topic holds, until the driver is done."""
+    """Send numbers to every partition, from the topic's last ones on, until the driver is done."""
     work = Work.load(folder)
     with spark_kbatch.open(str(folder / "cluster")) as cluster:
         nexts = [0] * work.partitions

@@ -1,9 +1,9 @@
-"""Processes that are killed at random moments, with all or some of what they started.
+"""Processes that are killed at random moments, with all or some of the processes that they started.
 
-A Spark driver is a tree: Python, its JVM, and below it daemons of Python whose children plan, run
-tasks and commit. What is left when its root is gone ends at some later time, or does not.
+A Spark driver is a tree of processes: Python, its JVM, and Python daemons whose children plan, run tasks
+and commit. After its root is gone the others end at some later time, or never.
 
-    who                   what is killed                     what may still go on
+    victims               killed                             may go on
     DRIVER                Python and its JVM                 workers, until their daemon notices
     ALL                   the whole tree                     nothing
     ALL_BUT_LATE_WORKERS  the whole tree but the workers,    the workers, stopped now and resumed beside
@@ -38,7 +38,7 @@ class Victims(enum.Enum):
 
 
 class Program:
-    """`python -m tests.support.killed_jobs` in a process, with what it prints in a file."""
+    """A process of `python -m tests.support.killed_jobs`, whose output goes to a file."""
 
     def __init__(self, output: Path, *arguments: str) -> None:
         self._output = output
@@ -69,7 +69,7 @@ class Program:
         return self._output.read_text(errors="replace")[-20_000:]
 
     def kill(self, victims: Victims, rng: random.Random) -> list[psutil.Process]:
-        """Kill them; what is stopped or may still be running is returned."""
+        """Kill the victims; return the processes that are stopped or may still be running."""
         tree = _tree(self._popen.pid)
         workers = _workers(tree)
         match victims:
@@ -119,14 +119,14 @@ def resume_later(left: Iterable[psutil.Process], delay_s: float) -> threading.Ti
 
 
 def end_of(left: list[psutil.Process]) -> None:
-    """Wait for processes to end by themselves; kill those that hang in what is no business of ours."""
+    """Wait for processes to end by themselves; kill those that hang for reasons outside this package."""
     _, alive = psutil.wait_procs(left, timeout=5)
     _kill(alive)
     psutil.wait_procs(alive, timeout=60)
 
 
 def kill_tree(pid: int) -> None:
-    """A process with all that it has started, and they again."""
+    """Kill a process and all its descendants."""
     _kill(_tree(pid))
 
 
@@ -138,7 +138,7 @@ def _tree(pid: int) -> list[psutil.Process]:
 
 
 def _workers(tree: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Children of Spark's daemons: those whose parent is no JVM and no driver."""
+    """Return the children of Spark's daemons, whose parent is neither a JVM nor a driver."""
     by_pid = {one.pid: one for one in tree}
     found = []
     for one in by_pid.values():
@@ -162,19 +162,19 @@ def _kill(processes: Iterable[psutil.Process]) -> None:
 
 
 class Moment:
-    """When to kill: by time, or by what is seen of the cluster from outside."""
+    """A moment for a kill: by time, or by what the cluster's files show."""
 
-    KINDS = ("at a time", "while tasks stage", "during a commit", "behind a commit")
+    KINDS = ("at a time", "while tasks stage", "during a commit", "after a commit")
 
     def __init__(self, rng: random.Random, cluster: Path, *, commits: int) -> None:
-        """Within so many commits of the cluster, or seconds."""
+        """Draw a moment within this many commits of the cluster, or seconds."""
         self.kind = rng.choice(self.KINDS)
         self._number = rng.randint(1, commits)  # of the transaction or commit, from now on
         self._delay_s = {
             "at a time": rng.uniform(0, commits),
             "while tasks stage": rng.uniform(0, 0.5),
             "during a commit": rng.choice((0.0, rng.uniform(0, 0.02))),
-            "behind a commit": rng.uniform(0, 0.1),
+            "after a commit": rng.uniform(0, 0.1),
         }[self.kind]
         self._cluster = cluster
 
@@ -182,12 +182,12 @@ class Moment:
         return f"{self.kind} number {self._number} + {self._delay_s:.3f} s"
 
     def wait(self, over: Callable[[], bool]) -> bool:
-        """Until the moment has come; False where everything is over before."""
+        """Wait for the moment; return False if the work is over before it."""
         look = {
             "at a time": lambda: self._number,
             "while tasks stage": self._staged,
             "during a commit": self._committing,
-            "behind a commit": self._committed,
+            "after a commit": self._committed,
         }[self.kind]
         seen: object = look()
         count = self._number if self.kind == "at a time" else 0
@@ -206,10 +206,10 @@ class Moment:
         return not over()
 
     def _staged(self) -> str:
-        """The newest transaction with an attempt of a task."""
+        """Return the newest transaction in which a task has made an attempt."""
         while True:
             attempts = (self._cluster / "staging-0").glob("*/*/")
-            with contextlib.suppress(FileNotFoundError):  # one that is removed meanwhile
+            with contextlib.suppress(FileNotFoundError):  # removed since it was listed
                 return max((str(path.parent) for path in attempts), default="")
 
     def _committed(self) -> int:
@@ -217,7 +217,7 @@ class Moment:
         return state.stat().st_mtime_ns
 
     def _committing(self) -> bool:
-        """Whether somebody holds the commit lock."""
+        """Return True if a process holds the commit lock."""
         with (self._cluster / "locks" / "commit").open("wb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

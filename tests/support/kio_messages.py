@@ -1,4 +1,4 @@
-"""Messages of Kafka's protocol in kio, a second implementation made from Kafka's schemas."""
+"""Messages of Kafka's protocol in kio, a second implementation generated from Kafka's schemas."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _element(kind: Any, field: Any, random: Random) -> Any:
 
 
 def assert_equal(kios: Any, librarys: Any) -> None:
-    """Compare a message of kio's with one of the library's, field by field, by name."""
+    """Compare a message of kio with one of the library, field by field, by name."""
     for field in dataclasses.fields(kios):
         value = getattr(kios, field.name)
         if value is None and field.metadata.get("kafka_type") == "datetime_i64":
@@ -117,7 +117,7 @@ def assert_equal(kios: Any, librarys: Any) -> None:
 
 
 def _named(librarys: Any, name: str) -> Any:
-    """Return a field of the library's by kio's name, which leaves units out."""
+    """Return the library's field for a name of kio, which leaves units out."""
     fields = librarys._struct.fields
     candidates = (name, f"{name}_ms", f"{name}_timestamp_ms", _OTHER_NAMES.get(name, ""))
     return getattr(librarys, next(one for one in candidates if one in fields))

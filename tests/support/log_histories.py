@@ -1,6 +1,6 @@
-"""A model of what producers and coordinators wrote to a log, and what was committed, by record.
+"""A model of a log: what producers and coordinators wrote, and which records were committed.
 
-From each record the model looks ahead to its producer's next marker, which no reader of a log does.
+From each record the model looks ahead to its producer's next marker, which no reader of a log can do.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def marker_batch(
     coordinator_epoch: int = 0,
     leader_epoch: int = 0,
 ) -> bytes:
-    """Return the end of a transaction, as it is in a log."""
+    """Return a marker that ends a transaction, as it is in a log."""
     return control_batch(
         struct.pack(">hh", 0, 0 if abort else 1),
         struct.pack(">hi", 0, coordinator_epoch),

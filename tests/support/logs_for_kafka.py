@@ -1,4 +1,4 @@
-"""Logs of ours with all that a log may hold, to be looked at by Kafka."""
+"""Logs written by this package, with everything that a log may hold, for Kafka to read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL = TopicConfig(segment_bytes=20_000, index_interval_bytes=600)
 
 
 def odd_records(n: int, *, seed: int = 0) -> list[Record]:
-    """Records with times out of order, nulls, empty values, and headers; all bytes are text."""
+    """Return records with times out of order, nulls, empty values, and headers; all bytes are text."""
     rng = random.Random(seed)
 
     def maybe(text: bytes) -> bytes | None:
@@ -39,7 +39,7 @@ def odd_records(n: int, *, seed: int = 0) -> list[Record]:
 def produce(
     cluster: Cluster, topic: str, records: Sequence[Record], *, partition: int = 0, codec: str
 ) -> None:
-    """Write records with a producer of plain Python."""
+    """Write records with a producer in plain Python."""
     with cluster.producer(compression_type=codec, batch_size=3000, linger_ms=5) as producer:
         futures = [
             producer.send(
@@ -56,23 +56,23 @@ def produce(
 
 
 def segment_files(directory: Path) -> list[Path]:
-    """Those of a partition, segment by segment."""
+    """Return the files of a partition, segment by segment."""
     return sorted(path for path in directory.iterdir() if path.suffix in SEGMENT_FILES)
 
 
-# By what brokers of these versions wrote: batches, and messages of the two formats before them.
+# Named by the broker version that wrote them: batches, and messages of the two formats before.
 FORMATS = {"V2": "3.0", "V1": "0.10.2", "V0": "0.9.0"}
 
 
 def codecs_of(format_name: str) -> list[str]:
-    """What a format can be compressed with."""
+    """Return the codecs that a format supports."""
     return [codec for codec in CODECS if format_name == "V2" or codec != "zstd"]
 
 
 def a_cluster_of_all_codecs(
     folder: Path, *, n: int = 1500, format_name: str = "V2"
 ) -> tuple[Cluster, list[list[Record]]]:
-    """Topic `events` with a partition per codec, in many segments; what each partition holds."""
+    """Create topic `events` with a partition per codec, in many segments; return each partition's records."""
     config = dataclasses.replace(SMALL, message_format_version=FORMATS[format_name])
     codecs = codecs_of(format_name)
     cluster = builders.a_cluster(folder, topics={"events": len(codecs)}, config=config)

@@ -43,7 +43,7 @@ _LETTERS = "ab-_.0\u00e9\u20ac\U0001f600"
 
 
 def message(api_key: int, version: int, side: int, random: Random) -> Any:
-    """Return a random message of kafka-python's, with all fields of the version."""
+    """Return a random kafka-python message, with all fields of the version."""
     kind = library_class(api_key, side)
     return kind(version=version, **_structure(kind.fields.values(), version, random))
 

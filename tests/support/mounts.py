@@ -1,4 +1,4 @@
-"""A folder that no one may write to for a while."""
+"""A folder that no one can write to for a while."""
 
 from __future__ import annotations
 

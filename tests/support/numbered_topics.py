@@ -1,4 +1,4 @@
-"""Topics made of numbers only, to plan on."""
+"""Topics that consist of offsets only, for tests of planning."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from spark_kbatch.options.topic import Topic, TopicConfig
 
 @dataclass
 class ALog:
-    """Offsets [start, end), each with its time."""
+    """A log with offsets [start, end), each with its time."""
 
     start: int
     end: int
     first_time: int = 0  # of offset 0; each record is 1 ms later than the one before it
-    stable: int | None = None  # the last stable offset, where a transaction is open
+    stable: int | None = None  # the last stable offset, if a transaction is open
 
     @property
     def offsets(self) -> LogOffsets:
-        """As a log has them."""
+        """The log's edges."""
         stable = self.end if self.stable is None else self.stable
         return LogOffsets(self.start, self.end, stable, self.end)
 
@@ -42,7 +42,7 @@ class ALog:
 
 
 class TopicsInMemory:
-    """What a plan asks; counts how often it looks at logs."""
+    """Topics as planning sees them; counts how often it looks at logs."""
 
     def __init__(self, logs: dict[TopicPartition, ALog]) -> None:
         self.logs = logs
@@ -78,7 +78,7 @@ def log(end: int, start: int = 0, *, undecided: int = 0) -> ALog:
 
 
 class FakeTopics:
-    """Topics by name, with an id and partitions, which a test changes as it goes."""
+    """Topics by name, with an id and partitions, which tests change as they go."""
 
     def __init__(self, **topics: Sequence[ALog]) -> None:
         self.logs: dict[str, list[ALog]] = {}
@@ -88,7 +88,7 @@ class FakeTopics:
             self.create(name, *logs)
 
     def create(self, topic: str, *logs: ALog) -> None:
-        """Create a topic, also one that was deleted before."""
+        """Create a topic, or recreate one that was deleted."""
         self.created += 1
         self.logs[topic], self.ids[topic] = list(logs), f"id-{self.created}"
 

@@ -1,7 +1,7 @@
 """The same topics in two places: on a broker for `format("kafka")`, in a folder for `format("kbatch")`.
 
-A test takes a `Site`, and so the format's name, as its parameter, and says the same of both. What is
-in a topic comes from a plain producer of that place and not from Spark.
+A test takes a `Site`, and so the format's name, as its parameter, and claims the same of both. Records
+come from the site's own producer, not from Spark.
 """
 
 from __future__ import annotations
@@ -40,46 +40,46 @@ class Read(NamedTuple):
 
 
 class Site(abc.ABC):
-    """Where topics are."""
+    """A place that holds topics."""
 
     format: str
     servers: str  # what `kafka.bootstrap.servers` is given
 
     @abc.abstractmethod
     def create_topic(self, topic: str, *, partitions: int = 1) -> None:
-        """On return it can be written."""
+        """Create a topic; on return it can be written."""
 
     @abc.abstractmethod
     def has_topic(self, topic: str) -> bool:
-        """Whether it exists."""
+        """Return True if the topic exists."""
 
     @abc.abstractmethod
     def send(self, topic: str, messages: Mapping[int, Sequence[str | Message]]) -> None:
-        """Messages by partition, in order; on return all are there."""
+        """Send messages by partition, in order; on return all are there."""
 
     @abc.abstractmethod
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
-        """All below an offset, by partition."""
+        """Delete all records below an offset, by partition."""
 
-    # What a user of Spark writes, with the format's name as the only difference.
+    # Spark code as users write it, with the format's name as the only difference.
 
     def read(self, spark: SparkSession, **options: Any) -> DataFrame:
-        """A batch; an option's key is written with `__` where it has a dot."""
+        """Load a batch read; write `__` for a dot in an option's key."""
         reader = spark.read.format(self.format).option("kafka.bootstrap.servers", self.servers)
         return reader.options(**_dotted(options)).load()
 
     def read_stream(self, spark: SparkSession, **options: Any) -> DataStreamReader:
-        """As `read`."""
+        """Return a stream reader; options as for `read`."""
         reader = spark.readStream.format(self.format)
         return reader.option("kafka.bootstrap.servers", self.servers).options(**_dotted(options))
 
     def write(self, frame: DataFrame, *, mode: str = "append", **options: Any) -> None:
-        """As `read`."""
+        """Save a frame; options as for `read`."""
         writer: DataFrameWriter = frame.write.format(self.format).mode(mode)
         writer.option("kafka.bootstrap.servers", self.servers).options(**_dotted(options)).save()
 
     def write_stream(self, frame: DataFrame, **options: Any) -> DataStreamWriter:
-        """As `read`."""
+        """Return a stream writer; options as for `read`."""
         writer = frame.writeStream.format(self.format)
         return writer.option("kafka.bootstrap.servers", self.servers).options(**_dotted(options))
 
@@ -89,7 +89,7 @@ def _dotted(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class OnBroker(Site):
-    """Spark's own connector and a broker."""
+    """A broker, with Spark's own connector."""
 
     format = "kafka"
 
@@ -120,7 +120,7 @@ class OnBroker(Site):
 
 
 class InFolder(Site):
-    """Ours."""
+    """A folder, with this package."""
 
     format = "kbatch"
 
@@ -153,20 +153,20 @@ def _each(messages: Mapping[int, Sequence[str | Message]]) -> Iterator[tuple[int
 
 
 def rows(frame: DataFrame) -> list[Read]:
-    """By partition and offset."""
+    """Collect the rows, sorted by partition and offset."""
     chosen = frame.select("partition", "offset", functions.col("value").cast("string"))
     return sorted(Read(*row) for row in chosen.collect())
 
 
 def values(frame: DataFrame) -> list[str]:
-    """Sorted."""
+    """Collect the values, sorted."""
     return sorted(row.value or "" for row in rows(frame))
 
 
 @contextlib.contextmanager
 def refused(*said: str) -> Iterator[None]:
-    """What is within must be refused with all that is `said`, in any case."""
-    # Spark's own connector raises what Java has; a source in Python what Spark makes of its error.
+    """Ensure that the block is refused with an error that has all of `said`, in any case."""
+    # Spark's own connector raises Java's errors; errors of a source in Python are wrapped by Spark.
     with pytest.raises((PySparkException, Py4JJavaError)) as caught:
         yield
     for part in said:

@@ -5,7 +5,7 @@
     topic `hours` -> FOLDER/report    a batch: the hours' sums by channel, as JSON
 
 Both topics are in FOLDER/cluster; the stream's checkpoint is FOLDER/checkpoint.
-Its micro-batches have so many records; on Spark 4.1 the first has them all.
+Its micro-batches have RECORDS records; on Spark 4.1 the first has all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 SPARK_4_1 = pyspark.__version__.startswith("4.1.")
 EDIT = "time timestamp, channel string, page string, added long"
 HOUR = "channel string, hour timestamp, edits long, added long"
-WATERMARK = "2 hours"  # what a record may be behind the newest one
+WATERMARK = "2 hours"  # a record may be this much older than the newest one
 
 
 def ingest(spark: SparkSession, source: Path, cluster: Path) -> None:
@@ -29,7 +29,7 @@ def ingest(spark: SparkSession, source: Path, cluster: Path) -> None:
     page, time = F.get_json_object("value", "$.page"), F.get_json_object("value", "$.time")
     (
         edits.select(page.alias("key"), "value", time.cast("timestamp").alias("timestamp"))
-        .orderBy("timestamp")  # Tasks are written in their order, but take files in any.
+        .orderBy("timestamp")  # Tasks are committed in their order, but get files in any order.
         .write.format("kbatch")
         .options(**{"topic": "edits", "num.partitions": 4, "compression.type": "zstd"})
         .mode("append")
@@ -51,7 +51,7 @@ def sum_up_hours(spark: SparkSession, cluster: Path, checkpoint: Path, records: 
         .agg(F.count("*").alias("edits"), F.sum("edit.added").alias("added"))
         .select("channel", F.col("window.start").alias("hour"), "edits", "added")
     )
-    # Before Spark 4.2 such a run is one micro-batch, behind which no window ends.
+    # Before Spark 4.2 such a run is one micro-batch, after which no window ends.
     trigger: dict[str, Any] = (
         {"processingTime": "0 seconds"} if SPARK_4_1 else {"availableNow": True}
     )

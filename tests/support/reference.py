@@ -92,7 +92,7 @@ def encode_batch(
     base_sequence: int = -1,
     attributes_extra: int = 0,
 ) -> bytes:
-    """One batch; `attributes_extra` is or-ed to the codec. Without records it is Kafka's empty batch."""
+    """Encode one batch; `attributes_extra` is or-ed to the codec. Without records it is Kafka's empty batch."""
     if not records:
         codec = 0
     base_timestamp = records[0].timestamp if records else -1
@@ -129,7 +129,7 @@ def frame_batch(
     base_sequence: int = -1,
     records_count: int = 1,
 ) -> bytes:
-    """Any `body` after a header with the right length and CRC."""
+    """Return any `body` after a header with the right length and CRC."""
     after_crc = (
         struct.pack(
             ">hiqqqhii",
@@ -149,12 +149,12 @@ def frame_batch(
 
 
 def with_crc(batch: bytes) -> bytes:
-    """The same batch with the right CRC, after it was changed on purpose."""
+    """Return the batch with the right CRC, after it was changed on purpose."""
     return batch[:17] + struct.pack(">I", crc32c(batch[CRC_START:])) + batch[CRC_START:]
 
 
 def encode_record(record: Record, *, base_offset: int, base_timestamp: int) -> bytes:
-    """One record, starting with its length."""
+    """Encode one record, starting with its length."""
     body = b"\x00"
     body += encode_varint(record.timestamp - base_timestamp)
     body += encode_varint(record.offset - base_offset)
@@ -166,12 +166,12 @@ def encode_record(record: Record, *, base_offset: int, base_timestamp: int) -> b
 
 
 def encode_bytes(value: bytes | None) -> bytes:
-    """A length and the bytes, or -1 for null."""
+    """Encode a length and the bytes, or -1 for null."""
     return encode_varint(-1) if value is None else encode_varint(len(value)) + value
 
 
 def encode_varint(value: int) -> bytes:
-    """Zigzag, then seven bits a byte, the low ones first."""
+    """Encode as zigzag, then seven bits per byte, the low ones first."""
     rest = value * 2 if value >= 0 else -value * 2 - 1
     encoded = bytearray()
     while rest > 0x7F:
@@ -182,7 +182,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_batches(data: bytes, *, strict: bool = True) -> list[Record]:
-    """Every record of whole batches back to back; checks CRC, lengths and counts.
+    """Return every record of whole adjacent batches; check CRC, lengths and counts.
 
     Unless `strict` is false, it refuses what Kafka's reader accepts though no writer writes it:
     attributes of a record, malformed UTF-8, bare snappy, bytes after a gzip stream.
@@ -202,7 +202,7 @@ def split_batches(data: bytes) -> Iterator[bytes]:
 
 
 def read_header(batch: bytes) -> BatchHeader:
-    """The fields of the first batch in `batch`."""
+    """Return the header of the first batch in `batch`."""
     return BatchHeader(*HEADER.unpack_from(batch))
 
 
@@ -303,7 +303,7 @@ def decompress(codec: int, data: bytes, *, strict: bool = True) -> bytes:
 
 
 def _first_members(data: bytes) -> bytes:
-    """Decompress gzip streams back to back, up to bytes that are no stream."""
+    """Decompress adjacent gzip streams, up to bytes that are not a stream."""
     out, count = b"", 0
     while data:
         stream = zlib.decompressobj(wbits=31)
@@ -331,14 +331,14 @@ _CRC32C_TABLE = _crc32c_table()
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C (Castagnoli), a byte at a time."""
+    """Return the CRC-32C (Castagnoli), computed a byte at a time."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = crc >> 8 ^ _CRC32C_TABLE[(crc ^ byte) & 0xFF]
     return crc ^ 0xFFFFFFFF
 
 
-# Message sets of the formats before it.
+# Message sets, in the formats before record batches.
 #
 #     offset, int64; size of what follows, int32; CRC-32 of everything after it, uint32;
 #     magic, 0 or 1; attributes: bits 0-2 codec, 3 log append time; with magic 1 a timestamp, int64;
@@ -350,7 +350,7 @@ def crc32c(data: bytes) -> int:
 def encode_message(
     record: Record, *, magic: int, attributes: int = 0, offset: int | None = None
 ) -> bytes:
-    """One message; `offset` in place of the record's own."""
+    """Encode one message; `offset` replaces the record's own."""
     assert not record.headers, "the format has no headers"
     covered = struct.pack(">bb", magic, attributes)
     covered += struct.pack(">q", record.timestamp) if magic else b""
@@ -362,7 +362,7 @@ def encode_message(
 
 
 def with_message_crc(message: bytes) -> bytes:
-    """The same message with the right CRC."""
+    """Return the message with the right CRC."""
     return message[:12] + struct.pack(">I", zlib.crc32(message[16:])) + message[16:]
 
 
@@ -374,9 +374,9 @@ def encode_messages(
     log_append_time: int | None = None,
     wrapper_offset: int | None = None,
 ) -> bytes:
-    """A message set as a broker stores it: plain, or with a codec one wrapper.
+    """Encode a message set as a broker stores it: plain, or with a codec in one wrapper.
 
-    `log_append_time` is the wrapper's, or every plain message's; `wrapper_offset` one that is wrong.
+    `log_append_time` is the wrapper's, or every plain message's; `wrapper_offset` replaces the right one.
     """
     attributes = 0 if log_append_time is None else LOG_APPEND_TIME
     if codec == 0:
@@ -408,7 +408,7 @@ def _lz4_checksum(covered: bytes) -> bytes:
 
 
 def decode_messages(data: bytes, *, strict: bool = True) -> list[Record]:
-    """Every record of whole messages back to back; checks CRCs, lengths and nesting.
+    """Return every record of whole adjacent messages; check CRCs, lengths and nesting.
 
     `strict` is as for `decode_batches`.
     """
@@ -433,7 +433,7 @@ def decode_messages(data: bytes, *, strict: bool = True) -> list[Record]:
 
 
 def _split_messages(data: bytes, *, cut_off: bool) -> Iterator[tuple[Record, int, int]]:
-    """Each message as a record, its magic and its attributes; the last one may be cut off."""
+    """Yield each message as a record, its magic and its attributes; the last one may be cut off."""
     position = 0
     while position < len(data):
         end = position + LOG_OVERHEAD

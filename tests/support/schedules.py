@@ -1,7 +1,7 @@
-"""Random schedules of two processes that share a cluster on several disks, under a clock that is turned.
+"""Random schedules of two processes that share a cluster on several disks, under a clock that tests set.
 
-Disks fail and come back, and processes are killed within a step. What the steps are, what must hold after
-each of them and in the end, is the test's.
+Disks fail and come back, and processes are killed within a step. The test says which steps there are, and
+what must hold after each of them and at the end.
 
 KBATCH_SCHEDULES        how many
 KBATCH_SCHEDULES_FIRST  the seed of the first one; a failure names its seed
@@ -40,7 +40,7 @@ class Schedule(abc.ABC):
     """One seed's run."""
 
     def __init__(self, folder: Path, seed: int, nodes: Sequence[int]) -> None:
-        """The cluster has one of these numbers of nodes."""
+        """Draw the number of nodes from `nodes`."""
         self.folder, self.rng = folder, random.Random(seed)
         self.disks, self.clock = Disks(), Clock()
         self.nodes = self.rng.choice(nodes)
@@ -54,11 +54,11 @@ class Schedule(abc.ABC):
 
     @abc.abstractmethod
     def steps(self) -> list[Step]:
-        """Return the steps to choose from; more likely ones several times."""
+        """Return the steps to choose from, likelier ones several times."""
 
     @abc.abstractmethod
     def steps_to_kill(self) -> list[tuple[Step, int]]:
-        """Return the steps to kill a process in, each with a bound of its operations."""
+        """Return the steps to kill a process in, each with a bound on its operations."""
 
     @abc.abstractmethod
     def look(self) -> None:
@@ -66,7 +66,7 @@ class Schedule(abc.ABC):
 
     @abc.abstractmethod
     def finish(self) -> None:
-        """Mend all disks, and check what must hold in the end."""
+        """Mend all disks, and check what must hold at the end."""
 
     def run(self, count: int) -> None:
         steps = self.steps()
@@ -129,7 +129,7 @@ def ensure_all_or_nothing(
 def run_schedules(
     make: Callable[[Path, int], Schedule], folder: Path, *, steps: int, default: int
 ) -> None:
-    """Run schedules of so many steps: as many as the environment says, by default `default`."""
+    """Run as many schedules as the environment says, by default `default`, each of `steps` steps."""
     for seed in range(FIRST, FIRST + int(os.environ.get("KBATCH_SCHEDULES", default))):
         schedule = make(folder / str(seed), seed)
         try:

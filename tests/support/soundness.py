@@ -1,11 +1,11 @@
-"""Checks that hold for every log, made from outside, with the reference and as Kafka's tools do.
+"""Checks that hold for every log, made from outside, with the reference decoder and as Kafka's tools do.
 
 `ensure_sound` checks for a log that was just written that
 - the files are those that the state names, and as long as it says;
-- batches are back to back, without gaps in their offsets, with valid CRCs and the checkpoint's epochs;
+- batches are adjacent, without gaps in their offsets, with valid CRCs and the checkpoint's epochs;
 - each .index entry is (last offset, position) of a batch, as DumpLogSegments compares;
 - .timeindex entries are strictly increasing, and each names a batch and its largest timestamp, which no
-  batch before has reached; the last entry of a rolled segment has its largest timestamp.
+  earlier batch has reached; the last entry of a rolled segment has its largest timestamp.
 
 Source: Kafka tools/.../DumpLogSegments.java.
 """

@@ -1,4 +1,4 @@
-"""Spark's standalone cluster on loopback: a master and workers of one core, each a JVM of its own."""
+"""Spark's standalone cluster on loopback: a master and workers of one core, each in its own JVM."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CONF = {
 
 
 class Process:
-    """What runs and what it has printed."""
+    """A running program and its output."""
 
     def __init__(self, folder: Path, name: str, *command: str) -> None:
         self._log = folder / f"{name}.log"
@@ -57,7 +57,7 @@ class Process:
         return self._log.read_text(errors="replace")
 
     def wait_for(self, pattern: str) -> str:
-        """The first group of what it prints once it has started."""
+        """Wait until the output matches; return the first group of the match."""
         deadline = time.monotonic() + _START_S
         while (found := re.search(pattern, self.printed())) is None:
             assert self.popen.poll() is None, self.printed()
@@ -66,13 +66,13 @@ class Process:
         return found[1]
 
     def kill(self) -> None:
-        """SIGKILL, for all that it has started as well."""
+        """Kill it and all processes that it started."""
         kill_tree(self.popen.pid)
         self.popen.wait()
 
 
 class Standalone:
-    """A running cluster. Executors are below their workers."""
+    """A running cluster. Executors are child processes of their workers."""
 
     def __init__(self, folder: Path, processes: ExitStack, *, workers: int) -> None:
         self._folder, self._processes = folder, processes
@@ -109,6 +109,6 @@ class Standalone:
 
 @contextmanager
 def standalone(folder: Path, *, workers: int) -> Iterator[Standalone]:
-    """Start it in `folder`; at the end everything is killed."""
+    """Start a cluster in `folder`; at the end kill all its processes."""
     with ExitStack() as processes:
         yield Standalone(folder, processes, workers=workers)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 END_OF_YEAR_9999_MS = 253_402_300_799_999
 
-# Sizes around the steps of a varint: 63 and 64 for zigzag, and empty.
+# Sizes around the point where a zigzag varint grows to two bytes, 63 and 64, and empty.
 _sizes = st.sampled_from([0, 1, 2, 5, 63, 64, 200])
 _bytes = st.binary(max_size=8) | _sizes.map(lambda size: b"x" * size)
 # Surrogates have no UTF-8.
@@ -30,7 +30,7 @@ _byte_types = st.sampled_from([pa.binary(), pa.large_binary(), pa.string(), pa.l
 
 @st.composite
 def arrow_rows(draw: st.DrawFn, *, rows_max: int = 8) -> pa.RecordBatch:
-    """Rows with columns key, value, timestamp (ms) and headers; all but value may be absent.
+    """Draw rows with columns key, value, timestamp (ms) and headers; all but value may be absent.
 
     Columns are binary, string or list, normal or large; nulls may hide bytes; batches may be slices, and
     so may the children of lists.
@@ -78,7 +78,7 @@ def _headers_column(draw: st.DrawFn, rows_count: int) -> pa.Array:
 
 
 def _array(values: Sequence[Any], arrow_type: pa.DataType, ghost: Any) -> pa.Array:
-    """An array whose nulls hide `ghost`, which means nothing to Arrow."""
+    """Return an array whose nulls hide `ghost`, which Arrow ignores."""
     filled = pa.array([ghost if value is None else value for value in values], arrow_type)
     if None not in values:
         return filled
@@ -94,7 +94,7 @@ def _array(values: Sequence[Any], arrow_type: pa.DataType, ghost: Any) -> pa.Arr
 
 
 def corruptions(data: bytes) -> st.SearchStrategy[bytes]:
-    """Damaged forms of `data`, never `data` itself: a flipped byte, a truncated end, a spliced range."""
+    """Draw damaged forms of `data`, never `data` itself: a flipped byte, a truncated end, a spliced range."""
     positions = st.integers(0, len(data) - 1)
 
     def flip(position: int, mask: int) -> bytes:

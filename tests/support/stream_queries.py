@@ -11,7 +11,7 @@ from spark_kbatch.options.read import parse_stream_read_options
 
 
 class Query:
-    """A query as Spark runs it: what it has logged outlives a restart, its planner does not."""
+    """A query as Spark runs it: the offsets that it logged survive a restart, its planner does not."""
 
     def __init__(self, topics: StreamTopics, **options: Any) -> None:
         self.topics = topics
@@ -34,7 +34,7 @@ class Query:
         return self.topics
 
     def start(self) -> dict[str, Any]:
-        """The offset at which the next batch starts."""
+        """Return the offset at which the next batch starts."""
         return _through_json(self.committed or self.planner.initial().to_json())
 
     def next_end(self, *, limited: bool = True) -> dict[str, Any] | None:
