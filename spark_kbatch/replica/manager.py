@@ -17,6 +17,16 @@ Easily broken:
 - A process that writes into a log dir holds its `.lock` shared (see `writing`), so that no broker starts
   on it meanwhile.
 
+For a server, whose clients append to many partitions, some of them locked for seconds by a commit:
+- One call for each partition, from a queue of that partition: so its batches keep their order, and at most
+  one thread at a time is busy with it.
+- `lock_timeout_ms=0`: nothing is waited for. A LockTimeoutError says that another holds the lock and that
+  nothing is written; the thread serves other partitions, and a timer has the queue tried again. Before
+  that, taking the lock alone tells whether it is free, without checking the batch again.
+- The time that a client gives is the queue's to count, from when the request came. What is left of it is
+  `timeout_ms`, which limits the wait for replicas; those are waited for without a thread.
+- Batches are checked, decompressed too, before a lock is taken: threads do that side by side.
+
 Source: Kafka core/.../server/ReplicaManager.scala.
 """
 
