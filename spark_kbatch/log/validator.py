@@ -21,7 +21,8 @@ Kafka's own leader checks of batches that are not compressed; where it refuses o
     log append time                      INVALID_TIMESTAMP
     a topic of an older format           UNSUPPORTED_FOR_MESSAGE_FORMAT
 
-A largest timestamp that is not that of the records is set right, as in Kafka, with the CRC.
+A largest timestamp that is not that of the records is set right, as in Kafka, with the CRC. A batch is
+compressed again only if the topic's compression.type is not `producer` and names another codec.
 
 Unlike Kafka, an offset delta that is not its record's number is refused in every batch, though Kafka
 takes it in a batch that is not compressed and numbers the records of another again; and log append time
@@ -65,6 +66,9 @@ from spark_kbatch.record.header import (
     with_max_timestamp,
 )
 
+# Of a batch's records when they are decompressed as a whole.
+_RECOMPRESSED_BYTES_MAX = 128 << 20
+
 
 class Accepted(NamedTuple):
     """One batch as a log takes it, and its header."""
@@ -85,11 +89,27 @@ def accept(
 
     Raises:
         As `validate`; from the network also:
-        InvalidRecordError: a record that does not decode; says which and why.
+        InvalidRecordError: a record that does not decode; says which and why. From any producer: a batch
+            that is to be compressed again and is too large for that.
     """
     header = validate(data, topic_partition, config, origin, now_ms=now_ms)
-    if origin is not AppendOrigin.NETWORK:
-        return Accepted(data, header)
+    if origin is AppendOrigin.NETWORK:
+        data, header = _inspected(data, header, topic_partition, config, now_ms)
+    stored_codec = config.stored_codec(header.codec)
+    if stored_codec != header.codec and origin.is_client and header.magic == MAGIC:
+        data = _recompressed(data, header, stored_codec, topic_partition)
+        _ensure_size(len(data), topic_partition, config)
+        header = unpack(data)
+    return Accepted(data, header)
+
+
+def _inspected(
+    data: Buffer,
+    header: BatchHeader,
+    topic_partition: TopicPartition,
+    config: TopicConfig,
+    now_ms: int,
+) -> Accepted:
     try:
         times = inspection.inspect(data, header)
     except CorruptRecordError as error:
@@ -100,6 +120,18 @@ def accept(
         data = with_max_timestamp(data, times.largest)
         header = unpack(data)
     return Accepted(data, header)
+
+
+def _recompressed(
+    data: Buffer, header: BatchHeader, codec_id: int, topic_partition: TopicPartition
+) -> bytearray:
+    try:
+        return codec.recompress(data, header, codec_id, limit=_RECOMPRESSED_BYTES_MAX)
+    except CorruptRecordError as error:
+        raise InvalidRecordError(
+            f"a batch for {topic_partition}, whose topic has a compression.type of its own, cannot be "
+            f"compressed again: {error}"
+        ) from None
 
 
 def validate(

@@ -13,7 +13,7 @@ from numbers import Integral
 from typing import Any
 
 from spark_kbatch.errors import ConfigError, InvalidTimestampError, InvalidTopicError
-from spark_kbatch.model import INT_MAX, LONG_MAX
+from spark_kbatch.model import CODECS, INT_MAX, LONG_MAX
 from spark_kbatch.options import arguments
 from spark_kbatch.options.option import (
     GiB,
@@ -28,6 +28,7 @@ INTERNAL_PREFIX = "__"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 PARTITIONS_MAX = 100_000  # of one topic: a damaged file must not ask for all memory
 CREATE_TIME, LOG_APPEND_TIME = "CreateTime", "LogAppendTime"
+PRODUCER, UNCOMPRESSED = "producer", "uncompressed"  # of compression.type
 NO_LIMIT = -1  # of retention.ms and retention.bytes
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _TOPIC_NAME_LENGTH_MAX = 249
@@ -86,7 +87,7 @@ class TopicConfig:
     for: events are old by nature, and seven days of retention would delete a backfill at once.
 
     Raises:
-        ConfigError: a timestamp type, a cleanup policy or a version that is not accepted.
+        ConfigError: a timestamp type, a cleanup policy, a codec or a version that is not accepted.
     """
 
     max_message_bytes: int = 1 * MiB + 12
@@ -103,6 +104,7 @@ class TopicConfig:
     cleanup_policy: str = "delete"
     message_format_version: str = "3.0"
     min_insync_replicas: int = 1
+    compression_type: str = PRODUCER
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -114,6 +116,7 @@ class TopicConfig:
         for field, parse in (
             ("message_timestamp_type", _timestamp_type),
             ("cleanup_policy", _cleanup_policy),
+            ("compression_type", _compression_type),
         ):
             object.__setattr__(self, field, parse(topic_key(field), getattr(self, field)))
         if self.message_magic == 0 and self.is_log_append_time:
@@ -121,6 +124,12 @@ class TopicConfig:
                 "option 'message.timestamp.type' is 'LogAppendTime', which needs "
                 f"message.format.version 0.10.0 or later; it is {self.message_format_version!r}, whose "
                 "format has no timestamps"
+            )
+        if self.message_magic < 2 and self.compression_type != PRODUCER:
+            raise ConfigError(
+                f"option 'compression.type' is {self.compression_type!r}, which needs "
+                "message.format.version 0.11.0 or later; it is "
+                f"{self.message_format_version!r}, which goes with 'producer' alone"
             )
 
     @property
@@ -132,6 +141,12 @@ class TopicConfig:
     def is_log_append_time(self) -> bool:
         """Whether records get the time of their append in place of their own."""
         return self.message_timestamp_type == LOG_APPEND_TIME
+
+    def stored_codec(self, sent_codec: int) -> int:
+        """Return the codec that a batch is stored with, from the one that its producer names."""
+        if self.compression_type == PRODUCER:
+            return sent_codec
+        return CODECS.get(self.compression_type, 0)
 
     @property
     def limits_times(self) -> bool:
@@ -217,6 +232,14 @@ def _cleanup_policy(key: str, value: str) -> str:
     return "delete"
 
 
+def _compression_type(key: str, value: str) -> str:
+    text = value.strip().lower()
+    accepted = (PRODUCER, UNCOMPRESSED, *(name for name, codec in CODECS.items() if codec))
+    if text not in accepted:
+        refuse(key, value, ", ".join(accepted))
+    return text
+
+
 def _format_version(key: str, value: str) -> str:
     del key
     message_magic(value)
@@ -241,6 +264,12 @@ TOPIC_OPTIONS = (
     Option("min.insync.replicas", parse_number(1), f"1 to {INT_MAX}", TopicConfig.min_insync_replicas, "How many replicas of a partition, the leader included, must be in sync for a write with acks=all to succeed; with fewer, nothing is written. A number above the replication factor means all replicas."),
     Option("cleanup.policy", _cleanup_policy, "delete", TopicConfig.cleanup_policy, "What happens to old segments. Compaction is refused: it leaves gaps between offsets."),
 )
+
+# All settings of a topic. The last is none of a write's options, where the key is the producer's.
+CONFIG_OPTIONS = (
+    *TOPIC_OPTIONS,
+    Option("compression.type", _compression_type, "producer, uncompressed, gzip, snappy, lz4, zstd", TopicConfig.compression_type, "The codec that record batches are stored with. With `producer` that is the one that whoever writes them has chosen; with any other it is this one, at its default level: writers of ours use it instead of their own, and what other clients send is compressed again."),
+)
 # fmt: on
 
 
@@ -253,15 +282,13 @@ def parse_topic_options(options: Any) -> dict[str, Any]:
     Raises:
         ConfigError: not a mapping, an unknown key, a key that is given twice, or a bad value.
     """
-    return topic_fields(_given_settings(options))
+    return topic_fields(_given_settings(options), CONFIG_OPTIONS)
 
 
-def topic_fields(given: Given) -> dict[str, Any]:
+def topic_fields(given: Given, options: tuple[Option, ...] = TOPIC_OPTIONS) -> dict[str, Any]:
     """Return those of the given options that are a topic's, parsed, as fields of TopicConfig."""
     return {
-        topic_field(option.key): given.get(option.key)
-        for option in TOPIC_OPTIONS
-        if option.key in given
+        topic_field(option.key): given.get(option.key) for option in options if option.key in given
     }
 
 
@@ -273,7 +300,7 @@ def _given_settings(options: Any) -> Given:
         text = str(value) if isinstance(value, (str, Integral)) else arguments.shown(value)
         if given.setdefault(key, text) != text:
             raise ConfigError(f"config names {key!r} twice, with different values; name it once")
-    settings = Given(given, TOPIC_OPTIONS)
+    settings = Given(given, CONFIG_OPTIONS)
     settings.ensure_none_forbidden()
     return settings
 
@@ -299,7 +326,7 @@ def altered(topic: Topic, changes: Mapping[str, object]) -> TopicConfig:
     for key in sorted(reset.keys() & {topic_key(key) for key in given}):
         raise ConfigError(f"config names {key!r} twice, to set it and to reset it; name it once")
     settings = parse_topic_options(given)
-    for key in Given(reset, TOPIC_OPTIONS):
+    for key in Given(reset, CONFIG_OPTIONS):
         settings[topic_field(key)] = getattr(TopicConfig, topic_field(key))
     config = replace(topic.config, **settings)
     if config.message_magic != topic.config.message_magic:

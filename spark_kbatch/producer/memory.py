@@ -363,33 +363,42 @@ class BatchMemory:
         """Close a batch, and update the expected compression ratio."""
         if not batch.builder.is_closed:
             batch.close()
-            if self._codec:
+            codec, _ = self._codec_of(batch.topic)
+            if codec:
                 ratio = batch.builder.actual_compression_ratio()
-                self._ratios.update(batch.topic.name, self._codec, ratio)
+                self._ratios.update(batch.topic.name, codec, ratio)
 
     def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
         """Split a batch that is too large for its topic into smaller ones, outside the pool."""
-        if self._codec:
+        codec, level = self._codec_of(batch.topic)
+        if codec:
             ratio = batch.builder.actual_compression_ratio()
-            self._ratios.reset(batch.topic.name, self._codec, max(1.0, ratio))
-        return batch.split(self.write_limit(batch.topic), codec_id=self._codec, level=self._level)
+            self._ratios.reset(batch.topic.name, codec, max(1.0, ratio))
+        return batch.split(self.write_limit(batch.topic), codec_id=codec, level=level)
+
+    def _codec_of(self, topic: Topic) -> tuple[int, int | None]:
+        """Return the codec that the topic's batches have, and its level: the producer's, if both agree."""
+        codec = topic.config.stored_codec(self._codec)
+        return codec, self._level if codec == self._codec else None
 
     def _capacity(self, topic: Topic, write_limit: int) -> tuple[int, float]:
         """Return the bytes to allocate for a batch, and the expected compression ratio."""
-        if not self._codec:
+        codec, _ = self._codec_of(topic)
+        if not codec:
             return write_limit, 1.0
-        ratio = self._ratios.estimation(topic.name, self._codec)
+        ratio = self._ratios.estimation(topic.name, codec)
         return capacity_for(write_limit, ratio, self._capacity_max), ratio
 
     def _builder(self, topic: Topic, start: int, capacity: int, ratio: float) -> RecordBatchBuilder:
         first = BATCH_COLUMNS * self.number(start)
+        codec, level = self._codec_of(topic)
         return RecordBatchBuilder(
             self._pool.memory,
             start,
             capacity,
             write_limit=self.write_limit(topic),
-            codec=self._codec,
-            level=self._level,
+            codec=codec,
+            level=level,
             compression_ratio=ratio,
             slot=SPARE_SLOT,
             state=self._states_view[first : first + BATCH_COLUMNS],

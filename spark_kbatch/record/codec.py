@@ -2,6 +2,7 @@
 
     decode_batches    bytes --walk--> headers --decompress--> kernel, CRC --> Arrow
     down_convert      V2 batch --decode--> rows --kernel--> messages of V0 or V1
+    recompress        V2 batch --decompress, compress--> V2 batch
 
 Many small batches become one Arrow batch, and a large one becomes several. So memory is bounded, except
 for the bytes of one batch and of one record.
@@ -204,6 +205,21 @@ def decode_batches(
             piece = _Piece(data, schema)
     if piece.parts:
         yield piece.to_arrow(start_offset, end_offset)
+
+
+def recompress(data: Buffer, header: BatchHeader, codec: int, *, limit: int) -> bytearray:
+    """Return the one batch in `data` with its records compressed by another codec, at its default level.
+
+    Args:
+        limit: the most bytes of its records before compression.
+
+    Raises:
+        CorruptRecordError: they have more, or do not decompress.
+    """
+    plain = compression.decompress_at(
+        header.codec, data, RECORD_BATCH_OVERHEAD, header.size_in_bytes, limit=limit
+    )
+    return batch_header.with_section(data, compression.compress(codec, plain), codec)
 
 
 def down_convert(batch: Buffer, magic: int, *, level: int | None = None) -> legacy.MessageSet:

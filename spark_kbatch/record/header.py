@@ -336,6 +336,17 @@ def assign(
     _BASE_OFFSET_TO_EPOCH.pack_into(data, position, base_offset, length, leader_epoch)
 
 
+def with_section(data: Buffer, section: bytes | bytearray | memoryview, codec: int) -> bytearray:
+    """Return a whole batch with its records compressed in another way, with the CRC of that."""
+    out = bytearray(memoryview(data)[:RECORD_BATCH_OVERHEAD])
+    out += section
+    (attributes,) = _ATTRIBUTES.unpack_from(out, ATTRIBUTES_POSITION)
+    _ATTRIBUTES.pack_into(out, ATTRIBUTES_POSITION, attributes & ~CODEC_MASK | codec)
+    _LENGTH.pack_into(out, LENGTH_POSITION, len(out) - LOG_OVERHEAD)
+    _CRC.pack_into(out, CRC_POSITION, checksums.crc32c(memoryview(out)[CRC_COVERS_FROM:]))
+    return out
+
+
 def with_max_timestamp(data: Buffer, max_timestamp: int) -> bytearray:
     """Return a copy of a whole batch with another largest timestamp, and the CRC, which covers it."""
     out = bytearray(data)

@@ -157,7 +157,7 @@ class TopicFiles:
                 GENERATION: generation + 1,
                 "topic_id": topic.topic_id,
                 "partitions": topic.partitions,
-                "config": {topic_key(k): v for k, v in asdict(topic.config).items()},
+                "config": _stored_config(topic.config),
                 **assignment,
             },
         )
@@ -229,6 +229,17 @@ def _topic_of(name: str, stored: StoredObject) -> Topic:
 
 def _generation(values: Mapping[str, Any], path: Path) -> int:
     return StoredObject(values, path).integer(GENERATION, -1, LONG_MAX - 1, default=0)
+
+
+def _stored_config(config: TopicConfig) -> dict[str, Any]:
+    """Return a topic's settings by their keys; newer ones only where they differ from the default.
+
+    A release that does not know one refuses the topic.
+    """
+    settings = {topic_key(field): value for field, value in asdict(config).items()}
+    if config.compression_type == TopicConfig.compression_type:
+        del settings["compression.type"]
+    return settings
 
 
 def _config_of(stored: StoredObject) -> TopicConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_kbatch.errors import (
@@ -17,6 +18,7 @@ from spark_kbatch.errors import (
     RecordTooLargeError,
     UnsupportedForMessageFormatError,
 )
+from spark_kbatch.log import validator
 from spark_kbatch.log.validator import accept, validate
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.options.topic import TopicConfig
@@ -277,3 +279,61 @@ def test_what_is_refused_in_a_header_is_refused_from_the_network_too() -> None:
             taken(data)
     with pytest.raises(RecordTooLargeError, match=r"more than max\.message\.bytes=100"):
         taken(GOOD, max_message_bytes=100)
+
+
+# Topics with a codec of their own.
+
+
+@pytest.mark.parametrize("origin", [AppendOrigin.CLIENT, AppendOrigin.NETWORK])
+@pytest.mark.parametrize("stored", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("sent", reference.CODECS)
+def test_a_batch_is_compressed_again_only_into_another_codec(
+    sent: str, stored: str, origin: AppendOrigin
+) -> None:
+    rows = builders.rows(n=30, nulls=0.2, headers=2)
+    data = changed(
+        builders.encode(rows, compression=sent), producer_id=7, producer_epoch=1, base_sequence=5
+    )
+    config = TopicConfig(compression_type=stored)
+    accepted = accept(data, PARTITION, config, origin, now_ms=NOW)
+    header = read_header(bytes(accepted.data))
+    assert BatchHeader._make(accepted.header) == header
+    assert header.attributes == reference.CODECS.get(stored, 0)
+    assert reference.decode_batches(bytes(accepted.data)) == reference.decode_batches(data)
+    unchanged = {"length": 0, "crc": 0, "attributes": 0}
+    assert header._replace(**unchanged) == read_header(data)._replace(**unchanged)
+    if header.attributes == reference.CODECS[sent]:
+        assert accepted.data is data
+
+
+def test_by_default_a_batch_keeps_its_producers_codec() -> None:
+    assert TopicConfig().compression_type == "producer"
+    for codec in reference.CODECS:
+        data = builders.batch(compression=codec)
+        assert taken(data, compression_type="Producer") == data
+
+
+def test_what_is_too_large_only_once_it_is_stored_is_refused() -> None:
+    data = builders.encode(pa.RecordBatch.from_pydict({"value": [b"v" * 5000]}), compression="zstd")
+    assert taken(data, max_message_bytes=1024) == data
+    with pytest.raises(RecordTooLargeError) as error:
+        taken(data, max_message_bytes=1024, compression_type="uncompressed")
+    assert error.value.size_in_bytes > 5000
+
+
+def test_what_expands_too_much_to_be_compressed_again_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(validator, "_RECOMPRESSED_BYTES_MAX", 4000)
+    data = builders.encode(pa.RecordBatch.from_pydict({"value": [b"v" * 5000]}), compression="zstd")
+    assert taken(data) == data
+    with pytest.raises(
+        InvalidRecordError, match=r"cannot be compressed again: .*4000 bytes or less"
+    ):
+        taken(data, compression_type="gzip")
+
+
+def test_control_batches_of_the_cluster_are_not_compressed() -> None:
+    data = changed(attributes=CONTROL)
+    config = TopicConfig(compression_type="zstd")
+    assert accept(data, PARTITION, config, AppendOrigin.COORDINATOR, now_ms=NOW).data is data

@@ -129,6 +129,16 @@ def test_version_of_brokers_says_which_format_they_wrote(version: str, magic: in
     assert TopicConfig(message_format_version=version).message_magic == magic
 
 
+def test_topics_codec_is_a_setting_of_the_topic_and_none_of_a_write() -> None:
+    assert parse_topic_options({"compression.type": " LZ4 "}) == {"compression_type": "lz4"}
+    assert write("compression.type", "lz4").topic_config == {}
+    for value in ("none", "brotli", ""):
+        with pytest.raises(ConfigError, match="producer, uncompressed, gzip, snappy, lz4, zstd"):
+            parse_topic_options({"compression.type": value})
+    with pytest.raises(ConfigError, match=r"'compression\.type' is 'gzip', which needs"):
+        TopicConfig(message_format_version="0.10.2", compression_type="gzip")
+
+
 def test_topic_with_a_version_that_kafka_has_not_had_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'message.format.version' is '0.7'"):
         TopicConfig(message_format_version="0.7")

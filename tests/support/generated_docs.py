@@ -20,6 +20,7 @@ from spark_kbatch.options.option import (
 )
 from spark_kbatch.options.producer import PRODUCER_OPTIONS
 from spark_kbatch.options.read import READ_OPTIONS
+from spark_kbatch.options.topic import CONFIG_OPTIONS, TOPIC_OPTIONS
 from spark_kbatch.options.write import WRITE_OPTIONS
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
@@ -62,6 +63,9 @@ def commands_markdown() -> str:
 GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("options.md", "read options"): lambda: options_markdown(READ_OPTIONS),
     ("options.md", "write options"): lambda: options_markdown(WRITE_OPTIONS),
+    ("options.md", "topic settings"): lambda: options_markdown(
+        tuple(option for option in CONFIG_OPTIONS if option not in TOPIC_OPTIONS)
+    ),
     ("options.md", "producer options"): lambda: options_markdown(PRODUCER_OPTIONS),
     ("options.md", "ignored options"): ignored_markdown,
     ("command-line.md", "commands"): commands_markdown,
