@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from spark_kbatch.errors import KafkaStorageError, KBatchError
-from spark_kbatch.model import TopicPartition
+from spark_kbatch.model import LONG_MAX, TopicPartition
 from spark_kbatch.options.group import GroupConfig
 from spark_kbatch.server.groups.group import CONSUMER, NO_MEMBER_ID, Group, GroupState
 from spark_kbatch.server.groups.membership import Memberships
@@ -88,7 +88,7 @@ class CommittedOffsets:
         now_ms = self._now_ms()
         expire_ms = NO_TIMESTAMP
         if committing.retention_ms != _RETENTION_OF_BROKER:
-            expire_ms = max(now_ms + committing.retention_ms, 0)
+            expire_ms = min(max(now_ms + committing.retention_ms, 0), LONG_MAX)
         changes: list[Change] = []
         for tp in known:
             offset, leader_epoch, metadata = committing.offsets[tp]

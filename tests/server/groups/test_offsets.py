@@ -316,6 +316,15 @@ def test_offsets_expire_when_the_client_asked_for_it(groups: Coordinated, versio
     assert groups.fetch().keys() == {OTHER}
 
 
+@pytest.mark.parametrize("retention_ms", [2**63 - 1, -(2**63)], ids=["the longest", "the shortest"])
+def test_any_time_to_keep_an_offset_is_taken(groups: Coordinated, retention_ms: int) -> None:
+    assert groups.commit({PLACE: 1}, 4, retention_time_ms=retention_ms) == {PLACE: OK}
+    groups.restart()
+
+    later(groups, 1_200_000)
+    assert bool(groups.fetch()) == (retention_ms > 0)
+
+
 def test_expiry_goes_on_with_the_stored_times_after_a_restart(groups: Coordinated) -> None:
     member = groups.client()
     groups.stable(member)
