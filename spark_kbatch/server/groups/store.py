@@ -56,7 +56,7 @@ from spark_kbatch.wire.errors import ErrorCode, code_of
 
 logger = logging.getLogger(__name__)
 
-REWRITE_BYTES = 4 << 20
+REWRITE_BYTES = 1 << 20  # so that loading takes well under a second
 
 Change: TypeAlias = tuple[OffsetKey, CommittedOffset | None] | tuple[GroupKey, GroupMetadata | None]
 _KeyAndValue: TypeAlias = tuple[bytes, bytes | None]
