@@ -28,10 +28,10 @@ KafkaRelationSuite: batches
     R16     options that do not go
             interop/test_batch_parity::test_load_refuses
     R17-R18  transactions, by isolation level
-            spark/test_batch_options::test_rows_of_a_transaction_are_there_when_it_is_committed_or_at_once_where_that_is_wanted
+            spark/test_batch_options::test_rows_of_a_transaction_are_read_once_it_is_committed_or_at_once_if_uncommitted_reads_are_requested
             consumer/test_batch_reads::test_transactions_are_read_by_their_isolation_level
     R19     minPartitions makes tasks and loses nothing
-            spark/test_batch_options::test_divided_ranges_are_tasks_and_a_frame_that_is_used_again_sees_new_rows
+            spark/test_batch_options::test_pieces_of_ranges_are_tasks_and_a_reused_frame_sees_new_rows
     R20     both sides name the same partitions
             interop/test_batch_parity::test_load_refuses[other-partitions]
     R21     a start past its end, as they are given
@@ -60,10 +60,10 @@ KafkaMicroBatchSourceSuite: streams
             interop/test_stream_parity::test_once_ignores_the_limit
             consumer/test_stream_planner::test_the_limit_holds_over_batches_and_restarts_unless_spark_asks_for_everything
     M8      minOffsetsPerTrigger waits, but not the first time, nor past the delay, nor with Once
-            spark/test_stream_reader::test_a_batch_waits_for_enough_offsets_or_for_long_enough
-            spark/test_stream_reader::test_once_takes_no_notice_of_limits
+            spark/test_stream_reader::test_a_batch_waits_for_enough_offsets_or_for_the_delay
+            spark/test_stream_reader::test_once_ignores_limits
     M9      both limits
-            spark/test_stream_reader::test_a_batch_waits_for_enough_offsets_and_takes_no_more_than_the_most
+            spark/test_stream_reader::test_a_batch_waits_for_enough_offsets_and_keeps_to_the_maximum
             consumer/test_stream_planner::test_minimum_and_maximum_offsets_per_trigger_can_be_combined
     M10     the progress counts the rows
             interop/test_stream_parity::test_each_row_is_read_once_over_several_runs
@@ -73,12 +73,12 @@ KafkaMicroBatchSourceSuite: streams
             spark/test_stream_reader::test_topics_of_a_pattern_come_and_go_while_the_query_runs
             consumer/test_stream_data_loss::test_there_is_no_batch_if_no_topic_is_left
     M13     a topic that is recreated fails the query
-            spark/test_stream_reader::test_a_topic_that_was_deleted_fails_the_query_where_loss_is_not_accepted[recreated]
+            spark/test_stream_reader::test_a_deleted_topic_fails_the_query_if_loss_is_not_accepted[recreated]
     M14     a new topic of a pattern is read from its start
             interop/test_stream_parity::test_a_new_topic_of_the_pattern_is_read_from_its_start
     M15-M16  initial offsets have a file of their own, which goes before the options
-            spark/test_stream_reader::test_starting_offsets_of_a_query_with_a_checkpoint_need_not_fit_any_more
-            spark/test_stream_reader::test_first_batch_that_was_not_committed_begins_where_it_began
+            spark/test_stream_reader::test_starting_offsets_of_a_query_with_a_checkpoint_are_not_checked
+            spark/test_stream_reader::test_an_uncommitted_first_batch_is_repeated_from_the_same_start
             not here: the file; they are in the first offset that Spark logs
     M17     offsets of a later release are refused
             consumer/test_stream_offset::test_other_json_is_refused_as_an_offset[written by a later release]
@@ -87,21 +87,21 @@ KafkaMicroBatchSourceSuite: streams
     M19     a topic is deleted while a query runs that accepts loss
             spark/test_stream_reader::test_topics_of_a_pattern_come_and_go_while_the_query_runs
     M20     one source is idle while another goes on
-            spark/test_stream_reader::test_one_source_used_twice_and_another_one_idle_go_together
+            spark/test_stream_reader::test_a_source_used_twice_works_beside_an_idle_one
     M21-M22  the group that a broker knows
             options/test_read::test_option_that_only_a_broker_needs_is_accepted_and_changes_nothing
             not here: there is no broker that knows groups
     M23     a stream joined with itself has one source
             interop/test_stream_parity::test_a_stream_joined_with_itself_has_one_source
     M24-M25  micro-batches whose offsets are not all rows, by isolation level
-            spark/test_stream_reader::test_micro_batches_without_a_row_to_show_go_on
+            spark/test_stream_reader::test_a_query_goes_on_over_micro_batches_without_visible_rows
             consumer/test_stream_reads::test_a_stream_goes_on_over_batches_without_visible_rows
     M26     what comes while a micro-batch is read is in the next one
             consumer/test_stream_reads::test_records_that_arrive_during_a_batch_are_in_the_next_one
     M27     a null key, a null value, both
             consumer/test_stream_reads::test_records_without_key_or_value_are_read_with_nulls
     M28     minPartitions within foreachBatch
-            spark/test_stream_reader::test_only_the_columns_that_are_named_come_and_as_many_tasks_as_are_asked_for
+            spark/test_stream_reader::test_a_stream_has_the_requested_columns_and_number_of_tasks
     M29     a time that Spark's timestamp does not hold
             consumer/test_rows::test_a_time_that_spark_cannot_hold_is_an_error_that_names_it_and_its_topic
     M30     which of two implementations is taken
@@ -137,7 +137,7 @@ KafkaMicroBatchSourceSuite: streams
     M77     the columns
             spark/test_stream_reader::test_rows_have_the_columns_of_sparks_kafka_source
     M78     topics come, grow and go by chance
-            spark/test_stream_reader::test_a_query_reads_everything_once_while_topics_come_grow_and_go
+            spark/test_stream_reader::test_a_query_reads_everything_once_while_topics_are_created_grown_and_deleted
             consumer/test_stream_planner::test_a_query_that_accepts_loss_survives_every_change_and_reads_nothing_twice
 
 KafkaDontFailOnDataLossSuite
@@ -147,7 +147,7 @@ KafkaDontFailOnDataLossSuite
     D4-D5   nor does a batch
             consumer/test_batch_reads::test_records_deleted_during_a_read_are_data_loss_or_skipped
     D6      topics are deleted and created by chance
-            spark/test_stream_reader::test_a_query_reads_everything_once_while_topics_come_grow_and_go[loss-is-accepted]
+            spark/test_stream_reader::test_a_query_reads_everything_once_while_topics_are_created_grown_and_deleted[loss-is-accepted]
 
 KafkaSinkSuite
     K1-K3   a stream's topic is the option's before the column's
@@ -156,7 +156,7 @@ KafkaSinkSuite
             interop/test_batch_parity::test_save_refuses_columns
     K6      a topic that does not exist fails the query
             not here: a write makes its topic
-            spark/test_round_trip::test_writing_no_rows_makes_the_topic_and_leaves_nothing_else
+            spark/test_round_trip::test_writing_no_rows_creates_the_topic_and_nothing_else
     K7      serializers are refused
             interop/test_batch_parity::test_save_refuses_options
     K8      the sink's progress counts the rows, with output mode update
@@ -168,12 +168,12 @@ KafkaSinkSuite
     K11     the column partition goes before a partitioner, and that before the default one
             interop/test_batch_parity::test_keys_go_to_the_same_partitions_and_the_column_wins
             producer/test_partitioner::test_a_custom_partitioner_is_asked_once_a_topic_for_rows_that_leave_it_open
-            spark/test_producer_options::test_a_partitioner_of_the_users_own_places_rows
+            spark/test_producer_options::test_a_users_own_partitioner_chooses_partitions
     K12     a null topic
             interop/test_batch_parity::test_a_null_topic_fails_the_job
     K13     save modes
             interop/test_batch_parity::test_save_refuses_modes
-            spark/test_bad_input::test_other_save_modes_are_not_open_to_sources_in_python
+            spark/test_bad_input::test_spark_refuses_other_save_modes_for_sources_in_python
             not here: overwrite is refused there and has a meaning here
     K14     any expression as the value
             interop/test_batch_parity::test_any_expression_of_the_plan_can_be_the_value

@@ -48,7 +48,7 @@ def refused(moment: Moment, kind: str, *said: str) -> Iterator[None]:
         yield
     text = str(caught.value)
     assert happened in text
-    # Users look for the last line, so there should not be many before it.
+    # Users look at the last line, so the traceback before it should be short.
     assert moment == "task" or text.count('\n  File "') == 1
     (error,) = _OUR_ERROR.findall(text)
     assert error[0] == kind
@@ -115,7 +115,7 @@ READS = [
     ),
 ]  # fmt: skip
 
-# Of the same kinds; each load() that fails costs Spark a process.
+# More of the same kinds, tested below `load()`: each load() that fails costs Spark a process.
 MORE_READS = [
     pytest.param(
         {"subscribe": " , "}, "ConfigError",
@@ -177,7 +177,7 @@ MORE_READS = [
 ]  # fmt: skip
 
 
-# These are valid for a stream, and `load()` does not tell us what it is for.
+# These are valid for a stream, and in `load()` a source cannot know what it is loaded for.
 READS_THAT_COULD_BE_STREAMS = [
     pytest.param(
         {"subscribe": "flights", "startingOffsets": "latest"}, "ConfigError",
@@ -208,7 +208,7 @@ def test_load_refuses(
 
 
 @pytest.mark.parametrize(("options", "kind", "said"), MORE_READS)
-def test_schema_which_load_calls_refuses(
+def test_the_schema_method_refuses_the_same_options_as_load(
     flights: Path, options: dict[str, str], kind: str, said: list[str]
 ) -> None:
     given = {key.lower(): value for key, value in options.items()}
@@ -220,7 +220,7 @@ def test_schema_which_load_calls_refuses(
 
 
 @pytest.mark.parametrize(("options", "kind", "said"), READS_THAT_COULD_BE_STREAMS)
-def test_the_plan_of_the_first_action_refuses_what_a_stream_may_be_asked_for(
+def test_the_first_action_refuses_options_that_are_valid_only_for_a_stream(
     flights: Path, options: dict[str, str], kind: str, said: list[str]
 ) -> None:
     given = {key.lower(): value for key, value in options.items()}
@@ -249,7 +249,7 @@ def test_load_refuses_a_path_without_a_cluster(spark: SparkSession, tmp_path: Pa
             load(spark, path, subscribe="t")
 
 
-def test_load_refuses_what_is_no_folder(spark: SparkSession) -> None:
+def test_load_refuses_a_path_that_is_not_a_folder(spark: SparkSession) -> None:
     reader = spark.read.format("kbatch").option("subscribe", "t")
     with refused("load", "ConfigError", "'s3a://bucket/topics'", "scheme 's3a'", "file:/"):
         reader.load("s3a://bucket/topics")
@@ -331,7 +331,7 @@ def test_the_first_action_refuses_a_schema_and_options_given_with_one(
         ),
     ], 2),
 )  # fmt: skip
-def test_save_refuses_options_and_makes_nothing(
+def test_save_refuses_bad_options_and_creates_nothing(
     row: DataFrame, tmp_path: Path, options: dict[str, str], kind: str, said: list[str]
 ) -> None:
     with refused("save", kind, *said):
@@ -373,17 +373,17 @@ def test_save_refuses_options_and_makes_nothing(
         ),
     ], 2),
 )  # fmt: skip
-def test_save_refuses_columns_and_makes_nothing(
+def test_save_refuses_bad_columns_and_creates_nothing(
     spark: SparkSession, tmp_path: Path, columns: str, said: list[str]
 ) -> None:
     frame = spark.sql(f"SELECT {columns}")
-    topic = {} if "topic" in said[0] else {"topic": "t"}  # then the column is not looked at
+    topic = {} if "topic" in said[0] else {"topic": "t"}  # with the option the column is ignored
     with refused("save", "ConfigError", *said):
         save(frame, tmp_path / "new", **topic)
     assert not (tmp_path / "new").exists()
 
 
-def test_a_table_is_refused_with_what_to_use_instead(row: DataFrame) -> None:
+def test_the_error_for_a_table_names_the_alternatives(row: DataFrame) -> None:
     writer = row.write.format("kbatch").option("topic", "t").mode("append")
     with refused("save", "ConfigError", "saveAsTable, toTable", "use save(PATH)", "TEMPORARY VIEW"):
         writer.saveAsTable("refused")
@@ -396,18 +396,20 @@ def test_save_refuses_settings_that_an_existing_topic_does_not_have(
         save(row, flights, topic="flights", num_partitions=3)
 
 
-def test_save_refuses_topics_of_the_clusters_own(row: DataFrame, flights: Path) -> None:
+def test_save_refuses_internal_topics(row: DataFrame, flights: Path) -> None:
     with refused("save", "ConfigError", "'__transaction_state'", "the cluster's own"):
         save(row, flights, topic="__transaction_state")
 
 
-def test_overwrite_needs_to_be_told_what(row: DataFrame, flights: Path) -> None:
+def test_overwrite_needs_the_option_topic(row: DataFrame, flights: Path) -> None:
     rows = row.selectExpr("value", "'flights' AS topic").write.format("kbatch")
     with refused("save", "ConfigError", "'topic'", "replaces all that the topic holds"):
         rows.mode("overwrite").save(str(flights))
 
 
-def test_other_save_modes_are_not_open_to_sources_in_python(row: DataFrame, flights: Path) -> None:
+def test_spark_refuses_other_save_modes_for_sources_in_python(
+    row: DataFrame, flights: Path
+) -> None:
     writer = row.write.format("kbatch").option("topic", "flights")
     for mode in ("errorifexists", "ignore"):
         with pytest.raises(AnalysisException, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
@@ -417,7 +419,9 @@ def test_other_save_modes_are_not_open_to_sources_in_python(row: DataFrame, flig
 # Writing: paths
 
 
-def test_save_refuses_a_path_where_no_cluster_can_be_made(row: DataFrame, tmp_path: Path) -> None:
+def test_save_refuses_a_path_where_no_cluster_can_be_created(
+    row: DataFrame, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "part-0.parquet").write_text("")
@@ -508,7 +512,7 @@ def test_a_task_that_does_not_see_the_drivers_folder_fails(tmp_path: Path) -> No
         ),
     ], 2),
 )  # fmt: skip
-def test_rows_fail_the_task_and_nothing_of_the_job_is_seen_or_left(
+def test_bad_rows_fail_the_task_and_leave_nothing_of_the_job(
     spark: SparkSession,
     tmp_path: Path,
     columns: str,
@@ -567,7 +571,7 @@ def test_a_flipped_bit_is_reported_with_file_and_position_and_never_returned(
     assert second_batch <= int(found[1]) <= second_batch + position_in_batch
     assert found[3].startswith((said, f"partition {said}"))
 
-    # If only offsets are read most of a batch is not looked at: they are right, or it is refused.
+    # A read of offsets alone skips most of a batch: it gives the right offsets, or it is refused.
     offsets = load(spark, tmp_path, schema="offset long", subscribe="t")
     if position_in_batch == 200:
         assert [row.offset for row in offsets.collect()] == list(range(40))

@@ -1,4 +1,4 @@
-"""Options of a batch read through Spark. Few tests, because each takes a job; the plan has its own."""
+"""Options of a batch read through Spark: few tests, because each runs a job; planning has its own tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNTS = {0: 20, 1: 6, 2: 4}
 
 @pytest.fixture
 def orders(spark: SparkSession, tmp_path: Path) -> Path:
-    """A topic `orders-eu` of three partitions with 20, 6 and 4 records, whose times are 1 s apart."""
+    """A cluster with topic `orders-eu`: three partitions with 20, 6 and 4 records, 1 s apart."""
     rows = [
         (f"{partition}-{number}", partition, number)
         for partition, count in COUNTS.items()
@@ -34,7 +34,7 @@ def orders(spark: SparkSession, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_divided_ranges_are_tasks_and_a_frame_that_is_used_again_sees_new_rows(
+def test_pieces_of_ranges_are_tasks_and_a_reused_frame_sees_new_rows(
     spark: SparkSession, orders: Path
 ) -> None:
     frame = load(spark, orders, subscribePattern="orders", minPartitions=6)
@@ -58,14 +58,14 @@ def test_times_bound_a_read(spark: SparkSession, orders: Path) -> None:
     assert sorted(map(tuple, found)) == [(0, 4), (0, 5), (1, 4), (1, 5)]
 
 
-def test_what_is_gone_fails_the_task_or_is_left_out(spark: SparkSession, orders: Path) -> None:
+def test_deleted_records_fail_the_task_or_are_skipped(spark: SparkSession, orders: Path) -> None:
     options = {
         "subscribe": "orders-eu",
         "startingOffsets": '{"orders-eu":{"0":2,"1":0,"2":0}}',
         "maxRecordsPerPartition": 5,
     }
     strict = load(spark, orders, **options)
-    assert strict.count() == 18 + 6 + 4  # which plans it
+    assert strict.count() == 18 + 6 + 4  # the first action makes the plan
     lenient = load(spark, orders, failOnDataLoss="false", **options)
     spark_kbatch.open(str(orders)).delete_records({("orders-eu", 0): 15})
     with pytest.raises(PythonException, match="DataLossError: orders-eu-0 from offset 2 to 15"):
@@ -74,7 +74,7 @@ def test_what_is_gone_fails_the_task_or_is_left_out(spark: SparkSession, orders:
 
 
 @pytest.mark.slow
-def test_rows_of_a_transaction_are_there_when_it_is_committed_or_at_once_where_that_is_wanted(
+def test_rows_of_a_transaction_are_read_once_it_is_committed_or_at_once_if_uncommitted_reads_are_requested(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """A broker's three transactions, of five records and a marker each; the second is aborted."""

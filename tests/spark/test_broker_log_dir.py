@@ -1,4 +1,4 @@
-"""Log directories of real brokers, read through Spark; the data is in the shared data folder."""
+"""Log directories of real brokers, read through Spark; their data is in the shared data folder."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_every_topic_of_every_real_log_dir_is_read_as_plain_python_reads_it(
     assert listing(folder) == before
 
 
-def test_a_copy_that_was_taken_while_the_broker_ran_is_read_with_every_option(
+def test_a_copy_of_a_running_brokers_logs_is_read_with_every_option(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     log_dir = tmp_path / "kafka-logs"
@@ -94,7 +94,9 @@ def test_a_copy_that_was_taken_while_the_broker_ran_is_read_with_every_option(
     assert listing(log_dir) == before
 
 
-def test_what_the_broker_appends_is_in_the_next_action(spark: SparkSession, tmp_path: Path) -> None:
+def test_records_that_the_broker_appends_are_in_the_next_action(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     directory = a_partition(tmp_path / "logs" / "t-0", {0: batches(0, 4)})
     frame = load(spark, tmp_path / "logs", subscribe="t")
     assert frame.count() == 4

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 
 
 def rows_that_change(spark: SparkSession, path: Path, change: str) -> DataFrame:
-    """Ten rows; the topic changes once the task that writes them has taken some."""
+    """Return ten rows; the topic changes once the task that writes them has received some."""
 
     def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -45,7 +45,7 @@ def rows_that_change(spark: SparkSession, path: Path, change: str) -> DataFrame:
     ],
     ids=["deleted", "recreated", "grown"],
 )
-def test_a_job_whose_topic_changes_is_there_as_a_whole_or_not_at_all(
+def test_a_job_whose_topic_changes_is_visible_as_a_whole_or_not_at_all(
     spark: SparkSession, tmp_path: Path, change: str, words: str | None
 ) -> None:
     path = tmp_path / "cluster"

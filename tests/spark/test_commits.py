@@ -1,4 +1,4 @@
-"""Spark's save modes, and the commits that the history lists."""
+"""Spark's save modes, and the commits that the history lists for them."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def test_overwrite_replaces_a_topic_and_the_history_says_so(
     assert commits[0].offsets == {first: (2, 3), second: (3, 4)}
 
 
-def test_an_overwrite_with_a_version_is_done_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_overwrite_with_a_version_runs_once(spark: SparkSession, tmp_path: Path) -> None:
     for row in ("a2", "b2"):
         overwrite(frame(spark, row), tmp_path, txnAppId="nightly", txnVersion="7")
     assert values(spark, tmp_path) == ["a2"]
 
 
-def test_the_ends_of_a_commit_read_the_topic_as_it_was_then(
+def test_the_ends_of_a_commit_read_the_topic_as_it_was_after_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     for rows in (("a1", "a2"), ("b1",), ("c1", "c2")):

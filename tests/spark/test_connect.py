@@ -1,4 +1,4 @@
-"""A client of Spark Connect, which has no JVM, reads and writes; the package runs on the server."""
+"""A Spark Connect client, which has no JVM, reads and writes; the package runs on the server."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_connect_client_writes_and_reads(
     save(frame, tmp_path, topic="t")
 
     log = load(remote, tmp_path, subscribe="t")
-    # Text: functions make columns of the session in this process, which is not a client.
+    # As text: functions would make columns for this process's session, which is not a client.
     found = log.selectExpr("string(key)", "string(value)").collect()
     assert sorted(found, key=lambda row: row.value) == [("k", "a"), (None, "b")]
     assert log.where("key IS NULL").count() == 1

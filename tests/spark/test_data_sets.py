@@ -1,4 +1,4 @@
-"""Real log lines, real edits and odd values go through Spark and come back equal.
+"""Real log lines, real edits and odd values round trip through Spark unchanged.
 
 The data is in the shared data folder, which a clone does not have: KBATCH_TEST_DATA names it.
 """
@@ -96,7 +96,7 @@ def test_real_data_comes_back_equal_and_in_order(
     save(frame, tmp_path, topic="t", num_partitions=PARTITIONS, compression_type=compression)
     after = time.time_ns() // 1_000_000
 
-    # Rows without a time got the time of writing.
+    # Rows without a time got the time of the write.
     found = {
         number: [
             (r.key, r.value, None if before <= r.timestamp <= after else r.timestamp) for r in held
@@ -107,7 +107,7 @@ def test_real_data_comes_back_equal_and_in_order(
 
 
 @pytest.mark.slow
-def test_edits_equal_those_that_spark_reads_from_the_file(
+def test_edits_read_from_the_topic_equal_those_read_from_the_file(
     spark: SparkSession, shared_data: Path, tmp_path: Path
 ) -> None:
     file = shared_data / "events" / "wikiticker-2015-09-12-sampled.json.gz"
@@ -127,7 +127,7 @@ def test_edits_equal_those_that_spark_reads_from_the_file(
     )
 
 
-def test_odd_values_come_back_equal_and_what_the_format_cannot_hold_is_refused(
+def test_odd_values_come_back_equal_and_values_that_the_format_cannot_hold_are_refused(
     spark: SparkSession, shared_data: Path, tmp_path: Path
 ) -> None:
     rows = odd_values(shared_data)

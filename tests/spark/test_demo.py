@@ -1,4 +1,4 @@
-"""The demo, as `kbatch demo` and spark-submit run it."""
+"""The demo, run by `kbatch demo` and by spark-submit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_kbatch.spark import demo
 pytestmark = pytest.mark.spark
 
 
-def test_demo_reports_what_the_log_holds(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_demos_report_agrees_with_the_log(spark: SparkSession, tmp_path: Path) -> None:
     shown = io.StringIO()
 
     report = demo.main(str(tmp_path / "log"), console=Console(file=shown, width=100))
@@ -30,7 +30,7 @@ def test_demo_reports_what_the_log_holds(spark: SparkSession, tmp_path: Path) ->
     assert f"kbatch topics {report.path}" in shown.getvalue()
 
 
-def test_demo_leaves_a_folder_alone_that_holds_something(tmp_path: Path) -> None:
+def test_the_demo_refuses_a_folder_that_is_not_empty(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
 
     with pytest.raises(ConfigError, match="already holds something"):

@@ -1,7 +1,7 @@
-"""Errors of jobs that fail, after which the next job works; the writer is used without a session.
+"""Failing jobs: their errors, and that the next job works; the writer is used without a session.
 
-`tests/commit/test_crash_matrix.py` has every step of a job. These tests check the errors' sentences, and
-jobs whose topic or files are changed while they run.
+`tests/commit/test_crash_matrix.py` covers every step of a job. These tests check what the errors say, and
+jobs whose topic or files change while they run.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def test_a_commit_that_cannot_place_says_why_and_that_nothing_is_visible(
         with pytest.raises(CommitError, match=f"nothing is visible.*{words}"):
             job.commit([done])
     assert written(cluster) == 0
-    # Spark aborts a job whose commit failed; the data could also be committed now.
+    # Spark aborts a job whose commit failed, but its data can still be committed.
     job.commit([done])
     assert written(cluster) == 1
     ensure_next_job_works(cluster)
@@ -153,7 +153,7 @@ def test_a_commit_that_cannot_flip_says_that_the_data_is_committed(cluster: Clus
             job.commit([done])
     assert flips
     assert written(cluster) == 1
-    job.abort([done])  # Spark does that; it takes nothing back
+    job.abort([done])  # as Spark does; it undoes nothing
     assert written(cluster) == 1
     ensure_next_job_works(cluster)
 
@@ -174,7 +174,7 @@ def recreate(cluster: Cluster) -> None:
         pytest.param(delete, "'events' was deleted while the job ran", id="deleted"),
     ],
 )
-def test_a_topic_that_goes_while_a_job_runs_is_an_error_and_nothing_is_visible(
+def test_a_job_whose_topic_is_deleted_or_recreated_fails_and_nothing_is_visible(
     cluster: Cluster, change: Callable[[Cluster], object], words: str
 ) -> None:
     job = begin(cluster)
@@ -191,7 +191,7 @@ def test_a_topic_that_goes_while_a_job_runs_is_an_error_and_nothing_is_visible(
 
 
 @pytest.mark.parametrize("change", [delete, recreate])
-def test_a_task_makes_no_other_topic_in_place_of_one_that_is_gone(
+def test_a_task_does_not_recreate_a_deleted_topic(
     cluster: Cluster, change: Callable[[Cluster], object]
 ) -> None:
     job = begin(cluster)
@@ -231,7 +231,9 @@ def age(path: Path, days: float) -> None:
 
 
 @pytest.mark.parametrize("flush", ["true", "false"])
-def test_a_job_whose_files_were_removed_names_the_option(cluster: Cluster, flush: str) -> None:
+def test_the_error_for_a_job_whose_files_were_removed_names_the_option(
+    cluster: Cluster, flush: str
+) -> None:
     job = begin(cluster, flush=flush)
     done = [stage(job), stage(job)]
     shutil.rmtree(cluster.path / "staging-0" / Path(done[1].extents[0].file).parent)
@@ -244,7 +246,7 @@ def test_a_job_whose_files_were_removed_names_the_option(cluster: Cluster, flush
 
 @pytest.mark.parametrize("flush", ["true", "false"])
 @pytest.mark.parametrize("adopt_min_bytes", ["0", "8388608"], ids=["makes a file", "makes none"])
-def test_a_task_whose_files_are_removed_while_it_writes_names_the_option(
+def test_the_error_for_a_task_whose_files_are_removed_while_it_writes_names_the_option(
     cluster: Cluster, flush: str, adopt_min_bytes: str
 ) -> None:
     options = {"adopt.min.bytes": adopt_min_bytes, "batch.size": "1000", "flush": flush}
@@ -263,7 +265,7 @@ def test_a_task_whose_files_are_removed_while_it_writes_names_the_option(
     ensure_next_job_works(cluster)
 
 
-def test_a_file_that_goes_while_it_is_placed_names_the_option(cluster: Cluster) -> None:
+def test_the_error_for_a_file_removed_while_it_is_placed_names_the_option(cluster: Cluster) -> None:
     job = begin(cluster)
     done = stage(job)
     read_into = Files.read_into
@@ -281,7 +283,7 @@ def test_a_file_that_goes_while_it_is_placed_names_the_option(cluster: Cluster) 
     ensure_next_job_works(cluster)
 
 
-def test_a_commit_removes_what_dead_jobs_have_staged(
+def test_a_commit_removes_staged_files_of_abandoned_jobs(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     dead, silent, alive = (begin(cluster) for _ in range(3))
@@ -290,7 +292,7 @@ def test_a_commit_removes_what_dead_jobs_have_staged(
         age(cluster._parts.metadata.cluster_file.log_dir(0).staging / done.transaction, days)
     newest = cluster.path / "staging-0" / stage(alive).extents[0].file
     age(newest.parent.parent, 8)
-    os.utime(newest)  # a task that is still writing: of its job everything stays
+    os.utime(newest)  # a task is still writing, so all files of its job stay
 
     ensure_next_job_works(cluster)
     left = {path.name for path in (cluster.path / "staging-0").iterdir()}
@@ -303,7 +305,7 @@ def test_a_commit_removes_what_dead_jobs_have_staged(
     assert left == {alive._transaction}
 
 
-def test_a_job_that_was_taken_for_dead_says_so_in_its_tasks_and_its_commit(
+def test_tasks_and_commit_of_a_job_whose_files_were_collected_fail_and_name_the_option(
     cluster: Cluster,
 ) -> None:
     job = begin(cluster)
@@ -320,7 +322,7 @@ def test_a_job_that_was_taken_for_dead_says_so_in_its_tasks_and_its_commit(
 # A clock that is set back.
 
 
-def test_a_clock_that_goes_back_stops_nothing_and_removes_nothing(
+def test_a_clock_that_is_set_back_stops_nothing_and_removes_nothing(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = begin(cluster)

@@ -1,4 +1,4 @@
-"""Kafka's clients find in the `.log` files what Spark wrote."""
+"""Python clients of Kafka decode the `.log` files that Spark wrote."""
 
 from __future__ import annotations
 

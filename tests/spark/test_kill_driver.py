@@ -1,4 +1,4 @@
-"""kill -9 of the driver at any step of a job leaves all of the job's data or none."""
+"""A kill -9 of the driver at any step of a job leaves all of the job's data or none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMMITTED = STEPS[STEPS.index("decided") :]
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a cluster for each step, whose writer has been killed at that step.
+    """A folder with a cluster for each step, whose writer was killed at that step.
 
     `pyspark_kbatch` is hidden from the driver's Spark, so it needs `register`.
     """
@@ -52,7 +52,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 assert time.monotonic() < deadline, (folder / "output").read_text()
                 time.sleep(0.05)
         finally:
-            # The driver first, with its JVM: nothing is left to react to what follows.
+            # The driver and its JVM first, so that nothing is left to react to the other kills.
             groups = {int(marker.read_text()) for marker in markers if marker.exists()}
             for group in (driver.pid, *groups):
                 with contextlib.suppress(ProcessLookupError):
@@ -62,7 +62,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_killed_driver_leaves_all_of_the_jobs_data_or_none(
+def test_a_killed_driver_leaves_all_of_the_jobs_data_or_none(
     spark: SparkSession, killed: Path, step: str
 ) -> None:
     path = killed / step
@@ -70,25 +70,25 @@ def test_killed_driver_leaves_all_of_the_jobs_data_or_none(
 
     assert values_by_topic(spark, path) == expected(jobs)
 
-    # The next writer discards or completes what the dead one left.
+    # The next writer discards or completes what the killed one left.
     save(frame_of(spark, "next"), path)
     assert values_by_topic(spark, path) == expected([*jobs, "next"])
     for topic in TOPICS:
         for held in records(spark, path, topic).values():
             assert [r.offset for r in held] == list(range(len(held)))
-            # Jobs follow each other; their rows are not mixed.
+            # Jobs are placed one after another; their rows are not mixed.
             found = [r.value.decode().partition("-")[0] for r in held]
             assert list(dict.fromkeys(found)) == [*jobs, "next"]
             assert found == sorted(found, key=[*jobs, "next"].index)
 
 
-def test_a_driver_that_is_killed_leaves_what_it_staged(killed: Path) -> None:
-    """Otherwise the kills would come too late to prove anything."""
+def test_a_killed_driver_leaves_its_staged_files(killed: Path) -> None:
+    """If it did not, the kills would be too late to prove anything."""
     for step in STEPS:
         assert list((killed / step / "staging-0").glob("*/*/shared"))
 
 
-def test_register_makes_the_format_known_where_spark_does_not_find_it(killed: Path) -> None:
+def test_register_makes_the_format_known_if_spark_does_not_find_it(killed: Path) -> None:
     assert "DATA_SOURCE_NOT_FOUND" in (killed / "unregistered").read_text()
     assert (killed / "original" / "cluster.json").exists()
 

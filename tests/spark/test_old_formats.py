@@ -1,4 +1,4 @@
-"""Topics of the formats V0 and V1 are written and read like any other."""
+"""Topics of the formats V0 and V1, written and read through Spark like any other."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Four stages from JSON files to a report, on a standalone cluster, say what pandas says.
+"""A pipeline from JSON files to a report, on a standalone cluster, gives the same report as pandas.
 
-The cluster is a master and two workers on loopback, the application spark-submit's.
+The cluster is a master and two workers on loopback; spark-submit starts the application.
 """
 
 from __future__ import annotations
@@ -26,30 +26,32 @@ FILES = 4
 
 
 @pytest.mark.slow
-def test_report_on_wikipedias_edits_is_what_pandas_says(shared_data: Path, tmp_path: Path) -> None:
+def test_the_report_on_wikipedias_edits_equals_that_of_pandas(
+    shared_data: Path, tmp_path: Path
+) -> None:
     file = shared_data / "events" / "wikiticker-2015-09-12-sampled.json.gz"
     lines = gzip.decompress(file.read_bytes()).decode().splitlines()
     assert_report_is_right(tmp_path, lines, records=5_000, kill_after=None)
 
 
 @pytest.mark.slow
-def test_report_is_the_same_where_a_worker_is_killed(shared_data: Path, tmp_path: Path) -> None:
+def test_the_report_is_the_same_if_a_worker_is_killed(shared_data: Path, tmp_path: Path) -> None:
     file = shared_data / "events" / "wikiticker-2015-09-12-sampled.json.gz"
     lines = gzip.decompress(file.read_bytes()).decode().splitlines()
     assert_report_is_right(tmp_path, lines, records=5_000, kill_after=2)
 
 
 @pytest.mark.slow
-def test_report_on_made_up_edits_is_right_where_a_worker_is_killed(tmp_path: Path) -> None:
+def test_the_report_on_made_up_edits_is_right_if_a_worker_is_killed(tmp_path: Path) -> None:
     assert_report_is_right(tmp_path, made_up_edits(6_000), records=2_500, kill_after=0)
 
 
 def assert_report_is_right(
     folder: Path, lines: list[str], *, records: int, kill_after: int | None
 ) -> None:
-    """Run the pipeline; with `kill_after`, kill a worker after the micro-batch of that number.
+    """Run the pipeline; with `kill_after`, kill a worker after the micro-batch with that number.
 
-    On Spark 4.1 the first micro-batch has all the records, and in the next one the windows end.
+    On Spark 4.1 the first micro-batch has all the records, and the windows end in the next one.
     """
     if SPARK_4_1 and kill_after is not None:
         kill_after = 0
@@ -86,7 +88,7 @@ def assert_report_is_right(
 
 
 def expected_report(lines: list[str]) -> pd.DataFrame:
-    """Return the sums of the hours that are over, by pandas."""
+    """Compute the sums of the hours that are over with pandas."""
     edits = pd.DataFrame([json.loads(line) for line in lines])
     edits["time"] = pd.to_datetime(edits["time"])
     edits["hour"] = edits["time"].dt.floor("h")
@@ -102,7 +104,7 @@ def expected_report(lines: list[str]) -> pd.DataFrame:
 
 
 def made_up_edits(count: int) -> list[str]:
-    """Make up edits of one day, nearly in order of time."""
+    """Make up edits of one day, almost ordered by time."""
     rng = random.Random(1)
     begin = pd.Timestamp("2024-02-29T00:00:00Z")
     return [

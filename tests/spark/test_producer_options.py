@@ -1,4 +1,4 @@
-"""Options of Kafka's producer that change what a Spark task writes."""
+"""Options of Kafka's producer, in writes of Spark tasks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write(spark: SparkSession, path: Path, **options: object) -> dict[int, list[
     return found
 
 
-def test_rows_that_linger_arrive_whole_and_in_order(spark: SparkSession, tmp_path: Path) -> None:
+def test_with_linger_all_rows_arrive_in_order(spark: SparkSession, tmp_path: Path) -> None:
     found = write(spark, tmp_path / "c", linger_ms=1, batch_size=2000)
     for values in found.values():
         for task in (range(ROWS // 2), range(ROWS // 2, ROWS)):
@@ -45,7 +45,7 @@ def test_rows_that_linger_arrive_whole_and_in_order(spark: SparkSession, tmp_pat
             assert mine == sorted(mine)
 
 
-def test_a_partitioner_of_the_users_own_places_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_users_own_partitioner_chooses_partitions(spark: SparkSession, tmp_path: Path) -> None:
     module = tmp_path / "placing.py"
     module.write_text(
         "import numpy as np\ndef last(keys, n):\n    return np.full(len(keys), n - 1)\n"
@@ -55,7 +55,7 @@ def test_a_partitioner_of_the_users_own_places_rows(spark: SparkSession, tmp_pat
     assert {partition for partition, values in found.items() if values} == {3}
 
 
-def test_a_partitioner_that_does_not_exist_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_error_for_a_missing_partitioner_names_it(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"option 'partitioner.class' is 'no.such', which cannot"):
         write(spark, tmp_path / "c", partitioner_class="no.such")
 
@@ -68,7 +68,7 @@ def test_keys_can_be_ignored(spark: SparkSession, tmp_path: Path) -> None:
     assert sum(len(keys) for keys in keys_of) > 7  # a key is in several partitions
 
 
-def test_a_higher_level_leaves_fewer_bytes(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_higher_compression_level_stores_fewer_bytes(spark: SparkSession, tmp_path: Path) -> None:
     sizes = []
     for level in (-50, 19):
         path = tmp_path / str(level)
@@ -77,7 +77,7 @@ def test_a_higher_level_leaves_fewer_bytes(spark: SparkSession, tmp_path: Path) 
     assert sizes[1] < sizes[0]
 
 
-def test_compressible_rows_fill_batches_as_they_will_be_stored(
+def test_batches_of_compressible_rows_are_filled_by_compressed_size(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Batches hold more uncompressed bytes once the codec's ratio is known."""

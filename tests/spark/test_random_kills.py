@@ -1,20 +1,20 @@
-"""kill -9 at random moments loses nothing, duplicates nothing and mixes nothing up.
+"""Kills (kill -9) at random moments lose nothing, duplicate nothing and mix nothing up.
 
 In each round several writers fill one topic of three partitions while drivers, workers and the
 producer are killed and started again, and tasks fail:
 
-    batch writes with a name and version (`txnAppId`), repeated until they were acknowledged
-    batch writes without: each run is in the topic whole or not at all
+    batch writes with a name and version (`txnAppId`), repeated until they are acknowledged
+    batch writes without them: each run is in the topic as a whole or not at all
     a stream of micro-batches
     in the second test a producer in plain Python, beside the stream
 
-KBATCH_SOAK_ROUNDS   how many rounds `make soak` has; `make test` has the first one beside a producer
-KBATCH_SOAK_FIRST    the number of the first one; a failure names its round
+KBATCH_SOAK_ROUNDS   number of rounds of `make soak`; `make test` runs the first one with a producer
+KBATCH_SOAK_FIRST    number of the first round; a failure names its round
 
 KBATCH_SOAK_FIRST=47 KBATCH_SOAK_ROUNDS=1 pytest tests/spark/test_random_kills.py
 
-A round has the same work and the same failing tasks each time, and kills of the same kinds; what they
-meet depends on the machine.
+A round always has the same work, the same failing tasks and the same kinds of kills; which step a kill
+hits depends on the machine.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ each_round = pytest.mark.parametrize(
 
 
 class Drivers:
-    """One driver at a time, which serves round after round until it is killed."""
+    """One driver at a time, which works on round after round until it is killed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._count = folder, itertools.count()
@@ -79,7 +79,7 @@ class Drivers:
 
 @pytest.fixture(scope="module")
 def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
-    # A process that is killed while it compiles leaves all of it to the next one.
+    # Compile first: a process that is killed while it compiles saves nothing for the next one.
     record_kernels.load()
     routing.load()
     drivers = Drivers(tmp_path_factory.mktemp("drivers"))
@@ -88,7 +88,7 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
 
 
 class Round:
-    """Work, and the processes that are killed at it."""
+    """A round's work, and the processes that are killed while they do it."""
 
     def __init__(self, folder: Path, rng: random.Random, drivers: Drivers, work: Work) -> None:
         self._folder, self._rng, self._drivers, self._work = folder, rng, drivers, work
@@ -109,7 +109,7 @@ class Round:
         return self._folder / "cluster"
 
     def run(self, *, kills: int, commits: int = 5, with_producer: bool = False) -> None:
-        """Kill so many times, each time within so many commits, then let the rest succeed."""
+        """Kill `kills` times, each time within `commits` commits, then let the rest succeed."""
         producer = self._start_producer() if with_producer else None
         self._drivers.current().give(self._folder)
         timers = []
@@ -199,7 +199,7 @@ def test_a_stream_and_a_producer_survive_random_kills(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("micro_batches", "kills"), [(4, 1), (200, 20)])
-def test_a_stream_between_topics_copies_all_and_nothing_twice(
+def test_a_stream_between_topics_copies_each_record_once(
     tmp_path: Path, drivers: Drivers, micro_batches: int, kills: int
 ) -> None:
     seed = f"copies-{FIRST}"
@@ -210,7 +210,7 @@ def test_a_stream_between_topics_copies_all_and_nothing_twice(
     path = tmp_path / "cluster"
     assert all_held(path, TOPIC) == all_held(path, SOURCE)
     assert sum(map(len, all_held(path, TOPIC))) == micro_batches * work.rows
-    # Of which Spark keeps the last hundred. 4.1 knows no limits there and takes everything in one.
+    # Spark keeps the last hundred commits. Spark 4.1 has no limits here and reads everything in one batch.
     batch_ids = [int(one.name) for one in (tmp_path / "checkpoint" / "commits").glob("[0-9]*")]
     assert max(batch_ids) + 1 >= (1 if SPARK_4_1 else micro_batches)
 
@@ -234,7 +234,7 @@ def some_work(
         partitions=PARTITIONS,
         options={
             "batch.size": rng.choice((500, 1 << 20)),
-            # Renamed, where a file has a few hundred rows, or copied.
+            # Files of a few hundred rows are renamed with the first value, and copied with the second.
             "adopt.min.bytes": rng.choice((4096, 8 << 20)),
             "flush": rng.choice((True, False)),
             "compression.type": rng.choice(("none", "lz4")),
@@ -243,7 +243,7 @@ def some_work(
 
 
 def check_all(folder: Path, work: Work) -> None:
-    """Check that all required rows are there once, and besides them only complete runs."""
+    """Check that all required rows are there once, and that other rows belong to complete runs."""
     found = check_whole(folder / "cluster", work)
     runs = {job for job in found if job.startswith("run")}
     acknowledged = {path.name for path in (folder / "acknowledged").iterdir()}
@@ -265,11 +265,11 @@ def check_all(folder: Path, work: Work) -> None:
     for jobs in in_order:
         assert [job for job in jobs if job in named] == named
         assert [job for job in jobs if job in streamed] == streamed
-        assert jobs == in_order[0], "commits come in one order in all partitions"
+        assert jobs == in_order[0], "commits have the same order in all partitions"
 
 
 def check_whole(path: Path, work: Work) -> set[str]:
-    """Check that each visible job is there once, with all of its rows in order; return the jobs."""
+    """Check that each visible job is there once, with all its rows in order; return the jobs."""
     jobs: list[list[str]] = []
     for partition, values in enumerate(all_held(path, TOPIC)):
         of_jobs = [value.split("-") for value in values if not is_producers(value)]
@@ -294,7 +294,7 @@ def check_copies(path: Path) -> None:
 
 
 def all_held(path: Path, topic: str) -> list[list[str]]:
-    """Return the values of each partition at one moment, after checking that offsets have no gaps."""
+    """Return the values of each partition from one snapshot, after checking that offsets have no gaps."""
     with spark_kbatch.open(str(path)) as cluster:
         values: list[list[str]] = [[] for _ in cluster.partitions(topic)]
         for batch in cluster.read(topic, columns=["partition", "offset", "value"]):

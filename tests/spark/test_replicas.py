@@ -1,4 +1,4 @@
-"""Topics with several replicas, through Spark: whatever disk is lost, jobs and streams continue."""
+"""Replicated topics through Spark: jobs and streams go on, whichever disk is lost."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def isr(cluster: Cluster) -> list[list[int]]:
 
 
 def let_join(cluster: Cluster) -> None:
-    """Bring disks that are back in sync now, not with the next job."""
+    """Bring disks that have come back in sync now instead of with the next job."""
     cluster._parts.manager.dirs.look_again()
     assert cluster.replicate() == []
 
 
-def test_a_job_writes_every_replica_and_goes_on_without_a_disk(
+def test_a_job_writes_to_every_replica_and_goes_on_without_a_disk(
     spark: SparkSession, cluster: Cluster
 ) -> None:
     assert isr(cluster) == [[0, 1, 2]] * 3
@@ -77,14 +77,14 @@ def test_a_job_writes_every_replica_and_goes_on_without_a_disk(
     assert values(spark, cluster) == sorted([*range(30), *range(20, 30)])
 
 
-def test_options_name_the_replicas_that_there_are(spark: SparkSession, cluster: Cluster) -> None:
+def test_options_must_name_the_existing_replicas(spark: SparkSession, cluster: Cluster) -> None:
     write = rows(spark, 0, 1).write.format("kbatch").option("topic", "events").mode("append")
     for option, value in (("replication.factor", "2"), ("log.dirs", "elsewhere")):
         with pytest.raises(PySparkException, match=rf"option '{option}' is .*exists with"):
             write.option(option, value).save(str(cluster.path))
 
 
-def test_a_stream_goes_on_while_disks_are_lost_and_come_back(
+def test_a_stream_goes_on_while_disks_fail_and_come_back(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"

@@ -1,6 +1,6 @@
-"""A task that is retried leaves each of its rows once.
+"""A retried task leaves each of its rows once.
 
-The driver is one of a user's own: a new session in an empty folder that registers nothing.
+The driver is like a user's: a new session in an empty folder, without `register`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.spark
 
 TASKS, ROWS = 4, 2000
 
-# The second task fails twice, once by an exception and once with its process, each time near its
-# end, when it has sent its writer rows for many batches.
+# The second task fails twice, once by an exception and once by the end of its process. Each time it is
+# nearly done and has sent its writer rows for many batches.
 SCRIPT = f"""
 import os
 

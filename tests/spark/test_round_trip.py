@@ -1,4 +1,4 @@
-"""Rows that go into a topic through Spark come out equal, however they are laid out on the way."""
+"""Rows round trip through Spark and a topic unchanged, however they are stored."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_no_headers_and_an_empty_list_of_headers_both_come_back_as_null(
     assert [row.headers for row in found.collect()] == [None, None]
 
 
-def test_times_are_the_same_instants_in_any_session_time_zone(
+def test_timestamps_are_the_same_instants_in_every_session_time_zone(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     instants = [0, 1, 1_700_000_000_123, 1_711_846_799_999, 1_711_846_800_000]
@@ -234,7 +234,7 @@ def test_times_are_the_same_instants_in_any_session_time_zone(
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
-def test_times_below_a_millisecond_are_floored(spark: SparkSession, tmp_path: Path) -> None:
+def test_timestamps_are_floored_to_milliseconds(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.sql(
         "SELECT '' AS value, timestamp_micros(1999) AS timestamp UNION ALL SELECT '', timestamp_micros(-1)"
     )
@@ -243,7 +243,7 @@ def test_times_below_a_millisecond_are_floored(spark: SparkSession, tmp_path: Pa
     assert [r.timestamp for r in found] == [1, -1]
 
 
-# Which topic and partition
+# Topic and partition
 
 
 def test_topic_option_beats_the_topic_column(spark: SparkSession, tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_one_write_fills_the_topics_of_its_topic_column(
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 7])
-def test_keys_go_where_kafkas_partitioner_puts_them(
+def test_keys_go_to_the_partitions_that_kafkas_partitioner_chooses(
     spark: SparkSession, tmp_path: Path, partitions: int
 ) -> None:
     keys = [bytes([n]) * (n % 9) for n in range(1, 250)]
@@ -309,11 +309,11 @@ def test_rows_without_a_key_are_spread_over_all_partitions(
     assert min(sizes.values()) > 8000 / 4 / 3
 
 
-# How many rows, in how many tasks
+# Numbers of rows and tasks
 
 
 @pytest.mark.parametrize("tasks", [1, 0], ids=["empty-frame", "frame-without-partitions"])
-def test_writing_no_rows_makes_the_topic_and_leaves_nothing_else(
+def test_writing_no_rows_creates_the_topic_and_nothing_else(
     spark: SparkSession, tmp_path: Path, tasks: int
 ) -> None:
     frame = spark.createDataFrame(spark.sparkContext.emptyRDD(), "key binary, value binary")
@@ -327,7 +327,7 @@ def test_writing_no_rows_makes_the_topic_and_leaves_nothing_else(
     assert list((tmp_path / "staging-0").iterdir()) == []
 
 
-def test_rows_of_many_small_tasks_lie_in_the_order_of_the_frame(
+def test_rows_of_many_small_tasks_are_stored_in_the_order_of_the_frame(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     frame = spark.range(0, 1000, 1, numPartitions=50).selectExpr(
@@ -340,7 +340,7 @@ def test_rows_of_many_small_tasks_lie_in_the_order_of_the_frame(
     assert list((tmp_path / "staging-0").iterdir()) == []
 
 
-# What is read
+# Reads
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_rows_of_many_small_tasks_lie_in_the_order_of_the_frame(
         2,
     ),
 )
-def test_a_schema_with_fewer_columns_in_any_order_reads_just_those(
+def test_a_schema_with_fewer_columns_in_any_order_reads_only_those(
     spark: SparkSession, written: Path, schema: StructType | str
 ) -> None:
     whole = load(spark, written, subscribe="t", includeHeaders=True)
@@ -371,7 +371,7 @@ def test_a_schema_with_fewer_columns_in_any_order_reads_just_those(
     assert found.count() == 500
 
 
-def test_offset_ranges_that_meet_cover_each_row_once(spark: SparkSession, written: Path) -> None:
+def test_adjacent_offset_ranges_cover_each_row_once(spark: SparkSession, written: Path) -> None:
     whole = records(spark, written)
     cuts = [
         [-2, -2, -2],
@@ -405,7 +405,7 @@ def test_assign_reads_the_partitions_it_names_that_exist(
     assert load(spark, written, assign='{"t":[]}').count() == 0
 
 
-def test_a_reused_frame_sees_later_appends_up_to_the_bounds_that_were_numbers(
+def test_a_reused_frame_sees_later_appends_up_to_bounds_that_are_offsets(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     def append(text: str) -> None:
@@ -427,10 +427,10 @@ def test_a_reused_frame_sees_later_appends_up_to_the_bounds_that_were_numbers(
     assert late.alias("x").join(late.alias("y"), F.expr("x.offset = y.offset - 1")).count() == 2
 
 
-def test_all_tasks_of_one_action_read_up_to_the_same_moment(
+def test_all_tasks_of_an_action_read_up_to_the_same_offsets(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The last task starts while the first two are held up, after more rows were appended."""
+    """The last task starts after more rows were appended, while the first two are still running."""
     path = tmp_path / "cluster"
     frame = spark.range(3).selectExpr("'old' AS value", "CAST(id AS int) AS partition")
     save(frame, path, topic="t", num_partitions=3)
@@ -472,14 +472,14 @@ def append_without_spark(path: Path, *, partitions: int) -> None:
     writer.commit([writer.write(iter([rows]))])
 
 
-def test_a_cluster_that_cannot_be_written_is_read_all_the_same(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_cluster_that_cannot_be_written_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
     rows = sample()
     save(frame_of(spark, rows), tmp_path, topic="t", num_partitions=PARTITIONS)
     for name in ("snapshots", "staging-0", "locks"):
         (tmp_path / name).rename(tmp_path / uuid.uuid4().hex)
-        (tmp_path / name).write_text("Whoever writes into this folder fails.")
+        (tmp_path / name).write_text(
+            "A file in place of the folder, so that nothing can be written."
+        )
     assert records(spark, tmp_path) == expected_records(rows)
 
 
@@ -492,10 +492,10 @@ def test_a_frame_that_was_read_can_be_written_back(
     assert records(spark, tmp_path) == records(spark, written)
 
 
-# Where
+# Paths
 
 
-def test_a_path_may_be_relative_or_a_uri_or_stand_where_the_servers_stood(
+def test_a_path_may_be_relative_or_a_uri_or_replace_kafka_bootstrap_servers(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a b%20ü"
@@ -526,7 +526,7 @@ def test_sql_reads_and_writes_through_a_temporary_view(spark: SparkSession, tmp_
         spark.catalog.dropTempView("topic_t")
 
 
-def test_rows_and_offsets_are_those_of_the_plain_python_reader(
+def test_rows_and_offsets_equal_those_of_the_plain_python_reader(
     spark: SparkSession, written: Path
 ) -> None:
     with spark_kbatch.open(str(written)) as cluster:

@@ -39,7 +39,7 @@ def test_select_reads_a_view_with_its_options(
     assert found.collect() == [(1, "b"), (2, "c")]
 
 
-def test_insert_writes_the_columns_that_a_view_names(
+def test_insert_writes_the_columns_that_a_view_declares(
     spark: SparkSession, tmp_path: Path, view: str
 ) -> None:
     spark.sql(
@@ -74,10 +74,10 @@ def test_insert_writes_the_columns_that_a_view_names(
         ),
     ],
 )  # fmt: skip
-def test_a_table_is_refused_with_the_view_to_use(
+def test_the_error_for_a_table_shows_the_view_to_create(
     spark: SparkSession, tmp_path: Path, made: str, refused: str
 ) -> None:
-    """If its columns are declared, Spark does not call the source before the table is used."""
+    """If its columns are declared, Spark does not call the source until the table is used."""
     save(spark.sql("SELECT 'a' AS value"), tmp_path, topic="t")
     options = f"OPTIONS (path '{tmp_path}', subscribe 't')"
     spark.sql(made.format(options=options))
@@ -89,7 +89,7 @@ def test_a_table_is_refused_with_the_view_to_use(
     assert values(spark, tmp_path) == ["a"]
 
 
-def test_joins_and_unions_of_one_frame_read_it_as_often_as_it_is_named(
+def test_joins_and_unions_of_one_frame_read_it_once_per_occurrence(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     frame = spark.range(6).selectExpr("CAST(id AS STRING) AS value", "id % 2 AS partition")
@@ -99,7 +99,7 @@ def test_joins_and_unions_of_one_frame_read_it_as_often_as_it_is_named(
     assert log.union(log).count() == 12
     joined = log.alias("a").join(log.alias("b"), ["partition", "offset"])
     assert joined.where("a.value = b.value").count() == 6
-    # Spark neither prunes columns of a Python source nor pushes filters to it.
+    # Spark neither prunes columns of a Python source nor pushes filters down to it.
     assert log.where("offset = 2").union(log.where("value = '0'")).count() == 3
 
 
@@ -123,7 +123,7 @@ def test_joins_and_unions_of_one_frame_read_it_as_often_as_it_is_named(
     ], 3),
     ids=lambda text: text.removeprefix("spark.sql.") if "spark" in text else "",
 )  # fmt: skip
-def test_rows_come_back_as_written_whatever_is_set(
+def test_rows_come_back_as_written_under_every_setting(
     spark: SparkSession, tmp_path: Path, key: str, value: str
 ) -> None:
     before = spark.conf.get(key)

@@ -1,4 +1,4 @@
-"""Workers without the installed package: the job ships it, or the error says what is wrong."""
+"""Workers that do not have the package installed: the job ships it, or the error says what is wrong."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def run(words: list[object], script: str, folder: Path, worker: Path) -> str:
 
 
 @pytest.mark.slow
-def test_a_wheel_that_is_submitted_with_the_job_is_all_it_needs(
+def test_a_job_needs_only_the_wheel_that_is_submitted_with_it(
     tmp_path: Path, bare_python: Path, wheel: Path
 ) -> None:
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
@@ -99,9 +99,7 @@ def test_a_wheel_that_is_submitted_with_the_job_is_all_it_needs(
 
 
 @pytest.mark.slow
-def test_workers_without_the_package_are_told_by_two_errors(
-    tmp_path: Path, bare_python: Path
-) -> None:
+def test_two_errors_tell_that_workers_lack_the_package(tmp_path: Path, bare_python: Path) -> None:
     """docs/deploying.md explains both."""
     printed = run([sys.executable], FORGOTTEN, tmp_path, bare_python)
 

@@ -1,4 +1,4 @@
-"""The columns that a write accepts, by name and type; Spark is only needed for its types."""
+"""The columns that a write accepts, by name and type; Spark is needed only for its types."""
 
 from __future__ import annotations
 
@@ -72,18 +72,18 @@ def ensure(columns: str, **options: str) -> None:
         pytest.param(
             "key binary, value binary, topic string, partition int, offset bigint, "
             f"timestamp timestamp, timestampType int, {HEADERS}",
-            id="as it was read",
+            id="as read",
         ),
         pytest.param("value binary, topic string, KEY int, Partition string", id="other case"),
         pytest.param("value binary, topic string, x map<string,binary>, y void", id="others"),
         pytest.param("value binary, topic string, id int, id string", id="others twice"),
     ],
 )
-def test_columns_are_taken_or_ignored(columns: str) -> None:
+def test_columns_are_written_or_ignored(columns: str) -> None:
     ensure(columns)
 
 
-def test_with_the_option_topic_the_column_is_not_looked_at() -> None:
+def test_with_the_option_topic_the_column_is_ignored() -> None:
     ensure("value binary, topic int", topic="t")
     ensure("value binary", topic="t")
 
@@ -118,7 +118,7 @@ def test_with_the_option_topic_the_column_is_not_looked_at() -> None:
         pytest.param("value binary, value binary, topic string", "column 'value' occurs 2 times", id="twice"),
     ],
 )  # fmt: skip
-def test_columns_are_refused(columns: str, said: str) -> None:
+def test_missing_columns_and_wrong_types_are_refused(columns: str, said: str) -> None:
     with pytest.raises(ConfigError) as error:
         ensure(columns)
 
@@ -134,11 +134,11 @@ def test_columns_are_refused(columns: str, said: str) -> None:
         pytest.param("value binary, Key binary", {"Key": "key"}, id="other case"),
         pytest.param("value binary, header int, time int", {"header": "headers", "time": "timestamp"}, id="two"),
         pytest.param("value binary, partition int, partiton int", {}, id="beside the right one"),
-        pytest.param("value binary, offset bigint, timestampType int", {}, id="as it was read"),
+        pytest.param("value binary, offset bigint, timestampType int", {}, id="as read"),
         pytest.param("value binary, id bigint, carrier string", {}, id="others"),
     ],
 )  # fmt: skip
-def test_an_ignored_column_that_looks_like_one_of_ours_is_warned_about(
+def test_an_ignored_column_with_a_name_close_to_a_known_one_is_warned_about(
     caplog: pytest.LogCaptureFixture, columns: str, warned: dict[str, str]
 ) -> None:
     ensure(columns, topic="t")

@@ -1,4 +1,4 @@
-"""Streaming queries read topics as they read Kafka's: few queries, for what only Spark itself can show.
+"""Streaming queries over topics: few, for what only Spark itself can show.
 
 The rules of planning are tested in tests/consumer/test_stream_planner.py.
 """
@@ -25,7 +25,7 @@ from tests.support.log_histories import History
 
 pytestmark = pytest.mark.spark
 
-# Whether Spark tells a source where the query is, and what it may take.
+# Whether Spark passes the query's current offset and limits to a source.
 TELLS_WHERE_IT_IS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 DEADLINE_S = 120
 
@@ -65,7 +65,7 @@ class Reading:
         )
 
     def run(self, frame: DataFrame | None = None, **options: Any) -> list[list[str]]:
-        """Run to what is available now; return the values of each batch."""
+        """Run an AvailableNow query; return the values of each batch."""
         self.batches = []
         self.start(self.load(**options) if frame is None else frame).awaitTermination()
         return self.values()
@@ -78,7 +78,7 @@ class Reading:
         return [file.read_text().splitlines()[-1] for file in files]
 
     def await_batches(self, query: StreamingQuery, count: int) -> None:
-        """Wait until there are so many batches."""
+        """Wait until there are `count` batches."""
         deadline = time.monotonic() + DEADLINE_S
         while len(self.batches) < count:
             assert query.isActive, query.exception()
@@ -128,7 +128,7 @@ def test_rows_have_the_columns_of_sparks_kafka_source(reading: Reading) -> None:
     ]  # fmt: skip
 
 
-def test_only_the_columns_that_are_named_come_and_as_many_tasks_as_are_asked_for(
+def test_a_stream_has_the_requested_columns_and_number_of_tasks(
     reading: Reading,
 ) -> None:
     reading.send("t", *"abcdef")
@@ -146,7 +146,7 @@ def test_only_the_columns_that_are_named_come_and_as_many_tasks_as_are_asked_for
 # Triggers.
 
 
-@pytest.mark.skipif(not TELLS_WHERE_IT_IS, reason="Spark before 4.2 knows no limits there")
+@pytest.mark.skipif(not TELLS_WHERE_IT_IS, reason="Spark before 4.2 has no limits here")
 def test_available_now_reads_in_limited_batches_and_ends(reading: Reading) -> None:
     reading.send("t", *map(str, range(15)))
     frame = reading.load(maxOffsetsPerTrigger=5, minOffsetsPerTrigger=3)
@@ -164,7 +164,7 @@ def test_available_now_reads_in_limited_batches_and_ends(reading: Reading) -> No
     assert latest == [{"0": 15, "1": 0}] * 3
 
 
-@pytest.mark.skipif(TELLS_WHERE_IT_IS, reason="Spark 4.2 and later know limits there")
+@pytest.mark.skipif(TELLS_WHERE_IT_IS, reason="Spark 4.2 and later have limits here")
 def test_available_now_reads_everything_in_one_batch_before_4_2(reading: Reading) -> None:
     reading.send("t", *"abcde")
     assert reading.run(maxOffsetsPerTrigger=2) == [["a", "b", "c", "d", "e"]]
@@ -173,7 +173,7 @@ def test_available_now_reads_everything_in_one_batch_before_4_2(reading: Reading
 
 
 @pytest.mark.slow
-def test_once_takes_no_notice_of_limits(reading: Reading) -> None:
+def test_once_ignores_limits(reading: Reading) -> None:
     reading.send("t", *"abcde")
     frame = reading.load(maxOffsetsPerTrigger=2, minOffsetsPerTrigger=1)
     reading.start(frame, once=True).awaitTermination()
@@ -182,7 +182,7 @@ def test_once_takes_no_notice_of_limits(reading: Reading) -> None:
 
 
 @pytest.mark.slow
-def test_a_batch_waits_for_enough_offsets_or_for_long_enough(reading: Reading) -> None:
+def test_a_batch_waits_for_enough_offsets_or_for_the_delay(reading: Reading) -> None:
     reading.send("t", "a")
     frame = reading.load(minOffsetsPerTrigger=5, maxTriggerDelay="10h")
     query = reading.start(frame, processingTime="0 seconds")
@@ -208,7 +208,7 @@ def test_a_batch_waits_for_enough_offsets_or_for_long_enough(reading: Reading) -
 
 @pytest.mark.slow
 @pytest.mark.skipif(not TELLS_WHERE_IT_IS, reason="Spark before 4.2 gives the first batch no limit")
-def test_a_batch_waits_for_enough_offsets_and_takes_no_more_than_the_most(reading: Reading) -> None:
+def test_a_batch_waits_for_enough_offsets_and_keeps_to_the_maximum(reading: Reading) -> None:
     reading.send("t", *"abcdefg")
     frame = reading.load(minOffsetsPerTrigger=3, maxOffsetsPerTrigger=4, maxTriggerDelay="10h")
     query = reading.start(frame, processingTime="0 seconds")
@@ -223,7 +223,7 @@ def test_a_batch_waits_for_enough_offsets_and_takes_no_more_than_the_most(readin
     assert reading.values() == [["h"]]
 
 
-def test_running_query_reads_what_comes_also_in_topics_that_are_new(reading: Reading) -> None:
+def test_a_running_query_reads_new_records_and_new_topics(reading: Reading) -> None:
     reading.send("t", "before")
     frame = reading.load(subscribe=None, subscribePattern="t", startingOffsets="latest")
     query = reading.start(frame, processingTime="0 seconds")
@@ -248,7 +248,7 @@ def test_topics_of_a_pattern_come_and_go_while_the_query_runs(reading: Reading) 
     query = reading.start(frame, processingTime="0 seconds")
     query.processAllAvailable()
     reading.cluster.delete_topic("t")
-    query.processAllAvailable()  # nothing is left
+    query.processAllAvailable()  # nothing is left to read
     reading.cluster.create_topic("t2", partitions=1)
     reading.send("t2", "b")
     query.processAllAvailable()
@@ -267,7 +267,7 @@ def test_topics_of_a_pattern_come_and_go_while_the_query_runs(reading: Reading) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "recreated"])
-def test_a_topic_that_was_deleted_fails_the_query_where_loss_is_not_accepted(
+def test_a_deleted_topic_fails_the_query_if_loss_is_not_accepted(
     reading: Reading, again: bool
 ) -> None:
     options = {"subscribe": None, "subscribePattern": "t.*"}
@@ -290,10 +290,10 @@ def test_a_topic_that_was_deleted_fails_the_query_where_loss_is_not_accepted(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fail", [False, True], ids=["loss-is-accepted", "nothing-is-deleted"])
-def test_a_query_reads_everything_once_while_topics_come_grow_and_go(
+def test_a_query_reads_everything_once_while_topics_are_created_grown_and_deleted(
     reading: Reading, fail: bool
 ) -> None:
-    """Random: rows that were deleted may have been read or not."""
+    """Changes are random, so deleted rows may have been read or not."""
     rng, values = random.Random(1), iter(range(10**6))
     sent: dict[str, set[str]] = {"t": set()}
     deleted: set[str] = set()
@@ -342,8 +342,10 @@ def test_a_query_reads_everything_once_while_topics_come_grow_and_go(
 
 
 @pytest.mark.slow
-def test_micro_batches_without_a_row_to_show_go_on(reading: Reading, tmp_path: Path) -> None:
-    """A broker's transactions: one committed, one aborted, and one that is open at first."""
+def test_a_query_goes_on_over_micro_batches_without_visible_rows(
+    reading: Reading, tmp_path: Path
+) -> None:
+    """A broker's log has one committed transaction, one aborted, and one that is open at first."""
     reading.path = tmp_path / "broker"
     (reading.path / "t-0").mkdir(parents=True)
     log = reading.path / "t-0" / f"{0:020d}.log"
@@ -368,7 +370,7 @@ def test_micro_batches_without_a_row_to_show_go_on(reading: Reading, tmp_path: P
 
 
 @pytest.mark.slow
-def test_first_batch_that_was_not_committed_begins_where_it_began(reading: Reading) -> None:
+def test_an_uncommitted_first_batch_is_repeated_from_the_same_start(reading: Reading) -> None:
     """Spark asks again where the query starts, and `latest` is past the batch's end by then."""
     reading.send("t", "before")
     assert reading.run(startingOffsets="latest") == [[]]
@@ -378,13 +380,13 @@ def test_first_batch_that_was_not_committed_begins_where_it_began(reading: Readi
 
     batches = reading.run(startingOffsets="latest")
     if not TELLS_WHERE_IT_IS:
-        # Spark 4.1 ends such a run after the batch that it repeats.
+        # Spark 4.1 ends such a run after the repeated batch.
         batches += reading.run(startingOffsets="latest")
     assert batches == [[], ["a"]]
 
 
 @pytest.mark.slow
-def test_starting_offsets_of_a_query_with_a_checkpoint_need_not_fit_any_more(
+def test_starting_offsets_of_a_query_with_a_checkpoint_are_not_checked(
     reading: Reading,
 ) -> None:
     options = {"assign": '{"t":[0]}', "subscribe": None, "startingOffsets": '{"t":{"0":1}}'}
@@ -396,7 +398,7 @@ def test_starting_offsets_of_a_query_with_a_checkpoint_need_not_fit_any_more(
     assert reading.run(startingOffsets='{"t":{"0":1}}') == [["c", "d"]]
 
 
-# What users build on it.
+# Queries that users build.
 
 
 def test_records_are_counted_in_windows_by_their_time(reading: Reading) -> None:
@@ -410,7 +412,7 @@ def test_records_are_counted_in_windows_by_their_time(reading: Reading) -> None:
         .select(F.unix_seconds("window.start").alias("start"), "word", "count")
     )
     query = reading.start(windows, processingTime="0 seconds")
-    query.processAllAvailable()  # On Spark 4.1 no window ends behind a run to what is available.
+    query.processAllAvailable()  # On Spark 4.1 no window ends after an AvailableNow run.
     query.stop()
 
     found = {tuple(row) for batch in reading.batches for row in batch}
@@ -418,7 +420,7 @@ def test_records_are_counted_in_windows_by_their_time(reading: Reading) -> None:
 
 
 @pytest.mark.slow
-def test_one_source_used_twice_and_another_one_idle_go_together(reading: Reading) -> None:
+def test_a_source_used_twice_works_beside_an_idle_one(reading: Reading) -> None:
     reading.cluster.create_topic("idle")
     reading.send("t", "a", "b")
 
@@ -456,7 +458,7 @@ def test_logs_of_a_broker_are_read_as_they_grow(reading: Reading, tmp_path: Path
         ),
     ],
 )
-def test_query_fails_with_what_is_wrong(
+def test_the_error_of_a_failed_query_says_what_is_wrong(
     reading: Reading, options: dict[str, Any], said: list[str]
 ) -> None:
     reading.send("t", "a")

@@ -1,4 +1,4 @@
-"""A streaming query's micro-batches are in the log once, whatever Spark repeats."""
+"""A streaming query's micro-batches are in the log once, even if Spark repeats them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Stream:
         assert query.exception() is None
 
     def forget_commit(self, batch_id: int) -> None:
-        """Undo Spark's own commit, as if its driver had died between our commit and its own."""
+        """Undo Spark's commit, as if the driver had died between our commit and Spark's."""
         for path in (self.checkpoint / "commits").iterdir():
             if path.name in (str(batch_id), f".{batch_id}.crc"):
                 path.unlink()
@@ -66,7 +66,7 @@ def test_each_micro_batch_is_written(spark: SparkSession, tmp_path: Path) -> Non
     stream.run()
     assert stream.values() == ["a", "b", "c", "d"]
     staging = stream.path / "staging-0"
-    assert list(staging.iterdir()) == [], "neither tasks nor commits leave anything"
+    assert list(staging.iterdir()) == [], "neither tasks nor commits leave files"
 
 
 def test_a_repeated_micro_batch_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_micro_batch_that_failed_is_written_by_the_restarted_query(
     stream.add("a")
     stream.run()
     stream.add("b")
-    # The committing process finds a directory where it must write a file.
+    # The committing process finds a directory in place of a file that it must write.
     locks = stream.path / "locks"
     locks.rename(tmp_path / "aside")
     locks.write_bytes(b"")
@@ -137,9 +137,7 @@ def test_a_name_and_version_belong_to_batch_writes(spark: SparkSession, tmp_path
         query.awaitTermination()
 
 
-def test_a_batch_write_of_a_version_that_was_written_is_dropped(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_batch_write_of_a_written_version_is_skipped(spark: SparkSession, tmp_path: Path) -> None:
     def write(value: str, version: int) -> None:
         options = {"topic": "events", "txnAppId": "app", "txnVersion": str(version)}
         frame = spark.createDataFrame([(value,)], "value string")

@@ -1,4 +1,4 @@
-"""Settings of topics that a write creates, given through Spark's options."""
+"""Settings of topics that a write creates, from Spark's options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.frames import frame_of, load, save
 pytestmark = pytest.mark.spark
 
 
-def test_a_topic_keeps_what_its_settings_say(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_created_topic_follows_its_settings(spark: SparkSession, tmp_path: Path) -> None:
     """The topic has log append time, and size retention deletes all but its last segment."""
     path, rows = tmp_path / "cluster", builders.rows(n=20_000)
     settings = {

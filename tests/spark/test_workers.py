@@ -1,4 +1,4 @@
-"""Errors and warnings where this package cannot be used; no Spark is started."""
+"""Errors and warnings on systems that cannot use this package; no Spark is started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPOSITORY = Path(spark_kbatch.__file__).parent.parent
 
 
 class ASession:
-    """Stand-in for a session, as far as `register` uses it."""
+    """A stand-in for a session, as far as `register` uses it."""
 
     def __init__(self, python: str, *, brought_along: list[str] | None = None) -> None:
         self.sparkContext = SimpleNamespace(pythonExec=python, _python_includes=brought_along or [])
@@ -39,7 +39,7 @@ def another_python(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_register_warns_where_workers_run_a_python_without_the_package(another_python: str) -> None:
+def test_register_warns_if_workers_run_a_python_without_the_package(another_python: str) -> None:
     session = ASession(another_python)
     with pytest.warns(UserWarning, match="No module named") as caught:
         spark_kbatch.register(session)  # type: ignore[arg-type]
@@ -57,11 +57,11 @@ def test_register_warns_where_workers_run_a_python_without_the_package(another_p
     assert [source.name() for source in session.registered] == ["kbatch"]
 
 
-def test_a_python_that_does_not_exist_is_named() -> None:
+def test_the_error_for_a_missing_python_names_it() -> None:
     assert "'/no/python', which does not exist" in why_not_importable("/no/python")
 
 
-def test_register_is_silent_where_workers_have_the_package(another_python: str) -> None:
+def test_register_is_silent_if_workers_have_the_package(another_python: str) -> None:
     session = ASession(another_python, brought_along=["spark_kbatch.zip"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -69,7 +69,7 @@ def test_register_is_silent_where_workers_have_the_package(another_python: str) 
         spark_kbatch.register(session)  # type: ignore[arg-type]
 
 
-def test_another_python_that_imports_the_package_will_do(tmp_path: Path) -> None:
+def test_another_python_that_can_import_the_package_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "python3"
     path.write_text(f'#!/bin/sh\nPYTHONPATH={REPOSITORY} exec {sys.executable} "$@"\n')
     path.chmod(0o755)
@@ -101,7 +101,7 @@ except ImportError as error:
 
 
 @pytest.mark.parametrize("program", [IMPORTED, FORMAT], ids=["package", "format"])
-def test_without_posix_locks_the_error_names_the_systems_that_have_them(program: str) -> None:
+def test_without_posix_locks_the_error_names_the_supported_systems(program: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
