@@ -56,6 +56,12 @@ LIES = {
         METADATA_8 + struct.pack(">ih", 1, -2) + b"t", 14, "body.topics.name",
     ),
     "null_where_none_may_be": (METADATA_8 + struct.pack(">ih", 1, -1), 16, "body.topics.name"),
+    "null_bytes_where_none_may_be": (
+        request_head(ApiKey.JOIN_GROUP, 0, flexible=False)
+        + struct.pack(">hihhi", 0, 0, 0, 0, 1) + struct.pack(">hi", 0, -1),
+        None,
+        "body.protocols.metadata",
+    ),
     "not_utf_8": (METADATA_8 + struct.pack(">ih", 1, 1) + b"\xff" + b"\0" * 3, 14, "body.topics.name"),
     "varint_of_6_bytes": (METADATA_12 + b"\x80\x80\x80\x80\x80\x01", 11, "body.topics"),
     "varint_of_33_bits": (METADATA_12 + b"\xff\xff\xff\xff\x1f", 11, "body.topics"),
@@ -79,7 +85,9 @@ LIES = {
 def test_lying_length_is_refused_where_it_stands(lie: str) -> None:
     frame, position, field = LIES[lie]
 
-    with pytest.raises(ProtocolError, match=r"malformed (METADATA|PRODUCE) request") as raised:
+    with pytest.raises(
+        ProtocolError, match=r"malformed (METADATA|PRODUCE|JOIN_GROUP) request"
+    ) as raised:
         decode_request(memoryview(frame))
 
     assert field in raised.value.field
@@ -168,3 +176,34 @@ def test_varint_of_any_length_is_read_or_cut(size: int) -> None:
 
     with pytest.raises(ProtocolError):
         Reader(data, "a message", max_elements=0, flexible=True).varint("a number")
+
+
+def a_reader(data: bytes) -> Reader:
+    return Reader(memoryview(data), "a message", max_elements=10**6, flexible=True)
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [(b"\x7f", 127), (b"\x80\x01", 128), (b"\xff\xff\xff\xff\x0f", 2**32 - 1), (b"\x80\x00", 0)],
+    ids=["one_byte", "two_bytes", "largest", "longer_than_need_be"],
+)  # fmt: skip
+def test_varint_is_read(data: bytes, value: int) -> None:
+    reader = a_reader(data + b"\xff")
+
+    assert (reader.varint("a number"), reader.position) == (value, len(data))
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff\xff\xff\x1f", b"\x80\x80\x80\x80\x80\x01"])
+def test_varint_of_more_than_32_bits_is_refused(data: bytes) -> None:
+    with pytest.raises(ProtocolError, match="expected a varint of 32 bits, found"):
+        a_reader(data).varint("a number")
+
+
+def test_count_is_bounded_by_the_bytes_that_are_left() -> None:
+    reader = a_reader(b"\x07" + bytes(20))
+    read = []
+
+    with pytest.raises(ProtocolError, match=r"at most 5 elements in the 20 bytes .*found 6"):
+        reader.array(lambda one: read.append(one.int32("a number")), 4, "numbers")
+
+    assert read == []
