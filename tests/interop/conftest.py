@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tests.conftest import spark_builder
 from tests.support.kafka import POM, Broker, Kafka, MissingToolError, class_path
 from tests.support.kafka_fixtures import kafka
-from tests.support.parity_sites import InFolder, OnBroker, Site
+from tests.support.parity_sites import InFolder, OnBroker, OnServer, Site
 
 __all__ = ["kafka"]
 
@@ -39,12 +39,20 @@ def shared_broker(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield broker
 
 
-@pytest.fixture(scope="session", params=["kafka", "kbatch"])
-def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """Each test that asks for it is run with `format("kafka")` and with `format("kbatch")`."""
-    if request.param == "kbatch":
-        return InFolder(tmp_path_factory.mktemp("site") / "cluster")
-    return OnBroker(request.getfixturevalue("shared_broker"))
+@pytest.fixture(scope="session", params=["kafka", "served", "kbatch"])
+def site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """Each test that asks for it is run with Spark's connector, on a broker and on ours, and with ours."""
+    match request.param:
+        case "kafka":
+            yield OnBroker(request.getfixturevalue("shared_broker"))
+        case "kbatch":
+            yield InFolder(tmp_path_factory.mktemp("site") / "cluster")
+        case "served":
+            served = OnServer(tmp_path_factory.mktemp("served") / "cluster")
+            yield served
+            served.close()
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
-from tests.server.conftest import BUT_KCAT, Connect
+from spark_kbatch.options.topic import TopicConfig
+from tests.server.conftest import ADMINISTRATORS, BUT_KCAT, Connect
 from tests.support import builders
-from tests.support.clients.base import Member, until
+from tests.support.clients.base import Client, Described, Member, until
 from tests.support.logs_for_kafka import a_cluster_of_all_codecs, odd_records
 from tests.support.reference import (
     CODEC_MASK,
@@ -195,3 +196,47 @@ def test_a_member_reads_on_without_a_rebalance_after_a_restart_of_the_server(
             member.leave()
 
     assert sorted(value for _, _, value in member.records) == sorted(numbers.sent)
+
+
+# Administration.
+
+
+@pytest.mark.parametrize("connect", ADMINISTRATORS, indirect=True)
+def test_a_client_administers_a_topic_from_its_creation_to_its_end(
+    tmp_path: Path, connect: Connect
+) -> None:
+    with builders.a_cluster(tmp_path, topics={"other": 1}) as cluster, cluster.serve() as server:
+        administer(cluster, connect(server.bootstrap_servers))
+
+
+def administer(cluster: Cluster, client: Client) -> None:
+    keys = ["retention.ms", "segment.bytes", "cleanup.policy"]
+
+    client.create_topic("made", 2, {"retention.ms": "1000000000000"})
+    assert client.topics() == {"made", "other"}
+    assert cluster.topic("made").config.retention_ms == 1_000_000_000_000
+    created = client.describe("made", keys)
+    assert created == Described(
+        2,
+        {
+            "retention.ms": "1000000000000",
+            "segment.bytes": str(TopicConfig().segment_bytes),
+            "cleanup.policy": "delete",
+        },
+    )
+
+    client.alter("made", {"segment.bytes": "1048576"})
+    assert client.describe("made", keys).config["segment.bytes"] == "1048576"
+    assert cluster.topic("made").config.segment_bytes == 1_048_576
+
+    client.grow("made", 5)
+    assert client.describe("made", keys).partitions == 5
+    assert cluster.topic("made").partitions == 5
+
+    builders.append_records(cluster, {("made", 1): builders.batch(n=10)})
+    client.delete_records("made", {1: 4})
+    assert [record.offset for record in builders.read_records(cluster, "made")] == [*range(4, 10)]
+
+    client.delete_topic("made")
+    assert client.topics() == {"other"}
+    assert cluster.topic_names() == ["other"]

@@ -1,7 +1,8 @@
-"""The same topics in two places: on a broker for `format("kafka")`, in a folder for `format("kbatch")`.
+"""The same topics in three places: on a broker, on a server of ours, in a folder.
 
-A test takes a `Site`, and so the format's name, as its parameter, and claims the same of both. Records
-come from the site's own producer, not from Spark.
+The first two are for `format("kafka")`, the third is for `format("kbatch")`. A test takes a `Site`, and
+so the format's name, as its parameter, and claims the same of all. Records come from the site's own
+producer, not from Spark.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession, functions
@@ -101,7 +103,7 @@ class OnBroker(Site):
         self._broker.create_topic(topic, partitions=partitions)
 
     def has_topic(self, topic: str) -> bool:
-        return topic in self._broker.admin().list_topics(timeout=START_TIMEOUT_S).topics
+        return topic in self._admin().list_topics(timeout=START_TIMEOUT_S).topics
 
     def send(self, topic: str, messages: Mapping[int, Sequence[str | Message]]) -> None:
         producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 5})
@@ -113,10 +115,30 @@ class OnBroker(Site):
         assert producer.flush(60) == 0
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
-        client = self._broker.admin()
+        client = self._admin()
         wanted = [TopicPartition(topic, p, offset) for p, offset in before.items()]
         for future in client.delete_records(wanted).values():
             future.result(timeout=START_TIMEOUT_S)
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+
+
+class OnServer(OnBroker):
+    """A server of ours in the broker's place, with Spark's own connector."""
+
+    def __init__(self, folder: Path) -> None:
+        self._cluster = Cluster(str(folder), create=True)
+        # As for the broker; a connector that asks for a topic too early is not to make it.
+        self._server = self._cluster.serve(auto_create=False)
+        self.servers = self._server.bootstrap_servers
+
+    def create_topic(self, topic: str, *, partitions: int = 1) -> None:
+        self._cluster.create_topic(topic, partitions=partitions)
+
+    def close(self) -> None:
+        """End the server."""
+        self._cluster.close()
 
 
 class InFolder(Site):
@@ -143,7 +165,11 @@ class InFolder(Site):
                 )  # fmt: skip
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
-        self._cluster.delete_records({(topic, p): offset for p, offset in before.items()})  # type: ignore[misc]
+        _delete_records(self._cluster, topic, before)
+
+
+def _delete_records(cluster: Cluster, topic: str, before: Mapping[int, int]) -> None:
+    cluster.delete_records({(topic, p): offset for p, offset in before.items()})  # type: ignore[misc]
 
 
 def _each(messages: Mapping[int, Sequence[str | Message]]) -> Iterator[tuple[int, Message]]:

@@ -20,6 +20,7 @@ from tests.support.clients.base import (
     Described,
     Leaving,
     Member,
+    not_internal,
     python_member,
     tell,
     with_key_or_value,
@@ -114,7 +115,7 @@ class AioKafka(Client):
         return _run(ask())
 
     def topics(self) -> set[str]:
-        return {*self._ask("list_topics")}
+        return not_internal(self._ask("list_topics"))
 
     def create_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
         wanted = NewTopic(topic, partitions, 1, topic_configs=dict(config))

@@ -103,6 +103,11 @@ def with_key_or_value(records: Iterable[Record]) -> list[Record]:
     return [one._replace(value=b"") if one.key is None is one.value else one for one in records]
 
 
+def not_internal(names: Iterable[str]) -> set[str]:
+    """The names of topics that are users' own."""
+    return {name for name in names if not name.startswith("__")}
+
+
 class Event(NamedTuple):
     """What a member said: partitions that it got or lost, or records that it was given."""
 

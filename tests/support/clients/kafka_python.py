@@ -18,6 +18,7 @@ from tests.support.clients.base import (
     Described,
     Leaving,
     Member,
+    not_internal,
     python_member,
     tell,
     with_key_or_value,
@@ -89,7 +90,7 @@ class KafkaPython(Client):
             return getattr(client, method)(*arguments, **named)
 
     def topics(self) -> set[str]:
-        return {*self._ask("list_topics")}
+        return not_internal(self._ask("list_topics"))
 
     def create_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
         self._ask("create_topics", [NewTopic(topic, partitions, 1, topic_configs=dict(config))])
@@ -97,7 +98,7 @@ class KafkaPython(Client):
     def describe(self, topic: str, keys: Iterable[str]) -> Described:
         (found,) = self._ask("describe_topics", [topic])
         resource = ConfigResource("TOPIC", topic)
-        config = self._ask("describe_configs", [resource], config_filter="all")["TOPIC"][topic]
+        config = self._ask("describe_configs", [resource], config_filter="all")["topic"][topic]
         return Described(len(found["partitions"]), {key: config[key]["value"] for key in keys})
 
     def alter(self, topic: str, config: Mapping[str, str]) -> None:
