@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import itertools
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import spark_kbatch
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.cluster.parts import ClusterParts
 from spark_kbatch.commit import compaction
@@ -134,6 +137,18 @@ def test_others_see_what_was_appended(cluster: Cluster) -> None:
     kept._rewrite()
     kept.append([offset(2, "simple")])
     assert [one.offsets[PLACE].offset for one in read_groups(reader)] == [7, 2]
+
+
+def test_looking_at_groups_loads_nothing_costly() -> None:
+    costly = "{'kafka', 'numba', 'pyarrow.compute', 'asyncio'}"
+    program = f"import sys, spark_kbatch.server.groups.store; print({costly} & sys.modules.keys())"
+
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(spark_kbatch.__file__).parent.parent, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+
+    assert done.stdout == "set()\n"
 
 
 # Rewriting.
