@@ -1,4 +1,4 @@
-"""What a few commands leave on disk, byte for byte as readable text.
+"""The files that a few commands leave on disk, byte for byte as readable text.
 
 Each file of `golden/` has stanzas of commands, a line of dashes, and what the last command showed:
 

@@ -1,7 +1,7 @@
-"""What the suites of Spark's own Kafka connector assert, and the tests that assert it here.
+"""The claims of the test suites of Spark's own Kafka connector, and the tests that make them here.
 
 Letters stand for suites, numbers for their tests in order; a test under interop/ runs with both formats.
-A test of Spark's for which there is none says why. `[id]` is one case of a test.
+A test of Spark's that has no counterpart says why. `[id]` is one case of a test.
 
 KafkaRelationSuite: batches
     R1      everything; rows that come later are in the next evaluation of the frame

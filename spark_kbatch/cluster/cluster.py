@@ -63,13 +63,13 @@ _Result = TypeVar("_Result")
 
 
 class Garbage(NamedTuple):
-    """What `collect_garbage` deleted, or would delete."""
+    """Result of `collect_garbage`: everything that it deleted, or would delete."""
 
     partitions: Mapping[TopicPartition, Deletion]
     abandoned_jobs: Sequence[AbandonedJob]
-    not_removed: Sequence[NotRemoved] = ()  # what lies among staged files and was left there
-    deleted_topics: Sequence[DeletedTopic] = ()  # whose files were due
-    damaged_topics: Mapping[str, str] = {}  # left out; by name why their files cannot be read
+    not_removed: Sequence[NotRemoved] = ()  # left among the staged files; why
+    deleted_topics: Sequence[DeletedTopic] = ()  # topics whose files were due for deletion
+    damaged_topics: Mapping[str, str] = {}  # left out; the reason by name
 
 
 class Cluster(ReadableTopics):

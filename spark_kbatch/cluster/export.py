@@ -81,7 +81,7 @@ _TOPIC_LENGTH_MAX = 200  # in names that also hold a topic id; a file's name has
 
 
 class ExportedPartition(NamedTuple):
-    """What a partition of the broker's topic holds now."""
+    """An exported partition, as the broker's topic now has it."""
 
     topic_partition: TopicPartition
     log_start_offset: int

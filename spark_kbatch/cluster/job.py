@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Staged(NamedTuple):
-    """What one task staged, and for which job: the driver may commit with another `Job` object."""
+    """The extents that one task staged, and their job: the driver may commit with another `Job` object."""
 
     extents: list[Extent]
     transaction: str
@@ -45,7 +45,7 @@ class Staged(NamedTuple):
 
 
 class Job:
-    """What tasks and commit of one job share. Made by `begin` on the driver; others get copies."""
+    """State that a job's tasks and its commit share. `begin` makes it on the driver; the others get copies."""
 
     def __init__(
         self,

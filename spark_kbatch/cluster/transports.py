@@ -1,4 +1,4 @@
-"""Where producers' batches go: into the logs at once, or to staging until the job commits.
+"""Transports of producers: batches go into the logs at once, or to staging until the job commits.
 
     LocalLog      for plain Python: appends before it answers
     StagedFiles   for a Spark task: stages before it answers; offsets come with the commit
@@ -104,7 +104,7 @@ def _in_format(batch: ProduceBatch, level: int | None) -> MessageSet:
 
 
 class TaskProducer:
-    """What one task writes through: a producer whose transport is staging."""
+    """The producer of one task, whose transport is staging."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the tasks of one Spark action agreed on: the offsets that `earliest` and `latest` stood for.
+"""Offsets for `earliest` and `latest` on which the tasks of one Spark action agreed.
 
     snapshots/by-name/NAME.json            the answer of the first task, linked into place; it is binding
     snapshots/by-time/N/ID.NAME.json       its second name; N counts periods of ten minutes

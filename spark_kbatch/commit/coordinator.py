@@ -79,16 +79,16 @@ class Prepared(NamedTuple):
 
 
 class _Progress:
-    """How far a commit has got."""
+    """Progress of a commit, for its error."""
 
     def __init__(self) -> None:
         self.outcome = NOTHING_VISIBLE
 
 
 class Overwrite(NamedTuple):
-    """What a commit replaces: everything that a topic holds."""
+    """A commit's replacement of everything that a topic holds."""
 
-    topic: Topic  # as of the job's begin
+    topic: Topic  # as it was at the job's start
     delete_delay_ms: int  # how long files stay, for reads that were planned before
 
 

@@ -164,7 +164,7 @@ class OpenFiles:
 
 
 class Staging:
-    """What one task attempt stages on one disk. Not thread-safe."""
+    """Staged files of one task attempt on one disk. Not thread-safe."""
 
     def __init__(
         self,
@@ -308,7 +308,7 @@ Copies: TypeAlias = Mapping[int, Sequence[Extent]]
 
 
 class Total(NamedTuple):
-    """How much was staged, each replicated batch counted once."""
+    """Amounts staged, each replicated batch counted once."""
 
     records_count: int
     size_in_bytes: int

@@ -32,7 +32,7 @@ class GroupConfig:
 
     @property
     def offsets_retention_ms(self) -> int:
-        """How long offsets are kept, in ms."""
+        """Retention of offsets, in ms."""
         return self.offsets_retention_minutes * 60_000
 
 

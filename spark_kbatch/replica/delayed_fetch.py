@@ -124,7 +124,7 @@ class Fetch:
 
     @property
     def partitions(self) -> Collection[TopicPartition]:
-        """What is fetched, in the order in which it is read."""
+        """The partitions, in the order in which they are read."""
         return self._fetch_infos.keys()
 
     def look(self) -> Moment:

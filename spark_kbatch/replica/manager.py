@@ -685,7 +685,7 @@ class ReplicaManager:
 
         Args:
             max_wait_ms: when to answer with what there is; 0 or less to wait for nothing.
-            replica_id: who asks; `delayed_fetch` has what each may see.
+            replica_id: whether a consumer or a replica asks; see `delayed_fetch` for what each may see.
             min_bytes: of all partitions together, to wait for.
             max_bytes: of all partitions together. Each has a limit of its own in `fetch_infos`.
             hard_max_bytes_limit: whether even the first batch must fit into the limits.

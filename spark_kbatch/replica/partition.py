@@ -128,7 +128,7 @@ class Partition:
 
     @functools.cached_property
     def directories(self) -> list[str]:
-        """Where its replicas lie, in order of preference."""
+        """Directories of its replicas, in order of preference."""
         return [str(self._log_of(node_id).directory) for node_id in self.replicas]
 
     @property

@@ -1,4 +1,4 @@
-"""What does an operation cost when a cluster is larger?
+"""How do the costs of operations grow with a cluster?
 
 One axis at a time grows: the partitions of a topic, the topics beside it, the segments of a partition,
 the small batches of a segment, the commits of the past, the reads of the past. On each cluster of an
@@ -73,12 +73,12 @@ def append(sized: Sized) -> None:
 
 
 def append_again(sized: Sized) -> None:
-    """In a process that did so before."""
+    """Append in a process that has appended before."""
     builders.append_records(sized.opened, {tuple(PARTITION): sized.batch})
 
 
 def append_first_idempotent(sized: Sized) -> None:
-    """As the one before, of a producer that is new to the log."""
+    """Append the first batch of an idempotent producer."""
     cluster = Cluster(str(sized.path))
     data = builders.idempotent_batch(base_sequence=0, producer_id=cluster._parts.new_producer_id())
     result = builders.append_records(cluster, {tuple(PARTITION): data})
@@ -86,12 +86,12 @@ def append_first_idempotent(sized: Sized) -> None:
 
 
 def commit(sized: Sized) -> None:
-    """One record, as a Spark job of one task does."""
+    """Commit one record, as a Spark job of one task does."""
     _commit(sized, Cluster(str(sized.path)))
 
 
 def commit_again(sized: Sized) -> None:
-    """As the one before, in a process that has written to the partition before."""
+    """Commit one record in a process that has written to the partition before."""
     _commit(sized, sized.opened)
 
 

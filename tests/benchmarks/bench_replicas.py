@@ -1,4 +1,4 @@
-"""What does it cost that a partition may have replicas, and what do three of them cost?
+"""The cost of replication: of its checks for one replica, and of three replicas.
 
 Unit: appends of 1 MiB a second, flushed, all replicas in folders of one disk. One replica through the
 replica manager, with acks=1, stands beside the same checks and writes of the log alone, and takes at

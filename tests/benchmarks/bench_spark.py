@@ -1,8 +1,8 @@
-"""What does kbatch cost on top of what Spark takes for any Python source?
+"""The cost of kbatch on top of what Spark takes for any Python source.
 
 Unit: million rows a second through a whole Spark job, local[2]; 4 M rows, 16-byte keys, 100-byte
-values, 4 partitions, uncompressed, flush off, on a file system in memory where there is one: what a
-disk takes to write back is not ours. Ceiling of writing: a writer that drops the same Arrow batches.
+values, 4 partitions, uncompressed, flush off, on a file system in memory if there is one, to leave out
+the disk's own time. Ceiling of writing: a writer that drops the same Arrow batches.
 Ceiling of reading: a source that yields as many ready-made batches. Peer: Parquet, without
 compression. Before and after a change: `make bench`, then read the ratios.
 """

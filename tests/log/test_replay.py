@@ -302,8 +302,8 @@ def test_logs_of_brokers_in_every_format_are_walked(shared_data: Path, tmp_path:
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["flipped", "cut"])
-def test_damage_raises_unless_it_is_in_what_is_not_read(tmp_path: Path, cut: bool) -> None:
-    """Of data batches only the header is read; markers, and what looks like one, are read as a whole."""
+def test_damage_raises_unless_it_is_in_bytes_that_are_not_read(tmp_path: Path, cut: bool) -> None:
+    """Only the headers of data batches are read, but all of a marker, or of what looks like one."""
     history = History()
     history.append(1, transactional=True, n=2)
     history.append(2, transactional=True)

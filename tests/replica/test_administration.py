@@ -329,10 +329,10 @@ def test_a_read_under_way_ends_with_the_topic(
 
 
 @pytest.mark.parametrize("partition", [0, 1])
-def test_a_read_under_way_takes_nothing_of_another_topic_of_the_name(
+def test_a_read_under_way_gets_no_records_of_a_recreated_topic(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, partition: int
 ) -> None:
-    """Whether the reader is within a partition, or between two."""
+    """The reader is within a partition in one case, and between two in the other."""
     monkeypatch.setattr("spark_kbatch.consumer.reading.FETCH_BYTES", 1)
     reading = iter(cluster.read("events", columns=["offset"]))
     taken = [next(reading) for _ in range(1 + partition)]
@@ -700,8 +700,8 @@ def test_a_total_that_is_no_increase_is_refused(cluster: Cluster, total: int) ->
         cluster.create_partitions("events", total)
 
 
-def test_a_new_partition_is_not_made_where_something_lies(cluster: Cluster) -> None:
-    """What a crash left is empty; records would be a user's."""
+def test_a_new_partition_is_not_created_over_an_existing_directory(cluster: Cluster) -> None:
+    """A directory left by a crash would be empty; one with records is a user's."""
     directory = cluster.path / "broker-0" / "events-2"
     shutil.copytree(cluster.path / "broker-0" / "events-1", directory)
     with pytest.raises(KafkaStorageError, match="events-2"):

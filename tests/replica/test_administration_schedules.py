@@ -50,7 +50,7 @@ TOPICS = ("events", "others")
 
 
 class Job(NamedTuple):
-    """What was staged, for topics by their ids; and how its commit ended."""
+    """A job's staged partitions, with their topics' ids, and the outcome of its commit."""
 
     places: dict[TopicPartition, str]
     outcome: str
@@ -110,7 +110,7 @@ class Changes(Schedule):
         if "events" in self.ids:
             places |= {TopicPartition("events", p): self.ids["events"] for p in range(2)}
         self.log[-1] += f" {key!r} to {len(places)}"
-        self.jobs[key] = Job(places, UNKNOWN)  # until someone is told
+        self.jobs[key] = Job(places, UNKNOWN)  # until the commit returns or fails
         data = bytes(encode_batch([Record(n, 1000 + n, key, b"v") for n in range(2)]))
         outcome = NOTHING_VISIBLE
         try:

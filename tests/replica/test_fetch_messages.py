@@ -520,7 +520,7 @@ def test_an_append_of_this_process_answers_all_that_wait_with_one_look(
 def test_a_fetch_that_is_newer_than_a_look_is_not_judged_by_it(
     cluster: Cluster, other: Cluster, purgatory: FetchPurgatory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it starts would be past the end."""
+    """By the older look, its offset would be past the end."""
     early, late = fetch(cluster, {EVENTS: 0}, min_bytes=10**6), list[Answer]()
     purgatory.look()
     look = cluster._parts.snapshots.replicas

@@ -110,7 +110,7 @@ class Appends(Schedule):
         cluster, key = self.processes[number], f"job-{len(self.jobs)}".encode()
         acks, flush = self.rng.choice([-1, -1, 1]), self.rng.random() < 0.5
         self.log[-1] += f" {key!r} by {number}, acks {acks}"
-        self.jobs[key] = UNKNOWN  # until someone is told
+        self.jobs[key] = UNKNOWN  # until the commit returns or fails
         data = bytes(encode_batch([Record(n, 1000 + n, key, b"value") for n in range(2)]))
         try:
             extents = builders.staged(
