@@ -15,9 +15,8 @@ recreated has another Partition, or none.
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol, TypeAlias
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from spark_kbatch.errors import KBatchError
 from spark_kbatch.files import Files
@@ -39,49 +38,67 @@ class FindPartitions(Protocol):
         """Return them; raise UnknownTopicOrPartitionError if one does not exist."""
 
 
-# A partition, and the bytes that tell of its changes; nothing if its topic does not exist.
-_Seen: TypeAlias = tuple[object, ...]
-_NOTHING: _Seen = ()
-
-
 class WatchedLogs:
     """The partitions that someone waits for. Used by one thread at a time."""
 
     def __init__(self, files: Files, paths: ClusterPaths, find: FindPartitions) -> None:
         self._files, self._paths, self._find = files, paths, find
-        self._seen: dict[TopicPartition, _Seen] = {}  # of the last call
+        # Of the last call. A topic that does not exist has no partitions.
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._directories: list[str] = []  # of all replicas, in the same order
+        self._data: list[object] = []  # bytes of each directory's state, then of what else tells
+        self._asked: Collection[TopicPartition] = ()
 
     def changed(self, topic_partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Return those that may show something else than in the last call, or were not in that.
 
         Each is looked at once. If a commit was decided or completed, all may.
         """
+        partitions, data = self._partitions, self._data
+        asked, self._asked = self._asked, list(topic_partitions)
         try:
-            found = self._look({_COMMITS, *topic_partitions})
+            self._look()
         except (OSError, KBatchError):  # whoever reads them finds out what is wrong
-            self._seen = {}
-            return list(topic_partitions)
-        before, self._seen = self._seen, found
-        if before.get(_COMMITS) != found[_COMMITS]:
-            return list(topic_partitions)
-        return [tp for tp in topic_partitions if before.get(tp) != found[tp]]
+            self._partitions, self._directories, self._data = {}, [], []
+            return self._asked
+        is_same = self._partitions == partitions
+        if is_same and self._data == data and self._asked == asked:
+            return []  # nearly always
+        before, now = _by_partition(partitions, data), _by_partition(self._partitions, self._data)
+        known = set(asked)
+        if before.get(_COMMITS) != now.get(_COMMITS):
+            return self._asked
+        return [tp for tp in self._asked if tp not in known or before.get(tp) != now.get(tp)]
 
-    def _look(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, _Seen]:
-        by_topic: dict[str, list[TopicPartition]] = {}
-        for tp in wanted:
+    def _look(self) -> None:
+        by_topic: dict[str, list[TopicPartition]] = {_COMMITS.topic: [_COMMITS]}
+        for tp in self._asked:
             by_topic.setdefault(tp.topic, []).append(tp)
-        partitions: dict[TopicPartition, Partition] = {}
+        found: dict[TopicPartition, Partition] = {}
         for of_topic in by_topic.values():
             with contextlib.suppress(OSError, KBatchError):
-                partitions.update(self._find(of_topic))
-        directories = [path for one in partitions.values() for path in one.directories]
-        slots = read_all_slots(self._files, directories)
-        found: dict[TopicPartition, _Seen] = dict.fromkeys(wanted, _NOTHING)
-        for tp, one in partitions.items():
-            if one.only_log is not None:
-                found[tp] = one, next(slots)
-            else:
-                of_replicas = itertools.islice(slots, len(one.directories))
-                leadership = self._files.fingerprint(self._paths.partition_file(tp))
-                found[tp] = one, leadership, *of_replicas
-        return found
+                found.update(self._find(of_topic))
+        if found != self._partitions:
+            self._partitions = found
+            self._directories = [path for one in found.values() for path in one.directories]
+        data: list[object] = [*read_all_slots(self._files, self._directories)]
+        if len(data) > len(self._partitions):  # some have several replicas
+            data += [
+                self._files.fingerprint(self._paths.partition_file(tp))
+                for tp, one in self._partitions.items()
+                if one.only_log is None
+            ]
+        self._data = data
+
+
+def _by_partition(
+    partitions: Mapping[TopicPartition, Partition], data: Sequence[object]
+) -> dict[TopicPartition, tuple[object, ...]]:
+    """Return each partition with what tells of its changes."""
+    found, start = dict[TopicPartition, tuple[object, ...]](), 0
+    rest = iter(data[sum(len(one.directories) for one in partitions.values()) :])
+    for tp, one in partitions.items():
+        end = start + len(one.directories)
+        found[tp] = one, *data[start:end], None if one.only_log is not None else next(rest)
+        start = end
+    return found
