@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple
@@ -31,10 +32,28 @@ from spark_kbatch.wire.framing import Receive, Send
 logger = logging.getLogger(__name__)
 
 _REQUEST_MIN_BYTES = 8  # api key, version and correlation id
+_WARNED_EVERY_S = 1.0
 _PIECES_MAX = 256  # of one call of the kernel
 _STALLED_AFTER_S = (
     30.0  # a request of which nothing more comes, or an answer of which nothing is taken
 )
+
+
+class Occasionally:
+    """Warnings of what clients do, at most one in a second: they may do it as often as they like."""
+
+    def __init__(self) -> None:
+        self._again_s = 0.0
+
+    def warn(self, message: str, *arguments: object) -> None:
+        """Log a warning, or a line for debugging if another was logged just before."""
+        is_due = time.monotonic() >= self._again_s
+        if is_due:
+            self._again_s = time.monotonic() + _WARNED_EVERY_S
+        logger.log(logging.WARNING if is_due else logging.DEBUG, message, *arguments)
+
+
+occasionally = Occasionally()
 
 
 class Memory(NamedTuple):
@@ -151,7 +170,7 @@ class Connection:
                 pass
         except (BlockingIOError, InterruptedError):
             pass
-        except (OSError, KBatchError) as error:
+        except Exception as error:  # noqa: BLE001  logged as the server's fault, if it is
             self.end(error)
 
     def _receive_some(self) -> bool:
@@ -249,7 +268,7 @@ class Connection:
         self._read(True)
         try:
             self._handle_next()  # which may have been read together with the last one
-        except KBatchError as error:
+        except Exception as error:  # noqa: BLE001  logged as the server's fault, if it is
             self.end(error)
 
     def _writable(self) -> None:
@@ -270,10 +289,12 @@ class Connection:
         """Close because of an error: the network's, or what the client has sent."""
         if self._state is _State.CLOSED:
             return
-        if isinstance(error, OSError):
+        if isinstance(error, KBatchError):
+            occasionally.warn("%s is closed: %s", self, error)
+        elif isinstance(error, OSError):
             logger.debug("%s is lost: %s", self, error)
         else:
-            logger.warning("%s is closed: %s", self, error)
+            logger.error("%s is closed, because of a fault of the server", self, exc_info=error)
         self.close()
 
     def end_when_answered(self) -> None:

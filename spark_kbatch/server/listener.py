@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import selectors
 import socket
@@ -17,7 +18,7 @@ from typing import TypeVar
 
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.options.server import ServerConfig
-from spark_kbatch.server.connection import Connection, Memory
+from spark_kbatch.server.connection import Connection, Memory, occasionally
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,14 @@ def listening_socket(host: str, port: int) -> socket.socket:
             "address, or port 0 for any that is free"
         ) from error
     return sock
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if only this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class Listener:
@@ -129,7 +138,7 @@ class Listener:
                 self._loop.call_later(_PAUSE_S, self._accept_again)
                 return
             if len(self._connections) >= self._config.max_connections:
-                logger.warning(
+                occasionally.warn(
                     "a connection is closed at once: %d are open, as many as max.connections says",
                     len(self._connections),
                 )

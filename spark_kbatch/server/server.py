@@ -22,7 +22,7 @@ from spark_kbatch.server.groups.coordinator import GroupCoordinator
 from spark_kbatch.server.groups.store import OffsetsStore
 from spark_kbatch.server.housekeeping import Housekeeping
 from spark_kbatch.server.intercepts import Intercept, api_key_of
-from spark_kbatch.server.listener import Listener, listening_socket
+from spark_kbatch.server.listener import Listener, is_loopback, listening_socket
 from spark_kbatch.server.memory import AnswerMemory, RequestMemory
 from spark_kbatch.server.metadata import MetadataHandler, NewTopics
 from spark_kbatch.server.offsets import OffsetsHandler
@@ -126,6 +126,13 @@ class Server:
         self._housekeeping.start()
         _servers.add(self)
         logger.info("serving %s at %s", backend.path, self.bootstrap_servers)
+        if not is_loopback(self.host):
+            logger.warning(
+                "%s can be reached from other machines at port %d, and asks no one for a password: whoever "
+                "reaches it may read, write and delete",
+                backend.path,
+                self.port,
+            )
 
     def _register_handlers(self) -> None:
         backend, config, pools = self._backend, self._config, self._pools

@@ -133,6 +133,16 @@ def test_bad_arguments_are_refused_by_name(
         cluster.serve(**named)
 
 
+@pytest.mark.parametrize(
+    ("host", "warns"), [("127.0.0.1", False), ("localhost", False), ("", True)]
+)
+def test_a_server_that_others_can_reach_says_that_it_has_no_passwords(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, host: str, warns: bool
+) -> None:
+    with cluster.serve(host):
+        assert ("whoever reaches it may read, write and delete" in caplog.text) == warns
+
+
 def test_closing_the_cluster_ends_its_server(tmp_path: Path) -> None:
     with builders.a_cluster(tmp_path) as cluster:
         server = cluster.serve()
