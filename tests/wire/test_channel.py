@@ -7,7 +7,7 @@ import socket
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.errors import DisconnectedError, ProtocolError
@@ -45,6 +45,7 @@ def test_every_message_is_carried_through_buffers_of_a_few_bytes(
         assert carried(sender, receiver, [frame[:middle], frame[middle:]]) == [frame]
 
 
+@settings(deadline=None)  # other tests may take the machine
 @given(
     capacity=st.integers(1, 9),
     messages=st.lists(st.lists(st.binary(max_size=30), max_size=4), max_size=4),

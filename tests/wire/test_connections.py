@@ -196,7 +196,8 @@ def test_each_attempt_tries_the_next_address_and_a_lost_connection_looks_the_nam
         def look_up(host: str, port: int, **_: object) -> list[Any]:
             looked_up.append(host)
             kind = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
-            return [(*kind, nobody), (*kind, (server.node.host, server.node.port)), (*kind, nobody)]
+            there = (server.node.host, server.node.port)
+            return [(*kind, nobody), (*kind, there), (*kind, there)]
 
         monkeypatch.setattr(socket, "getaddrinfo", look_up)
         node = Node(1, "a-name", 9092)

@@ -7,7 +7,7 @@ from random import Random
 
 import psutil
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kbatch.errors import ProtocolError
@@ -49,6 +49,7 @@ def test_frames_are_whole_wherever_the_stream_is_split_in_three(read_ahead: int)
             assert receive_all(Receive(read_ahead=read_ahead), chunks) == MESSAGES
 
 
+@settings(deadline=None)  # other tests may take the machine
 @given(
     message_sizes=st.lists(st.integers(0, 40) | st.integers(0, 40_000), max_size=4),
     read_sizes=st.lists(st.integers(1, 50_000), min_size=1, max_size=20),
@@ -150,6 +151,7 @@ def write_all(send: Send, sizes: list[int], max_pieces: int) -> bytes:
     return written
 
 
+@settings(deadline=None)  # other tests may take the machine
 @given(
     pieces=st.lists(st.binary(max_size=40), max_size=8),
     sizes=st.lists(st.integers(0, 60), min_size=1, max_size=10).filter(any),
