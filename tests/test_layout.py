@@ -64,8 +64,8 @@ DOORS = {
         "probe", "snapshot", "staging", "state_records",
     },
     "wire": {"errors", "fetch", "framing", "produce", "protocol"},
-    "server": {"server"},
-    "cluster": {"broker_logs", "cluster", "job", "parts", "readable"},
+    "server": {"groups.assignment", "groups.store", "ownership", "server"},
+    "cluster": {"broker_logs", "cluster", "groups", "job", "parts", "readable"},
     "spark": {"demo", "source"},
 }  # fmt: skip
 

@@ -11,7 +11,9 @@
     kbatch gc PATH [TOPIC ...]         delete expired segments and files of jobs that never committed
     kbatch history PATH [COMMIT]       list commits of Spark jobs; the ending offsets of one
     kbatch export PATH TOPIC --to DIR  copy a topic into a stopped broker's log dir
-    kbatch offsets PATH TOPIC          find offsets by time
+    kbatch offsets PATH TOPIC          find offsets by time, or of a consumer group
+    kbatch serve PATH                  serve a cluster to any Kafka client
+    kbatch groups PATH [GROUP]         list consumer groups; the members and offsets of one
     kbatch repair PATH [TOPIC ...]     repair damaged logs
     kbatch log-dirs PATH               show log dirs, and replicas that are not in sync
     kbatch demo [PATH]                 write, read and check a year of flights
@@ -31,10 +33,13 @@ import datetime
 import itertools
 import logging
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Literal
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from rich.console import Console
@@ -45,10 +50,17 @@ from spark_kbatch.cluster.broker_logs import BrokerLogs
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.cluster.readable import damaged_topics, skipping_deleted
 from spark_kbatch.commit.history import Commit
-from spark_kbatch.errors import KafkaStorageError, KBatchError, UnknownTopicOrPartitionError
+from spark_kbatch.errors import (
+    ConfigError,
+    CorruptRecordError,
+    KafkaStorageError,
+    KBatchError,
+    UnknownTopicOrPartitionError,
+)
 from spark_kbatch.model import INT_MAX, IsolationLevel, PartitionInfo, TopicPartition
 from spark_kbatch.opening import open_for_reading, open_reader
-from spark_kbatch.options.topic import Topic, ensure_not_internal, topic_key
+from spark_kbatch.options.server import REPLICATION_FACTOR_MAX, parse_address
+from spark_kbatch.options.topic import PARTITIONS_MAX, Topic, ensure_not_internal, topic_key
 from spark_kbatch.options.write import (
     FOREIGN_ENDS,
     MAX_DECOMPRESSED_BATCH_BYTES,
@@ -56,6 +68,11 @@ from spark_kbatch.options.write import (
 )
 from spark_kbatch.replica.view import ReplicaInfo
 from spark_kbatch.terminal import LogFormatter, cell, field, to_json, visible
+
+if TYPE_CHECKING:
+    from spark_kbatch.cluster.groups import ConsumerGroup, GroupOffset
+
+logger = logging.getLogger(__name__)
 
 _foreign_end = click.option(
     "--foreign-end",
@@ -146,6 +163,7 @@ def topics(
         damaged = damaged_topics(cluster, every)
         sound = [name for name in every if name not in damaged]
         chosen, partitions, replicas = skipping_deleted(cluster, sound, look)
+    groups = _groups_by_partition(cluster)
     if as_json:
         for topic in chosen:
             rows = [
@@ -154,6 +172,7 @@ def topics(
                     **row.offsets._asdict(),
                     "size_in_bytes": row.size_in_bytes,
                     **_replication(replicas.get(row.topic_partition)),
+                    **_groups_as_json(groups.get(row.topic_partition)),
                 }
                 for row in partitions
                 if row.topic_partition.topic == topic.name
@@ -169,12 +188,22 @@ def topics(
     if any(replication):
         for heading in _REPLICA_COLUMNS:
             table.add_column(heading)
+    has_groups = any(row.topic_partition in groups for row in partitions)
+    if has_groups:
+        table.add_column("lag of groups", overflow="fold")
     for row, shown_replicas in zip(partitions, replication, strict=True):
         start, end = row.offsets.log_start_offset, row.offsets.high_watermark
         numbers = (row.topic_partition.partition, start, end, end - start, row.size_in_bytes)
-        shown = (_shown(shown_replicas[name]) for name in _REPLICA_COLUMNS if shown_replicas)
+        shown = [
+            _shown(shown_replicas[name]) if shown_replicas else ""
+            for name in _REPLICA_COLUMNS
+            if any(replication)
+        ]
+        of_groups = groups.get(row.topic_partition, {})
+        lags = ", ".join(f"{group}: {_shown(one.lag)}" for group, one in of_groups.items())
         topic_cell = cell(row.topic_partition.topic)
-        table.add_row(topic_cell, *(f"{number:,}" for number in numbers), *shown)
+        numbers_shown = (f"{number:,}" for number in numbers)
+        table.add_row(topic_cell, *numbers_shown, *shown, *[cell(lags)] * has_groups)
     if chosen or not damaged:
         _print_table(table, if_empty=f"{cluster.path} has no topics yet.")
     _raise_first(damaged)
@@ -461,6 +490,7 @@ def gc(
 @click.argument("path")
 @click.argument("topic")
 @click.option("--time", "-t", "wanted", callback=_time_or_edge, default="latest", show_default=True, help="Milliseconds since 1970, an ISO 8601 time, earliest, latest or max-timestamp.")  # fmt: skip
+@click.option("--group", "-g", help="Print this consumer group's committed offsets instead.")
 @_isolation_level
 @_foreign_end
 @_as_json
@@ -468,6 +498,7 @@ def offsets(
     path: str,
     topic: str,
     wanted: int | str,
+    group: str | None,
     isolation_level: str,
     foreign_end: str,
     as_json: bool,
@@ -476,8 +507,14 @@ def offsets(
 
     A line has partition, offset and the record's time, separated by tabs; "-" where there is none.
     latest stands for the offset of the next record, max-timestamp for the record with the largest time.
+
+    With --group, a line has partition, committed offset, the offset of the next record, and the lag, which
+    is the difference; "-" where the group has committed nothing.
     """
     cluster = open_for_reading(path, foreign_end=foreign_end)
+    if group is not None:
+        _print_offsets_of_group(cluster, topic, group, as_json)
+        return
     asked = dict.fromkeys(cluster.partitions(topic), wanted)
     found = cluster.list_offsets(asked, isolation_level=isolation_level)
     for topic_partition, record in sorted(found.items()):
@@ -687,6 +724,248 @@ def _partitions_named(cluster: Cluster, name: str) -> list[TopicPartition]:
             )
         return [partitions[int(number)]]
     return cluster.partitions(name)
+
+
+def _address(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[str, int]:
+    try:
+        return parse_address("--listen", text, any_port=True)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _advertised(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> str | None:
+    try:
+        if text is not None:
+            parse_address("--advertise", text)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+    return text
+
+
+_OPTIONS_OF_SERVE = {
+    "auto.create.topics.enable": "--no-auto-create",
+    "num.partitions": "--num-partitions",
+    "default.replication.factor": "--replication-factor",
+    "flush": "--flush",
+}  # by their keys
+
+
+@cli.command()
+@click.argument("path")
+@click.option("--listen", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT", callback=_address, help="Where to listen; port 0 for any that is free.")  # fmt: skip
+@click.option("--advertise", metavar="HOST:PORT", callback=_advertised, help="Where clients are told to connect to, if not where they have.")  # fmt: skip
+@click.option("--auto-create/--no-auto-create", default=True, show_default=True, help="Whether a topic is made when a client asks for it.")  # fmt: skip
+@click.option("--num-partitions", type=click.IntRange(1, PARTITIONS_MAX), default=1, show_default=True, help="Partitions of such a topic.")  # fmt: skip
+@click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), default=1, show_default=True, help="Log dirs that hold each of its records.")  # fmt: skip
+@click.option("--flush", is_flag=True, help="Have batches on disk before they are acknowledged.")
+@click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=_setting, help="Set another option of the server; may be repeated.")  # fmt: skip
+@click.option("--create", is_flag=True, help="Create the cluster if there is none.")
+@_as_json
+def serve(
+    path: str,
+    listen: tuple[str, int],
+    advertise: str | None,
+    auto_create: bool,
+    num_partitions: int,
+    replication_factor: int,
+    flush: bool,
+    given: dict[str, str],
+    create: bool,
+    as_json: bool,
+) -> None:
+    """Serve the cluster at PATH to any Kafka client, until SIGINT or SIGTERM.
+
+    Prints the address once clients can connect. There is no authentication, so by default only this
+    machine can. Spark jobs and producers on PATH go on beside the server.
+    """
+    for key in given:
+        if topic_key(key) in _OPTIONS_OF_SERVE:
+            raise click.UsageError(f"{key!r} is given by {_OPTIONS_OF_SERVE[topic_key(key)]}")
+    options: dict[str, Any] = dict(given)
+    asked_to_end = threading.Event()
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)  # so that a second one ends it at once
+        asked_to_end.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+    with (
+        Cluster(path, create=create) as cluster,
+        cluster.serve(
+            *listen,
+            advertise=advertise,
+            auto_create=auto_create,
+            num_partitions=num_partitions,
+            replication_factor=replication_factor,
+            flush=flush,
+            **options,
+        ) as server,
+    ):
+        names = cluster.topic_names()
+        if as_json:
+            _print_json(
+                {
+                    "path": str(cluster.path),
+                    "bootstrap_servers": server.bootstrap_servers,
+                    "host": server.host,
+                    "port": server.port,
+                    "topics": names,
+                }
+            )
+        else:
+            shown = f"{_count(names, 'topic')} of {cluster.path}"
+            _print(visible(f"Serving {shown} at {server.bootstrap_servers}; Ctrl+C ends it."))
+        asked_to_end.wait()
+
+
+@cli.command()
+@click.argument("path")
+@click.argument("group", metavar="[GROUP]", required=False)
+@_as_json
+def groups(path: str, group: str | None, as_json: bool) -> None:
+    """List the consumer groups of the cluster at PATH, with how many records each is behind.
+
+    With the name of a GROUP, show its members, and its offset and lag in each partition. A server need not
+    run: groups are shown as they were stored last, which a rebalance may be changing now.
+    """
+    cluster = Cluster(path)
+    running = cluster.running_server()
+    server = None if running is None else running.bootstrap_servers
+    found = cluster.groups() if group is None else [_group(cluster, group)]
+    if as_json:
+        for one in found:
+            _print_json({**_group_as_json(one), "server": server})
+        return
+    where = "not served now" if server is None else f"served at {server}"
+    if group is not None:
+        _print_group(found[0], where)
+        return
+    table = _table(f"Consumer groups of {cluster.path}, {where}")
+    for heading in ("group", "state", "topics"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("members", "lag"):
+        table.add_column(heading, justify="right")
+    for one in found:
+        names = ", ".join(dict.fromkeys(tp.topic for tp in one.offsets))
+        numbers = (f"{len(one.members):,}", f"{one.lag:,}")
+        table.add_row(cell(one.group_id), one.state, cell(names or "-"), *numbers)
+    _print_table(table, if_empty=f"{cluster.path} has no consumer groups; it is {where}.")
+
+
+def _group(cluster: Cluster, group_id: str) -> ConsumerGroup:
+    """Return a group by its id.
+
+    Raises:
+        ConfigError: names the groups that there are.
+    """
+    found = {one.group_id: one for one in cluster.groups()}
+    if group_id not in found:
+        raise ConfigError(
+            f"consumer group {group_id!r} does not exist in {cluster.path}; its groups: "
+            f"{', '.join(found) or 'none'}"
+        )
+    return found[group_id]
+
+
+def _group_as_json(group: ConsumerGroup) -> dict[str, Any]:
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "protocol_type": group.protocol_type,
+        "protocol": group.protocol,
+        "generation": group.generation,
+        "lag": group.lag,
+        "members": [one._asdict() for one in group.members],
+        "offsets": [
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                **one._asdict(),
+                "commit_timestamp": _time(one.commit_timestamp),
+            }
+            for tp, one in group.offsets.items()
+        ],
+    }
+
+
+def _print_group(group: ConsumerGroup, where: str) -> None:
+    """Print the members of a group, and its offsets, as two tables."""
+    title = f"Group {group.group_id}: {group.state}, generation {group.generation}, {where}"
+    offsets = _table(title)
+    offsets.add_column("topic", overflow="fold")
+    for heading in ("partition", "committed offset", "next offset", "lag"):
+        offsets.add_column(heading, justify="right")
+    offsets.add_column("committed at", overflow="fold")
+    for tp, one in group.offsets.items():
+        numbers = (tp.partition, one.committed_offset, one.log_end_offset, one.lag)
+        shown = ("-" if number is None else f"{number:,}" for number in numbers)
+        at = _shown(_time(one.commit_timestamp))
+        offsets.add_row(cell(tp.topic), *shown, at)
+    _print_table(offsets, if_empty=f"{title}; it has no partitions.")
+    if group.members:
+        members = _table("Members")
+        for heading in ("member", "instance", "client", "host", "partitions"):
+            members.add_column(heading, overflow="fold")
+        for member in group.members:
+            names = ", ".join(map(str, member.partitions)) or "-"
+            words = (member.member_id, member.instance_id or "-", member.client_id)
+            members.add_row(*map(cell, (*words, member.client_host, names)))
+        _print_table(members)
+
+
+def _groups_by_partition(
+    cluster: Cluster | BrokerLogs,
+) -> dict[TopicPartition, dict[str, GroupOffset]]:
+    """Return what groups have committed, by group id; what cannot be read is only logged."""
+    found: dict[TopicPartition, dict[str, GroupOffset]] = {}
+    if isinstance(cluster, BrokerLogs):
+        return found
+    try:
+        groups = cluster.groups()
+    except (KafkaStorageError, CorruptRecordError) as error:
+        logger.warning("consumer groups are not shown: %s", error)
+        return found
+    for group in groups:
+        for tp, one in group.offsets.items():
+            if one.committed_offset is not None:
+                found.setdefault(tp, {})[group.group_id] = one
+    return found
+
+
+def _groups_as_json(groups: Mapping[str, GroupOffset] | None) -> dict[str, Any]:
+    if not groups:
+        return {}
+    return {
+        "groups": {
+            name: {"committed_offset": one.committed_offset, "lag": one.lag}
+            for name, one in groups.items()
+        }
+    }
+
+
+def _print_offsets_of_group(
+    cluster: Cluster | BrokerLogs, topic: str, group_id: str, as_json: bool
+) -> None:
+    if isinstance(cluster, BrokerLogs):
+        raise ConfigError(f"{cluster.path} is not a cluster; --group is for a cluster's groups")
+    partitions = cluster.partitions(topic)
+    group = _group(cluster, group_id)
+    ends = cluster.list_offsets(dict.fromkeys(partitions, "latest"))
+    for tp in partitions:
+        one, end = group.offsets.get(tp), ends[tp]
+        row = {
+            "partition": tp.partition,
+            "committed_offset": one and one.committed_offset,
+            "log_end_offset": end and end.offset,
+            "lag": one and one.lag,
+        }
+        if as_json:
+            _print_json(row)
+        else:
+            _print("\t".join(map(_shown, row.values())))
 
 
 @cli.command()

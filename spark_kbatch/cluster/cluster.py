@@ -52,8 +52,10 @@ from spark_kbatch.replica.view import ReplicaInfo
 # methods that do.
 if TYPE_CHECKING:
     from spark_kbatch.cluster.export import ExportedPartition
+    from spark_kbatch.cluster.groups import ConsumerGroup
     from spark_kbatch.log.repair import RepairReport
     from spark_kbatch.producer.producer import Producer
+    from spark_kbatch.server.ownership import ServerAddress
     from spark_kbatch.server.server import Server
 
 # As of the option replication.factor.
@@ -86,6 +88,7 @@ class Cluster(ReadableTopics):
     Records: producer, read, list_offsets, delete_records, collect_garbage, export.
     Jobs of Spark: history, find_commit, first_commit.
     Disks: log_dirs, replicas, replicate, replace_log_dir, repair.
+    Kafka clients: serve, running_server, groups.
     """
 
     def __init__(
@@ -559,3 +562,21 @@ class Cluster(ReadableTopics):
         server = Server(self._parts, config, host=host, port=port, advertised=advertised)
         self._servers.add(server)
         return server
+
+    def running_server(self) -> ServerAddress | None:
+        """Return where this cluster is served now, by whatever process; None if it is not."""
+        from spark_kbatch.server.ownership import running_server  # noqa: PLC0415  above
+
+        return running_server(self._parts.metadata)
+
+    def groups(self) -> list[ConsumerGroup]:
+        """Return the consumer groups that Kafka clients made, with members, offsets and lag.
+
+        A server need not run: they are read from the log. A rebalance that goes on is not in it.
+
+        Raises:
+            KafkaStorageError, CorruptRecordError: `__consumer_offsets` cannot be read.
+        """
+        from spark_kbatch.cluster.groups import groups_of  # noqa: PLC0415  above
+
+        return groups_of(self._parts)

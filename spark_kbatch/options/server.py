@@ -71,8 +71,13 @@ def parse_server_options(options: Mapping[str, Any]) -> ServerConfig:
     return ServerConfig(**{key.replace(".", "_"): value for key, value in given.items()})
 
 
-def parse_address(name: str, value: str) -> tuple[str, int]:
+def parse_address(name: str, value: str, *, any_port: bool = False) -> tuple[str, int]:
     """Return host and port of HOST:PORT; an IPv6 address is in brackets.
+
+    Args:
+        name: for errors.
+        value: what is given.
+        any_port: whether port 0 is accepted, which stands for any that is free.
 
     Raises:
         ConfigError: it is something else.
@@ -82,7 +87,8 @@ def parse_address(name: str, value: str) -> tuple[str, int]:
         host = host[1:-1]
     elif ":" in host:
         host = ""
-    if not (host and colon and port.isascii() and port.isdecimal() and 0 < int(port) <= PORT_MAX):
+    is_number = port.isascii() and port.isdecimal() and len(port) <= len(str(PORT_MAX))
+    if not (host and colon and is_number and (0 if any_port else 1) <= int(port) <= PORT_MAX):
         arguments.refuse(name, value, "HOST:PORT, such as localhost:9092 or [::1]:9092")
     return host, int(port)
 

@@ -38,7 +38,7 @@ several idempotent Produces in flight do, too, and a client that does not read c
     settings       the settings of topics and of the server, as admin clients see them
     outcomes       what an answer says of each thing that was asked for
 
-Other rooms import `server`.
+Other rooms import `server`; those who only look, `ownership`, `groups.store` and `groups.assignment`.
 
 Source: Kafka core/.../network/SocketServer.scala, server/KafkaApis.scala.
 """

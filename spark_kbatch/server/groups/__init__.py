@@ -11,6 +11,7 @@ words between them, and remembers what was assigned and committed, in `__consume
     store          `__consumer_offsets`: loading, appending, rewriting; reading it without a server
     records        the formats of its keys and values
     subscription   the topics in a consumer's subscription
+    assignment     the partitions that a consumer was assigned
     timers         what is to be done when
 
 Not here: the consumer group protocol of KIP-848, share groups, and offsets in transactions.

@@ -1,0 +1,124 @@
+"""The consumer groups of a cluster: who is in them, how far each has come, and how far it is behind.
+
+They are read from `__consumer_offsets`, so it does not matter whether a server runs. What only a server
+knows is missing: a rebalance that goes on, and members that have gone without a word since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from spark_kbatch.cluster.parts import ClusterParts
+from spark_kbatch.errors import KafkaStorageError, UnknownTopicOrPartitionError
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.server.groups import assignment
+from spark_kbatch.server.groups.store import StoredGroup, read_groups
+
+
+class GroupMember(NamedTuple):
+    """A member of a group."""
+
+    member_id: str
+    instance_id: str | None  # of a static member
+    client_id: str
+    client_host: str
+    partitions: tuple[TopicPartition, ...]  # that it was assigned
+
+
+class GroupOffset(NamedTuple):
+    """How far a group has come in a partition."""
+
+    committed_offset: int | None  # of the next record that the group wants; None if it never said
+    log_end_offset: (
+        int | None
+    )  # of the next record that comes; None if the partition cannot be read
+    lag: int | None  # records in between
+    metadata: str  # the client's own note
+    commit_timestamp: int  # in ms; -1 for none
+
+
+class ConsumerGroup(NamedTuple):
+    """A consumer group, as it was stored last."""
+
+    group_id: str
+    state: str  # "Stable" with members, "Empty" without
+    protocol_type: str  # "consumer"; empty if it only commits offsets
+    protocol: str  # how partitions are assigned, such as "range"
+    generation: int
+    members: tuple[GroupMember, ...]
+    offsets: Mapping[TopicPartition, GroupOffset]  # of partitions committed or assigned, sorted
+
+    @property
+    def lag(self) -> int:
+        """The records that wait for the group, where it has committed offsets."""
+        return sum(one.lag for one in self.offsets.values() if one.lag is not None)
+
+
+def groups_of(parts: ClusterParts) -> list[ConsumerGroup]:
+    """Return all groups, sorted by id; raises as `read_groups`."""
+    stored = read_groups(parts)
+    members = {one.group_id: _members(one) for one in stored}
+    wanted = {tp for one in stored for tp in one.offsets}
+    wanted |= {tp for found in members.values() for one in found for tp in one.partitions}
+    ends = _ends(parts, sorted(wanted))
+    return [
+        ConsumerGroup(
+            one.group_id,
+            one.state,
+            one.protocol_type,
+            one.protocol,
+            one.generation,
+            members[one.group_id],
+            _offsets(one, members[one.group_id], ends),
+        )
+        for one in stored
+    ]
+
+
+def _members(group: StoredGroup) -> tuple[GroupMember, ...]:
+    return tuple(
+        GroupMember(
+            one.member_id,
+            one.instance_id,
+            one.client_id,
+            one.client_host.removeprefix("/"),  # which Java writes
+            assignment.partitions(one.assignment),
+        )
+        for one in group.members
+    )
+
+
+def _ends(
+    parts: ClusterParts, topic_partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return where these partitions end, without those that are gone or cannot be read."""
+    try:
+        return {
+            tp: view.offsets.high_watermark for tp, view in parts.views(topic_partitions).items()
+        }
+    except (UnknownTopicOrPartitionError, KafkaStorageError):
+        if len(topic_partitions) == 1:
+            return {}
+    found: dict[TopicPartition, int] = {}
+    for one in topic_partitions:
+        found |= _ends(parts, [one])
+    return found
+
+
+def _offsets(
+    group: StoredGroup, members: Sequence[GroupMember], ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, GroupOffset]:
+    assigned = {tp for one in members for tp in one.partitions}
+    found = {}
+    for tp in sorted({*group.offsets, *assigned}):
+        committed, end = group.offsets.get(tp), ends.get(tp)
+        if committed is None:
+            found[tp] = GroupOffset(None, end, None, "", -1)
+        else:
+            # An offset above the end is of records that were overwritten.
+            lag = None if end is None else max(0, end - committed.offset)
+            found[tp] = GroupOffset(
+                committed.offset, end, lag, committed.metadata, committed.commit_timestamp
+            )
+    return found

@@ -1,0 +1,158 @@
+"""`kbatch groups`, and the lag that `kbatch topics` and `kbatch offsets` show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from spark_kbatch.cli.main import cli
+from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS
+from spark_kbatch.errors import ConfigError
+from tests.support import builders, stored_groups
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    cluster = builders.a_cluster(tmp_path_factory.mktemp("groups"), topics={"events": 2, "more": 1})
+    builders.append_records(cluster, {("events", 0): builders.batch()})
+    app = stored_groups.member("app", {"events": [0, 1]})
+    stored_groups.store(cluster, "billing", {("events", 0): 1}, [app])
+    stored_groups.store(cluster, "au\x1bdit", {("events", 0): 3})
+    return cluster
+
+
+def kbatch(*words: Any) -> Result:
+    return CliRunner().invoke(cli, [str(word) for word in words])
+
+
+def rows_of(done: Result) -> list[list[str]]:
+    assert done.exit_code == 0, done.output
+    lines = [line for line in done.stdout.splitlines() if "│" in line]
+    return [[word.strip() for word in line.strip("│").split("│")] for line in lines]
+
+
+def objects_of(done: Result) -> list[Any]:
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_groups_are_listed_with_their_lag(cluster: Cluster) -> None:
+    done = kbatch("groups", cluster.path)
+
+    assert rows_of(done) == [
+        [r"au\x1bdit", "Empty", "events", "0", "0"],
+        ["billing", "Stable", "events", "1", "2"],
+    ]
+    assert "not served now" in done.stdout.replace("\n", " ")
+
+
+def test_one_group_is_shown_with_its_partitions_and_members(cluster: Cluster) -> None:
+    rows = rows_of(kbatch("groups", cluster.path, "billing"))
+
+    assert rows[0][:5] == ["events", "0", "1", "3", "2"]
+    assert rows[0][5].startswith("2023-11-14")
+    assert rows[-1] == ["app-1", "-", "app", "127.0.0.1", "events-0, events-1"]
+    assert ["events", "1", "-", "0", "-", "-"] in rows
+
+
+def test_groups_as_json_are_one_object_each(cluster: Cluster) -> None:
+    _, billing = objects_of(kbatch("groups", cluster.path, "--json"))
+
+    assert objects_of(kbatch("groups", cluster.path, "billing", "--json")) == [billing]
+    assert billing["server"] is None
+    assert (billing["group"], billing["state"], billing["lag"]) == ("billing", "Stable", 2)
+    assert billing["offsets"][0] == {
+        "topic": "events",
+        "partition": 0,
+        "committed_offset": 1,
+        "log_end_offset": 3,
+        "lag": 2,
+        "metadata": "a note",
+        "commit_timestamp": "2023-11-14T22:13:20.000Z",
+    }
+    assert billing["members"] == [
+        {
+            "member_id": "app-1",
+            "instance_id": None,
+            "client_id": "app",
+            "client_host": "127.0.0.1",
+            "partitions": [["events", 0], ["events", 1]],
+        }
+    ]
+
+
+def test_groups_say_where_the_cluster_is_served(cluster: Cluster) -> None:
+    with Cluster(cluster.path) as other, other.serve() as server:
+        shown = kbatch("groups", cluster.path).stdout.replace("\n", " ")
+        found = objects_of(kbatch("groups", cluster.path, "--json"))
+
+    assert server.bootstrap_servers in shown
+    assert {one["server"] for one in found} == {server.bootstrap_servers}
+
+
+def test_a_cluster_without_groups_says_so(tmp_path: Path) -> None:
+    path = builders.a_cluster(tmp_path).path
+
+    done = kbatch("groups", path)
+
+    assert done.stdout == f"{path} has no consumer groups; it is not served now.\n"
+    assert kbatch("groups", path, "--json").stdout == ""
+
+
+@pytest.mark.parametrize("words", [("groups", "none"), ("offsets", "events", "--group", "none")])
+def test_an_unknown_group_is_an_error_that_names_those_there_are(
+    cluster: Cluster, words: tuple[str, ...]
+) -> None:
+    command, *rest = words
+
+    done = kbatch(command, cluster.path, *rest)
+
+    assert isinstance(done.exception, ConfigError)
+    assert "'none' does not exist" in str(done.exception)
+    assert "billing" in str(done.exception)
+
+
+def test_topics_show_the_lag_of_groups_by_partition(cluster: Cluster) -> None:
+    rows = rows_of(kbatch("topics", cluster.path))
+    events, more = objects_of(kbatch("topics", cluster.path, "--json"))
+
+    # A narrow cell is folded.
+    assert " ".join(row[-1] for row in rows).split() == r"au\x1bdit: 0, billing: 2".split()
+    assert events["partitions"][0]["groups"] == {
+        "au\x1bdit": {"committed_offset": 3, "lag": 0},
+        "billing": {"committed_offset": 1, "lag": 2},
+    }
+    assert "groups" not in events["partitions"][1]
+    assert "groups" not in more["partitions"][0]
+
+
+def test_offsets_show_those_of_a_group(cluster: Cluster) -> None:
+    words = ("offsets", cluster.path, "events", "--group", "billing")
+
+    assert kbatch(*words).stdout == "0\t1\t3\t2\n1\t-\t0\t-\n"
+    assert objects_of(kbatch(*words, "--json")) == [
+        {"partition": 0, "committed_offset": 1, "log_end_offset": 3, "lag": 2},
+        {"partition": 1, "committed_offset": None, "log_end_offset": 0, "lag": None},
+    ]
+
+
+def test_topics_are_shown_though_groups_cannot_be_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = builders.a_cluster(tmp_path)
+    stored_groups.store(cluster, "billing", {("events", 0): 0})
+    log = cluster._parts.metadata.cluster_file.log_directory(CONSUMER_OFFSETS, 0)
+    (segment,) = log.glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[70] ^= 1
+    segment.write_bytes(data)
+
+    (events,) = objects_of(kbatch("topics", cluster.path, "--json"))
+
+    assert events["topic"] == "events"
+    assert "consumer groups are not shown" in caplog.text

@@ -1,0 +1,129 @@
+"""`kbatch serve`, as a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import kafka
+import pytest
+from click.testing import CliRunner
+
+from spark_kbatch.cli.main import cli
+from spark_kbatch.cluster.cluster import Cluster
+from tests.support import builders
+
+TIMEOUT_S = 30
+COMMAND = [sys.executable, "-c", "from spark_kbatch.cli.main import main; main()", "serve"]
+
+
+@contextlib.contextmanager
+def served(*words: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """A server that is ended in any case."""
+    command = [*COMMAND, *map(str, words), "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line and process.stderr is not None:
+        pytest.fail(process.stderr.read())
+    return line
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda one: one.name)
+def test_a_served_cluster_can_be_used_until_a_signal(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    path = tmp_path / "cluster"
+
+    with served(path, "--create", "--num-partitions", "2", "--json") as process:
+        told = json.loads(first_line(process))
+        client = kafka.KafkaProducer(bootstrap_servers=told["bootstrap_servers"])
+        client.send("events", b"value").get(TIMEOUT_S)
+        client.close()
+        process.send_signal(number)
+        rest, errors = process.communicate(timeout=TIMEOUT_S)
+
+    assert (process.returncode, rest, errors) == (0, "", "")
+    assert told["bootstrap_servers"] == f"{told['host']}:{told['port']}"
+    assert (told["path"], told["host"], told["topics"]) == (str(path), "127.0.0.1", [])
+    cluster = Cluster(path)
+    assert cluster.topic("events").partitions == 2
+    assert cluster.read("events").read_all()["value"].to_pylist() == [b"value"]
+    assert cluster.running_server() is None
+
+
+def test_the_address_and_what_is_served_are_printed_once_clients_can_connect(
+    tmp_path: Path,
+) -> None:
+    path = builders.a_cluster(tmp_path, topics={"events": 1, "more": 1}).path
+
+    with served(path, "--no-auto-create", "--set", "max.connections=5") as process:
+        line = first_line(process)
+        words = line.split()
+        address = words[words.index("at") + 1].rstrip(";")
+        client = kafka.KafkaConsumer(bootstrap_servers=address, group_id=None)
+        topics = client.topics()
+        client.close()
+
+    assert line.startswith(f"Serving 2 topics of {path} at 127.0.0.1:")
+    assert {"events", "more"} <= topics
+
+
+def test_a_second_server_is_refused(tmp_path: Path) -> None:
+    cluster = builders.a_cluster(tmp_path)
+
+    with cluster.serve() as server, served(cluster.path) as process:
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+
+    assert process.returncode == 1
+    assert server.bootstrap_servers in errors
+
+
+def test_other_addresses_than_loopback_bring_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = builders.a_cluster(tmp_path)
+
+    with cluster.serve("127.0.0.2"):
+        assert "asks no one for a password" not in caplog.text
+    with cluster.serve("0.0.0.0"):
+        assert "asks no one for a password" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        pytest.param(["--listen", "9092"], "HOST:PORT", id="no host"),
+        pytest.param(["--listen", "localhost:99999"], "HOST:PORT", id="no such port"),
+        pytest.param(["--advertise", "localhost:0"], "HOST:PORT", id="a port to come back to"),
+        pytest.param(["--num-partitions", "0"], "1<=x<=100000", id="no partitions"),
+        pytest.param(["--set", "flush=true"], "--flush", id="an option of its own"),
+        pytest.param(["--set", "flush"], "KEY=VALUE", id="no value"),
+    ],
+)
+def test_usage_errors_start_nothing(tmp_path: Path, words: list[str], told: str) -> None:
+    done = CliRunner().invoke(cli, ["serve", str(tmp_path), *words])
+
+    assert (done.exit_code, told in done.stderr) == (2, True)
+
+
+def test_a_folder_without_a_cluster_is_an_error(tmp_path: Path) -> None:
+    with served(tmp_path) as process:
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+
+    assert process.returncode == 1
+    assert errors.startswith(f"kbatch: no kbatch cluster at {tmp_path}")
