@@ -1,6 +1,6 @@
 """The settings of topics and of the server, as Kafka's admin clients see them.
 
-A topic has the settings of `TOPIC_OPTIONS`, which can be changed, and some of Kafka's that have one value
+A topic has the settings of `CONFIG_OPTIONS`, which can be changed, and some of Kafka's that have one value
 here: those are shown, and accepted with that value only. All others are refused, as is a setting in
 another spelling: Kafka knows one.
 
@@ -21,7 +21,7 @@ from spark_kbatch.model import INT_MAX
 from spark_kbatch.options.option import refuse, refuse_unknown
 from spark_kbatch.options.server import SERVER_OPTIONS, ServerConfig
 from spark_kbatch.options.topic import (
-    TOPIC_OPTIONS,
+    CONFIG_OPTIONS,
     TopicConfig,
     parse_topic_options,
     topic_field,
@@ -67,7 +67,6 @@ class _Fixed(NamedTuple):
 
 
 _FIXED_OF_TOPICS = {
-    "compression.type": _Fixed("producer", ConfigType.STRING, "Batches keep the codec that their producer has chosen."),
     "preallocate": _Fixed("false", ConfigType.BOOLEAN, "Segment files grow as they are written."),
     "remote.storage.enable": _Fixed("false", ConfigType.BOOLEAN, "Logs lie in log dirs alone."),
     "unclean.leader.election.enable": _Fixed("false", ConfigType.BOOLEAN, "A replica that lacks records is never elected."),
@@ -83,6 +82,7 @@ _FIXED_OF_BROKERS = _FIXED_OF_TOPICS | {
 
 # A topic's default, by the name that a broker's settings have for it.
 _OF_NEW_TOPICS = {
+    "compression.type": "compression.type",
     "log.cleanup.policy": "cleanup.policy",
     "log.index.interval.bytes": "index.interval.bytes",
     "log.index.size.max.bytes": "segment.index.bytes",
@@ -106,7 +106,7 @@ _LONGS = frozenset(
         "connections.max.idle.ms", "queued.max.request.bytes",
     }
 )  # fmt: skip
-_OPTIONS = {option.key: option for option in TOPIC_OPTIONS}
+_OPTIONS = {option.key: option for option in CONFIG_OPTIONS}
 
 
 def topic_settings(config: TopicConfig) -> list[Setting]:
@@ -119,7 +119,7 @@ def topic_settings(config: TopicConfig) -> list[Setting]:
             option.text,
             ConfigSource.DYNAMIC_TOPIC_CONFIG,
         )
-        for option in TOPIC_OPTIONS
+        for option in CONFIG_OPTIONS
     ]
     return sorted([*found, *_fixed(_FIXED_OF_TOPICS)])
 

@@ -163,7 +163,7 @@ REFUSED = {
     "a client's setting": (a_topic(configs={"kafka.group.id": "1"}), ErrorCode.INVALID_CONFIG, "unknown option"),
     "a bad value": (a_topic(configs={"retention.ms": "soon"}), ErrorCode.INVALID_CONFIG, "'soon'"),
     "no value": (a_topic(configs={"retention.ms": None}), ErrorCode.INVALID_CONFIG, "no value"),
-    "recompression": (a_topic(configs={"compression.type": "zstd"}), ErrorCode.INVALID_CONFIG, "producer"),
+    "a setting with one value": (a_topic(configs={"preallocate": "true"}), ErrorCode.INVALID_CONFIG, "false"),
     "replicas assigned elsewhere": (a_topic(partitions=-1, replicas=-1, assignments={0: [2]}), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "[2]"),
     "replicas assigned twice": (a_topic(partitions=-1, replicas=-1, assignments={0: [1, 1]}), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "[1, 1]"),
     "partitions that are not counted from 0": (a_topic(partitions=-1, replicas=-1, assignments={1: [1]}), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "from 0"),
