@@ -1,33 +1,33 @@
-"""A Kafka server over an embedded cluster: what any Kafka client asks of a broker, answered from PATH.
+"""A Kafka server over an embedded cluster: answers requests of any Kafka client from PATH.
 
-It is one more process on PATH. Spark jobs and producers go on beside it without knowing of it, and
-nothing in the commit knows of it either. To clients it is one node, with id 1, that leads everything.
+It is one more process on PATH. Spark jobs and producers go on beside it and need not know of it, nor does
+the commit protocol. To clients it is one node, with id 1, that leads all partitions.
 
-    a socket is readable     connection     the loop reads one request, and then no more of that client
-    the request is whole     dispatch       which handler, in which pool of threads
-    the handler runs         its module     with the disk, and locks; answers at once or later
-    the answer is there      connection     the loop writes it, and reads the client's next request
+    a socket is readable     connection     the loop reads one request, and then no more from that client
+    the request is whole     dispatch       chooses its handler and pool of threads
+    the handler runs         its module     uses the disk and locks; answers at once or later
+    the answer is ready      connection     the loop writes it, and reads the client's next request
 
-The loop is a thread that never touches a disk. A client's next request is begun once its last one is
-answered and the answer is taken by the kernel, as Kafka mutes its channel: so answers keep their order,
-several idempotent Produces in flight do, too, and a client that does not read costs one answer.
+The loop is a thread that never touches a disk. A client's next request is started after the last one is
+answered and the kernel has taken the answer, as Kafka mutes a channel. So answers keep their order,
+several idempotent Produces in flight keep theirs, and a client that does not read costs one answer.
 
-    server         the server: starts, stops, its address
-    ownership      one server per PATH, and where it listens: server.json
+    server         the server: start, end, address
+    ownership      one server per PATH, and its address in server.json
     listener       the loop's thread: accepts connections, closes idle ones
     connection     one client's connection
-    memory         what requests and answers of all connections may take
+    memory         limits on the memory for requests and answers of all connections
     dispatch       the table of requests: versions, handlers, pools
-    requests       what a handler is given, and how it answers
+    requests       the interface of handlers
     pools          threads for handlers
-    backend        what the server needs of the cluster that it serves
+    backend        the interface of the cluster that it serves
 
-    refusals       answers that only say what is wrong
-    intercepts     requests that a test wants to refuse, delay or drop
-    housekeeping   what is due from time to time
+    refusals       answers that consist of an error
+    intercepts     requests that a test refuses, delays or drops
+    housekeeping   periodic work
 
     api_versions   ApiVersions
-    metadata       Metadata, DescribeCluster, FindCoordinator; topics made when clients ask for them
+    metadata       Metadata, DescribeCluster, FindCoordinator; creates topics that clients ask for
     produce        Produce; `appends` has a queue for each partition
     fetch          Fetch
     offsets        ListOffsets, OffsetForLeaderEpoch
@@ -36,9 +36,10 @@ several idempotent Produces in flight do, too, and a client that does not read c
     topics         CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords
     configs        DescribeConfigs, IncrementalAlterConfigs
     settings       the settings of topics and of the server, as admin clients see them
-    outcomes       what an answer says of each thing that was asked for
+    outcomes       errors, as answers have them for each topic or resource
 
-Other rooms import `server`; those who only look, `ownership`, `groups.store` and `groups.assignment`.
+Other rooms import `server`; readers without a server import `ownership`, `groups.store` and
+`groups.assignment`.
 
 Source: Kafka core/.../network/SocketServer.scala, server/KafkaApis.scala.
 """

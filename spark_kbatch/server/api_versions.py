@@ -1,7 +1,7 @@
-"""ApiVersions: which requests, in which versions, this server answers.
+"""ApiVersions: the requests, with their versions, that this server answers.
 
-It is the first request of every client, which does not know yet what the server understands. So an
-unknown version of it is answered in version 0, with the error and the list.
+It is every client's first request, sent before it knows which versions the server supports. So a request
+of an unknown version is answered in version 0, with the error and the list.
 
 Source: KIP-511; ApiVersionsRequest.isValid.
 """
@@ -25,7 +25,7 @@ class ApiVersionsHandler:
     """Answers ApiVersions."""
 
     def __init__(self, supported: Callable[[], Mapping[int, Versions]]) -> None:
-        """`supported` returns the versions of what is answered, by api key."""
+        """Answer with what `supported` returns: the supported versions by api key."""
         self._supported = supported
 
     def handle(self, received: Received, respond: Respond) -> None:

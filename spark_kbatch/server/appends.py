@@ -1,16 +1,16 @@
 """Appends of clients: a queue for each partition, and a few threads that serve the queues.
 
-A partition's appends are done one after the other, in the order in which they came. A partition may be
-locked for seconds, by a Spark job that commits: then its queue waits and is looked at again from time to
-time. So it holds no thread, and other partitions go on. What waits longer than its client said is
-answered with a RequestTimedOutError.
+A partition's appends are done one after the other, in the order in which they arrived. A Spark job that
+commits may lock a partition for seconds: then its queue waits, and a timer checks the lock from time to
+time. So the queue holds no thread, and other partitions go on. An append that waits longer than its client
+allows is answered with a RequestTimedOutError.
 
     idle      nothing is queued
-    ready     a thread is to serve it, or does
-    locked    another holds the partition's lock; a timer makes it ready again
+    ready     a thread serves it, or will
+    locked    another process or thread holds the partition's lock; a timer makes the queue ready again
 
-Source: Kafka answers an append at once or leaves it in a purgatory; a lock that other processes hold has
-no counterpart there.
+Source: Kafka answers an append at once or puts it into a purgatory; it has no counterpart to a lock that
+other processes hold.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from spark_kbatch.server.pools import CallLater, Pool
 
 logger = logging.getLogger(__name__)
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.025  # between two looks at a lock
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.025  # between two checks of a lock
 _IN_A_ROW_MAX = 16  # appends to a partition, before others have a turn
 
 
@@ -63,8 +63,8 @@ class Appends:
         """`flush` says whether batches are on disk before they are answered."""
         self._backend, self._pool, self._call_later = backend, pool, call_later
         self._flush = flush
-        self._mutex = threading.Lock()  # guards _queues and what they hold; innermost
-        self._queues: dict[TopicPartition, _Queue] = {}  # that are not idle
+        self._mutex = threading.Lock()  # guards _queues and their contents; innermost
+        self._queues: dict[TopicPartition, _Queue] = {}  # only those that are not idle
 
     def append(self, topic_partition: TopicPartition, append: Append) -> None:
         """Queue a batch. Its answer is given by any thread, with no lock held."""
@@ -126,7 +126,10 @@ class Appends:
         return not locked or self._timed_out(append)
 
     def _is_locked(self, topic_partition: TopicPartition) -> bool:
-        """Return True if another holds the lock; far cheaper than an append, which checks its batch."""
+        """Return True if another process or thread holds the lock.
+
+        That is far cheaper than an append, which checks its batch.
+        """
         locks = self._backend.manager.locks
         try:
             with locks.partitions([topic_partition], deadline=time.monotonic()):
@@ -145,7 +148,7 @@ class Appends:
         return True
 
     def _wait(self, queue: _Queue) -> None:
-        """Look again later, and answer what has waited too long in the meantime."""
+        """Check the lock again later; until then answer appends that have waited too long."""
         now_s = time.monotonic()
         if queue.waiting_since is None:
             queue.waiting_since = now_s

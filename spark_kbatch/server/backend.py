@@ -1,4 +1,4 @@
-"""What the server needs of the cluster that it serves: `cluster/parts.py`, as far as it goes."""
+"""The part of the cluster's interface that the server uses; `cluster/parts.py` implements it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Backend(Protocol):
         """Do as `ReplicaManager.fetch_messages`."""
 
     def coordinator(self, *, flush: bool) -> Commits:
-        """Return what finishes commits left by dead committers."""
+        """Return an object that finishes commits left by dead committers."""
 
     def new_producer_id(self) -> int:
-        """Return an id that no producer of this cluster has had, in any process."""
+        """Return a producer id that is unused in this cluster, in any process."""

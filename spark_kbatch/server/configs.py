@@ -28,14 +28,14 @@ _TIMEOUT_S = 30.0  # the request names none
 
 
 class ResourceType(IntEnum):
-    """What settings belong to; the numbers are Kafka's."""
+    """Kinds of things that have settings; the numbers are Kafka's."""
 
     TOPIC = 2
     BROKER = 4
 
 
 class _Operation(IntEnum):
-    """What is done to a setting; the numbers are Kafka's."""
+    """Changes of a setting; the numbers are Kafka's."""
 
     SET = 0
     DELETE = 1
@@ -52,7 +52,7 @@ class ConfigsHandler:
         of_the_server: Callable[[Received], Sequence[Setting]],
         outcomes: Outcomes,
     ) -> None:
-        """`of_the_server` returns the server's settings, as the one who asks sees them."""
+        """Show settings of `backend`; `of_the_server` returns the server's, as the requesting client sees them."""
         self._backend, self._of_the_server, self._outcomes = backend, of_the_server, outcomes
 
     # Showing.
@@ -75,12 +75,12 @@ class ConfigsHandler:
         respond(response(version=received.version, results=results))
 
     def _described(self, received: Received, resource: Any) -> list[Setting]:
-        """Return the settings of a resource that are asked for."""
+        """Return the requested settings of a resource."""
         found: Iterable[Setting]
         if resource.resource_type == ResourceType.TOPIC:
             found = settings.topic_settings(self._topic(resource.resource_name).config)
         elif resource.resource_type == ResourceType.BROKER:
-            # The empty name stands for what all brokers have been told alike, which is nothing.
+            # The empty name stands for the defaults of all brokers, of which there are none.
             is_node = _ensure_node(resource.resource_name)
             found = self._of_the_server(received) if is_node else ()
         else:
@@ -143,7 +143,7 @@ class ConfigsHandler:
 
 
 def _value_after(topic: Topic, change: Any) -> str | None:
-    """Return the value that a setting is to have; None for its default."""
+    """Return the value that a setting gets; None for its default."""
     key, operation, value = change.name, change.config_operation, change.value
     if operation == _Operation.DELETE:
         return None
@@ -169,7 +169,7 @@ def _value_after(topic: Topic, change: Any) -> str | None:
 
 
 def _ensure_node(name: str) -> bool:
-    """Return True for the one node's name, False for the empty one of all brokers alike.
+    """Return True for the one node's name, False for the empty name, which stands for all brokers.
 
     Raises:
         RefusedError: there is no such node.

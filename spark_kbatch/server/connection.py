@@ -5,8 +5,8 @@
     sending     the kernel has not taken all of the answer yet
 
 While a request is handled the socket stays registered for reading: most clients wait for the answer, and
-each change of a registration costs a system call. If the socket becomes readable then, the client has
-sent its next request, which is left to the kernel, or is gone, which ends the connection.
+each change of a registration costs a system call. If the socket becomes readable then, either the client
+has sent its next request, which stays in the kernel, or it is gone, which ends the connection.
 
 Only the loop calls these methods, except for those of `Exchange`.
 
@@ -57,7 +57,7 @@ occasionally = Occasionally()
 
 
 class Memory(NamedTuple):
-    """What connections share."""
+    """Memory limits that connections share."""
 
     requests: RequestMemory
     answers: AnswerMemory
@@ -87,7 +87,7 @@ class Exchange:
         return self._is_answered
 
     def respond(self, body: Any | None) -> None:
-        """Answer, as `requests` says."""
+        """Answer; see `requests`."""
         if self._is_answered:
             logger.error("a request of key %d was answered twice", self.api_key)
             return
@@ -108,7 +108,7 @@ class Exchange:
             self._connection.answer(send)
 
     def fail(self, error: KBatchError) -> None:
-        """End the connection, because of what the client has sent."""
+        """End the connection because of an error in the client's bytes."""
         self._is_answered = True
         self._connection.in_loop(self._connection.end, error)
 
@@ -129,7 +129,7 @@ class Connection:
         """Serve a connected, non-blocking socket.
 
         Args:
-            loop: whose thread this is.
+            loop: the loop; this must be its thread.
             sock: closed at the end.
             request_max_bytes: a larger request ends the connection.
             memory: shared with all other connections.
@@ -152,7 +152,7 @@ class Connection:
         return f"the connection of {self.client_host}:{self.client_port}"
 
     def _read(self, on: bool) -> None:
-        """Register the socket for reading, or not."""
+        """Register the socket for reading, or unregister it."""
         if on and not self._reads:
             self._loop.add_reader(self._socket, self._readable)
         elif self._reads and not on:
@@ -174,7 +174,7 @@ class Connection:
             self.end(error)
 
     def _receive_some(self) -> bool:
-        """Read once, and have a request handled that is whole; return False if no more may be read now."""
+        """Read once, and have the request handled if it is whole; return False if no more may be read now."""
         is_large = (self._receive.announced or 0) > SMALL_REQUEST_BYTES
         if is_large and not self._memory.requests.may_receive(self):
             self._read(False)
@@ -203,12 +203,12 @@ class Connection:
         self._on_request(self, frame)
 
     def resume(self) -> None:
-        """Go on receiving: there is memory again."""
+        """Go on receiving, because there is memory again."""
         if self._state is _State.RECEIVING:
             self._read(True)
 
     def _notice_the_end(self) -> None:
-        """Close if the client is gone; else leave what it has sent to the kernel for now."""
+        """Close if the client is gone; otherwise leave what it has sent in the kernel for now."""
         try:
             is_over = not self._socket.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -246,7 +246,7 @@ class Connection:
         self._go_on_sending()
 
     def _go_on_sending(self) -> None:
-        """Give the kernel what it takes of the answer; once it has taken all, handle the next request."""
+        """Pass as much of the answer to the kernel as it takes; after all of it, handle the next request."""
         try:
             while self._send is not None:
                 count = self._socket.sendmsg(self._send.pending(_PIECES_MAX))
@@ -267,7 +267,7 @@ class Connection:
         self._state = _State.RECEIVING
         self._read(True)
         try:
-            self._handle_next()  # which may have been read together with the last one
+            self._handle_next()  # it may have been read together with the last one
         except Exception as error:  # noqa: BLE001  logged as the server's fault, if it is
             self.end(error)
 
@@ -286,7 +286,7 @@ class Connection:
         return now_s - self._last_active_s > limit_s
 
     def end(self, error: Exception) -> None:
-        """Close because of an error: the network's, or what the client has sent."""
+        """Close because of an error of the network, or in the client's bytes."""
         if self._state is _State.CLOSED:
             return
         if isinstance(error, KBatchError):
@@ -305,7 +305,7 @@ class Connection:
             self.close()
 
     def close(self) -> None:
-        """Close; closing again does nothing. What is still handled is answered to no one."""
+        """Close; closing again does nothing. Answers to requests in progress are dropped."""
         if self._state is _State.CLOSED:
             return
         self._state = _State.CLOSED

@@ -1,7 +1,8 @@
-"""The table of requests: who answers which, in which versions and threads; and the way to there.
+"""The table of requests: the handler, versions and threads of each kind, and the dispatch to them.
 
-A handler that raises has its request answered by the error's code. A request that cannot be decoded, or is of a key or version that was not offered, ends the connection, as
-in Kafka: nothing tells where its fields are. ApiVersions is the exception.
+If a handler raises, its request is answered with the error's code. A request that cannot be decoded, or
+has a key or version that was not offered, ends the connection, as in Kafka: no one knows where its fields
+are. ApiVersions is the exception.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Entry(NamedTuple):
     handler: Handler
     pool: Pool | None
     by_loop: (
-        bool  # whether the handler of a small request is called by the loop: it waits for nothing
+        bool  # whether the loop calls the handler of a small request, because it waits for nothing
     )
 
 
@@ -43,7 +44,7 @@ class Dispatch:
     """The handlers by api key. Filled before the server listens; `intercept` is for any thread."""
 
     def __init__(self, intercepting: Pool, call_later: CallLater) -> None:
-        """Start with ApiVersions alone; `intercepting` has the thread of functions given to `intercept`."""
+        """Start with ApiVersions alone; functions given to `intercept` run in the pool `intercepting`."""
         self._intercepting, self._call_later = intercepting, call_later
         self._intercepts: Mapping[int, Intercept] = {}  # replaced whole
         self._entries: dict[int, Entry] = {}
@@ -58,17 +59,17 @@ class Dispatch:
             api_key: the kind of request.
             handler: answers it.
             pool: whose threads call the handler; None for the loop alone.
-            by_loop: whether the loop calls it where the request is small.
+            by_loop: whether the loop calls it if the request is small.
         """
         self._entries[api_key] = Entry(handler, pool, by_loop or pool is None)
 
     def intercept(self, api_key: int, function: Intercept | None) -> None:
-        """Have this function see requests of a kind first; None for no function any more."""
+        """Let a function see requests of a kind first; None removes it."""
         others = {key: one for key, one in self._intercepts.items() if key != api_key}
         self._intercepts = others if function is None else {**others, api_key: function}
 
     def supported(self) -> Mapping[int, Versions]:
-        """Return the versions of what is answered, by api key."""
+        """Return the supported versions, by api key."""
         return {key: protocol.SUPPORTED[key] for key in self._entries}
 
     def request(self, connection: Connection, frame: memoryview) -> None:
@@ -117,7 +118,7 @@ class Dispatch:
             self._run(entry.handler, received, exchange)
 
     def _begin(self, entry: Entry, received: Received, exchange: Exchange) -> None:
-        """Have the request handled in a thread of its pool, unless something is to be done before."""
+        """Have the request handled in a thread of its pool, after its intercepting function if it has one."""
         run = functools.partial(self._run, entry.handler, received, exchange)
         submit = run if entry.pool is None else functools.partial(entry.pool.submit, run)
         intercept = self._intercepts.get(received.api_key)

@@ -1,11 +1,11 @@
-"""Fetch: batches for clients, at once or when there are enough.
+"""Fetch: batches for clients, at once or when there are enough bytes.
 
 A fetch that waits holds no thread: `replica/delayed_fetch` answers it. Sessions are not offered (every
 answer has session id 0), so each request names all its partitions.
 
-Batches are read into memory before they are sent, and a client may take them slowly. So a fetch gets no
-more than there is room for in `AnswerMemory`, but at least the first batch: what all connections together
-hold stays within that room and a batch for each.
+Batches are read into memory before they are sent, and a client may receive them slowly. So a fetch reads
+only as much as there is room for in `AnswerMemory`, but at least the first batch: all connections
+together hold no more than that room and one batch each.
 
 Source: KafkaApis.handleFetchRequest.
 """
@@ -32,17 +32,19 @@ from spark_kbatch.wire.fetch import (
 )
 from spark_kbatch.wire.protocol import FetchRequest, FetchResponse
 
-_MIN_BYTES_MAX = 1 << 20  # an answer of that size is worth sending, whatever the client waits for
+_MIN_BYTES_MAX = 1 << 20  # an answer of this size is sent even if the client wants to wait for more
 
 
 class FetchHandler:
     """Answers Fetch. Thread-safe."""
 
     def __init__(self, backend: Backend, memory: AnswerMemory, *, max_bytes: int) -> None:
-        """`max_bytes` is the most that one answer has, but for a first batch that is larger."""
+        """Limit each answer to `max_bytes`, unless its first batch is larger."""
         self._backend, self._memory, self._max_bytes = backend, memory, max_bytes
         self._mutex = threading.Lock()  # guards the rest; innermost
-        self._waiting: dict[_Answer, Callable[[], None]] = {}  # to answer with what there is
+        self._waiting: dict[
+            _Answer, Callable[[], None]
+        ] = {}  # functions that answer with what there is
         self._is_ending = False
 
     def handle(self, received: Received, respond: Respond) -> None:
@@ -62,7 +64,7 @@ class FetchHandler:
         fetch(request.max_wait_ms if waits else 0)
 
     def end(self) -> None:
-        """Answer all that wait with what there is, and let no fetch wait from now on."""
+        """Answer all waiting fetches with what there is, and let no fetch wait from now on."""
         with self._mutex:
             self._is_ending = True
             waiting = list(self._waiting.values())
@@ -100,7 +102,7 @@ class FetchHandler:
 
 
 class _Answer:
-    """The answer to one request, given once: when it is complete, or earlier if the server ends."""
+    """The answer to one request, given once: when enough bytes are there, or earlier if the server ends."""
 
     def __init__(self, request: FetchRequest, respond: Respond) -> None:
         self._request, self._respond = request, respond
@@ -114,7 +116,7 @@ class _Answer:
         )
 
     def give(self, results: Mapping[TopicPartition, FetchResult]) -> None:
-        """Respond with these results, unless it was done."""
+        """Respond with these results, unless the answer was given already."""
         with self._mutex:
             if self._is_given:
                 return

@@ -1,12 +1,12 @@
-"""What is due from time to time, whether anyone asks or not: a server lives for days.
+"""Periodic work of a server, which runs for days.
 
-Without a server, whoever appends to a partition does what is due for it. A server does the same every
-log.retention.check.interval.ms for partitions that no one appends to, by a thread of its own, which may
-wait for locks:
+Without a server, each append does the work that is due for its partition. A server does the same every
+log.retention.check.interval.ms for partitions without appends, in a thread of its own, which may wait for
+locks:
 
-    old segments            of topics with a retention
-    files of deleted topics once their delay is over
-    replicas that lag       since a log dir was away
+    delete old segments            of topics with a retention
+    delete files                   of deleted topics, after their delay
+    replicate                      to replicas that lag because their log dir was away
 
 Groups look after their own offsets.
 
@@ -30,20 +30,20 @@ _ENDS_WITHIN_S = 1.0
 
 
 class Housekeeping:
-    """The thread that does it."""
+    """The thread of the periodic work."""
 
     def __init__(self, backend: Backend, *, interval_ms: int) -> None:
-        """Do nothing yet; `start` begins, one interval later."""
+        """Prepare the thread; after `start` it first works one interval later."""
         self._backend, self._interval_s = backend, interval_ms / 1000
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kbatch-housekeeping", daemon=True)
 
     def start(self) -> None:
-        """Start."""
+        """Start the thread."""
         self._thread.start()
 
     def end(self) -> None:
-        """End; what is being done then may go on for a moment."""
+        """End the thread, which may finish its current task first."""
         self._ended.set()
         self._thread.join(_ENDS_WITHIN_S)
 
@@ -52,7 +52,7 @@ class Housekeeping:
             self.run_once()
 
     def run_once(self) -> None:
-        """Do all that is due. Errors are logged: the next time may do better."""
+        """Do all work that is due. Errors are logged: the next round may succeed."""
         for task in (self._delete_old_segments, self._remove_deleted_topics, self._replicate):
             if self._ended.is_set():
                 return

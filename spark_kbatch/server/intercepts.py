@@ -1,4 +1,4 @@
-"""Requests that a test wants to see, delay, refuse or drop before they are answered.
+"""Interception of requests: a test can see, delay, refuse or drop them before they are answered.
 
     def fail_twice(request):
         if next(attempts) < 2:
@@ -7,8 +7,8 @@
     server.intercept("Produce", fail_twice)
     server.intercept("Produce", None)               # answered as usual again
 
-A function is called by a thread of its own kind, one request at a time, and may wait: that holds back
-intercepted requests, and no others.
+Functions are called by a separate thread, one request at a time, and may wait: that delays intercepted
+requests, and no others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class InterceptedRequest:
-    """A request that is not answered yet; without a call of a method it is answered as usual."""
+    """A request that is not answered yet; unless a method is called, it is answered as usual."""
 
     def __init__(self, received: Received) -> None:
         self.api = _name(ApiKey(received.api_key))
@@ -44,7 +44,7 @@ class InterceptedRequest:
         self.error = _error_code(error)
 
     def delay(self, seconds: float) -> None:
-        """Answer later. The thread that calls this goes on."""
+        """Answer later. The calling thread goes on."""
         self.delay_s = seconds
 
     def drop(self) -> None:

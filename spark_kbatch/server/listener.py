@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 _ACCEPTED_AT_ONCE = 64
-_PAUSE_S = 1.0  # after a connection could not be accepted, for want of descriptors most likely
-_LOOKS_FOR_IDLE, _LOOKS_FOR_IDLE_EVERY_S = 4, 5.0  # in the time after which a connection is idle
+_PAUSE_S = 1.0  # after a connection could not be accepted, most likely for lack of descriptors
+_LOOKS_FOR_IDLE, _LOOKS_FOR_IDLE_EVERY_S = 4, 5.0  # checks per idle time-out; the longest pause
 
 _Result = TypeVar("_Result")
 
@@ -38,7 +38,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
     """
     try:
         found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM)
-        # A name that has addresses of both kinds, such as localhost, is served at the older one.
+        # A name with addresses of both kinds, such as localhost, is served at its IPv4 address.
         family, kind, number, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
         sock = socket.socket(family, kind, number)
         try:
@@ -65,7 +65,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Listener:
-    """A loop in a thread of its own, one listening socket, and its connections."""
+    """A loop in its own thread, one listening socket, and its connections."""
 
     def __init__(
         self,
@@ -73,12 +73,12 @@ class Listener:
         config: ServerConfig,
         memory: Memory,
     ) -> None:
-        """Serve a socket that is bound, once `start` is called."""
+        """Prepare to serve a bound socket; `start` starts."""
         self._socket, self._config = sock, config
         self._memory = memory
         self._selector = selectors.DefaultSelector()
         self._loop = asyncio.SelectorEventLoop(self._selector)
-        self._connections: set[Connection] = set()  # the loop's alone
+        self._connections: set[Connection] = set()  # used by the loop alone
         self._no_more = False  # connections
         self._all_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kbatch-server", daemon=True)
@@ -92,7 +92,7 @@ class Listener:
         self._thread.start()
 
     def discard(self) -> None:
-        """Close the loop, which was not started."""
+        """Close a loop that was not started."""
         self._loop.close()
 
     def _run(self) -> None:
@@ -200,13 +200,13 @@ class Listener:
         self.call(self._end_when_answered)
 
     def finish_end(self, timeout_s: float) -> None:
-        """Wait for those answers, for some time; then close all connections and end the thread."""
+        """Wait up to `timeout_s` for those answers; then close all connections and end the thread."""
         self._all_ended.wait(timeout_s)
         self._loop.call_soon_threadsafe(self._close_all)
         self._thread.join()
 
     def forget(self) -> None:
-        """Close what a forked child has inherited. The parent's connections go on."""
+        """Close the descriptors that a forked child inherited. The parent's connections go on."""
         with contextlib.suppress(OSError):
             self._socket.close()
         for connection in list(self._connections):

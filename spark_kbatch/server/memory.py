@@ -1,10 +1,10 @@
-"""Memory for what connections send and receive, counted for all of them together.
+"""Memory for requests and answers, counted for all connections together.
 
-Requests are counted as their bytes come, not as they are announced. When the memory is used up no more is
-read of requests in progress, but for one: so there is always one that gets done. Small requests are not
-counted: a heartbeat is never kept waiting, and there are no more of them than connections.
+Requests are counted as their bytes arrive, not as they are announced. When the memory is used up, only one
+request in progress is read further, so that it can always be finished. Small requests are not counted: a
+heartbeat never has to wait, and there is at most one per connection.
 
-    RequestMemory    the loop's alone
+    RequestMemory    used by the loop alone
     AnswerMemory     thread-safe
 
 Source: Kafka clients/.../common/memory/SimpleMemoryPool.java, not strict.
@@ -24,7 +24,7 @@ class Receiver(Protocol):
     """A connection that receives a large request."""
 
     def resume(self) -> None:
-        """Go on receiving, as far as `RequestMemory.may_receive` lets it."""
+        """Go on receiving, as far as `RequestMemory.may_receive` allows."""
 
 
 class RequestMemory:
@@ -34,10 +34,10 @@ class RequestMemory:
         self._limit_bytes, self.used_bytes = limit_bytes, 0
         self._held: dict[Receiver, int] = {}
         self._waiting: dict[Receiver, None] = {}  # in order
-        self._favoured: Receiver | None = None  # that may receive though all is used
+        self._favoured: Receiver | None = None  # may receive even if all memory is used
 
     def may_receive(self, receiver: Receiver) -> bool:
-        """Return True if it may read on; else it is resumed once it may."""
+        """Return True if the receiver may read on; otherwise it is resumed once it may."""
         if self.used_bytes < self._limit_bytes or self._favoured is receiver:
             return True
         if self._favoured is None:
@@ -47,12 +47,12 @@ class RequestMemory:
         return False
 
     def take(self, receiver: Receiver, size_in_bytes: int) -> None:
-        """Count bytes that it has received."""
+        """Count bytes that the receiver has received."""
         self.used_bytes += size_in_bytes
         self._held[receiver] = self._held.get(receiver, 0) + size_in_bytes
 
     def release(self, receiver: Receiver) -> None:
-        """Count no more what it holds: its request is answered, or it is closed."""
+        """Stop counting the receiver's bytes, because its request is answered or it is closed."""
         self._waiting.pop(receiver, None)
         held = self._held.pop(receiver, 0)
         self.used_bytes -= held
@@ -74,7 +74,7 @@ class AnswerMemory:
         self.used_bytes = 0
 
     def count(self, size_in_bytes: int) -> None:
-        """Count the bytes of an answer; fewer than 0 once they are sent."""
+        """Count the bytes of an answer; a negative number once they are sent."""
         with self._mutex:
             self.used_bytes += size_in_bytes
 
@@ -84,7 +84,7 @@ class AnswerMemory:
 
     @contextlib.contextmanager
     def reserved(self, size_in_bytes: int) -> Iterator[int]:
-        """Hold as much of what is asked for as there is room for; yield how much that is."""
+        """Reserve as many of the bytes as there is room for; yield how many."""
         with self._mutex:
             size_in_bytes = min(size_in_bytes, self.room())
             self.used_bytes += size_in_bytes

@@ -1,10 +1,10 @@
 """Metadata, DescribeCluster and FindCoordinator: the one node, and the topics that it leads.
 
-Replicas are shown as node 1 whatever log dirs a partition has: which disk leads is the cluster's own
-affair. A client is told to come back to the address that it has reached, unless another is advertised.
+Replicas are shown as node 1, whatever log dirs a partition has: which disk leads is internal to the
+cluster. A client is given the address that it has reached, unless another one is advertised.
 
-Topics are made here when a client asks for one by name that does not exist, and the request and the
-server allow it. That waits for locks, so it is done by the threads of administration.
+A topic that a client asks for by name and that does not exist is created, if both the request and the
+server allow it. That waits for locks, so the administration threads do it.
 
 Source: KafkaApis.handleTopicMetadataRequest, AutoTopicCreationManager.
 """
@@ -39,7 +39,7 @@ _NO_ID = uuid.UUID(int=0)
 
 
 class NewTopics(NamedTuple):
-    """How topics are made for clients that ask for one that does not exist."""
+    """Settings of topics that are created because a client asked for them."""
 
     are_made: bool
     partitions: int
@@ -56,7 +56,7 @@ class MetadataHandler:
         advertised: Callable[[Received], tuple[str, int]],
         creators: Pool,
     ) -> None:
-        """`advertised` returns the address for a client; `creators` make topics."""
+        """Show `advertised(request)` as the node's address; create topics in the pool `creators`."""
         self._backend, self._new_topics = backend, new_topics
         self._advertised, self._creators = advertised, creators
         self._cluster_id = backend.metadata.cluster_file.cluster_id()

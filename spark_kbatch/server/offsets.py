@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: where partitions start and end, and what lies at a time.
+"""ListOffsets and OffsetForLeaderEpoch: starts and ends of partitions, and offsets by time.
 
 Source: KafkaApis.handleListOffsetRequest, handleOffsetForLeaderEpochRequest; ReplicaManager.fetchOffset,
 lastOffsetForLeaderEpoch.
@@ -124,7 +124,7 @@ class OffsetsHandler:
         respond(OffsetForLeaderEpochResponse(version=received.version, topics=topics))
 
     def _look(self, partitions: Iterable[TopicPartition]) -> Seen:
-        """Return the replicas to read, all of one moment if each can be read; or the error."""
+        """Return the replicas to read, in one snapshot if all can be read; an error for those that cannot."""
         wanted = list(dict.fromkeys(partitions))
         try:
             return self._backend.snapshots.replicas(wanted)
@@ -149,7 +149,7 @@ def _at_time(seen: Replica, time_ms: int, isolation: IsolationLevel) -> _Found:
 
 
 def _epoch_of(seen: Replica, offset: int) -> int:
-    """Return the leader epoch of the batch at an offset, or of the leader where there is none yet."""
+    """Return the leader epoch of the batch at an offset, or the leader's if there is no batch yet."""
     if offset == _NOTHING:
         return NO_EPOCH
     if offset >= seen.state.log_end_offset:
@@ -170,7 +170,7 @@ def _end_of_epoch(seen: Replica | Exception, asked: Any) -> tuple[ErrorCode, int
 
 
 def _ensure_epoch(seen: Replica, known: int | None) -> None:
-    """Check that a client knows the leader epoch, if it gives one; raises as a fetch."""
+    """Check the leader epoch, if the client gives one; raise the same errors as a fetch."""
     current, name = seen.state.leader_epoch, str(seen.log.topic_partition)
     if known is None or known in (NO_EPOCH, current):
         return

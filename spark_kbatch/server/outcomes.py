@@ -1,7 +1,7 @@
-"""What a client is told of something that is refused, or that failed.
+"""Outcomes: the errors that answers have for things that were refused or failed.
 
-An answer has an outcome for each topic or resource that was asked for, so one error does not stop the
-others. Refusals that come from what is not built here are logged, each sentence once.
+An answer has an outcome for each requested topic or resource, so one error does not stop the others.
+Refusals of features that this server does not have are logged, each sentence once.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _LOGGED = {
     ErrorCode.INVALID_REPLICATION_FACTOR,
     ErrorCode.KAFKA_STORAGE_ERROR,
 }
-_SENTENCES_MAX = 1000  # of those that are remembered
+_SENTENCES_MAX = 1000  # logged sentences that are remembered
 
 _Result = TypeVar("_Result")
 
 
 @dataclass(eq=False, repr=False)
 class RefusedError(KBatchError):
-    """A request, or a part of it, that is refused under one of Kafka's codes."""
+    """The refusal of a request, or of a part of it, with one of Kafka's codes."""
 
     code: ErrorCode
     sentence: str
@@ -40,7 +40,7 @@ class RefusedError(KBatchError):
 
 
 class Outcome(NamedTuple):
-    """An error as answers have it."""
+    """An error, as answers have it."""
 
     error_code: int
     error_message: str | None
@@ -57,7 +57,7 @@ class Outcomes:
         self._logged: set[str] = set()
 
     def attempt(self, work: Callable[[], _Result]) -> tuple[_Result | None, Outcome]:
-        """Do some work; return its result, and DONE or what a client is told of its error."""
+        """Do some work; return its result, and DONE or the outcome of its error."""
         try:
             return work(), DONE
         except (OSError, KBatchError) as error:

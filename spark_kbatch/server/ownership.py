@@ -1,12 +1,12 @@
-"""One server per PATH: whoever holds the lock `locks/server` serves it, and says where in `server.json`.
+"""One server per PATH: it holds the lock `locks/server` and writes its address to `server.json`.
 
     PATH/locks/server     flock, held as long as the server runs; the kernel frees it if the process dies
     PATH/server.json      host, port, process_id, started_ms of the server that wrote it last
 
-The file is stale where the lock is free: a killed server could not remove it.
+If the lock is free the file is stale: a killed server could not remove it.
 
-Other processes may append and commit while a server runs. But the members of a consumer group, and when
-they were last heard of, are known to one server's memory alone.
+Other processes may append and commit while a server runs. But the members of a consumer group, and the
+times of their last heartbeats, are only in one server's memory.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from spark_kbatch.replica.json_files import as_bytes
 from spark_kbatch.replica.metadata import Metadata
 from spark_kbatch.stored_json import parse
 
-# A look at who runs holds the lock for a moment.
+# Looking for a running server holds the lock for a moment.
 _PATIENCE_S, _PAUSE_S = 0.5, 0.02
 
 
 class ServerAddress(NamedTuple):
-    """Where the server of a PATH listens, and which process it is."""
+    """The address and process of the server of a PATH."""
 
     host: str
     port: int
@@ -48,7 +48,7 @@ def shown_address(host: str, port: int) -> str:
 
 
 def running_server(metadata: Metadata) -> ServerAddress | None:
-    """Return where the server of a PATH listens now; None if none does."""
+    """Return the address of the server that runs on a PATH; None if there is none."""
     files, paths = metadata.files, metadata.paths
     if not files.exists(paths.server_file):
         return None
@@ -71,7 +71,7 @@ class Ownership:
     """The right to serve a PATH, from the construction to `release`."""
 
     def __init__(self, metadata: Metadata) -> None:
-        """Take it.
+        """Take the right.
 
         Raises:
             ServerRunningError: another server has it, of this process or another; says where it listens.
@@ -94,12 +94,12 @@ class Ownership:
         self._lock: LockFile = lock
 
     def announce(self, host: str, port: int, started_ms: int) -> None:
-        """Write where the server listens, for others to find."""
+        """Write the server's address for others to find."""
         address = ServerAddress(host, port, os.getpid(), started_ms)
         self._files.replace(self._path, as_bytes(address._asdict()))
 
     def release(self) -> None:
-        """Give it up; in a forked child, which never had it, do nothing."""
+        """Give the right up; in a forked child, which never had it, do nothing."""
         if self._lock.descriptor < 0:
             return
         with contextlib.suppress(OSError):

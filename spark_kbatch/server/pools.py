@@ -1,7 +1,7 @@
 """Threads for handlers.
 
-Each kind of request has a pool of its own, so that one kind that waits does not stop another. Threads
-are started when they are needed and do not keep the process alive.
+Each kind of request has its own pool, so that one kind that waits does not stop another. Threads are
+started when they are needed and do not keep the process alive.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class CallLater(Protocol):
     """A timer."""
 
     def __call__(self, delay_s: float, function: Callable[[], object], /) -> object:
-        """Call the function after some time, in a thread that must not be kept."""
+        """Call the function after some time, in a thread that it must not block."""
 
 
 class Pool:
-    """Some threads that run what they are given, in that order. Thread-safe."""
+    """Threads that run tasks in the order in which they are submitted. Thread-safe."""
 
     def __init__(self, name: str, threads_max: int) -> None:
-        """`name` is for the threads' names."""
+        """Start up to `threads_max` threads when needed; `name` is in their names."""
         self.name, self._threads_max = name, threads_max
         self._tasks: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._mutex = threading.Lock()  # guards the rest; innermost
@@ -35,7 +35,7 @@ class Pool:
         self._is_closed = False
 
     def submit(self, task: Callable[[], object]) -> None:
-        """Run the task in one of the threads; what it raises is logged. After `close` it is dropped."""
+        """Run the task in one of the threads; an error is logged. After `close` the task is dropped."""
         with self._mutex:
             if self._is_closed:
                 return
@@ -48,7 +48,7 @@ class Pool:
             self._tasks.put(task)
 
     def close(self, timeout_s: float) -> bool:
-        """Finish what was submitted, and end; return False if that took longer than the time given."""
+        """Finish all submitted tasks and end; return False if that took longer than `timeout_s`."""
         with self._mutex:
             self._is_closed = True
             threads = self._threads

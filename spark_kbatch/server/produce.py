@@ -1,6 +1,6 @@
-"""Produce: batches of clients, each partition's answered by what became of it.
+"""Produce: batches of clients; the answer has the result of each partition's batch.
 
-Versions below 3 are offered and refused. librdkafka otherwise believes that the server cannot take
+Versions below 3 are offered and refused: without them librdkafka believes that the server does not accept
 compressed batches.
 
 Source: KafkaApis.handleProduceRequest; ProduceRequest.validateRecords.
@@ -52,14 +52,14 @@ class ProduceHandler:
                     data, request.acks, request.timeout_ms, deadline_s, answer.part(slot)
                 )
                 appends.append((topic_partition, append))
-        # Nothing is answered before all that is to be appended is known.
+        # Nothing is answered until all batches to append are known.
         for topic_partition, append in appends:
             self._appends.append(topic_partition, append)
         answer.done_with_one()
 
 
 class _Answer:
-    """The answer to one request, given when its last part is there."""
+    """The answer to one request, given when its last part is ready."""
 
     def __init__(self, request: ProduceRequest, respond: Respond) -> None:
         self.topics = [
@@ -73,7 +73,7 @@ class _Answer:
         self._missing = 1  # parts, and the handler itself
 
     def part(self, slot: ProducePartitionResponse) -> Any:
-        """Return the function to call with what became of a batch."""
+        """Return the function to call with the result of a batch."""
         self._missing += 1
 
         def answer(result: AppendResult) -> None:
@@ -88,7 +88,7 @@ class _Answer:
         return answer
 
     def done_with_one(self) -> None:
-        """Note that a part is there; respond if it was the last."""
+        """Count a part as ready; respond if it was the last."""
         with self._mutex:
             self._missing -= 1
             if self._missing:
@@ -96,13 +96,13 @@ class _Answer:
         if self._acks != ACKS_NONE:
             self._respond(ProduceResponse(self.topics))
             return
-        # No answer can tell of an error: the end of the connection has the client look up leaders again.
+        # Without an answer the end of the connection is the error: the client looks up leaders again.
         failed = any(one.error_code for topic in self.topics for one in topic.partitions)
         self._respond(HANG_UP if failed else None)
 
 
 def _refused(received: Received) -> tuple[ErrorCode, str] | None:
-    """Return what is wrong with all of a request; None if nothing is."""
+    """Return the error of a request as a whole; None if there is none."""
     request = received.body
     if received.version < _FIRST_VERSION:
         return (
@@ -120,7 +120,7 @@ def _refused(received: Received) -> tuple[ErrorCode, str] | None:
 
 
 def _refused_batch(topic: str, data: Buffer, version: int) -> tuple[ErrorCode, str]:
-    """Return what is wrong with a batch, as far as that depends on the request."""
+    """Return the error of a batch, as far as that depends on the request."""
     if topic.startswith(INTERNAL_PREFIX):
         return (
             ErrorCode.INVALID_TOPIC_EXCEPTION,

@@ -1,7 +1,7 @@
 """InitProducerId: an id for an idempotent producer.
 
-Transactions of clients are not built. Who asks for one is refused by a code that every client takes as
-final; a retriable one would keep it asking.
+There are no transactions of clients. A request for one is refused with a code that every client takes as
+final; after a retriable one it would go on asking.
 
 Source: Kafka transaction-coordinator/.../TransactionCoordinator handleInitProducerId.
 """
@@ -24,7 +24,7 @@ class ProducerIdsHandler:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._refused: set[str] = set()  # transactional ids that were logged
+        self._refused: set[str] = set()  # transactional ids whose refusal was logged
 
     def init_producer_id(self, received: Received, respond: Respond) -> None:
         """Answer InitProducerId: a new id, with epoch 0."""

@@ -1,7 +1,7 @@
-"""Answers that say only what is wrong: to a request whose handler failed, and where a test wants one.
+"""Answers that consist of an error: to a request whose handler failed, or that a test refuses.
 
-Each kind of answer has its error in another place: one for all, one for each thing that was asked for, or
-one for each partition.
+Each kind of answer has its error in another place: one for the whole request, one for each requested thing,
+or one for each partition.
 
 Source: Kafka clients/.../common/requests/AbstractRequest.java getErrorResponse.
 """
@@ -28,7 +28,7 @@ _OFFSET_FETCH_ERROR_SINCE, _OFFSET_FETCH_GROUPS_SINCE = 2, 8
 
 
 def refusal(received: Received, error: ErrorCode) -> Any | None:
-    """Return the answer to a request that says only this error; None if it has no answer at all."""
+    """Return an answer to a request with only this error; None if it has no answer at all."""
     api_key = ApiKey(received.api_key)
     if api_key is ApiKey.PRODUCE:
         return _produce(received.body, error)
@@ -55,7 +55,7 @@ def _produce(request: protocol.ProduceRequest, error: ErrorCode) -> Any | None:
 def fetch_refusal(
     request: protocol.FetchRequest, version: int, error: ErrorCode
 ) -> protocol.FetchResponse:
-    """Return the answer to a Fetch that says only this error."""
+    """Return an answer to a Fetch with only this error."""
     if version >= _FETCH_ERROR_SINCE:
         return protocol.FetchResponse([], error_code=error)
     return protocol.FetchResponse(
@@ -80,7 +80,7 @@ def _each(
     asked: Callable[[Received], Iterable[Any]],
     names: Callable[[Any], Mapping[str, Any]],
 ) -> _Fields:
-    """Return what makes one answer, in the field `answers`, for each thing that was asked for."""
+    """Return a function that makes one answer, in the field `answers`, for each requested thing."""
 
     def fields(received: Received, error: ErrorCode) -> Mapping[str, Any]:
         return {answers: [make(error_code=error, **names(one)) for one in asked(received)]}
@@ -91,7 +91,7 @@ def _each(
 def _each_partition(
     make_topic: Any, make: Callable[..., Any], *, topic: str = "name", number: str
 ) -> _Fields:
-    """Return what makes one answer for each partition; `topic` and `number` are their fields' names."""
+    """Return a function that makes one answer per partition; `topic` and `number` are their fields' names."""
 
     def fields(received: Received, error: ErrorCode) -> Mapping[str, Any]:
         return {

@@ -1,10 +1,10 @@
-"""What a handler is given, and how it answers.
+"""The interface of handlers.
 
     def handle(received: Received, respond: Respond) -> None
 
-`respond` takes the body of the answer, None where none is sent (a Produce with acks=0), or HANG_UP to
-end the connection. It is called exactly once, by any thread, before the handler returns or later. A
-handler that raises has its request answered by an error.
+`respond` takes the body of the answer, None if none is sent (a Produce with acks=0), or HANG_UP to end the
+connection. It is called exactly once, by any thread, before the handler returns or later. If a handler
+raises, its request is answered with an error.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 
 class Received(NamedTuple):
-    """A request, and who sent it."""
+    """A request and its sender."""
 
     api_key: int
     version: int
     client_id: str
     client_host: str
-    local_address: tuple[str, int]  # that the client has connected to
-    body: Any  # of Produce and Fetch one of ours, of all others the library's
+    local_address: tuple[str, int]  # the address that the client connected to
+    body: Any  # our class for Produce and Fetch, the library's for all others
 
 
 HANG_UP = object()  # in place of an answer

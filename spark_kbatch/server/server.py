@@ -1,4 +1,4 @@
-"""A server: it listens once it can answer, and ends when what it was asked is answered."""
+"""A server: it listens once it can answer, and ends after it has answered the requests in progress."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from spark_kbatch.wire.protocol import ApiKey
 
 logger = logging.getLogger(__name__)
 
-_ANSWERED_WITHIN_S = 10.0  # what is in progress when the server ends
+_ANSWERED_WITHIN_S = 10.0  # requests in progress when the server ends
 _POOL_ENDS_WITHIN_S = 1.0
 
 _GROUPS_TICK_S = 0.1
@@ -47,7 +47,7 @@ _THREADS = 4
 
 
 class _Pools:
-    """The threads, by what they do, so that one kind of request that waits does not stop another."""
+    """Threads by kind of work, so that one kind of request that waits does not stop another."""
 
     def __init__(self) -> None:
         self.produce = Pool("produce", 1)
@@ -59,7 +59,7 @@ class _Pools:
         self.intercepts = Pool("intercepts", 1)
 
     def close(self, timeout_s: float) -> None:
-        """End them; what goes on for longer is logged."""
+        """End them; log those that go on for longer."""
         for pool in vars(self).values():
             if not pool.close(timeout_s):
                 logger.warning("what the server's %s threads do goes on after its end", pool.name)
@@ -89,9 +89,9 @@ class Server:
         Args:
             backend: the cluster.
             config: the options.
-            host: where to listen; empty for all interfaces.
-            port: where to listen; 0 for any that is free.
-            advertised: where clients are told to connect to; by default where they have.
+            host: address to listen on; empty for all interfaces.
+            port: port to listen on; 0 for any that is free.
+            advertised: address that clients connect to; by default the one that they have reached.
 
         Raises:
             ServerRunningError: the cluster has a server already.
@@ -193,7 +193,7 @@ class Server:
                 self._dispatch.register(api_key, handler, pool)
 
     def _groups_tick(self) -> None:
-        """Have the groups do what is due, again and again."""
+        """Let the groups do their periodic work from now on."""
 
         def tick() -> None:
             self._groups.tick()
@@ -222,14 +222,14 @@ class Server:
         return shown_address(*(self._advertised or (self.host, self.port)))
 
     def intercept(self, api: str, function: Intercept | None) -> None:
-        """Have a function see each request of one kind before it is answered, to test a client's errors.
+        """Let a function see each request of one kind before it is answered, to test a client's errors.
 
             server.intercept("Produce", lambda request: request.fail("NOT_LEADER_OR_FOLLOWER"))
 
         Args:
             api: the kind, by Kafka's name.
-            function: takes an `InterceptedRequest`, which it may `fail`, `delay` or `drop`; with none of
-                these the request is answered as usual. None removes the function of this kind.
+            function: takes an `InterceptedRequest`, which it may `fail`, `delay` or `drop`; otherwise
+                the request is answered as usual. None removes the function of this kind.
 
         Raises:
             ConfigError: no such kind.
@@ -249,7 +249,7 @@ class Server:
         self.close()
 
     def close(self) -> None:
-        """End: accept no request more, and answer those in progress. Closing again does nothing."""
+        """End: accept no more requests, and answer those in progress. Closing again does nothing."""
         if self._process_id != os.getpid():
             return  # It is the parent's.
         with self._closing:
@@ -270,7 +270,7 @@ class Server:
 
 
 def _forget_all() -> None:
-    """Close, in a forked child, what belongs to its parent's servers, without a word to their clients."""
+    """Close the descriptors of the parent's servers in a forked child, without ending their connections."""
     for server in list(_servers):
         server._forget()  # noqa: SLF001  its own module
 

@@ -1,8 +1,8 @@
 """The settings of topics and of the server, as Kafka's admin clients see them.
 
-A topic has the settings of `CONFIG_OPTIONS`, which can be changed, and some of Kafka's that have one value
-here: those are shown, and accepted with that value only. All others are refused, as is a setting in
-another spelling: Kafka knows one.
+A topic has the settings of `CONFIG_OPTIONS`, which can be changed, and some of Kafka's that have only one
+value here: those are shown, and accepted with that value only. All others are refused, and so is another
+spelling of a setting, because Kafka knows only one.
 
 The server's settings are shown under the names of a broker's, and cannot be changed while it runs.
 
@@ -39,7 +39,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a setting's value comes from; the numbers are Kafka's."""
+    """Origins of a setting's value; the numbers are Kafka's."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     STATIC_BROKER_CONFIG = 4
@@ -59,7 +59,7 @@ class Setting(NamedTuple):
 
 
 class _Fixed(NamedTuple):
-    """A setting that has one value here."""
+    """A setting that has only one value here."""
 
     value: str
     type: ConfigType
@@ -68,7 +68,7 @@ class _Fixed(NamedTuple):
 
 _FIXED_OF_TOPICS = {
     "preallocate": _Fixed("false", ConfigType.BOOLEAN, "Segment files grow as they are written."),
-    "remote.storage.enable": _Fixed("false", ConfigType.BOOLEAN, "Logs lie in log dirs alone."),
+    "remote.storage.enable": _Fixed("false", ConfigType.BOOLEAN, "All of a log is in its log dir."),
     "unclean.leader.election.enable": _Fixed("false", ConfigType.BOOLEAN, "A replica that lacks records is never elected."),
 }  # fmt: skip
 
@@ -80,7 +80,7 @@ _FIXED_OF_BROKERS = _FIXED_OF_TOPICS | {
     "offsets.topic.num.partitions": _Fixed("1", ConfigType.INT, "Partitions of `__consumer_offsets`."),
 }  # fmt: skip
 
-# A topic's default, by the name that a broker's settings have for it.
+# Names of topics' defaults among a broker's settings.
 _OF_NEW_TOPICS = {
     "compression.type": "compression.type",
     "log.cleanup.policy": "cleanup.policy",
@@ -131,8 +131,8 @@ def server_settings(
 
     Args:
         config: its options.
-        log_dirs: where the cluster has its logs.
-        listener: HOST:PORT where clients reach it.
+        log_dirs: the cluster's log dirs.
+        listener: HOST:PORT at which clients reach it.
     """
     static = ConfigSource.STATIC_BROKER_CONFIG
     found = [
@@ -149,9 +149,9 @@ def server_settings(
         default = getattr(TopicConfig, topic_field(key))
         found.append(_setting(name, default, default, _OPTIONS[key].text, static))
     for name, value, text in (
-        ("log.dirs", ",".join(log_dirs), "Where logs lie."),
-        ("listeners", f"PLAINTEXT://{listener}", "Where clients reach the server."),
-        ("advertised.listeners", f"PLAINTEXT://{listener}", "Where clients are told to connect to."),
+        ("log.dirs", ",".join(log_dirs), "Folders of the logs."),
+        ("listeners", f"PLAINTEXT://{listener}", "Address of the server."),
+        ("advertised.listeners", f"PLAINTEXT://{listener}", "Address that clients connect to."),
     ):  # fmt: skip
         found.append(_setting(name, value, "", text, static))
     found += _fixed(_FIXED_OF_BROKERS)
@@ -169,7 +169,7 @@ def parse_new(given: Iterable[tuple[str, str | None]]) -> TopicConfig:
 
 
 def changes_of(given: Iterable[tuple[str, str | None]]) -> dict[str, str | None]:
-    """Return settings by key, without those that have one value here.
+    """Return settings by key, without those that have only one value here.
 
     Raises:
         ConfigError: an unknown key, a key that is given twice, or another value than that one.
@@ -192,7 +192,7 @@ def changes_of(given: Iterable[tuple[str, str | None]]) -> dict[str, str | None]
 
 
 def is_list(key: str) -> bool:
-    """Return True if a topic's setting is a list, to which something can be appended."""
+    """Return True if a topic's setting is a list, to which values can be appended."""
     return key in _LISTS
 
 
@@ -204,7 +204,7 @@ def _fixed(settings: Mapping[str, _Fixed]) -> list[Setting]:
 
 
 def _setting(name: str, value: Any, default: Any, text: str, source: ConfigSource) -> Setting:
-    """Return a setting; `source` is where its value comes from if it is not the default."""
+    """Return a setting; `source` is the origin of its value if that is not the default."""
     is_default = value == default
     return Setting(
         name,

@@ -1,11 +1,11 @@
 """CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords.
 
-Each topic of a request succeeds or fails by itself. What is changed here is changed as from Python, through
-`replica/administration`: under the locks that Spark jobs take, too, for which a request waits until its
-time-out. Topics whose names begin with `__` are the cluster's own, and no client changes them.
+Each topic of a request succeeds or fails by itself. Changes go through `replica/administration`, as from
+Python, under the same locks that Spark jobs take; a request waits for them until its time-out. Topics whose
+names start with `__` are internal, and no client changes them.
 
-A client's word on where replicas go means nothing here: there is one node, and the cluster chooses the
-log dirs. So an explicit assignment may name node 1 alone, and says how many partitions there are.
+Clients cannot place replicas: there is one node, and the cluster chooses the log dirs. So an explicit
+assignment may name only node 1, and gives the number of partitions.
 
 Source: ControllerApis.createTopics, deleteTopics, createPartitions; ReplicationControlManager of the same
 names; ReplicaManager.deleteRecords.
@@ -59,10 +59,10 @@ class _Wanted(NamedTuple):
 
 
 class TopicsHandler:
-    """Makes, grows, empties and deletes topics. Thread-safe; its callers wait for locks."""
+    """Creates, grows, empties and deletes topics. Thread-safe; its callers wait for locks."""
 
     def __init__(self, backend: Backend, new_topics: NewTopics, outcomes: Outcomes) -> None:
-        """`new_topics` says what a topic gets for which a client leaves it open."""
+        """Use `new_topics` for what a client leaves open about a topic."""
         self._backend, self._new_topics, self._outcomes = backend, new_topics, outcomes
 
     def create_topics(self, received: Received, respond: Respond) -> None:
@@ -98,7 +98,7 @@ class TopicsHandler:
         return _created(wanted, uuid_of(topic.topic_id))
 
     def _wanted(self, asked: Any) -> _Wanted:
-        """Return the topic that is asked for, if it may be created."""
+        """Return the requested topic, if it may be created."""
         name = asked.name
         ensure_not_the_clusters(name)
         if self._backend.metadata.topics.find(name) is not None:
@@ -253,7 +253,7 @@ class TopicsHandler:
         respond(response(version=received.version, topics=topics))
 
     def _delete_records(self, topic_partition: TopicPartition, offset: int, deadline: float) -> int:
-        """Delete the records below an offset; return the first offset that is left."""
+        """Delete the records below an offset; return the new log start offset."""
         ensure_not_the_clusters(topic_partition.topic)
         topic = self._backend.metadata.topics.topic(topic_partition.topic)
         if not 0 <= topic_partition.partition < topic.partitions:
@@ -273,7 +273,7 @@ def ensure_not_the_clusters(name: str) -> None:
 
     Raises:
         InvalidTopicError: Kafka would refuse the name.
-        RefusedError: it is one of the cluster's own.
+        RefusedError: the topic is internal.
     """
     if ensure_valid_topic(name).startswith(INTERNAL_PREFIX):
         raise RefusedError(
@@ -289,7 +289,7 @@ def _deadline(received: Received) -> float:
 
 
 def _once(topics: Sequence[Any]) -> Iterator[tuple[Any, int]]:
-    """Yield one topic of each name, and how many have it."""
+    """Yield one topic of each name, and the number of topics with that name."""
     times = Counter(one.name for one in topics)
     for one in {one.name: one for one in topics}.values():
         yield one, times[one.name]
@@ -313,7 +313,7 @@ def _not_null(key: str, value: str | None) -> str:
 
 
 def _assigned(asked: Any) -> int:
-    """Return how many partitions an explicit assignment of replicas has."""
+    """Return the number of partitions in an explicit assignment of replicas."""
     if asked.num_partitions != _DEFAULT or asked.replication_factor != _DEFAULT:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,

@@ -1,17 +1,16 @@
-"""The coordinator of all groups of a cluster: requests in, answers out, and time.
+"""The coordinator of all groups of a cluster: it handles their requests and time-outs.
 
     coordinator = GroupCoordinator(OffsetsStore(backend), now_ms=..., monotonic_ms=..., config=GroupConfig())
-    coordinator.join_group(received, respond)       # and the other requests: handlers as `requests` says
+    coordinator.join_group(received, respond)       # and other handlers; see `requests`
     coordinator.tick()                              # at least every 100 ms, or at `next_deadline_ms`
     coordinator.close()
 
-It has no thread and no clock of its own. Handlers and `tick` may be called by any threads; they take
-turns. A handler may wait for the disk, as long as offsets.commit.timeout.ms, so they have threads of
-their own. `respond` is called with no lock held: by the handler's thread, or by that of a later handler
-or tick.
+It has no thread and no clock of its own. Any threads may call handlers and `tick`, which take turns. A
+handler may wait for the disk, up to offsets.commit.timeout.ms, so handlers have a separate pool of threads.
+`respond` is called with no lock held, by the handler's thread or by that of a later handler or tick.
 
-The stored groups are loaded by whatever is called first. While that fails, clients are told that there is
-no coordinator; they ask again.
+The first call loads the stored groups. While that fails, clients get the answer that there is no
+coordinator, and retry.
 """
 
 from __future__ import annotations
@@ -53,18 +52,18 @@ logger = logging.getLogger(__name__)
 
 # From these versions on,
 _MEMBER_ID_REQUIRED = 4  # JoinGroup: a client knows this error;
-_SKIPS_ASSIGNMENT = 9  # JoinGroup: a leader can be told that nothing is to be assigned;
+_SKIPS_ASSIGNMENT = 9  # JoinGroup: a leader can be told to skip the assignment;
 _NULL_PROTOCOL = 7  # JoinGroup: the answer may be without a protocol;
 _LEAVES_TOGETHER = 3  # LeaveGroup: several members may leave at once;
-_FETCHES_TOGETHER = 8  # OffsetFetch: several groups may be asked for at once;
-_GROUP_ERRORS = 2  # OffsetFetch: the answer has an error that is not of one partition.
+_FETCHES_TOGETHER = 8  # OffsetFetch: one request may name several groups;
+_GROUP_ERRORS = 2  # OffsetFetch: the answer has an error for the group as a whole.
 
 _NO_OFFSET = -1
 _DEAD = "Dead"
 _LOAD_AGAIN_AFTER_MS = 1000
 _CLEAN_UP = ("clean up",)
 
-# Makes the answer that says that all of a request failed.
+# Makes the answer to a request that failed as a whole.
 _Failed = Callable[[ErrorCode], Any]
 
 
@@ -79,17 +78,17 @@ class GroupCoordinator:
         monotonic_ms: Callable[[], int],
         config: GroupConfig,
     ) -> None:
-        """Load nothing yet.
+        """Prepare to coordinate; the first request loads the groups.
 
         Args:
             store: where offsets and generations are stored.
-            now_ms: the time of day, for what is stored.
+            now_ms: the time of day, for stored times.
             monotonic_ms: for time-outs.
             config: settings.
         """
         self._store, self._config = store, config
         self._monotonic_ms = monotonic_ms
-        self._mutex = threading.Lock()  # guards all that follows; held while the disk is waited for
+        self._mutex = threading.Lock()  # guards all that follows; held while waiting for the disk
         self._timers = Timers()
         self._memberships = Memberships(
             store, self._timers, config, now_ms=now_ms, session_ms=self._session_ms
@@ -102,7 +101,7 @@ class GroupCoordinator:
     # Time.
 
     def tick(self) -> None:
-        """Do what is due: rebalances that waited long enough, sessions that ended, offsets that expired."""
+        """Complete rebalances whose time is up, end sessions, and drop expired offsets."""
         with self._mutex:
             if self._why_not_ready() is ErrorCode.NONE:
                 self._run_due()
@@ -111,13 +110,13 @@ class GroupCoordinator:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do, by the monotonic clock; None if nothing is waited for."""
+        """Return when to call `tick` next, by the monotonic clock; None if there are no time-outs."""
         with self._mutex:
             deadline_ms = self._timers.next_deadline_ms()
             return None if deadline_ms is None else deadline_ms + self._store.waited_ms
 
     def close(self) -> None:
-        """Answer all who wait; what comes later is told to look for another coordinator."""
+        """Answer all held requests; later ones are answered that clients must find another coordinator."""
         with self._mutex:
             self._is_closed = True
             self._memberships.close()
@@ -125,7 +124,7 @@ class GroupCoordinator:
         _give(answers)
 
     def topics_deleted(self, topics: Collection[str]) -> None:
-        """Drop the offsets of topics that were deleted now, rather than with the next check."""
+        """Drop the offsets of deleted topics now instead of with the next check."""
         with self._mutex:
             if self._why_not_ready() is ErrorCode.NONE:
                 self._offsets.clean_up(topics)
@@ -150,7 +149,7 @@ class GroupCoordinator:
     # Handling.
 
     def _handle(self, respond: Respond, failed: _Failed, handle: Callable[[Respond], None]) -> None:
-        """Have a request handled, which answers with the function given, now or later.
+        """Handle a request; `handle` answers it, now or later.
 
         Args:
             respond: takes the answer.
@@ -274,7 +273,7 @@ class GroupCoordinator:
         return ErrorCode.NONE
 
     def sync_group(self, received: Received, respond: Respond) -> None:
-        """Answer a SyncGroup once the leader has assigned."""
+        """Answer a SyncGroup once the leader has sent the assignments."""
         body = received.body
 
         def answer_of(answer: SyncAnswer) -> Any:
@@ -396,7 +395,7 @@ class GroupCoordinator:
         self._handle(respond, failed, handle)
 
     def offset_fetch(self, received: Received, respond: Respond) -> None:
-        """Answer an OffsetFetch: of one group, or from version 8 on of several."""
+        """Answer an OffsetFetch, of one group or, from version 8 on, of several."""
         body = received.body
         if received.version < _FETCHES_TOGETHER:
             self._handle(

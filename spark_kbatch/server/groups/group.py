@@ -1,11 +1,11 @@
-"""One group: its members, and in which state it is.
+"""One group: its members and its state.
 
     EMPTY        no members. A group that only commits offsets is never in another state
-    PREPARING    members are asked to join again; those that have are held until all have, or time is up
-    COMPLETING   a generation: all have an answer, and are held in SyncGroup until the leader assigns
-    STABLE       all have their assignments
+    PREPARING    members must join again; their JoinGroups are held until all have joined, or time is up
+    COMPLETING   a new generation: JoinGroups are answered, SyncGroups held until the leader assigns
+    STABLE       all members have their assignments
 
-Nothing here waits, writes or answers by itself: `membership` does.
+Nothing here waits, writes or answers on its own: `membership` does.
 
 Source: Kafka group-coordinator/.../classic/ClassicGroup.java, ClassicGroupMember.java,
 ClassicGroupState.java.
@@ -26,7 +26,7 @@ from spark_kbatch.wire.errors import ErrorCode
 CONSUMER = "consumer"  # the protocol type of Kafka's consumers
 NO_MEMBER_ID = ""
 NO_GENERATION = -1
-_NAME_LENGTH_MAX = 255  # of a client's id in the member id that it is given
+_NAME_LENGTH_MAX = 255  # of the client's id within a member id
 
 
 class GroupState(Enum):
@@ -102,11 +102,11 @@ class Member:
         return self.is_new or (self.awaiting_join is None and self.awaiting_sync is None)
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Return what it sent for a protocol; empty if it does not have it."""
+        """Return the member's metadata for a protocol; empty if it does not support it."""
         return dict(self.protocols).get(protocol or "", b"")
 
     def vote(self, candidates: Iterable[str]) -> str:
-        """Return the one of these protocols that it prefers."""
+        """Return the candidate that the member prefers."""
         known = set(candidates)
         return next(name for name, _ in self.protocols if name in known)
 
@@ -128,7 +128,7 @@ class Group:
     """One group."""
 
     def __init__(self, group_id: str, *, state_timestamp: int = NO_TIMESTAMP) -> None:
-        """Have a group without members."""
+        """Make a group without members."""
         self.group_id = group_id
         self.state = self.previous_state = GroupState.EMPTY
         self.state_timestamp = state_timestamp
@@ -136,11 +136,13 @@ class Group:
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.leader: str | None = None
-        self.members: dict[str, Member] = {}  # by id, in the order in which they came
+        self.members: dict[str, Member] = {}  # by id, in the order in which they joined
         self.static_members: dict[str, str] = {}  # member ids by instance id
-        self.pending_joins: set[str] = set()  # who were given an id to join with
-        self.pending_syncs: set[str] = set()  # who have not sent the SyncGroup of this generation
-        self.subscribed_topics: frozenset[str] | None = None  # None: not known
+        self.pending_joins: set[str] = set()  # member ids given to clients that have not joined yet
+        self.pending_syncs: set[str] = (
+            set()
+        )  # members that have not sent SyncGroup in this generation
+        self.subscribed_topics: frozenset[str] | None = None  # None if unknown
         self.new_member_added = False  # during the delay of the first rebalance
         self.waits_longer = False  # for the first rebalance
 
@@ -169,7 +171,7 @@ class Group:
         return group
 
     def stored(self, assignments: dict[str, bytes] | None = None) -> GroupMetadata:
-        """Return what is stored of this generation, with these assignments or those it has."""
+        """Return this generation as it is stored, with these assignments or the current ones."""
         return GroupMetadata(
             self.protocol_type or "", self.generation, self.protocol, self.leader,
             self.state_timestamp,
@@ -184,7 +186,7 @@ class Group:
             ),
         )  # fmt: skip
 
-    # What it is.
+    # Facts.
 
     @property
     def is_simple(self) -> bool:
@@ -193,23 +195,23 @@ class Group:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long a rebalance waits for members to join: as long as the most patient one asks."""
+        """Time for which a rebalance waits for members to join: the longest that a member asks for."""
         return max((one.rebalance_timeout_ms for one in self.members.values()), default=0)
 
     @property
     def awaiting_join_count(self) -> int:
-        """How many members' JoinGroups are held."""
+        """Number of members whose JoinGroups are held."""
         return sum(one.awaiting_join is not None for one in self.members.values())
 
     @property
     def have_all_joined(self) -> bool:
-        """Whether nobody is missing in the rebalance."""
+        """Whether all members have joined the rebalance."""
         return not self.pending_joins and all(
             one.awaiting_join is not None for one in self.members.values()
         )
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Return True if one who has these protocols may become a member."""
+        """Return True if a client with these protocols may become a member."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type and protocols)
         if protocol_type != self.protocol_type:
@@ -218,19 +220,19 @@ class Group:
         return any(not self.members or name in candidates for name, _ in protocols)
 
     def selected_protocol(self) -> str:
-        """Return the protocol with the most votes, of those that all members have."""
+        """Return the protocol with the most votes among those that all members support."""
         candidates = self._candidates()
         votes = Counter(one.vote(candidates) for one in self.members.values())
         return votes.most_common(1)[0][0]
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Return True if members read a topic, or may."""
+        """Return True if members read the topic, or may do so."""
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER
         return topic in self.subscribed_topics
 
     def why_not_a_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Return the error for one who says that it is this member; NONE if it is."""
+        """Return the error for a client that claims to be this member; NONE if it is."""
         if instance_id is not None:
             known = self.static_members.get(instance_id)
             if known is None:
@@ -265,20 +267,20 @@ class Group:
             protocol_type=self.protocol_type, protocol=self.protocol, assignment=member.assignment
         )
 
-    # What happens to it.
+    # Changes.
 
     def move_to(self, state: GroupState, now_ms: int) -> None:
-        """Get into another state."""
+        """Move to another state."""
         self.previous_state, self.state = self.state, state
         self.state_timestamp = now_ms
 
     def new_member_id(self, client_id: str, instance_id: str | None) -> str:
-        """Return an id that no member has had."""
+        """Return an unused member id."""
         name = client_id if instance_id is None else instance_id
         return f"{name[:_NAME_LENGTH_MAX]}-{uuid.uuid4()}"
 
     def add(self, member: Member) -> None:
-        """Take in a member; the first one leads."""
+        """Add a member; the first one leads."""
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
@@ -287,7 +289,7 @@ class Group:
         self.pending_joins.discard(member.member_id)
 
     def remove(self, member_id: str) -> None:
-        """Take a member out; another one leads, if it did."""
+        """Remove a member; if it led, another one leads."""
         removed = self.members.pop(member_id, None)
         if removed is not None and removed.instance_id is not None:
             self.static_members.pop(removed.instance_id, None)
@@ -297,12 +299,12 @@ class Group:
         self.pending_syncs.discard(member_id)
 
     def replace_static(self, instance_id: str, member_id: str) -> Member:
-        """Give the member of this instance id another member id; who used the old one is fenced."""
+        """Give the member with this instance id another member id; clients with the old one are fenced."""
         old_id = self.static_members[instance_id]
         member = self.members[old_id]
         member.answer_join(JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, old_id))
         member.answer_sync(SyncAnswer(ErrorCode.FENCED_INSTANCE_ID))
-        # In its place, so that the order of members stays the same.
+        # Keep the order of members.
         self.members = {
             member_id if one == old_id else one: found for one, found in self.members.items()
         }
@@ -314,7 +316,7 @@ class Group:
         return member
 
     def elect_joined_leader(self) -> bool:
-        """Have a leader that has joined; return False if no member has."""
+        """Make sure that the leader has joined; return False if no member has."""
         leader = self.members.get(self.leader or "")
         if leader is None or leader.awaiting_join is None:
             joined = (one for one in self.members.values() if one.awaiting_join is not None)
@@ -325,7 +327,7 @@ class Group:
         return True
 
     def start_generation(self, now_ms: int) -> None:
-        """Begin the next generation with the members that there are."""
+        """Start the next generation with the current members."""
         self.generation = self.generation % (2**31 - 1) + 1
         self.protocol = self.selected_protocol() if self.members else None
         self.subscribed_topics = self._subscriptions()
@@ -333,7 +335,7 @@ class Group:
         self.pending_syncs.clear()
 
     def _candidates(self) -> set[str]:
-        """Return the protocols that all members have."""
+        """Return the protocols that all members support."""
         every = Counter(name for one in self.members.values() for name in dict(one.protocols))
         return {name for name, count in every.items() if count == len(self.members)}
 

@@ -1,26 +1,26 @@
-"""Who is a member of which group: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
+"""Membership of groups: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
-    JoinGroup    A member comes, or comes again. The group is PREPARING until all members have come, or the
-                 longest of their rebalance time-outs is over: then those that have not are out, except
-                 static ones, whose session goes on. A generation begins, and all who wait are answered;
-                 the leader is told of all members
-    SyncGroup    The leader sends an assignment for each member. It is stored, and then all who wait are
-                 answered; the group is STABLE. Who has not asked by the rebalance time-out is out
-    Heartbeat    Puts off the end of a member's session. The answer says when to join again
-    LeaveGroup   Ends membership: of the one who asks, or of static members by instance id
+    JoinGroup    A member joins, or rejoins. The group is PREPARING until all members have joined, or the
+                 longest of their rebalance time-outs is over: then the missing ones are removed, except
+                 static ones, whose sessions go on. A generation starts, and all held JoinGroups are
+                 answered; the leader's answer lists all members
+    SyncGroup    The leader sends an assignment for each member. It is stored, then all held SyncGroups are
+                 answered; the group is STABLE. Members that send none in the rebalance time-out are removed
+    Heartbeat    Extends a member's session. The answer says when to rejoin
+    LeaveGroup   Ends the membership of the client itself, or of static members by instance id
 
-A client that does not know its member id is given one and has to join with it (KIP-394), so that clients
-whose answers are lost leave no members behind. A static member (KIP-345) is known by its instance id: when
-it comes back without a member id it takes its own place, without a rebalance if the group is STABLE, and
-who still uses the old id is fenced.
+A client that does not know its member id gets one and has to join with it (KIP-394), so that clients whose
+answers are lost leave no members behind. A static member (KIP-345) is known by its instance id: if it
+returns without a member id it takes its old place, without a rebalance if the group is STABLE, and a client
+that still uses the old id is fenced.
 
-A generation is stored once it has assignments. After a restart the group is in the last one that was
-stored, with sessions that begin then: its members go on, and notice nothing.
+A generation is stored once it has assignments. After a restart the group is in the last stored one, and its
+members' sessions start again: the members go on and notice nothing.
 
-Time that is spent waiting for the disk counts for no time-out: heartbeats that come meanwhile wait as well,
-and nobody is to lose membership by that.
+Time spent waiting for the disk counts for no time-out: heartbeats that arrive meanwhile have to wait too,
+and no member should lose its place because of that.
 
-Source: Kafka group-coordinator/.../GroupMetadataManager.java, all that is named classicGroup; KIP-345,
+Source: Kafka group-coordinator/.../GroupMetadataManager.java, everything named classicGroup; KIP-345,
 KIP-394, KIP-814 (skip_assignment).
 """
 
@@ -51,7 +51,7 @@ from spark_kbatch.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000  # how long a JoinGroup of a new member is held
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000  # the longest that a new member's JoinGroup is held
 
 _SESSION, _JOIN, _SYNC = "session", "join", "sync"
 
@@ -68,8 +68,8 @@ class Joining(NamedTuple):
     rebalance_timeout_ms: int
     protocol_type: str
     protocols: Protocols
-    requires_member_id: bool  # whether the client can be told to join with an id
-    can_skip_assignment: bool  # whether a leader can be told that nothing is to be assigned
+    requires_member_id: bool  # whether the client understands MEMBER_ID_REQUIRED
+    can_skip_assignment: bool  # whether a leader can be told to skip the assignment
 
 
 class Syncing(NamedTuple):
@@ -81,11 +81,11 @@ class Syncing(NamedTuple):
     instance_id: str | None
     protocol_type: str | None
     protocol: str | None
-    assignments: Mapping[str, bytes]  # by member id; the leader's
+    assignments: Mapping[str, bytes]  # by member id; only from the leader
 
 
 class Leaving(NamedTuple):
-    """One who leaves, or is sent away."""
+    """A member that leaves, or is removed by an administrator."""
 
     member_id: str
     instance_id: str | None
@@ -103,13 +103,13 @@ class Memberships:
         now_ms: Callable[[], int],
         session_ms: Callable[[], int],
     ) -> None:
-        """`session_ms` is the clock of time-outs, `now_ms` that of what is stored."""
+        """Use the clock `session_ms` for time-outs, and `now_ms` for stored times."""
         self.groups: dict[str, Group] = {}
         self._store, self._timers, self._config = store, timers, config
         self._now_ms, self._session_ms = now_ms, session_ms
 
     def load(self, stored: Mapping[str, GroupMetadata], groups_of_offsets: Iterable[str]) -> None:
-        """Have the groups that were stored; those that only committed offsets are simple ones."""
+        """Take over the stored groups; those that only committed offsets are simple ones."""
         for group_id, metadata in stored.items():
             group = self.groups[group_id] = Group.of(group_id, metadata)
             for member in group.members.values():
@@ -120,7 +120,7 @@ class Memberships:
             self.groups.setdefault(group_id, Group(group_id))
 
     def close(self) -> None:
-        """Answer all who wait: they have to look for another coordinator."""
+        """Answer all held requests: clients must find another coordinator."""
         for group in self.groups.values():
             for member in group.members.values():
                 member.answer_join(JoinAnswer(ErrorCode.NOT_COORDINATOR, member.member_id))
@@ -137,7 +137,7 @@ class Memberships:
     # Joining.
 
     def join(self, joining: Joining, answer: AnswerJoin) -> None:
-        """Take in one who joins; answer once the next generation begins, or at once."""
+        """Let a client join; answer once the next generation starts, or at once."""
         group = self.groups.get(joining.group_id)
         if group is None:
             if joining.member_id != NO_MEMBER_ID:
@@ -163,7 +163,7 @@ class Memberships:
         if group.state is GroupState.EMPTY:
             return True
         if group.state is GroupState.PREPARING:
-            # The last to come again are sent away if there were too many before.
+            # If there were too many members before, the last ones to rejoin are refused.
             is_held = member is not None and member.awaiting_join is not None
             return is_held or group.awaiting_join_count < most
         return member is not None or len(group.members) < most
@@ -193,13 +193,13 @@ class Memberships:
             return
         member = group.members[member_id]
         is_changed = member.protocols != joining.protocols
-        # The leader joins again to have partitions assigned again: its topics may have grown.
+        # The leader rejoins to assign partitions again: its topics may have grown.
         leads = group.leader == member_id and group.state is GroupState.STABLE
         if group.state is GroupState.PREPARING or is_changed or leads:
             self._update(member, joining, answer)
             self._rebalance_or_complete(group, f"member {member_id} joins again")
         else:
-            # The answer that it had may be lost.
+            # The first answer may be lost.
             answer(group.joined(member))
 
     def _add_member(
@@ -220,8 +220,8 @@ class Memberships:
         if (group.state, group.previous_state) == (GroupState.PREPARING, GroupState.EMPTY):
             group.new_member_added = True
         group.add(member)
-        # It cannot send heartbeats without an answer. If its client is gone, or has given up and tried
-        # again, nobody would notice: so the answer comes within a limit.
+        # It cannot send heartbeats before it has an answer, so no one would notice if its client were
+        # gone, or had given up and retried: the JoinGroup is held for a limited time.
         self._set_session(group, member_id, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance_or_complete(group, f"member {member_id} is new")
 
@@ -229,14 +229,14 @@ class Memberships:
         member.protocols = joining.protocols
         member.rebalance_timeout_ms = joining.rebalance_timeout_ms
         member.session_timeout_ms = joining.session_timeout_ms
-        # A client that has given up its last request has sent this one.
+        # The client gave up its last request and sent this one.
         member.answer_join(JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
         member.awaiting_join = answer
 
     def _rejoin_static(
         self, group: Group, joining: Joining, member_id: str, answer: AnswerJoin
     ) -> None:
-        """Have a static member that has lost its member id, by a restart, take its place."""
+        """Let a static member that lost its member id in a restart take its old place."""
         assert joining.instance_id is not None
         old_id = group.static_members[joining.instance_id]
         before = group.members[old_id]
@@ -249,7 +249,7 @@ class Memberships:
         if group.state is GroupState.PREPARING:
             self._complete_if_all_joined(group)
         elif group.state is GroupState.COMPLETING:
-            # The leader may have been told of the old id, and would assign nothing to the new one.
+            # The leader may know the old id, and would assign nothing to the new one.
             self._prepare_rebalance(group, f"static member {member_id} joins again")
         elif group.selected_protocol() != group.protocol:
             self._rebalance_or_complete(group, f"static member {member_id} changes the protocol")
@@ -267,8 +267,8 @@ class Memberships:
                 return
             joined = group.joined(member, skip_assignment=True)
             if not joining.can_skip_assignment:
-                # The old id is said to lead: so a leader that comes back does not assign again, which
-                # nobody would ask it for.
+                # The answer names the old id as leader, so that a returning leader does not assign again,
+                # which is not needed.
                 joined = joined._replace(
                     leader=leader or NO_MEMBER_ID, members=(), skip_assignment=False
                 )
@@ -283,7 +283,7 @@ class Memberships:
             self._prepare_rebalance(group, reason)
 
     def _complete_if_all_joined(self, group: Group) -> None:
-        is_first = group.previous_state is GroupState.EMPTY  # which waits for its delay
+        is_first = group.previous_state is GroupState.EMPTY  # the first one waits for its delay
         if group.state is GroupState.PREPARING and not is_first and group.have_all_joined:
             self._complete_join(group)
 
@@ -311,7 +311,7 @@ class Memberships:
         self._set_timer(_JOIN, group, group.rebalance_timeout_ms, complete)
 
     def _delay_first_rebalance(self, group: Group, delay_ms: int, left_ms: int) -> None:
-        """Wait for more members: again and again while some come, up to the rebalance time-out."""
+        """Wait for more members; repeat that while new ones join, up to the rebalance time-out."""
 
         def complete() -> None:
             if group.new_member_added and left_ms:
@@ -324,13 +324,13 @@ class Memberships:
         self._set_timer(_JOIN, group, delay_ms, complete)
 
     def _complete_join(self, group: Group) -> None:
-        """Begin a generation with those that have joined."""
+        """Start a generation with the members that have joined."""
         self._timers.cancel((_JOIN, group.group_id))
         for member in list(group.members.values()):
             if member.awaiting_join is None and member.instance_id is None:
                 self._take_out(group, member.member_id)
         if not group.elect_joined_leader() and group.members:
-            # Static members only, none of which has come: until their sessions end.
+            # Only static members are left, and none has joined: wait until their sessions end.
             self._expect_joins(group)
             return
         group.new_member_added = False
@@ -339,8 +339,8 @@ class Memberships:
             try:
                 self._store.append([(GroupKey(group.group_id), group.stored())])
             except KBatchError as error:
-                # After a restart the last generation that was stored would be there, until its
-                # members' sessions end.
+                # Otherwise a restart would bring the last stored generation back until its members'
+                # sessions end.
                 _warn_unstored(group, error)
             return
         logger.info(
@@ -356,7 +356,7 @@ class Memberships:
         self._set_timer(_SYNC, group, group.rebalance_timeout_ms, expire)
 
     def _expire_syncs(self, group: Group, generation: int) -> None:
-        """Take out members that have joined a generation, but do not ask for their assignments."""
+        """Remove members that joined the generation and did not ask for their assignments."""
         missing = group.pending_syncs & group.members.keys()
         if group.generation != generation or not missing:
             return
@@ -380,7 +380,7 @@ class Memberships:
         if group.state is GroupState.STABLE:
             answer(group.synced(member))
             return
-        member.answer_sync(SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID))  # an earlier request of its own
+        member.answer_sync(SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID))  # to its own earlier request
         member.awaiting_sync = answer
         if group.leader == member.member_id:
             self._assign(group, syncing.assignments)
@@ -428,7 +428,7 @@ class Memberships:
     def heartbeat(
         self, group_id: str, generation: int, member_id: str, instance_id: str | None
     ) -> ErrorCode:
-        """Put off the end of a member's session; return what to answer."""
+        """Extend a member's session; return the error to answer with."""
         group = self.groups.get(group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
@@ -443,7 +443,7 @@ class Memberships:
         return ErrorCode.NONE
 
     def keep_session(self, group: Group, member_id: str) -> None:
-        """Put off the end of a session: its member is alive."""
+        """Extend the session of a member that is alive."""
         member = group.members.get(member_id)
         if member is not None:
             self._expect_heartbeat(group, member)
@@ -464,14 +464,14 @@ class Memberships:
             self._after_removal(group, reason, were_members=member is not None)
 
     def leave(self, group_id: str, leaving: Iterable[Leaving]) -> list[ErrorCode]:
-        """Take out those that leave; return what to answer each."""
+        """Remove the members that leave; return the error for each."""
         group = self.groups.get(group_id)
         if group is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID for _ in leaving]
         errors, were_members = [], False
         for one in leaving:
             member_id, error = one.member_id, ErrorCode.NONE
-            if member_id == NO_MEMBER_ID:  # An administrator sends it away by its instance id.
+            if member_id == NO_MEMBER_ID:  # An administrator removes it by its instance id.
                 member_id = group.static_members.get(one.instance_id or "", NO_MEMBER_ID)
                 if member_id == NO_MEMBER_ID:
                     error = ErrorCode.UNKNOWN_MEMBER_ID
@@ -485,7 +485,7 @@ class Memberships:
         return errors
 
     def _after_removal(self, group: Group, reason: str, *, were_members: bool) -> None:
-        """Go on without those that were taken out; `were_members` if not all were about to join."""
+        """Go on after removals; `were_members` unless all of them were only about to join."""
         if group.state is GroupState.PREPARING:
             self._complete_if_all_joined(group)
         elif were_members:
@@ -502,7 +502,7 @@ class Memberships:
         group.remove(member_id)
 
     def _forget_if_unknown(self, group: Group) -> None:
-        """Drop a group of which nothing was ever stored: nobody came with the id that was given."""
+        """Drop a group that was never stored, whose client never joined with the id that it got."""
         stored = self._store.contents
         if group.group_id not in stored.groups and group.group_id not in stored.offsets:
             self.forget(group.group_id)

@@ -1,16 +1,16 @@
-"""What groups have committed: OffsetCommit, OffsetFetch, OffsetDelete, and when offsets expire.
+"""Committed offsets of groups: OffsetCommit, OffsetFetch, OffsetDelete, and expiry.
 
-A group with members takes offsets only from a member of its generation; one without takes them from
-anyone who does not claim to be a member (generation -1), as from consumers that assign partitions
+A group with members accepts offsets only from a member of its generation. A group without members accepts
+them from clients that do not claim to be members (generation -1), such as consumers that assign partitions
 themselves.
 
 An offset is dropped
-- of a group without members: offsets.retention.minutes after it lost the last one;
-- of a group that never had any: that long after the commit of this partition;
-- of a group with members: that long after the commit, if it is not subscribed to the topic any more;
+- if the group has no members: offsets.retention.minutes after it lost the last one;
+- if the group never had members: that long after the partition's commit;
+- if the group has members: that long after the commit, if it is no longer subscribed to the topic;
 - at the time that the client asked for, if it did (versions 2 to 4 of OffsetCommit);
-- with its topic. An offset carries the topic's id, so one of an earlier topic of the same name is not
-  shown, whoever deleted that topic, and removed with the next check.
+- with its topic. An offset carries the topic's id, so an offset of an earlier topic with the same name is
+  not shown, whoever deleted that topic, and is removed with the next check.
 
 A group without members and offsets is dropped too.
 
@@ -41,7 +41,7 @@ from spark_kbatch.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-# From this version of OffsetCommit on, a group that is not known is called that.
+# From this version of OffsetCommit on, an unknown group has its own error.
 _KNOWS_GROUP_ID_NOT_FOUND = 9
 _RETENTION_OF_BROKER = -1
 
@@ -73,7 +73,7 @@ class CommittedOffsets:
         self._memberships, self._now_ms = memberships, now_ms
 
     def commit(self, committing: Committing) -> dict[TopicPartition, ErrorCode]:
-        """Store offsets; return what to answer for each partition."""
+        """Store offsets; return the error for each partition."""
         answers = dict.fromkeys(committing.offsets, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         topic_ids = {tp: self._topic_id_of(tp) for tp in committing.offsets}
         known = [tp for tp, topic_id in topic_ids.items() if topic_id is not None]
@@ -146,7 +146,7 @@ class CommittedOffsets:
     def fetch(
         self, group_id: str, topic_partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return what a group has committed for those of these partitions for which it has."""
+        """Return a group's offsets of these partitions; partitions without one are left out."""
         of_group = self._store.contents.offsets.get(group_id, {})
         return {
             tp: found
@@ -155,13 +155,13 @@ class CommittedOffsets:
         }
 
     def fetch_all(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
-        """Return all that a group has committed, sorted."""
+        """Return all offsets of a group, sorted."""
         return self.fetch(group_id, sorted(self._store.contents.offsets.get(group_id, {})))
 
     def delete(
         self, group_id: str, topic_partitions: Collection[TopicPartition]
     ) -> ErrorCode | dict[TopicPartition, ErrorCode]:
-        """Drop offsets; return what to answer for all, or for each partition."""
+        """Drop offsets; return one error for all, or one for each partition."""
         group = self._groups.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
@@ -187,7 +187,7 @@ class CommittedOffsets:
         return answers
 
     def delete_group(self, group_id: str) -> ErrorCode:
-        """Drop a group without members, and its offsets; return what to answer."""
+        """Drop a group without members, and its offsets; return the error to answer with."""
         group = self._groups.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
@@ -208,10 +208,10 @@ class CommittedOffsets:
         self._memberships.forget(group_id)
 
     def clean_up(self, topics: Collection[str] | None = None) -> None:
-        """Drop what has expired, and what is of topics that do not exist.
+        """Drop offsets that have expired, and those of topics that do not exist.
 
         Args:
-            topics: only what is of these topics and does not exist.
+            topics: if given, drop only offsets of those of these topics that do not exist.
         """
         for group_id in list(self._groups):
             try:

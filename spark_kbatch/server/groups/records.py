@@ -1,30 +1,30 @@
 """The keys and values of `__consumer_offsets`, in Kafka's own formats.
 
-All numbers are big-endian. A key begins with an int16 that says what it is the key of:
+All numbers are big-endian. A key starts with an int16, its kind:
 
     0, 1   group, topic (strings), partition (int32)                    a committed offset
     2      group (string)                                               a group and its members
-    3...   of group protocols that are not served here; kept as they are
+    3...   of group protocols that this server does not have; kept unchanged
 
-A value begins with an int16 version. A value that is null is a tombstone: the key has none any more. The
+A value starts with an int16 version. A null value is a tombstone: the key no longer has a value. The
 fields of an offset's value:
 
     version   0     1     2     3     4
     int64     x     x     x     x     x     offset
-    int32                       x     x     leader epoch of the last record that was consumed
+    int32                       x     x     leader epoch of the last consumed record
     string    x     x     x     x     x     metadata, as the client gave it
     int64     x     x     x     x     x     time of the commit, ms
-    int64           x                       time when it expires, ms
+    int64           x                       time of expiry, ms
     uuid                              tag 0 topic id
 
-Those of a group's value:
+The fields of a group's value:
 
     version   0     1     2     3     4
     string    x     x     x     x     x     protocol type, such as "consumer"
     int32     x     x     x     x     x     generation
     string?   x     x     x     x     x     protocol, such as "range"
     string?   x     x     x     x     x     member id of the leader
-    int64                 x     x     x     time when the group got into its state, ms
+    int64                 x     x     x     time at which the group entered its state, ms
     array     x     x     x     x     x     members, each of:
       string  x     x     x     x     x       member id
       string?                   x     x       group instance id
@@ -39,8 +39,8 @@ Version 4 is flexible: lengths are unsigned varints, one higher than the length 
 fields end the value and each member. All older versions have int16 lengths of strings and int32 lengths
 of bytes and arrays.
 
-What Kafka 4.1 writes is written: keys 1 and 2; offsets in version 4, or 1 if the client asked for a time
-of its own after which they expire; groups in version 3. All versions are read.
+Records are written as Kafka 4.1 does: keys 1 and 2; offsets in version 4, or in version 1 if the client
+asked for its own time of expiry; groups in version 3. All versions are read.
 
 Source: Kafka group-coordinator/.../common/message/OffsetCommitKey.json, OffsetCommitValue.json,
 GroupMetadataKey.json, GroupMetadataValue.json; GroupCoordinatorRecordHelpers.java.
@@ -70,7 +70,7 @@ _T = TypeVar("_T")
 
 
 class OffsetKey(NamedTuple):
-    """A partition's offset, as one group committed it."""
+    """The key of one group's offset of one partition."""
 
     group: str
     topic: str
@@ -78,7 +78,7 @@ class OffsetKey(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """A group."""
+    """The key of a group."""
 
     group: str
 
@@ -87,7 +87,7 @@ Key: TypeAlias = OffsetKey | GroupKey
 
 
 class CommittedOffset(NamedTuple):
-    """The offset from which a group goes on in one partition."""
+    """The offset in one partition at which a group continues."""
 
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
@@ -113,7 +113,7 @@ class MemberMetadata(NamedTuple):
 class GroupMetadata(NamedTuple):
     """One generation of a group."""
 
-    protocol_type: str  # empty for a group without members ever
+    protocol_type: str  # empty for a group that never had members
     generation: int
     protocol: str | None
     leader: str | None
@@ -217,10 +217,10 @@ def _uuid(text: str) -> bytes:
 
 
 def unpack_key(data: bytes) -> Key | None:
-    """Return what a record's key names; None for a kind of key that is not known here.
+    """Return the decoded key of a record; None for an unknown kind of key.
 
     Raises:
-        CorruptRecordError: the key is not what its version says.
+        CorruptRecordError: the key does not have the format of its version.
     """
     fields = _Fields(data, "key of a record in __consumer_offsets")
     version = fields.int16()
@@ -238,7 +238,7 @@ def unpack_offset(data: bytes) -> CommittedOffset:
     """Return an offset's value.
 
     Raises:
-        CorruptRecordError: the value is not what its version says, or of a version that is not known.
+        CorruptRecordError: the value does not have the format of its version, or has an unknown version.
     """
     fields = _Fields(data, "value of an offset in __consumer_offsets")
     version = fields.version(_OFFSET_VERSION_MAX)
@@ -294,7 +294,7 @@ class _Fields:
         self._is_flexible = False
 
     def version(self, most: int) -> int:
-        """Return the version, which says how all else is read."""
+        """Return the version, on which the format of the rest depends."""
         version = self.int16()
         if not 0 <= version <= most:
             raise CorruptRecordError(

@@ -1,11 +1,11 @@
-"""What groups have committed, and who their members are, in `__consumer_offsets`.
+"""Storage of groups, with their offsets and members, in `__consumer_offsets`.
 
     OffsetsStore       for the one server of a cluster: loads, appends, rewrites
-    read_groups        for everyone else, whether a server runs or not
+    read_groups        for all other processes, whether a server runs or not
 
-The topic is made at first use, with one partition: one server coordinates all groups. Its name begins
-with "__", so it is the cluster's own: no user can write to it, and lists leave it out. It has as many
-replicas as `__transaction_state`.
+The topic is created at first use, with one partition, because one server coordinates all groups. Its name
+starts with "__", so it is internal: no user can write to it, and lists leave it out. It has as many replicas
+as `__transaction_state`.
 
 `StoredGroups` is what the log says, in memory: the last value of each key. What is appended is applied to
 it once it is in the log, and so it is what a load after a restart finds. When the log has grown by as
@@ -68,10 +68,10 @@ class StoredGroups:
 
     groups: dict[str, GroupMetadata] = field(default_factory=dict)
     offsets: dict[str, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
-    others: dict[bytes, bytes] = field(default_factory=dict)  # of kinds of keys that are not known
+    others: dict[bytes, bytes] = field(default_factory=dict)  # records with unknown kinds of keys
 
     def apply(self, change: Change) -> None:
-        """Do what a record says."""
+        """Apply one change."""
         key, value = change
         if isinstance(key, GroupKey):
             if isinstance(value, GroupMetadata):
@@ -89,7 +89,7 @@ class StoredGroups:
             self.offsets.pop(key.group, None)
 
     def apply_record(self, record: PlainRecord) -> None:
-        """Do what a record of the log says.
+        """Apply a record of the log.
 
         Raises:
             CorruptRecordError: its key or value is damaged.
@@ -109,7 +109,7 @@ class StoredGroups:
             self.others[record.key] = record.value
 
     def packed(self) -> Iterator[_KeyAndValue]:
-        """Yield the records that say all of this."""
+        """Yield records that hold all of this."""
         for group, metadata in self.groups.items():
             yield _packed((GroupKey(group), metadata))
         for group, offsets in self.offsets.items():
@@ -129,16 +129,16 @@ class OffsetsStore:
         timeout_ms: int = 5_000,
         monotonic_ms: Callable[[], int] = monotonic_ms,
     ) -> None:
-        """Read and write nothing yet.
+        """Prepare to load and append.
 
         Args:
             backend: the cluster.
-            flush: whether what is appended is on disk before it is acknowledged.
-            timeout_ms: how long an append may take: offsets.commit.timeout.ms.
+            flush: whether appends are on disk before they are acknowledged.
+            timeout_ms: the longest that an append may take: offsets.commit.timeout.ms.
             monotonic_ms: the clock that measures `waited_ms`.
         """
         self.contents = StoredGroups()
-        self.waited_ms = 0  # for the disk and for locks, in all appends
+        self.waited_ms = 0  # time that all appends have waited for the disk and for locks
         self._backend, self._flush, self._timeout_ms = backend, flush, timeout_ms
         self._monotonic_ms = monotonic_ms
         self._is_made = False
@@ -153,7 +153,7 @@ class OffsetsStore:
         """Store changes, all or none, and apply them to `contents`.
 
         Raises:
-            KBatchError: they are not stored; after a RequestTimedOutError they may be.
+            KBatchError: the changes are not stored; after a RequestTimedOutError they may be.
         """
         if not changes:
             return
@@ -183,14 +183,14 @@ class OffsetsStore:
         return _topic_id_of(self._backend, topic_partition)
 
     def is_gone(self, topic_partition: TopicPartition, committed: CommittedOffset) -> bool:
-        """Return True if an offset is of a topic that does not exist any more."""
+        """Return True if an offset is of a topic that no longer exists."""
         return _is_gone(self._backend, topic_partition, committed)
 
     def _make_topic(self) -> None:
         if self._is_made:
             return
         if make_topic(self._backend) and self.contents != StoredGroups():
-            self._rewrite()  # The topic that had all of it is gone.
+            self._rewrite()  # The old topic is gone, with all that it held.
         self._is_made = True
 
     def _append(self, batch: bytearray) -> None:
@@ -221,12 +221,12 @@ class OffsetsStore:
             raise error
 
     def _try_rewrite(self) -> None:
-        """Rewrite the log. An error is only logged: it is not the append's."""
+        """Rewrite the log. An error is only logged, because the append has succeeded."""
         try:
             self._rewrite()
         except (OSError, KBatchError) as error:
             logger.warning("%s cannot be rewritten for now: %s", CONSUMER_OFFSETS, error)
-            self._grown_bytes = 0  # so that it is tried again after as much
+            self._grown_bytes = 0  # retry after the log has grown by as much again
 
     def _rewrite(self) -> None:
         manager = self._backend.manager
@@ -257,7 +257,7 @@ def make_topic(backend: Backend) -> bool:
 
 
 def code_of_append(error: KBatchError) -> ErrorCode:
-    """Return what a client is told if its change could not be stored.
+    """Return the error for a client whose change could not be stored.
 
     Source: CoordinatorOperationExceptionHelper, appendGroupMetadataErrorToResponseError.
     """
@@ -274,11 +274,11 @@ _CODES_OF_APPENDS = {
 }
 
 
-# For those that only look.
+# Reading without a server.
 
 
 class StoredGroup(NamedTuple):
-    """A group as it was stored last: a rebalance that goes on in a server is not known here."""
+    """A group as it was last stored, without a rebalance that may be going on in a server."""
 
     group_id: str
     state: str  # "Stable" with members, "Empty" without
@@ -336,7 +336,7 @@ def _load(backend: Backend) -> tuple[StoredGroups, int, int]:
             now = backend.snapshots.replicas([CONSUMER_OFFSETS])[CONSUMER_OFFSETS].state
             if now.log_start_offset == state.log_start_offset:
                 raise
-            continue  # It was rewritten meanwhile.
+            continue  # The log was rewritten during the read.
         size = log.size_in_bytes(state)
         return contents, size - state.segment_size, state.segment_size
 
@@ -355,7 +355,7 @@ def _is_gone(backend: Backend, topic_partition: TopicPartition, committed: Commi
     try:
         topic_id = _topic_id_of(backend, topic_partition)
     except KafkaStorageError:
-        return False  # Its file is damaged: the topic is there all the same.
+        return False  # Its file is damaged, but the topic exists.
     return topic_id is None or committed.topic_id not in ("", topic_id)
 
 

@@ -1,4 +1,4 @@
-"""The topics in a consumer's subscription: all that a coordinator knows of what members send each other.
+"""The topics in a consumer's subscription: the only part of members' data that the coordinator decodes.
 
     int16 version, int32 count, topics (strings), and more
 
@@ -13,7 +13,7 @@ _START, _SIZE = struct.Struct(">hi"), struct.Struct(">h")
 
 
 def topics(data: bytes) -> frozenset[str] | None:
-    """Return the topics of a subscription; None if it is not one, which is the members' own matter."""
+    """Return the topics of a subscription; None if members use another format, as they may."""
     try:
         _, count = _START.unpack_from(data)
         position = _START.size

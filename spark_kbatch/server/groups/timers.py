@@ -1,4 +1,4 @@
-"""What is to be done later, by key: at most one thing for each."""
+"""Actions to run later, by key: at most one for each."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ Key: TypeAlias = tuple[str, ...]
 
 
 class _Due(NamedTuple):
-    """An entry of the heap; it counts if the key's deadline is not later by now."""
+    """An entry of the heap; it counts unless the key's deadline has been put off."""
 
     deadline_ms: int
-    number: int  # so that of equal deadlines the one set first comes first
+    number: int  # orders equal deadlines by the time at which they were set
     key: Key
 
 
 class Timers:
     """Timers with a clock that the caller reads. Not thread-safe.
 
-    A member's session is put off with every heartbeat. So putting off costs no entry in the heap: an entry
-    that comes up too early is put back with the deadline that counts.
+    Every heartbeat puts off the end of a member's session. So putting off adds no entry to the heap: an entry
+    that comes up too early is put back with the current deadline.
     """
 
     def __init__(self) -> None:
@@ -32,23 +32,23 @@ class Timers:
         self._numbers = itertools.count()
 
     def set(self, key: Key, deadline_ms: int, action: Callable[[], None]) -> None:
-        """Do this at the deadline, in place of what the key had to do before."""
+        """Run the action at the deadline, in place of the key's earlier action."""
         self._actions[key] = deadline_ms, action
         queued = self._queued.get(key)
         if queued is None or queued > deadline_ms:
             self._push(key, deadline_ms)
 
     def cancel(self, key: Key) -> None:
-        """Do nothing for this key."""
+        """Drop the key's action."""
         self._actions.pop(key, None)
 
     def run_due(self, now_ms: int) -> None:
-        """Do what is due, in the order of its deadlines. It may set timers."""
+        """Run the actions that are due, in the order of their deadlines. They may set timers."""
         while self._heap and self._heap[0].deadline_ms <= now_ms:
             due = heapq.heappop(self._heap)
             key = due.key
             if self._queued.get(key) != due.deadline_ms:
-                continue  # An earlier one of the same key has come up.
+                continue  # An earlier entry of the same key has come up.
             del self._queued[key]
             found = self._actions.get(key)
             if found is None:
