@@ -28,6 +28,7 @@ import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders
 from tests.support.clients.base import until
 from tests.support.clients.librdkafka import Librdkafka
@@ -253,7 +254,9 @@ class Jobs:
 
 def ensure_killing_the_server_loses_nothing(folder: Path, count: int) -> None:
     rng = random.Random(SEED)
-    cluster = builders.a_cluster(folder, topics={TOPIC: PARTITIONS})
+    cluster = builders.a_cluster(
+        folder, topics={TOPIC: PARTITIONS}, config=TopicConfig(retention_ms=-1)
+    )
     jobs = Jobs(cluster)
     with (
         cluster,
