@@ -31,10 +31,15 @@ class JavaTools(Client):
         super().__init__(address)
         self._kafka, self._folder = kafka, folder
 
-    def run(self, tool: str, *words: object, stdin: str = "") -> str:
-        """What a tool prints; it is told where the server is."""
-        words = ("--bootstrap-server", self.address, *words)
-        return self._kafka.run(tool if "." in tool else f"{TOOLS}.{tool}", *words, stdin=stdin)
+    def run(self, tool: str, *words: object, stdin: str = "", names_the_server: bool = True) -> str:
+        """What a tool prints; unless its words say so already, it is told where the server is."""
+        if names_the_server:
+            words = ("--bootstrap-server", self.address, *words)
+        return self._kafka.run(_class_of(tool), *words, stdin=stdin)
+
+    def command(self, tool: str, *words: object) -> list[str]:
+        """What runs a tool that goes on until it is killed."""
+        return self._kafka.command(_class_of(tool), "--bootstrap-server", self.address, *words)
 
     # Records.
 
@@ -83,9 +88,8 @@ class JavaTools(Client):
         config = self._folder / "member.properties"
         config.write_text("heartbeat.interval.ms=500\nmetadata.max.age.ms=1000\n")
         return Member(
-            self._kafka.command(
-                f"{TOOLS}.VerifiableConsumer", "--bootstrap-server", self.address,
-                "--topic", topic, "--group-id", group, "--session-timeout", session_timeout_ms,
+            self.command(
+                "VerifiableConsumer", "--topic", topic, "--group-id", group, "--session-timeout", session_timeout_ms,
                 "--reset-policy", "earliest", "--verbose", "--consumer.config", config,
             ),
             _event,
@@ -131,6 +135,10 @@ class JavaTools(Client):
 
     def delete_topic(self, topic: str) -> None:
         self.run("TopicCommand", "--delete", "--topic", topic)
+
+
+def _class_of(tool: str) -> str:
+    return tool if tool.startswith("kafka.") else f"{TOOLS}.{tool}"
 
 
 def _event(line: str) -> Event | None:
