@@ -1,8 +1,9 @@
 """The options of a server's group coordinator: Kafka's keys and defaults, but for one.
 
-group.initial.rebalance.delay.ms is 0, as in Kafka's container images. With Kafka's 3 seconds the first
-members of each group wait that long, in each test of each application; what the wait saves is a rebalance
-where several members start at once.
+group.initial.rebalance.delay.ms is 100. With Kafka's 3 seconds the first members of each group wait that
+long, in each test of each application. With the 0 of Kafka's container images, members that start together
+rebalance one after another; and kafka-python, whose first member then divides the partitions before it has
+looked up any, can stay in its group without reading.
 
 Source: Kafka group-coordinator/.../GroupCoordinatorConfig.java.
 """
@@ -23,7 +24,7 @@ class GroupConfig:
 
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
-    group_initial_rebalance_delay_ms: int = 0
+    group_initial_rebalance_delay_ms: int = 100
     group_max_size: int = INT_MAX
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_minutes: int = 7 * 24 * 60
@@ -40,7 +41,7 @@ class GroupConfig:
 GROUP_OPTIONS = (
     Option("group.min.session.timeout.ms", parse_number(1), f"1 to {INT_MAX}", GroupConfig.group_min_session_timeout_ms, "Shortest session time-out that a member of a group may ask for."),
     Option("group.max.session.timeout.ms", parse_number(1), f"1 to {INT_MAX}", GroupConfig.group_max_session_timeout_ms, "Longest session time-out that a member of a group may ask for."),
-    Option("group.initial.rebalance.delay.ms", parse_number(0), f"0 to {INT_MAX}", GroupConfig.group_initial_rebalance_delay_ms, "How long the first rebalance of a group waits for more members. Kafka's default of 3 seconds would make each start of an application wait that long."),
+    Option("group.initial.rebalance.delay.ms", parse_number(0), f"0 to {INT_MAX}", GroupConfig.group_initial_rebalance_delay_ms, "How long the first rebalance of a group waits for more members. Kafka's default is 3 seconds, which each start of an application would wait."),
     Option("group.max.size", parse_number(1), f"1 to {INT_MAX}", GroupConfig.group_max_size, "How many members a group may have.", "not set"),
     Option("offset.metadata.max.bytes", parse_number(0, _METADATA_MAX), f"0 to {_METADATA_MAX}", GroupConfig.offset_metadata_max_bytes, "Longest text that a client may commit with an offset, in characters."),
     Option("offsets.retention.minutes", parse_number(1), f"1 to {INT_MAX}", GroupConfig.offsets_retention_minutes, "How long committed offsets are kept once a group has no members; without ever having had any, since they were committed."),

@@ -159,7 +159,7 @@ def test_the_node_shows_what_is_true_of_the_server(handler: ConfigsHandler) -> N
         "node.id": "1", "num.partitions": "4", "flush": "true", "auto.create.topics.enable": "true",
         "log.dirs": "/a,/b", "listeners": "PLAINTEXT://127.0.0.1:9092", "log.retention.ms": "-1",
         "log.cleanup.policy": "delete", "message.max.bytes": "1048588", "compression.type": "producer",
-        "group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1",
+        "group.initial.rebalance.delay.ms": "100", "offsets.topic.num.partitions": "1",
     }  # fmt: skip
     assert values | expected == values
     assert {option.key for option in SERVER_OPTIONS} < values.keys()
