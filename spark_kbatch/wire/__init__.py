@@ -1,28 +1,29 @@
-"""Kafka's protocol, whoever speaks it: messages as bytes, frames on a socket, a client's connections.
+"""Kafka's protocol, for clients and servers: messages as bytes, frames on a socket, a client's connections.
 
     size        int32   bytes that follow: one frame
     header      request: api key, version, correlation id, client id; response: correlation id
-    body        fields of the message, as its version has them
+    body        fields of the message, in the format of its version
 
-A version is flexible or not. Flexible ones write lengths and counts as varints, increased by one, with
-0 for null, and end each structure with tagged fields, which a reader may not know and skips. A peer
-answers in the order of requests, and echoes the correlation id of each.
+A version is flexible or not. Flexible versions write lengths and counts as varints, increased by one, with
+0 for null, and end each structure with tagged fields, of which a reader skips those it does not know. A
+server answers requests in their order, and returns the correlation id of each.
 
 Most messages are kafka-python's, whose schemas are Kafka's own. Produce and Fetch carry nearly all bytes:
-these are read and written here, without a copy of their records. All are decoded here, because a peer's
-lengths and counts are claims: each is bounded by the bytes that are there before anything is allocated.
+these are read and written here, without copying their records. All are decoded here, because a peer's
+lengths and counts cannot be trusted: each is checked against the bytes that are there before anything is
+allocated.
 
-    module        what it holds
+    module        contents
     protocol      requests and responses <-> bytes; versions; the only module that imports kafka-python
     primitives    bounds-checked reads and writes of the protocol's types
-    schemas       decoders for kafka-python's messages, made from their schemas
+    schemas       decoders for kafka-python's messages, built from their schemas
     produce       bodies of Produce
     fetch         bodies of Fetch
-    leaders       the tagged fields that both have
+    leaders       the tagged fields that Produce and Fetch share
     errors        error codes <-> exceptions
-    framing       one frame on its way out, and frames on their way in
+    framing       outgoing and incoming frames
     channel       a connected socket that carries frames
-    in_flight     the requests of one connection that are not answered
+    in_flight     the unanswered requests of one connection
     connection    a client's side of one connection: versions, requests, answers
     connections   a client's connections to all servers, on one selector
     backoff       pauses that double with each attempt

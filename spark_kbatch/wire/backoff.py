@@ -1,4 +1,4 @@
-"""Pauses that double with each attempt, with jitter, so that clients of a lost server do not come at once.
+"""Pauses that double with each attempt, with jitter, so that clients do not all reconnect at the same time.
 
 Source: Kafka clients/.../common/utils/ExponentialBackoff.java.
 """
@@ -13,14 +13,14 @@ _JITTER = 0.2
 
 @dataclass(frozen=True)
 class ExponentialBackoff:
-    """How long to wait after each attempt."""
+    """Lengths of the pauses after each attempt."""
 
     initial_ms: int
     max_ms: int
     random: Callable[[], float]  # evenly from [0, 1)
 
     def pause_ms(self, attempts: int) -> int:
-        """Return the pause after so many attempts, from 0 on, that came before: up to a fifth off."""
+        """Return the pause after `attempts` earlier attempts, from 0 on, give or take a fifth."""
         doublings = min(attempts, 62)
         middle = min(self.initial_ms << doublings, self.max_ms)
         spread = 1 - _JITTER + 2 * _JITTER * self.random()

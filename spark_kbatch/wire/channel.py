@@ -1,8 +1,8 @@
-"""A connected socket that carries frames: at most one on its way out, and those that have come in.
+"""A connected socket that carries frames: at most one outgoing, and the incoming ones.
 
-Nothing here waits. Whoever has the channel asks a selector when to call `write` and `read`, and registers
-for writing only while a send is in progress. A TLS socket fits, once its handshake is done: `write` and
-`read` then also stop where it wants the other direction first.
+Nothing here waits. The channel's owner asks a selector when to call `write` and `read`, and registers for
+writing only while a send is in progress. A TLS socket works too, after its handshake: then `write` and
+`read` also stop when TLS first needs the other direction.
 
 Source: Kafka clients/.../common/network/KafkaChannel.java, PlaintextTransportLayer.java.
 """
@@ -29,7 +29,7 @@ class Socket(Protocol):
         """Read some bytes; return how many, 0 at the end."""
 
     def close(self) -> None:
-        """Close the descriptor, and say nothing to a peer that another process still talks to."""
+        """Close the descriptor, without ending a connection that another process still uses."""
 
 
 class Channel:
@@ -41,7 +41,7 @@ class Channel:
         Args:
             sock: connected, non-blocking; closed with the channel.
             peer: for errors.
-            receive: a fresh one, where frames are limited.
+            receive: a new `Receive`, if frames are limited.
         """
         self._socket = sock
         self._peer = peer
@@ -69,7 +69,7 @@ class Channel:
         return self._send
 
     def write(self) -> Send | None:
-        """Write what the socket takes; return the send if that completes it.
+        """Write as much as the socket takes; return the send if that completes it.
 
         Raises:
             DisconnectedError: the connection is lost.
@@ -88,10 +88,10 @@ class Channel:
         return send
 
     def read(self) -> list[memoryview]:
-        """Read what has come; return the frames that are complete, none too often.
+        """Read the bytes that have arrived; return the complete frames, often none.
 
-        It stops at the first frame, so that one busy peer does not keep others waiting, and returns
-        what came with it.
+        It stops at the first frame and those that arrived with it, so that one busy peer does not keep
+        others waiting.
 
         Raises:
             DisconnectedError: the connection is lost, or closed by the peer.

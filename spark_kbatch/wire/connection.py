@@ -1,11 +1,11 @@
-"""A client's side of one connection: which versions the server knows, and requests with their answers.
+"""A client's side of one connection: the server's versions, and requests with their answers.
 
 The first request asks for the server's versions, in the highest version of that request known here. A
-server that knows less says so in version 0, and is asked again. From then on each request is sent in the
-highest version that both know.
+server that does not know that version answers in version 0, and is asked again. From then on each request is
+sent in the highest version that both know.
 
-A connection does no more than its channel allows at the moment, and does not wait. Whoever has it tells it
-when its socket is ready, closes it when it raises, and delivers what it puts into `completions`.
+A connection does only what its channel allows at the moment, and does not wait. Its owner tells it when the
+socket is ready, closes it when it raises, and delivers the `completions`.
 
 Source: Kafka clients/.../clients/NetworkClient.java, NodeApiVersions.java.
 """
@@ -46,7 +46,7 @@ _MAX_CORRELATION_ID = 2**31 - 1
 
 @dataclass(frozen=True)
 class ConnectionConfig:
-    """What a client's connections have in common; the defaults are Kafka's."""
+    """Settings that all connections of a client share; the defaults are Kafka's."""
 
     client_id: str = "spark-kbatch"
     software_version: str = "unknown"  # of this package
@@ -60,14 +60,14 @@ class ConnectionConfig:
 
 
 class Completion(NamedTuple):
-    """A request that has ended, and how."""
+    """The end of a request: its answer or its error."""
 
     on_complete: OnComplete
     body: Any
     error: KBatchError | None
 
     def deliver(self) -> None:
-        """Tell the one who sent the request."""
+        """Call the request's `on_complete`."""
         self.on_complete(self.body, self.error)
 
 
@@ -88,8 +88,8 @@ class Connection:
         Args:
             channel: closed with the connection.
             server: for errors.
-            completions: takes each request that has ended.
-            config: of the client.
+            completions: each request is added to it when it ends.
+            config: the client's settings.
             monotonic_ms: the clock.
         """
         self._channel = channel
@@ -116,7 +116,7 @@ class Connection:
 
     @property
     def in_flight_count(self) -> int:
-        """How many requests are sent, or being sent, and not answered."""
+        """Number of requests that are sent, or being sent, and not answered."""
         return len(self._in_flight)
 
     def can_send_more(self) -> bool:
@@ -159,8 +159,8 @@ class Connection:
 
         Args:
             api_key: its kind.
-            body: the message, or what returns it for a version.
-            on_complete: is given the answer's body, None where none is sent; or the error.
+            body: the message, or a function that returns it for a version.
+            on_complete: called with the answer's body, None if there is no answer; or with the error.
             last_version: do not use a higher version.
             timeout_ms: how long to wait for the answer; None for `request_timeout_ms`.
 
@@ -175,7 +175,7 @@ class Connection:
         self._start(api_key, version, message, on_complete, timeout_ms)
 
     def write(self) -> None:
-        """Write what the socket takes; a request that expects no answer ends when all is written.
+        """Write as much as the socket takes; a request without an answer ends when all of it is written.
 
         Raises:
             DisconnectedError: the connection is lost.
@@ -188,12 +188,12 @@ class Connection:
             self._completions.append(Completion(ended.on_complete, None, None))
 
     def read(self) -> None:
-        """Read what has come, and end the requests that it answers.
+        """Read the bytes that have arrived, and end the requests that they answer.
 
         Raises:
             DisconnectedError: the connection is lost.
-            ProtocolError: the server sent what is no answer to the request whose turn it is.
-            KBatchError: it refuses to tell its versions.
+            ProtocolError: the server sent something that does not answer the next request.
+            KBatchError: the server refused the request for its versions.
         """
         for frame in self._channel.read():
             self.last_active_ms = self._monotonic_ms()
@@ -207,11 +207,11 @@ class Connection:
                 self._completions.append(Completion(request.on_complete, body, None))
 
     def has_expired(self) -> bool:
-        """Return True if a request's time is up; the connection is then to be closed."""
+        """Return True if a request has timed out; close the connection then."""
         return self._in_flight.expired(self._monotonic_ms()) is not None
 
     def next_expiry_ms(self) -> int | None:
-        """Return when the first request's time is up; None if none is in flight."""
+        """Return the time of the next time-out; None if no request is in flight."""
         return self._in_flight.next_expiry_ms()
 
     def close(self, reason: str) -> None:
@@ -223,7 +223,7 @@ class Connection:
             self._completions.append(Completion(one.on_complete, None, error))
 
     def abandon(self) -> None:
-        """Close the socket alone: in a forked child, whose parent goes on with the connection."""
+        """Close only the socket, in a forked child whose parent goes on with the connection."""
         self._channel.close()
 
     def fileno(self) -> int:
@@ -258,7 +258,7 @@ class Connection:
         )
 
     def _answered(self, frame: memoryview) -> InFlightRequest:
-        """Return the request whose turn it is, after a look at the frame's correlation id."""
+        """Return the request that the frame answers, after checking the correlation id."""
         request = self._in_flight.first()
         found = int.from_bytes(frame[:4], "big", signed=True)
         expected = "none" if request is None else request.correlation_id
@@ -290,4 +290,4 @@ class Connection:
 
 
 def _ignore(body: Any, error: KBatchError | None) -> None:
-    """Do nothing: the request is the connection's own."""
+    """Do nothing: the connection itself sent the request."""

@@ -3,19 +3,19 @@
     DISCONNECTED ----------> CONNECTING ----------> CHECKING_API_VERSIONS ----------> READY
          ^     ready(), back-off over   connected                 versions known        |
          +------------------------------------------------------------------------------+
-              lost, refused, out of time, idle, closed by either side, an answer that is none
+              lost, refused, timed out, idle, closed by either side, an invalid answer
 
     while not connections.ready(node): connections.poll(...)
     connections.send(node, ApiKey.METADATA, body, on_complete)
     connections.poll(...)          # sends and receives; calls on_complete with the answer or an error
 
-A lost connection fails what was in flight on it: whether that was executed is not known. It is made again
-when `ready` asks for it, after a pause that doubles with each failure; each attempt tries the next of the
-addresses that the host's name has. Names are looked up while everything else waits, as in Kafka.
+If a connection is lost, its requests in flight fail, and the client cannot know whether the server executed
+them. `ready` reconnects, after a pause that doubles with each failure; each attempt tries the next address
+of the host's name. As in Kafka, everything else waits while a name is looked up.
 
-A forked child closes the sockets it inherits, which says nothing to the server, because the parent still
-has them; it does not touch the selector, which both share, and goes on with a new one. Requests in flight
-are the parent's: the child hears no more of its own copies of them.
+A forked child closes the sockets that it inherited. The server does not notice, because the parent still has
+them. The child does not touch the selector, which both share, and goes on with a new one. Requests in flight
+are the parent's: callbacks of the child's copies are never called.
 
 Source: Kafka clients/.../clients/NetworkClient.java, ClusterConnectionStates.java; common/network/Selector.java.
 """
@@ -59,7 +59,7 @@ class Node(NamedTuple):
 
 
 class State(Enum):
-    """How far a connection is."""
+    """State of a connection."""
 
     DISCONNECTED = "disconnected"  # there is none, or it was lost
     CONNECTING = "connecting"  # its socket is not connected yet
@@ -68,7 +68,7 @@ class State(Enum):
 
 
 class _Peer:
-    """One node, with the socket or the connection to it, and how attempts to reach it went."""
+    """One node, with the socket or the connection to it, and its failed attempts to connect."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -76,15 +76,15 @@ class _Peer:
         self.socket: socket.socket | None = None  # while it is connecting
         self.connection: Connection | None = None  # once it is connected
         self.registered = 0  # events of the selector
-        self.addresses: list[Any] = []  # not tried since the name was looked up
-        self.failures = 0  # of connecting, since it was ready
+        self.addresses: list[Any] = []  # of the last look-up, not tried yet
+        self.failures = 0  # failed attempts since the connection was last ready
         self.next_attempt_ms = 0
         self.setup_deadline_ms = _NEVER_MS
         self.last_error: DisconnectedError | None = None
 
 
 class Connections:
-    """A client's connections, made when they are first asked for."""
+    """A client's connections, made on demand."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Connections:
         Args:
             config: time-outs, limits, names.
             monotonic_ms: the clock.
-            random: evenly from [0, 1), for jitter.
+            random: returns a uniform number from [0, 1), for jitter.
         """
         self._config = config or ConnectionConfig()
         self._monotonic_ms = monotonic_ms
@@ -129,10 +129,10 @@ class Connections:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    # What may be sent.
+    # States.
 
     def state(self, node: Node) -> State:
-        """Return how far the connection to a node is."""
+        """Return the state of the connection to a node."""
         peer = self._peers.get(node)
         return State.DISCONNECTED if peer is None else peer.state
 
@@ -142,26 +142,26 @@ class Connections:
         return peer is not None and peer.connection is not None and peer.connection.can_send_more()
 
     def ready(self, node: Node) -> bool:
-        """Return True if a request may be sent to the node now; start to connect to it where it is time."""
+        """Return True if a request may be sent to the node now; otherwise start to connect, if it is time."""
         peer = self._peers.get(node) or self._peers.setdefault(node, _Peer(node))
         if peer.state is State.DISCONNECTED and self._monotonic_ms() >= peer.next_attempt_ms:
             self._connect(peer)
         return self.can_send(node)
 
     def connection_delay_ms(self, node: Node) -> int:
-        """Return in how many ms `ready` may start to connect; 0 for now, and where it has started."""
+        """Return the ms until `ready` may connect; 0 if it may now, or has started."""
         peer = self._peers.get(node)
         if peer is None or peer.state is not State.DISCONNECTED:
             return 0
         return max(0, peer.next_attempt_ms - self._monotonic_ms())
 
     def last_error(self, node: Node) -> DisconnectedError | None:
-        """Return why there is no connection to the node; None while there is one, or none was tried."""
+        """Return why there is no connection to the node; None if there is one, or none was tried."""
         peer = self._peers.get(node)
         return None if peer is None else peer.last_error
 
     def in_flight_count(self, node: Node | None = None) -> int:
-        """Return how many requests to a node, or to all, are not answered."""
+        """Return the number of unanswered requests to a node, or to all nodes."""
         return sum(
             peer.connection.in_flight_count
             for peer in self._peers.values()
@@ -182,8 +182,8 @@ class Connections:
     ) -> None:
         """Send a request to a node that is ready; `poll` goes on with it.
 
-        The arguments and errors are those of `Connection.send`. A connection that is lost meanwhile
-        is told to `on_complete`, which only `poll` calls.
+        The arguments and errors are those of `Connection.send`. If the connection is lost meanwhile,
+        `on_complete` gets the error. Only `poll` calls it.
         """
         peer = self._peers.get(node)
         if peer is None or peer.connection is None:
@@ -204,12 +204,12 @@ class Connections:
         last_version: int | None = None,
         timeout_ms: int | None = None,
     ) -> Any:
-        """Send one request, wait for its answer and return that; connect first, where need be.
+        """Send one request, wait for its answer and return it; connect first if necessary.
 
         Raises:
             RequestTimedOutError: `timeout_ms` have passed; says why there is no connection.
-            DisconnectedError: the connection was lost before the answer came.
-            UnsupportedVersionError: as `send`.
+            DisconnectedError: the connection was lost before the answer arrived.
+            UnsupportedVersionError: as for `send`.
         """
         timeout_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
         deadline_ms = self._monotonic_ms() + timeout_ms
@@ -236,10 +236,10 @@ class Connections:
         return answer
 
     def poll(self, timeout_ms: int) -> None:
-        """Send and receive what can be, for at most `timeout_ms`; call `on_complete` of what has ended.
+        """Send and receive for at most `timeout_ms`; call `on_complete` of the requests that have ended.
 
-        It returns once something happened. What a callback raises is raised here; the callbacks after it
-        are made by the next call.
+        It returns once something has happened. An error of a callback is raised here; the next call makes
+        the remaining callbacks.
         """
         now_ms = self._monotonic_ms()
         wait_ms = 0 if self._completions else min(timeout_ms, self._next_deadline_ms() - now_ms)
@@ -253,18 +253,18 @@ class Connections:
             self._completions.popleft().deliver()
 
     def wakeup(self) -> None:
-        """End a `poll` that is waiting, or else the next one. Any thread may call this."""
-        with contextlib.suppress(OSError):  # full of wakeups, or closed
+        """End the waiting `poll`, or the next one if none waits. Any thread may call this."""
+        with contextlib.suppress(OSError):  # already full of wakeups, or closed
             self._wakeup_writer.send(b"\0")
 
     def disconnect(self, node: Node, reason: str = "the client closed the connection") -> None:
-        """Close the connection to a node, which fails what is in flight on it."""
+        """Close the connection to a node; its requests in flight fail."""
         peer = self._peers.get(node)
         if peer is not None and peer.state is not State.DISCONNECTED:
             self._disconnect(peer, reason)
 
     def close(self) -> None:
-        """Close all connections; what is in flight fails. Closing again does nothing."""
+        """Close all connections; requests in flight fail. Closing again does nothing."""
         if self._is_closed:
             return
         for peer in self._peers.values():
@@ -333,7 +333,7 @@ class Connections:
             peer.last_error = None
 
     def _register(self, peer: _Peer) -> None:
-        """Register for what the peer waits for: writing only while a send, or connecting, is unfinished."""
+        """Register for the events that the peer needs: writing only while it connects or sends."""
         writes = peer.socket is not None or (peer.connection and peer.connection.is_sending)
         events = selectors.EVENT_WRITE if writes else 0
         if peer.connection is not None:
@@ -416,14 +416,14 @@ class Connections:
                 pass
 
     def _release(self) -> None:
-        """Close what the process has open; a forked child does it to what it inherited."""
+        """Close all sockets, which in a forked child are the inherited ones."""
         self._is_closed = True
         self._selector.close()
         self._wakeup_reader.close()
         self._wakeup_writer.close()
 
     def start_again_in_a_child(self) -> None:
-        """Close what a fork has inherited, and go on without connections."""
+        """Close the inherited sockets, and go on without connections."""
         if self._is_closed:
             return
         for peer in self._peers.values():

@@ -1,9 +1,9 @@
-"""Kafka's error codes, and which of our exceptions each is.
+"""Kafka's error codes, and the exceptions of this package that they stand for.
 
-`code_of` is for who answers, `error_of` for who asks. A code without a class of ours becomes an
-`ApiError`; an exception without a code becomes UNKNOWN_SERVER_ERROR.
+Servers use `code_of`, clients `error_of`. A code without an exception class becomes an `ApiError`; an
+exception without a code becomes UNKNOWN_SERVER_ERROR.
 
-Source: Kafka clients/.../common/protocol/Errors.java; retriable is what extends RetriableException.
+Source: Kafka clients/.../common/protocol/Errors.java; subclasses of RetriableException are retriable.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ _RETRIABLE = {
     ErrorCode.INVALID_SHARE_SESSION_EPOCH, ErrorCode.SHARE_SESSION_LIMIT_REACHED,
 }  # fmt: skip
 
-# A subclass without a line of its own has its parent's code.
+# A subclass that is not listed has its parent's code.
 _CODES: dict[type[BaseException], ErrorCode] = {
     errors.ConfigError: ErrorCode.INVALID_CONFIG,
     errors.CorruptRecordError: ErrorCode.CORRUPT_MESSAGE,
@@ -210,7 +210,7 @@ _CODES: dict[type[BaseException], ErrorCode] = {
     OSError: ErrorCode.KAFKA_STORAGE_ERROR,
 }
 
-# Those that a sentence makes. The others need numbers that only who asked knows, and raises them.
+# Errors whose only field is a sentence. Others need numbers that only the requesting code knows; it raises them.
 _FROM_A_SENTENCE: dict[ErrorCode, Any] = {
     ErrorCode.INVALID_CONFIG: errors.ConfigError,
     ErrorCode.INVALID_RECORD: errors.InvalidRecordError,
@@ -222,7 +222,7 @@ _FROM_A_SENTENCE: dict[ErrorCode, Any] = {
 
 
 def code_of(error: BaseException) -> ErrorCode:
-    """Return the code that tells a client of an exception."""
+    """Return the code by which a client learns of an exception."""
     if isinstance(error, ApiError):
         return ErrorCode(error.code) if error.code in _KNOWN else ErrorCode.UNKNOWN_SERVER_ERROR
     if isinstance(error, errors.RecordTooLargeError) and error.option == "segment.bytes":
@@ -237,8 +237,8 @@ def error_of(code: int, text: str = "") -> KBatchError:
     """Return the exception for a code other than NONE.
 
     Args:
-        code: unknown ones are taken for UNKNOWN_SERVER_ERROR under their number.
-        text: what the server says, or what was asked of it.
+        code: an unknown code keeps its number, and is treated as UNKNOWN_SERVER_ERROR.
+        text: the server's message, or what was asked of it.
     """
     if code not in _KNOWN:
         return ApiError(code, "an unknown error", text)

@@ -22,9 +22,9 @@
       partitions           int32s
     rack_id                string         11
 
-Records are batches, back to back, of which the first may start before the offset that was asked for.
-They are never copied: a decoded response refers to the frame that it came in, an encoded one has them as
-pieces of their own. A response has empty records, never null: clients do not expect null.
+Records are adjacent batches, of which the first may start before the requested offset. They are never
+copied: a decoded response refers to its frame, and an encoded one has them as separate pieces. A response
+has empty records instead of null, which clients do not expect.
 
 Source: Kafka clients/src/main/resources/common/message/FetchRequest.json, FetchResponse.json.
 """
@@ -54,7 +54,7 @@ _RESPONSE_MIN_SIZE = 24
 
 @dataclass(slots=True)
 class FetchPartition:
-    """Where to read one partition."""
+    """The offset and limits for one partition."""
 
     partition: int
     fetch_offset: int
@@ -66,7 +66,7 @@ class FetchPartition:
 
 @dataclass(slots=True)
 class FetchTopic:
-    """Where to read one topic's partitions."""
+    """The partitions to read of one topic."""
 
     topic: str
     partitions: list[FetchPartition]
@@ -82,7 +82,7 @@ class ForgottenTopic:
 
 @dataclass(slots=True)
 class FetchRequest:
-    """Where to read partitions, how much, and how long to wait for it."""
+    """A request for batches: partitions with their offsets, limits, and how long to wait."""
 
     max_wait_ms: int
     min_bytes: int
@@ -154,7 +154,7 @@ class FetchRequest:
 
 
 class EpochEndOffset(NamedTuple):
-    """Where a leader epoch ends; records after it are not those that were fetched before."""
+    """The end of a leader epoch, after which the client's records differ from the leader's."""
 
     epoch: int = -1
     end_offset: int = -1
@@ -171,7 +171,7 @@ class FetchPartitionResponse:
     log_start_offset: int = -1
     aborted_transactions: Sequence[AbortedTransaction] | None = None
     preferred_read_replica: int = -1
-    records: Buffer | None = b""  # batches, back to back; null only from other servers
+    records: Buffer | None = b""  # adjacent batches; null only from other servers
     diverging_epoch: EpochEndOffset | None = None
     current_leader: CurrentLeader | None = None
 
@@ -186,7 +186,7 @@ class FetchTopicResponse:
 
 @dataclass(slots=True)
 class FetchResponse:
-    """The batches that were fetched."""
+    """The answer to a fetch."""
 
     topics: list[FetchTopicResponse]
     throttle_time_ms: int = 0

@@ -1,15 +1,15 @@
-"""One frame on its way out, and frames on their way in. No sockets here: who has one moves the bytes.
+"""Outgoing and incoming frames, without sockets: the socket's owner moves the bytes.
 
     sock.sendmsg(send.pending())                    receive.received(sock.recv_into(receive.buffer()))
     send.advance(...)                               while (frame := receive.next_frame()) is not None: ...
 
-A frame is four bytes of size and that many bytes. A `Send` keeps the pieces of a message as they are and
-knows how far they were written. A `Receive` believes a size only as far as bytes come: its buffer starts
-small and grows with them, so an announced frame of 100 MiB costs nothing until it arrives. After the first
-MiB it takes all the rest, as address space: memory is not cleared, and a page costs none before it is
-written. (Not from the start: the kernel may give out 2 MiB for the first byte.) Where a frame starts it
-reads ahead, so that a small one takes one call of the socket; the rest of a large one goes straight into
-the frame's own buffer, which becomes the frame.
+A frame is four bytes of size and that many bytes. A `Send` keeps the pieces of a message unchanged and
+counts how much of them is written. A `Receive` does not trust an announced size: its buffer starts small and
+grows with the bytes that arrive, so an announced frame of 100 MiB costs nothing until then. After the first
+MiB it allocates the rest as address space: it is not cleared, and a page uses no memory until it is written.
+(Not earlier, because the kernel may allocate 2 MiB for the first byte.) At the start of a frame it reads
+ahead, so that a small frame takes one call of the socket; the rest of a large one goes straight into the
+frame's buffer, which becomes the frame.
 
 Source: Kafka clients/.../common/network/NetworkReceive.java, ByteBufferSend.java.
 """
@@ -26,10 +26,10 @@ from spark_kbatch.model import INT_MAX
 from spark_kbatch.record.checksums import Buffer
 
 SIZE = struct.Struct(">i")
-MAX_PIECES = 1024  # of one call of sendmsg: IOV_MAX of Linux and macOS
+MAX_PIECES = 1024  # per call of sendmsg: IOV_MAX of Linux and macOS
 
 _READ_AHEAD = 4096
-_FIRST_BUFFER = 64 * 1024  # of a frame that announces more
+_FIRST_BUFFER = 64 * 1024  # bytes, for a frame that announces more
 _GROWTH = 4
 _BELIEVED_FROM = 2**20  # bytes that have come
 
@@ -55,20 +55,20 @@ class Send:
 
     @property
     def remaining(self) -> int:
-        """How many bytes are still to be written, those of the size among them."""
+        """Number of bytes still to be written, including those of the size."""
         return self._remaining
 
     @property
     def is_complete(self) -> bool:
-        """Whether all is written."""
+        """Whether everything is written."""
         return not self._remaining
 
     def pending(self, max_pieces: int = MAX_PIECES) -> list[memoryview]:
-        """Return what is to be written next: as many pieces as one call takes."""
+        """Return the next pieces to write, as many as one call takes."""
         return self._views[self._next : self._next + max_pieces]
 
     def advance(self, size_in_bytes: int) -> None:
-        """Take note that so many bytes of what is pending were written."""
+        """Count pending bytes as written."""
         self._remaining -= size_in_bytes
         while size_in_bytes:
             view = self._views[self._next]
@@ -83,9 +83,9 @@ class Send:
 
 
 class Receive:
-    """The frames of one connection, as their bytes come. Not thread-safe.
+    """The incoming frames of one connection. Not thread-safe.
 
-    A caller takes frames until there is none before it asks for the buffer again.
+    Take all complete frames before asking for the buffer again.
     """
 
     __slots__ = ("_ahead", "_end", "_filled", "_frame", "_max_size", "_size", "_start")
@@ -94,13 +94,13 @@ class Receive:
         """Start with the size of a frame.
 
         Args:
-            max_size: of a frame. A client accepts any: the first batch of a fetch is sent whole,
-                whatever was asked for.
-            read_ahead: how many bytes are read where a frame starts; at least the size's four.
+            max_size: the largest frame. A client accepts any size: the first batch of a fetch is sent
+                whole, even if it is over the limit.
+            read_ahead: number of bytes to read at the start of a frame; at least the size's four.
         """
         self._max_size = max_size
         self._ahead = bytearray(max(read_ahead, SIZE.size))
-        self._start = self._end = 0  # of what was read ahead; empty while a frame is in progress
+        self._start = self._end = 0  # of the bytes read ahead; none while a frame is in progress
         self._frame: memoryview | None = None  # in progress
         self._size = self._filled = 0  # of the frame in progress
 
@@ -110,10 +110,10 @@ class Receive:
         return None if self._frame is None else self._size
 
     def buffer(self) -> memoryview:
-        """Return where the next bytes belong; never empty.
+        """Return the memory for the next bytes; never empty.
 
         Raises:
-            ValueError: a frame is complete and was not taken.
+            ValueError: a complete frame was not taken.
         """
         if self._frame is None:
             self._close_gap()
@@ -127,18 +127,17 @@ class Receive:
         return buffer
 
     def received(self, size_in_bytes: int) -> None:
-        """Take note that so many bytes were read into the buffer."""
+        """Count bytes as read into the buffer."""
         if self._frame is None:
             self._end += size_in_bytes
         else:
             self._filled += size_in_bytes
 
     def next_frame(self) -> memoryview | None:
-        """Return the next complete frame without its size, which belongs to the caller; None for none.
+        """Return the next complete frame, without its size; None if there is none. The caller owns it.
 
         Raises:
-            ProtocolError: it announces a negative size, or one above the maximum. What follows cannot
-                be read.
+            ProtocolError: its size is negative or above the maximum. Nothing after it can be read.
         """
         if self._frame is None and not self._begin():
             return None
@@ -148,7 +147,7 @@ class Receive:
         return frame
 
     def _begin(self) -> bool:
-        """Start a frame, if its size is there, with what was read of it; return True if so."""
+        """Start a frame with the bytes read so far, if its size is among them; return True if so."""
         if self._end - self._start < SIZE.size:
             return False
         size: int = SIZE.unpack_from(self._ahead, self._start)[0]
@@ -163,7 +162,7 @@ class Receive:
         return True
 
     def _close_gap(self) -> None:
-        """Move what was read ahead to the front."""
+        """Move the bytes read ahead to the front."""
         if self._start:
             rest = self._end - self._start
             self._ahead[:rest] = self._ahead[self._start : self._end]

@@ -1,8 +1,8 @@
-"""The requests of one connection that are sent, or being sent, and not answered.
+"""Requests of one connection that are sent, or being sent, and not answered.
 
-Answers come in the order of requests. Another request may be sent if none is in flight, or if the last
-one is written and fewer than the maximum are in flight: so a connection has one send at a time, and a
-peer that stops reading is noticed here.
+Answers arrive in the order of requests. Another request may be sent if none is in flight, or if the last
+one is written and fewer than the maximum are in flight. So a connection has one send at a time, and stops
+sending to a peer that does not read.
 
 Source: Kafka clients/.../clients/InFlightRequests.java.
 """
@@ -33,7 +33,7 @@ class InFlightRequest:
 
     @property
     def expires_at_ms(self) -> int:
-        """When its time is up."""
+        """The time at which it times out."""
         return self.sent_at_ms + self.timeout_ms
 
 
@@ -79,9 +79,9 @@ class InFlightRequests:
         return requests
 
     def expired(self, now_ms: int) -> InFlightRequest | None:
-        """Return a request whose time is up; each has a time-out of its own."""
+        """Return a request that has timed out; each has its own time-out."""
         return next((one for one in self._requests if one.expires_at_ms <= now_ms), None)
 
     def next_expiry_ms(self) -> int | None:
-        """Return when the first time-out is; None if none is in flight."""
+        """Return the time of the first time-out; None if no request is in flight."""
         return min((one.expires_at_ms for one in self._requests), default=None)

@@ -1,4 +1,4 @@
-"""Leaders and their addresses, which answers of Produce and Fetch may say in tagged fields.
+"""Leaders and their addresses, in tagged fields of answers to Produce and Fetch.
 
 Source: KIP-951.
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from spark_kbatch.wire.primitives import Reader, Writer
 
-# By tag, a field's name and what reads it.
+# Name and decoder of a field, by tag.
 TaggedReaders: TypeAlias = Mapping[int, tuple[str, Callable[[Reader], Any]]]
 
 _LEADER = struct.Struct(">ii")
@@ -19,7 +19,7 @@ _ENDPOINT_MIN_SIZE = 11
 
 
 class CurrentLeader(NamedTuple):
-    """The leader of a partition, as the answering broker knows it; -1 where it knows none."""
+    """The leader of a partition, as far as the answering broker knows; -1 if it knows none."""
 
     leader_id: int = -1
     leader_epoch: int = -1

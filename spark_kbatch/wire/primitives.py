@@ -9,9 +9,9 @@
 
 Varints here are unsigned, not zigzag: groups of 7 bits, low group first, at most 5 bytes.
 
-A `Reader` believes nothing: a length beyond the last byte is an error before anything is allocated, and
-the elements of all arrays of a message are counted against a limit, because a byte of an array can cost
-a hundred in objects.
+A `Reader` trusts nothing: a length past the last byte is an error before anything is allocated, and the
+elements of all arrays of a message are counted against a limit, because one byte of an array can become a
+hundred bytes of objects.
 
 Source: Kafka clients/.../common/protocol/ByteBufferAccessor.java, Readable.java, types/Type.java.
 """
@@ -54,8 +54,8 @@ class Reader:
 
         Args:
             data: one frame, without its size.
-            message: what it is said to be, for errors.
-            max_elements: of all arrays, and tagged fields, together.
+            message: the kind of message, for errors.
+            max_elements: limit on the elements of all arrays and tagged fields together.
             flexible: whether lengths are varints.
         """
         self._data = data
@@ -66,12 +66,12 @@ class Reader:
         self.flexible = flexible
 
     def describe(self, message: str, *, flexible: bool) -> None:
-        """Say what the rest of the frame is, which its header tells."""
+        """Set the kind of the rest of the frame, which is known after its header."""
         self._message = message
         self.flexible = flexible
 
     def boolean(self, field: str) -> bool:
-        """Read one byte; all but 0 is true."""
+        """Read one byte; any value but 0 is true."""
         value: bool = self.unpack(_BOOLEAN, field)[0]
         return value
 
@@ -108,7 +108,7 @@ class Reader:
         """Read an unsigned varint of 32 bits."""
         start = position = self.position
         data = self._data
-        if start < self._end and data[start] < 0x80:  # most are a byte
+        if start < self._end and data[start] < 0x80:  # most take one byte
             self.position = start + 1
             return data[start]
         end = min(self._end, start + 5)
@@ -163,7 +163,7 @@ class Reader:
     def array(
         self, element: Callable[[Reader], Element], min_size_in_bytes: int, field: str
     ) -> list[Element]:
-        """Read an array that cannot be null; as `nullable_array`."""
+        """Read an array that cannot be null; see `nullable_array`."""
         elements = self.nullable_array(element, min_size_in_bytes, field)
         if elements is None:
             raise self.refuse(field, "an array", "null")
@@ -176,7 +176,7 @@ class Reader:
 
         Args:
             element: reads one element.
-            min_size_in_bytes: of an element; bounds the count by the bytes that are left.
+            min_size_in_bytes: the smallest size of an element, which bounds the count by the bytes left.
             field: the array's name.
         """
         start = self.position
@@ -201,7 +201,7 @@ class Reader:
 
         Args:
             field: the structure's name.
-            known: by tag, a field's name and what reads it.
+            known: name and decoder of a field, by tag.
         """
         values: dict[str, Any] = {}
         if not self.flexible:
@@ -258,7 +258,7 @@ class Reader:
 
 
 class Writer:
-    """A message under construction: a list of pieces, of which large ones are not copied."""
+    """A message under construction: a list of pieces; large ones are not copied."""
 
     __slots__ = ("_pieces", "_tail", "flexible")
 
@@ -302,7 +302,7 @@ class Writer:
         """Write a string, or null.
 
         Raises:
-            ValueError: it takes more than the 32767 bytes that a version which is not flexible can say.
+            ValueError: it is longer than 32767 bytes, the limit of versions that are not flexible.
         """
         if value is None:
             self._length(_INT16, -1)
@@ -314,24 +314,24 @@ class Writer:
         self._tail += encoded
 
     def array_length(self, count: int) -> None:
-        """Write how many elements follow; -1 for null."""
+        """Write the number of elements that follow; -1 for null."""
         self._length(_INT32, count)
 
     def records(self, data: Buffer | None) -> None:
-        """Write bytes or records as a piece of their own, which must not change until it is sent."""
+        """Write bytes or records as a separate piece, which must not change until it is sent."""
         self._length(_INT32, -1 if data is None else memoryview(data).nbytes)
         if data:
             self.append(data)
 
     def append(self, data: Buffer) -> None:
-        """Write bytes as they are, as a piece of their own."""
+        """Write bytes unchanged, as a separate piece."""
         if self._tail:
             self._pieces.append(self._tail)
             self._tail = bytearray()
         self._pieces.append(data)
 
     def tagged_fields(self, fields: Mapping[int, bytes] | None = None) -> None:
-        """End a structure, which flexible versions do with tagged fields: encoded values by tag."""
+        """End a structure; flexible versions end it with tagged fields, given as encoded values by tag."""
         if not self.flexible:
             return
         self.varint(len(fields or {}))
@@ -341,7 +341,7 @@ class Writer:
             self._tail += value
 
     def pieces(self) -> list[Buffer]:
-        """Return what was written, in order."""
+        """Return the pieces, in order."""
         return [*self._pieces, self._tail] if self._tail else list(self._pieces)
 
     def _length(self, layout: struct.Struct, size: int) -> None:

@@ -17,8 +17,8 @@
                                                throttle_time_ms       int32          1
                                                node_endpoints         tag 0          10
 
-Records are the batches of one partition, back to back. They are never copied: a decoded request refers
-to the frame that it came in, an encoded one has them as pieces of their own.
+Records are the adjacent batches of one partition. They are never copied: a decoded request refers to its
+frame, and an encoded one has them as separate pieces.
 
 Source: Kafka clients/src/main/resources/common/message/ProduceRequest.json, ProduceResponse.json.
 """
@@ -52,7 +52,7 @@ class ProducePartition:
     """The batches for one partition."""
 
     partition: int
-    records: Buffer | None  # batches, back to back
+    records: Buffer | None  # adjacent batches
 
 
 @dataclass(slots=True)
@@ -113,12 +113,12 @@ class RecordError:
 
 @dataclass(slots=True)
 class ProducePartitionResponse:
-    """What became of one partition's batches."""
+    """The result of one partition's batches."""
 
     partition: int
     error_code: int = 0
     base_offset: int = -1
-    log_append_time_ms: int = -1  # -1 where the records have a time of their own
+    log_append_time_ms: int = -1  # -1 if the records keep their own times
     log_start_offset: int = -1
     record_errors: list[RecordError] = field(default_factory=list)
     error_message: str | None = None
@@ -127,7 +127,7 @@ class ProducePartitionResponse:
 
 @dataclass(slots=True)
 class ProduceTopicResponse:
-    """What became of one topic's batches."""
+    """The results of one topic's batches."""
 
     topic: str
     partitions: list[ProducePartitionResponse]
@@ -135,7 +135,7 @@ class ProduceTopicResponse:
 
 @dataclass(slots=True)
 class ProduceResponse:
-    """What became of the batches."""
+    """The results of all batches."""
 
     topics: list[ProduceTopicResponse]
     throttle_time_ms: int = 0

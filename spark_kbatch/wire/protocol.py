@@ -1,13 +1,13 @@
 """Requests and responses <-> bytes, for both sides of a connection.
 
-A server decodes requests and encodes responses, a client the other way round; neither frames them
-(`framing` does). The messages of Produce and Fetch are those of `produce` and `fetch`. All others are
-kafka-python's, named below: they are built and encoded by the library, decoded by `schemas`.
+A server decodes requests and encodes responses, a client the reverse; `framing` frames both. The messages
+of Produce and Fetch are those of `produce` and `fetch`. All others are kafka-python's, named below: the
+library builds and encodes them, and `schemas` decodes them.
 
-`SUPPORTED` is what is offered and understood. A list of keys is what clients tell a broker's abilities
-from: librdkafka wants FindCoordinator before it believes in lz4, and either all keys of groups or none.
-Produce is offered from 0, because librdkafka otherwise stops compressing, but is accepted from 3 on. Topic
-ids begin with version 13 of Produce and Fetch.
+`SUPPORTED` lists the versions that are offered and understood. Clients infer a broker's features from its
+api keys: librdkafka uses lz4 only if FindCoordinator is offered, and needs either all keys of groups or
+none. Produce is offered from version 0 on, because librdkafka otherwise stops compressing, but accepted only
+from version 3 on. Topic ids start with version 13 of Produce and Fetch.
 
 This is the only module that imports kafka-python, which takes half a second.
 
@@ -216,7 +216,7 @@ SUPPORTED: Mapping[int, Versions] = {
     ApiKey.OFFSET_DELETE: Versions(0, 0),
     ApiKey.DESCRIBE_CLUSTER: Versions(0, 2),
 }
-PRODUCE_MIN_VERSION = 3  # of those that are accepted
+PRODUCE_MIN_VERSION = 3  # the lowest version that is accepted
 
 _MESSAGES: Mapping[int, tuple[Any, Any]] = {
     ApiKey.PRODUCE: (ProduceRequest, ProduceResponse),
@@ -249,7 +249,7 @@ _MESSAGES: Mapping[int, tuple[Any, Any]] = {
     ApiKey.DESCRIBE_CLUSTER: (DescribeClusterRequest, DescribeClusterResponse),
 }
 
-# Elements of all arrays of a message, which bound its memory to some 20 MB, and its decoding to a second.
+# Limit on the elements of all arrays of a message: it bounds the memory to about 20 MB, the time to a second.
 MAX_REQUEST_ELEMENTS = 2**16
 # A cluster's metadata has several for each partition.
 MAX_RESPONSE_ELEMENTS = 2**21
@@ -266,7 +266,7 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """A decoded response; the one who asked knows its kind and version."""
+    """A decoded response; its kind and version are those of the request."""
 
     correlation_id: int
     body: Any
@@ -276,12 +276,12 @@ def decode_request(frame: memoryview) -> Request:
     """Decode a request.
 
     Args:
-        frame: without its size. The records of a Produce refer to it, all else is copied. Bytes after
-            the body are ignored, as Kafka ignores them.
+        frame: without its size. The records of a Produce refer to it, everything else is copied. Bytes
+            after the body are ignored, as in Kafka.
 
     Raises:
         UnsupportedVersionError: its kind or version is not supported. The error has the correlation id,
-            because ApiVersions is answered all the same, in version 0.
+            because ApiVersions is answered even then, in version 0.
         ProtocolError: the bytes are not a request.
     """
     reader = Reader(frame, "request", max_elements=MAX_REQUEST_ELEMENTS)
@@ -301,7 +301,7 @@ def encode_request(
     """Encode a request.
 
     Returns:
-        the frame without its size, in pieces; the records of a Produce are pieces of their own.
+        the frame without its size, in pieces; the records of a Produce are separate pieces.
 
     Raises:
         ValueError: a value does not fit into its field.
@@ -320,9 +320,9 @@ def decode_response(api_key: int, version: int, frame: memoryview) -> Response:
 
     Args:
         api_key: the kind.
-        version: of the request. A server that does not know this version of ApiVersions answers in
+        version: the request's. A server that does not know this version of ApiVersions answers in
             version 0, with the error UNSUPPORTED_VERSION.
-        frame: without its size. The records of a Fetch refer to it, all else is copied.
+        frame: without its size. The records of a Fetch refer to it, everything else is copied.
 
     Raises:
         ProtocolError: the bytes are not such a response.
@@ -346,10 +346,10 @@ def decode_response(api_key: int, version: int, frame: memoryview) -> Response:
 def encode_response(api_key: int, version: int, correlation_id: int, body: Any) -> list[Buffer]:
     """Encode a response.
 
-    Two threads must not encode the same body at once, because the library notes the version in it.
+    Two threads must not encode the same body at the same time, because the library sets its version.
 
     Returns:
-        the frame without its size, in pieces; the records of a Fetch are pieces of their own.
+        the frame without its size, in pieces; the records of a Fetch are separate pieces.
 
     Raises:
         ValueError: a value does not fit into its field.
@@ -357,7 +357,7 @@ def encode_response(api_key: int, version: int, correlation_id: int, body: Any) 
     _ensure_supported(api_key, version, correlation_id)
     writer = Writer(flexible=_kind(api_key, version, _RESPONSE).is_flexible)
     writer.int32(correlation_id)
-    if api_key != ApiKey.API_VERSIONS:  # whose client does not know yet what the server understands
+    if api_key != ApiKey.API_VERSIONS:  # its client does not know the server's versions yet
         writer.tagged_fields()
     return _with_body(writer, api_key, version, body)
 
@@ -376,11 +376,11 @@ def _ensure_supported(api_key: int, version: int, correlation_id: int = -1) -> N
 
 
 class _Kind(NamedTuple):
-    """What decoding needs to know of one kind of message in one version."""
+    """Facts about one kind of message in one version, for decoding."""
 
     name: str
     is_flexible: bool
-    decode: Decoder  # of a body; flexible as the reader is
+    decode: Decoder  # reads a body, flexible if the reader is
 
 
 @functools.cache

@@ -1,10 +1,10 @@
-"""Decoders for kafka-python's messages, made from the schemas that the library carries.
+"""Decoders for kafka-python's messages, built from the library's schemas.
 
-The library decodes fast what is well formed, but believes the rest: a varint may go on for ever, each
-structure with tagged fields copies what is left of the message, and a length past the end gives a
-shorter value. So the bytes are read by `primitives.Reader`, and the library's classes only hold the values.
+The library decodes valid messages fast, but trusts invalid ones: a varint may never end, each structure
+with tagged fields copies the rest of the message, and a length past the end gives a shorter value. So
+`primitives.Reader` reads the bytes, and the library's classes only hold the values.
 
-A decoder is made once for each message and version, of small functions, one for each field.
+A decoder is built once per message and version, from small functions, one per field.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_kbatch.wire.primitives import Reader
 
 Decoder = Callable[[Reader], Any]
 
-# Formats of the types with a fixed size; neighbours of these types are read at once.
+# Formats of the types with a fixed size; adjacent fields of these types are read together.
 _FIXED = {
     "bool": "?",
     "float64": "d",
@@ -31,11 +31,11 @@ _FIXED = {
 _SIZES = {"bitfield": 4, "uuid": 16, "string": 1, "bytes": 1, "records": 1}  # the least, in bytes
 _NO_UUID = bytes(16)
 _BITFIELD = struct.Struct(">I")
-_ABSENT_BITFIELD = {31}  # what the library shows as None
+_ABSENT_BITFIELD = {31}  # the library shows it as None
 
 
 class Field(Protocol):
-    """A field of a schema, as kafka-python has them."""
+    """A field of kafka-python's schemas."""
 
     name: str
     tag: int | None
@@ -50,7 +50,7 @@ class Field(Protocol):
         """Return True if it is an array, of structures too."""
 
     def is_struct(self) -> bool:
-        """Return True if it is a structure, which has fields of its own."""
+        """Return True if it is a structure."""
 
     def is_struct_array(self) -> bool:
         """Return True if it is an array of structures."""
@@ -68,7 +68,7 @@ class Field(Protocol):
 def structure(
     fields: list[Field], version: int, data_class: Callable[..., Any], name: str
 ) -> tuple[Decoder, int]:
-    """Return the decoder of a structure, and the least bytes that one takes.
+    """Return the decoder of a structure, and its smallest size in bytes.
 
     Args:
         fields: its fields, of all versions.
@@ -98,7 +98,7 @@ def structure(
 def _steps(
     fields: list[Field], version: int, name: str
 ) -> tuple[list[Callable[[Reader, dict[str, Any]], None]], int]:
-    """Return what reads these fields, one after the other, into a mapping; and their least size."""
+    """Return steps that read these fields in order into a mapping, and the fields' smallest size."""
     steps: list[Callable[[Reader, dict[str, Any]], None]] = []
     size = 0
     run: list[Field] = []
@@ -120,7 +120,7 @@ def _steps(
 def _add_run(
     steps: list[Callable[[Reader, dict[str, Any]], None]], fields: list[Field], name: str
 ) -> int:
-    """Add a step that reads fields of fixed size at once; return their size."""
+    """Add a step that reads fields of fixed size together; return their size."""
     layout = struct.Struct(">" + "".join(_FIXED[field.type_str] for field in fields))
     names = [field.name for field in fields]
     where = f"{name}.{names[0]}" + (f" to {names[-1]}" if len(names) > 1 else "")
@@ -140,7 +140,7 @@ def _single(key: str, decoder: Decoder) -> Callable[[Reader, dict[str, Any]], No
 
 
 def _nullable_value(field: Field, version: int, parent: str) -> tuple[Decoder, int]:
-    """Return the decoder of one field, and the least bytes that it takes."""
+    """Return the decoder of one field, and its smallest size in bytes."""
     name = f"{parent}.{field.name}"
     nullable = field.nullable_for_version_q(version)
     if field.is_array():
@@ -165,7 +165,7 @@ def _array(element: Decoder, size: int, nullable: bool, name: str) -> Decoder:
 
 
 def _maybe(decoder: Decoder, name: str) -> Decoder:
-    """Return the decoder of a structure that can be null, which a byte below 0 in front of it says."""
+    """Return the decoder of a structure that can be null; then the byte before it is negative."""
     return lambda reader: None if reader.int8(name) < 0 else decoder(reader)
 
 
