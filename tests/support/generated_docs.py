@@ -20,6 +20,7 @@ from spark_kbatch.options.option import (
 )
 from spark_kbatch.options.producer import PRODUCER_OPTIONS
 from spark_kbatch.options.read import READ_OPTIONS
+from spark_kbatch.options.server import SERVER_OPTIONS
 from spark_kbatch.options.topic import CONFIG_OPTIONS, TOPIC_OPTIONS
 from spark_kbatch.options.write import WRITE_OPTIONS
 
@@ -69,6 +70,7 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("options.md", "producer options"): lambda: options_markdown(PRODUCER_OPTIONS),
     ("options.md", "ignored options"): ignored_markdown,
     ("command-line.md", "commands"): commands_markdown,
+    ("server.md", "server options"): lambda: options_markdown(SERVER_OPTIONS),
 }
 
 
