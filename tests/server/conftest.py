@@ -1,4 +1,4 @@
-"""Clients that others wrote; those that need more than Python's packages run with `make interop`."""
+"""Third-party clients; those that need more than Python packages run with `make interop`."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _OF_PYTHON = {one.name: one for one in (Librdkafka, KafkaPython, AioKafka)}
 
 BUT_KCAT = [*_OF_PYTHON, pytest.param(JavaTools.name, marks=pytest.mark.interop)]
 
-# kcat has no administration, and aiokafka alters by a request that the server does not offer.
+# kcat has no administration, and aiokafka alters settings with a request that the server does not offer.
 ADMINISTRATORS = [one for one in BUT_KCAT if one != AioKafka.name]
 
 
 @pytest.fixture(params=[*BUT_KCAT, pytest.param(Kcat.name, marks=pytest.mark.interop)])
 def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Connect:
-    """Makes a client, given where its server listens."""
+    """A function that makes a client for the address of its server."""
     name = request.param
     if name in _OF_PYTHON:
         return _OF_PYTHON[name]

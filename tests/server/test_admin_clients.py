@@ -1,4 +1,4 @@
-"""Admin clients that nobody here wrote: kafka-python's, and librdkafka's through confluent-kafka."""
+"""Third-party admin clients: kafka-python's, and librdkafka's through confluent-kafka."""
 
 from __future__ import annotations
 

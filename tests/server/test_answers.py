@@ -1,4 +1,4 @@
-"""What the server answers to the requests of producers and consumers."""
+"""The server's answers to requests of producers and consumers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support import builders
 from tests.support.raw_clients import RawClient, fetch, fetched, produce, produced, request
 
 BATCH = builders.batch(n=3)
-STORED = builders.batch(n=3, leader_epoch=0)  # which the leader sets
+STORED = builders.batch(n=3, leader_epoch=0)  # the leader sets the epoch
 ZSTD = builders.batch(n=3, compression="zstd")
 EARLIEST_LOCAL = -4
 
@@ -97,7 +97,7 @@ def test_produce_is_refused_in_versions_that_are_only_offered(
         ),
     ],
 )
-def test_a_batch_that_is_refused_has_its_own_error(
+def test_each_refused_batch_has_its_own_error(
     cluster: Cluster, client: RawClient, asked: Any, error: str
 ) -> None:
     client.ask(ApiKey.PRODUCE, 9, produce(builders.idempotent_batch(base_sequence=0)))
@@ -120,7 +120,7 @@ def test_zstd_is_refused_in_versions_whose_clients_do_not_know_it(client: RawCli
     assert produced(client.ask(ApiKey.PRODUCE, 7, produce(ZSTD))).error_code == 0
 
 
-def test_a_batch_that_is_sent_again_is_stored_once(cluster: Cluster, client: RawClient) -> None:
+def test_a_retried_batch_is_stored_once(cluster: Cluster, client: RawClient) -> None:
     batch = builders.idempotent_batch(base_sequence=0)
     answers = [produced(client.ask(ApiKey.PRODUCE, 9, produce(batch))) for _ in range(3)]
 
@@ -128,7 +128,7 @@ def test_a_batch_that_is_sent_again_is_stored_once(cluster: Cluster, client: Raw
     assert cluster.describe("events")[0].offsets.high_watermark == 1
 
 
-def test_without_acks_nothing_is_answered_and_an_error_ends_the_connection(
+def test_with_acks_0_there_is_no_answer_and_an_error_ends_the_connection(
     cluster: Cluster, client: RawClient
 ) -> None:
     client.send(request(ApiKey.PRODUCE, 9, produce(BATCH, acks=0)))
@@ -153,7 +153,7 @@ def test_fetch_returns_whole_batches_in_every_version(
     assert found.aborted_transactions is None
 
 
-def test_fetch_says_which_transactions_were_aborted_only_to_read_committed(
+def test_fetch_lists_aborted_transactions_only_for_read_committed(
     cluster: Cluster, client: RawClient
 ) -> None:
     found = fetched(client.ask(ApiKey.FETCH, 12, fetch(0, isolation_level=1)))
@@ -202,7 +202,7 @@ def test_fetch_has_no_sessions_and_no_followers(client: RawClient) -> None:
     assert follower.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-def test_fetches_get_what_there_is_memory_for_but_at_least_a_batch(
+def test_fetches_get_as_much_as_there_is_memory_for_and_at_least_one_batch(
     cluster: Cluster, server: Server, client: RawClient
 ) -> None:
     builders.write(cluster, {("events", 0): [BATCH] * 10})
@@ -210,7 +210,7 @@ def test_fetches_get_what_there_is_memory_for_but_at_least_a_batch(
     assert len(fetched(client.ask(ApiKey.FETCH, 12, asked)).records) == 10 * len(BATCH)
 
     server._memory.answers.count(server._memory.answers.room())
-    server._memory.answers.count(len(BATCH) * 10)  # of the last answer, which may still be counted
+    server._memory.answers.count(len(BATCH) * 10)  # as if the last answer were still counted
     assert len(fetched(client.ask(ApiKey.FETCH, 12, asked)).records) == len(BATCH)
 
 
@@ -304,7 +304,7 @@ def test_the_end_of_an_epoch_is_found(
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_each_idempotent_producer_gets_an_id_of_its_own(client: RawClient, version: int) -> None:
+def test_each_idempotent_producer_gets_its_own_id(client: RawClient, version: int) -> None:
     asked = InitProducerIdRequest(version=version, transactional_id=None)
     found = [client.ask(ApiKey.INIT_PRODUCER_ID, version, asked) for _ in range(3)]
 
@@ -316,7 +316,7 @@ def test_each_idempotent_producer_gets_an_id_of_its_own(client: RawClient, versi
     ("transactional_id", "error"),
     [("t", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), ("", ErrorCode.INVALID_REQUEST)],
 )
-def test_transactions_are_refused_for_good(
+def test_transactions_are_refused_with_a_final_error(
     client: RawClient, transactional_id: str, error: ErrorCode
 ) -> None:
     asked = InitProducerIdRequest(version=4, transactional_id=transactional_id)
@@ -345,7 +345,7 @@ def test_this_node_coordinates_all_groups_and_no_transactions(
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_metadata_shows_one_node_that_leads_everything(
+def test_metadata_shows_one_node_that_leads_all_partitions(
     cluster: Cluster, client: RawClient, version: int
 ) -> None:
     topics = [MetadataRequest.MetadataRequestTopic(name="events")]
@@ -379,7 +379,9 @@ def test_metadata_finds_topics_by_id(cluster: Cluster, client: RawClient) -> Non
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_a_topic_is_made_only_if_the_request_lets_it(cluster: Cluster, client: RawClient) -> None:
+def test_a_topic_is_created_only_if_the_request_allows_it(
+    cluster: Cluster, client: RawClient
+) -> None:
     found = asked_for(client, name="new", make=False)
     assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert "new" not in cluster.topic_names()
@@ -388,7 +390,7 @@ def test_a_topic_is_made_only_if_the_request_lets_it(cluster: Cluster, client: R
     assert cluster.topic("new").partitions == 1
 
 
-def test_a_topic_is_made_only_if_the_server_lets_it(cluster: Cluster) -> None:
+def test_a_topic_is_created_only_if_the_server_allows_it(cluster: Cluster) -> None:
     with cluster.serve(auto_create=False) as server, RawClient(server) as client:
         found = asked_for(client, name="new")
 
@@ -396,7 +398,9 @@ def test_a_topic_is_made_only_if_the_server_lets_it(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("name", ["__other", "a/b", "..", ""])
-def test_topics_of_such_names_are_not_made(cluster: Cluster, client: RawClient, name: str) -> None:
+def test_topics_with_invalid_or_internal_names_are_not_created(
+    cluster: Cluster, client: RawClient, name: str
+) -> None:
     before = cluster.topic_names(internal=True)
 
     assert asked_for(client, name=name).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION

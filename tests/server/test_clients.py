@@ -1,4 +1,4 @@
-"""Clients that others wrote put into and take out of a cluster, without knowing what serves it."""
+"""Third-party clients write to and read from a cluster as from any Kafka broker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def without_times(records: Sequence[Record]) -> list[Record]:
 
 
 def stored_batches(cluster: Cluster, topic: str, partition: int = 0) -> list[BatchHeader]:
-    """The headers of all batches in a partition's files."""
+    """Return the headers of all batches in a partition's files."""
     folder = cluster.path / "broker-0" / f"{topic}-{partition}"
     return [
         read_header(batch)
@@ -44,7 +44,7 @@ def stored_batches(cluster: Cluster, topic: str, partition: int = 0) -> list[Bat
 
 
 @pytest.mark.parametrize("idempotent", [False, True], ids=["plain", "idempotent"])
-def test_what_a_client_sends_is_stored_as_sent(
+def test_records_of_a_client_are_stored_as_sent(
     tmp_path: Path, connect: Connect, idempotent: bool
 ) -> None:
     with builders.a_cluster(tmp_path, topics=dict.fromkeys(CODECS, 1)) as cluster:
@@ -62,7 +62,7 @@ def test_what_a_client_sends_is_stored_as_sent(
             assert found == expected
             batches = stored_batches(cluster, codec)
             assert len(batches) > 1
-            # A batch is left as it is where a codec would only make it larger.
+            # A batch stays uncompressed if the codec would make it larger.
             assert {batch.attributes & CODEC_MASK for batch in batches} <= {number, 0}
             assert any(batch.attributes & CODEC_MASK == number for batch in batches)
             assert all((batch.producer_id >= 0) == idempotent for batch in batches)
@@ -100,7 +100,7 @@ def test_a_client_finds_offsets_by_time(tmp_path: Path, connect: Connect) -> Non
 
 
 class Numbers:
-    """Values 0, 1, .. in all partitions of a topic in turn."""
+    """A producer of values 0, 1, .. to all partitions of a topic in turn."""
 
     def __init__(self, cluster: Cluster, topic: str, partitions: int) -> None:
         self._cluster, self._topic, self._partitions = cluster, topic, partitions
@@ -117,7 +117,7 @@ class Numbers:
 
 
 def has(count: int, *members: Member) -> bool:
-    """Whether so many partitions are divided among these members, none to two."""
+    """Return True if `count` partitions are assigned among these members, none of them twice."""
     given = [partition for member in members for partition in member.assigned]
     return len(given) == len({*given}) == count and all(member.assigned for member in members)
 
@@ -174,7 +174,7 @@ def test_a_group_resumes_from_its_committed_offsets_after_a_restart_of_the_serve
     assert sorted(values) == sorted(numbers.sent)
 
 
-@pytest.mark.parametrize("connect", BUT_KCAT, indirect=True)  # which ends when its server does
+@pytest.mark.parametrize("connect", BUT_KCAT, indirect=True)  # kcat ends when its server does
 def test_a_member_reads_on_without_a_rebalance_after_a_restart_of_the_server(
     tmp_path: Path, connect: Connect
 ) -> None:
@@ -202,7 +202,7 @@ def test_a_member_reads_on_without_a_rebalance_after_a_restart_of_the_server(
 
 
 @pytest.mark.parametrize("connect", ADMINISTRATORS, indirect=True)
-def test_a_client_administers_a_topic_from_its_creation_to_its_end(
+def test_a_client_administers_a_topic_from_creation_to_deletion(
     tmp_path: Path, connect: Connect
 ) -> None:
     with builders.a_cluster(tmp_path, topics={"other": 1}) as cluster, cluster.serve() as server:

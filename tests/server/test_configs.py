@@ -117,7 +117,7 @@ def test_all_settings_of_a_topic_are_shown(handler: ConfigsHandler, version: int
         assert types["compression.type"] == ConfigType.STRING
 
 
-def test_every_key_that_is_asked_for_is_answered_with_its_documentation(
+def test_every_requested_key_is_answered_with_its_documentation(
     handler: ConfigsHandler,
 ) -> None:
     keys = ["retention.ms", "cleanup.policy", "no.such.key"]
@@ -131,7 +131,7 @@ def test_every_key_that_is_asked_for_is_answered_with_its_documentation(
     }
 
 
-def test_documentation_is_left_out_unless_it_is_asked_for(handler: ConfigsHandler) -> None:
+def test_documentation_is_left_out_unless_it_is_requested(handler: ConfigsHandler) -> None:
     found = by_name(describe(handler, ResourceType.TOPIC, "events"))
 
     assert {one.documentation for one in found.values()} == {None}
@@ -151,7 +151,7 @@ def test_synonyms_are_the_topics_value_and_the_default(handler: ConfigsHandler) 
     assert synonyms("index.interval.bytes") == [("4096", default)]
 
 
-def test_the_node_shows_what_is_true_of_the_server(handler: ConfigsHandler) -> None:
+def test_the_node_shows_the_settings_of_the_server(handler: ConfigsHandler) -> None:
     found = by_name(describe(handler, ResourceType.BROKER, "1", documentation=True))
 
     values = {name: one.value for name, one in found.items()}
@@ -170,7 +170,7 @@ def test_the_node_shows_what_is_true_of_the_server(handler: ConfigsHandler) -> N
     assert found["log.retention.ms"].config_type == ConfigType.LONG
 
 
-def test_what_all_nodes_were_told_alike_is_nothing(handler: ConfigsHandler) -> None:
+def test_there_are_no_settings_common_to_all_nodes(handler: ConfigsHandler) -> None:
     assert by_name(describe(handler, ResourceType.BROKER, "")) == {}
 
 
@@ -184,7 +184,7 @@ def test_what_all_nodes_were_told_alike_is_nothing(handler: ConfigsHandler) -> N
         pytest.param(8, "1", ErrorCode.INVALID_REQUEST, id="loggers"),
     ],
 )  # fmt: skip
-def test_settings_of_what_is_not_there_are_refused(
+def test_settings_of_unknown_resources_are_refused(
     handler: ConfigsHandler, kind: int, name: str, code: int
 ) -> None:
     described = describe(handler, kind, name)
@@ -231,7 +231,7 @@ def test_validation_changes_nothing(cluster: Cluster, handler: ConfigsHandler) -
         pytest.param("message.format.version", SET, "0.10.0", ErrorCode.INVALID_CONFIG, id="another format"),
     ],
 )  # fmt: skip
-def test_a_change_is_refused_with_all_others_of_its_topic(
+def test_an_invalid_change_is_refused_with_all_others_of_its_topic(
     cluster: Cluster,
     handler: ConfigsHandler,
     key: str,
@@ -254,7 +254,7 @@ def test_a_change_is_refused_with_all_others_of_its_topic(
         pytest.param("unclean.leader.election.enable", DELETE, None, id="reset to the one value"),
     ],
 )
-def test_what_changes_nothing_is_accepted(
+def test_a_change_without_effect_is_accepted(
     cluster: Cluster, handler: ConfigsHandler, key: str, operation: int, value: str | None
 ) -> None:
     assert alter(handler, (key, operation, value)).error_code == OK
@@ -268,7 +268,7 @@ def test_a_key_named_twice_is_refused(cluster: Cluster, handler: ConfigsHandler)
     assert cluster.topic("events").config.retention_ms == 1000
 
 
-def test_our_own_topics_and_the_server_are_not_changed(handler: ConfigsHandler) -> None:
+def test_internal_topics_and_the_server_cannot_be_changed(handler: ConfigsHandler) -> None:
     own = alter(handler, ("retention.ms", SET, "5"), name="__commits")
     server = alter(handler, ("num.partitions", SET, "5"), kind=ResourceType.BROKER, name="1")
 

@@ -1,4 +1,4 @@
-"""Whatever a peer sends, the server answers or closes that connection, and others do not notice."""
+"""Whatever a peer sends, the server answers or closes that connection, and other clients are not affected."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_request_torn_at_any_byte_stores_nothing(cluster: Cluster, server: Ser
     assert end_offset(cluster) == 0
 
 
-def test_a_request_that_comes_in_two_pieces_is_answered(cluster: Cluster, server: Server) -> None:
+def test_a_request_that_arrives_in_two_pieces_is_answered(cluster: Cluster, server: Server) -> None:
     with RawClient(server) as client:
         for end in range(1, len(PRODUCE)):
             client.send(PRODUCE[:end])
@@ -106,7 +106,7 @@ def test_requests_sent_together_are_answered_in_order(server: Server) -> None:
         pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", id="TLS"),
     ],
 )
-def test_what_is_no_request_ends_its_connection(server: Server, data: bytes) -> None:
+def test_bytes_that_are_not_a_request_end_their_connection(server: Server, data: bytes) -> None:
     with RawClient(server) as client:
         client.send(data)
         assert client.is_closed_by_server()
@@ -185,7 +185,7 @@ def test_large_requests_take_turns_for_memory_and_are_all_answered(
     left = {client: memoryview(large)[MiB // 2 :] for client in clients}
     peak, deadline = 0, time.monotonic() + 20
     while left and time.monotonic() < deadline:
-        ensure_answers(server)  # small requests are not kept waiting
+        ensure_answers(server)  # small requests do not have to wait
         for client in list(left):
             try:
                 left[client] = left[client][client.socket.send(left[client]) :]

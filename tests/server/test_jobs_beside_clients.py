@@ -1,6 +1,6 @@
-"""Jobs of Spark commit while clients produce to, and consume from, the same partitions.
+"""Spark jobs commit while clients produce to, and consume from, the same partitions.
 
-A consumer sees a job whole: all that it wrote to a partition at once, and in all partitions at once.
+A consumer sees a job as a whole: all its records in a partition at once, and in all partitions at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LONG = 1 << 30
 
 
 def run_job(cluster: Cluster, number: int) -> None:
-    """One job with several batches for each partition."""
+    """Run one job with several batches for each partition."""
     rows = [Record(row, 0, None, b"job-%d" % number) for row in range(ROWS)]
     batches = {(TOPIC, p): BATCHES * [encode_batch(rows)] for p in range(PARTITIONS)}
     transaction = f"{number:032x}"
@@ -43,7 +43,7 @@ def run_job(cluster: Cluster, number: int) -> None:
 
 
 class Beside:
-    """Jobs, and a client that produces, in threads of their own until all jobs are committed."""
+    """Jobs and a producing client in two threads, until all jobs are committed."""
 
     def __init__(self, cluster: Cluster, server: Server) -> None:
         self._path, self._address = str(cluster.path), server.bootstrap_servers
@@ -54,7 +54,7 @@ class Beside:
         self._client.start()
 
     def _run_jobs(self) -> None:
-        # As another process has it.
+        # A separate `Cluster`, as in another process.
         with Cluster(self._path) as cluster:
             for number in range(JOBS):
                 run_job(cluster, number)
@@ -81,14 +81,14 @@ class Beside:
 
 
 class Job(NamedTuple):
-    """Where a job's rows lie in a partition."""
+    """The offsets of a job's rows in a partition."""
 
     first: int
     last: int
 
 
 def jobs_of(records: Iterable[Record]) -> dict[bytes, Job]:
-    """The jobs of a partition; each lies together and is complete."""
+    """Return the jobs of a partition, after checking that each is contiguous and complete."""
     offsets: dict[bytes, list[int]] = {}
     for record in records:
         assert record.value is not None
@@ -110,7 +110,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def fetch_all(
     client: RawClient, positions: dict[int, int], isolation: int
 ) -> dict[int, list[Record]]:
-    """What one Fetch of all partitions brings; the positions are moved."""
+    """Fetch from all partitions once; return the records, and move the positions."""
     wanted = [FetchPartition(p, offset, LONG) for p, offset in positions.items()]
     body = protocol.FetchRequest(50, 1, [FetchTopic(TOPIC, wanted)], isolation_level=isolation)
     found: dict[int, list[Record]] = {}
@@ -149,7 +149,7 @@ def test_every_fetch_shows_a_job_in_all_partitions_or_in_none(
     assert values[b"client"] == beside.produced
 
 
-def test_the_end_that_a_client_is_told_is_never_inside_a_job(cluster: Cluster) -> None:
+def test_the_end_that_a_client_gets_is_never_inside_a_job(cluster: Cluster) -> None:
     with cluster.serve() as server:
         client = confluent_kafka.Consumer(
             {"bootstrap.servers": server.bootstrap_servers, "group.id": "none"}
@@ -169,7 +169,7 @@ def test_the_end_that_a_client_is_told_is_never_inside_a_job(cluster: Cluster) -
         assert not [end for end in told for job in jobs if job.first < end <= job.last]
 
 
-def test_who_sees_a_row_of_a_job_can_read_all_of_it(cluster: Cluster) -> None:
+def test_a_client_that_sees_a_row_of_a_job_can_read_all_of_it(cluster: Cluster) -> None:
     with cluster.serve() as server:
         settings = {"bootstrap.servers": server.bootstrap_servers, "group.id": "none"}
         reading, looking = (confluent_kafka.Consumer(settings) for _ in range(2))
@@ -205,7 +205,7 @@ def test_who_sees_a_row_of_a_job_can_read_all_of_it(cluster: Cluster) -> None:
 
 
 def end_of(client: confluent_kafka.Consumer, partition: int) -> int:
-    """The end of a partition, asked of the server."""
+    """Return the end of a partition, as the server gives it."""
     place = confluent_kafka.TopicPartition(TOPIC, partition)
     end: int = client.get_watermark_offsets(place, timeout=10)[1]
     return end

@@ -1,9 +1,9 @@
-"""A server is killed under load, and started again: no one loses or doubles anything.
+"""A server that is killed under load and restarted loses and duplicates nothing.
 
-Idempotent producers of two kinds, a member of a group, one that commits offsets, and jobs of Spark go on
-all the while. Jobs do not need the server; some of them are never committed.
+Two kinds of idempotent producers, a member of a group, a client that commits offsets, and Spark jobs run
+all the time. Jobs do not need the server; some of them are never committed.
 
-One kill by default, 50 with `make soak`; `tests.support.killed_children` has how to repeat a run.
+One kill by default, 50 with `make soak`; `tests.support.killed_children` says how to repeat a run.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from tests.support.served import Served
 
 TOPIC, PARTITIONS = "events", 2
 JOB_ROWS = 50
-# A member whose server is down for this long is still a member.
+# A member keeps its membership while the server is down for this long.
 SESSION_TIMEOUT_MS = 60_000
 DELIVERY_TIMEOUT_S = 120
 UNACKNOWLEDGED_MAX = 2000
 
 
 class Load:
-    """Threads that work until they are told to stop; what one raises fails the test."""
+    """Threads that work until they are stopped; an error in one of them fails the test."""
 
     def __init__(self) -> None:
         self._is_over = threading.Event()
@@ -89,7 +89,7 @@ class Load:
 
 
 class IdempotentProducer(abc.ABC):
-    """What it sent, and where the server said that it is."""
+    """A producer that remembers what it sent, and the places that the server acknowledged."""
 
     def __init__(self) -> None:
         self.sent: set[bytes] = set()
@@ -144,7 +144,7 @@ class ByLibrdkafka(IdempotentProducer):
 
 
 class ByAioKafka(IdempotentProducer):
-    """aiokafka's, with its loop in a thread."""
+    """aiokafka's producer, with its loop in a thread."""
 
     def __init__(self, address: str) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class OffsetCommits:
             self.acknowledged = self.attempted
 
     def check(self) -> None:
-        """Ask the server, which has been killed in between."""
+        """Check the commits against a server that was killed in between."""
         first = self.acknowledged
         place = confluent_kafka.TopicPartition(TOPIC, 0)
         (found,) = self._consumer.committed([place], timeout=60)
@@ -217,7 +217,7 @@ class OffsetCommits:
 
 
 class Jobs:
-    """Jobs of Spark, each with rows for all partitions. Every third is never committed."""
+    """Spark jobs, each with rows for all partitions. Every third is never committed."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -325,12 +325,12 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "aiokafka")
 
 
-def test_a_killed_server_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_a_killed_server_loses_and_duplicates_nothing(tmp_path: Path) -> None:
     with kills(1) as count:
         ensure_killing_the_server_loses_nothing(tmp_path, count)
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_often_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_a_server_that_is_killed_often_loses_and_duplicates_nothing(tmp_path: Path) -> None:
     with kills(50) as count:
         ensure_killing_the_server_loses_nothing(tmp_path, count)

@@ -1,4 +1,4 @@
-"""A server has its PATH to itself, is found, keeps house, and ends without harm to others."""
+"""The life of a server: it owns its PATH, is found, does periodic work, and ends without harm to others."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def server(cluster: Cluster) -> Iterator[Server]:
 # One server per PATH.
 
 
-def test_a_server_is_found_where_it_listens_as_long_as_it_runs(cluster: Cluster) -> None:
+def test_the_address_of_a_server_is_found_as_long_as_it_runs(cluster: Cluster) -> None:
     metadata = cluster._parts.metadata
     assert running_server(metadata) is None
     with cluster.serve() as server:
@@ -81,7 +81,7 @@ def served_elsewhere(cluster: Cluster) -> Iterator[tuple[str, subprocess.Popen[s
             process.kill()
 
 
-def test_a_killed_server_leaves_a_file_that_counts_for_nothing(cluster: Cluster) -> None:
+def test_the_file_of_a_killed_server_is_ignored(cluster: Cluster) -> None:
     with served_elsewhere(cluster) as (address, process):
         with pytest.raises(ServerRunningError) as raised:
             cluster.serve()
@@ -98,14 +98,14 @@ def test_a_killed_server_leaves_a_file_that_counts_for_nothing(cluster: Cluster)
             assert found.port == server.port
 
 
-def test_a_damaged_server_file_keeps_no_one_from_serving(cluster: Cluster) -> None:
+def test_a_damaged_server_file_does_not_prevent_serving(cluster: Cluster) -> None:
     (cluster.path / "server.json").write_text("{")
 
     with cluster.serve() as server, RawClient(server) as client:
         assert client.ask(ApiKey.METADATA, 9, METADATA).controller_id == 1
 
 
-def test_a_port_that_is_taken_is_refused_and_leaves_the_path_free(cluster: Cluster) -> None:
+def test_a_port_in_use_is_refused_and_leaves_the_path_free(cluster: Cluster) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"cannot listen at 127.0.0.1:{port}"):
@@ -126,7 +126,7 @@ def test_a_port_that_is_taken_is_refused_and_leaves_the_path_free(cluster: Clust
         ({"flush": "perhaps"}, "flush"),
     ],
 )
-def test_bad_arguments_are_refused_by_name(
+def test_the_error_for_a_bad_argument_names_it(
     cluster: Cluster, named: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -136,7 +136,7 @@ def test_bad_arguments_are_refused_by_name(
 @pytest.mark.parametrize(
     ("host", "warns"), [("127.0.0.1", False), ("localhost", False), ("", True)]
 )
-def test_a_server_that_others_can_reach_says_that_it_has_no_passwords(
+def test_a_server_that_others_can_reach_warns_that_it_has_no_authentication(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, host: str, warns: bool
 ) -> None:
     with cluster.serve(host):
@@ -152,7 +152,7 @@ def test_closing_the_cluster_ends_its_server(tmp_path: Path) -> None:
     server.close()
 
 
-def test_a_forked_child_leaves_connections_and_lock_to_its_parent(
+def test_a_forked_child_leaves_connections_and_the_lock_to_its_parent(
     cluster: Cluster, server: Server
 ) -> None:
     with RawClient(server) as client:
@@ -171,7 +171,7 @@ def test_a_forked_child_leaves_connections_and_lock_to_its_parent(
         assert running_server(cluster._parts.metadata) is not None
 
 
-def test_a_forked_child_that_lives_longer_keeps_nothing_open(cluster: Cluster) -> None:
+def test_a_forked_child_that_outlives_its_parent_keeps_nothing_open(cluster: Cluster) -> None:
     server = cluster.serve()
     client = RawClient(server)
     client.ask(ApiKey.METADATA, 9, METADATA)
@@ -231,7 +231,7 @@ def test_a_test_delays_and_drops_requests(server: Server) -> None:
         assert other.is_closed_by_server()
 
 
-def test_a_function_that_fails_lets_the_request_pass(
+def test_a_request_is_answered_as_usual_if_its_intercepting_function_fails(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.intercept("FindCoordinator", lambda request: request.fail("NO_SUCH_ERROR"))
@@ -249,7 +249,7 @@ def test_an_unknown_kind_of_request_is_refused(server: Server) -> None:
 # Failures.
 
 
-def test_a_handler_that_fails_is_answered_by_an_error(
+def test_a_request_whose_handler_fails_is_answered_with_an_error(
     cluster: Cluster, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> int:
@@ -263,7 +263,7 @@ def test_a_handler_that_fails_is_answered_by_an_error(
         assert fetched(client.ask(ApiKey.FETCH, 12, fetch(0))).error_code == 0
 
 
-def test_an_append_that_fails_is_answered_and_later_ones_go_on(
+def test_a_failed_append_is_answered_and_later_ones_go_on(
     cluster: Cluster, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(**_: object) -> None:
@@ -280,7 +280,7 @@ def test_an_append_that_fails_is_answered_and_later_ones_go_on(
 # Housekeeping.
 
 
-def test_old_segments_of_a_topic_that_no_one_appends_to_are_deleted(
+def test_old_segments_of_a_topic_without_appends_are_deleted(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = {"segment.bytes": 1 << 20, "file.delete.delay.ms": 0}
@@ -299,7 +299,7 @@ def test_old_segments_of_a_topic_that_no_one_appends_to_are_deleted(
     assert caplog.text == ""
 
 
-def test_replicas_that_lag_are_brought_up_to_date(tmp_path: Path) -> None:
+def test_lagging_replicas_are_brought_up_to_date(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("a", "b")]
     for folder in folders:
         folder.mkdir()
@@ -317,7 +317,7 @@ def test_replicas_that_lag_are_brought_up_to_date(tmp_path: Path) -> None:
     assert (before, after) == ([True, False], [True, True])
 
 
-def test_house_is_kept_again_and_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_housekeeping_is_repeated(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     times: list[float] = []
     monkeypatch.setattr(Housekeeping, "run_once", lambda _: times.append(time.monotonic()))
     with cluster.serve(log_retention_check_interval_ms=10):

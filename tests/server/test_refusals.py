@@ -1,4 +1,4 @@
-"""Every kind of request can be answered by an error, in every version."""
+"""Every kind of request can be answered with an error, in every version."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CASES = [case for case in messages.CASES if case[2] == messages.REQUEST]
 
 
 def errors_in(value: Any) -> Iterator[int]:
-    """Every error code in an answer, at any depth."""
+    """Yield every error code in an answer, at any depth."""
     if dataclasses.is_dataclass(value):
         yield from errors_in(
             {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
@@ -40,7 +40,7 @@ def errors_in(value: Any) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=messages.case_id)
-def test_a_refusal_says_the_error_and_no_other(case: tuple[int, int, int]) -> None:
+def test_a_refusal_has_only_the_given_error(case: tuple[int, int, int]) -> None:
     key, version, _ = case
     said = 0
     for seed in range(SEEDS):

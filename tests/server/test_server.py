@@ -27,7 +27,7 @@ def test_clients_see_the_cluster_and_its_topics(tmp_path: Path) -> None:
     assert "events" in names
 
 
-def test_a_topic_is_made_when_a_producer_asks_for_it(tmp_path: Path) -> None:
+def test_a_topic_is_created_when_a_producer_asks_for_it(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics={})
 
     with cluster.serve(num_partitions=2) as server:

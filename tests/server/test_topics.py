@@ -1,4 +1,4 @@
-"""Admin clients make, grow, empty and delete topics."""
+"""Admin clients create, grow, empty and delete topics."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def handler(cluster: Cluster) -> TopicsHandler:
 
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster for what changes nothing."""
+    """A cluster for tests that change nothing."""
     topics = {"events": 2}
     with builders.a_cluster(tmp_path_factory.mktemp("untouched"), topics=topics) as cluster:
         yield cluster
@@ -109,7 +109,9 @@ def grow(handler: TopicsHandler, name: str, count: int, **fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", versions_of(ApiKey.CREATE_TOPICS))
-def test_a_topic_is_made_as_asked(cluster: Cluster, handler: TopicsHandler, version: int) -> None:
+def test_a_topic_is_created_as_requested(
+    cluster: Cluster, handler: TopicsHandler, version: int
+) -> None:
     asked = a_topic(partitions=4, configs={"retention.ms": "1000", "segment.bytes": "2097152"})
 
     (result,) = create(handler, asked, version=version)
@@ -125,7 +127,7 @@ def test_a_topic_is_made_as_asked(cluster: Cluster, handler: TopicsHandler, vers
         assert result.topic_id == uuid_of(topic.topic_id)
 
 
-def test_what_is_left_open_is_the_servers(cluster: Cluster) -> None:
+def test_values_that_a_request_leaves_open_are_the_servers(cluster: Cluster) -> None:
     handler = handler_of(cluster, partitions=5, replicas=2)
 
     create(handler, a_topic(partitions=-1, replicas=-1))
@@ -135,7 +137,7 @@ def test_what_is_left_open_is_the_servers(cluster: Cluster) -> None:
     assert topic.config == TopicConfig()
 
 
-def test_one_topic_that_is_refused_stops_no_other(cluster: Cluster, handler: TopicsHandler) -> None:
+def test_a_refused_topic_does_not_stop_others(cluster: Cluster, handler: TopicsHandler) -> None:
     results = create(handler, a_topic("events"), a_topic("a b"), a_topic("fine"))
 
     assert [one.error_code for one in results] == [
@@ -184,7 +186,7 @@ def test_a_topic_is_refused(untouched: Cluster, case: str, validate_only: bool) 
     assert untouched.topic_names() == ["events"]
 
 
-def test_an_assignment_to_the_one_node_says_how_many_partitions(
+def test_an_assignment_to_the_one_node_gives_the_number_of_partitions(
     cluster: Cluster, handler: TopicsHandler
 ) -> None:
     assigned = a_topic(partitions=-1, replicas=-1, assignments={1: [1], 0: [1], 2: [1]})
@@ -194,14 +196,14 @@ def test_an_assignment_to_the_one_node_says_how_many_partitions(
     assert (result.error_code, cluster.topic("new").partitions) == (OK, 3)
 
 
-def test_a_topic_named_twice_is_not_made(cluster: Cluster, handler: TopicsHandler) -> None:
+def test_a_topic_named_twice_is_not_created(cluster: Cluster, handler: TopicsHandler) -> None:
     (result,) = create(handler, a_topic(), a_topic(partitions=2))
 
     assert result.error_code == ErrorCode.INVALID_REQUEST
     assert cluster.topic_names() == ["events"]
 
 
-def test_validation_makes_nothing_and_says_what_would_be(
+def test_validation_creates_nothing_and_returns_what_would_be_created(
     cluster: Cluster, handler: TopicsHandler
 ) -> None:
     (result,) = create(handler, a_topic(partitions=-1), validate_only=True)
@@ -210,8 +212,8 @@ def test_validation_makes_nothing_and_says_what_would_be(
     assert cluster.topic_names() == ["events"]
 
 
-def test_of_two_creators_one_is_told_that_the_topic_exists(cluster: Cluster) -> None:
-    """Both look before either has made it."""
+def test_one_of_two_concurrent_creators_gets_that_the_topic_exists(cluster: Cluster) -> None:
+    """Both check whether it exists before either has created it."""
     looked = threading.Barrier(2)
     codes = []
 
@@ -264,8 +266,8 @@ def test_a_topic_is_deleted_by_its_id(cluster: Cluster, handler: TopicsHandler) 
     ]
 
 
-def test_a_topic_that_was_created_again_is_not_deleted_by_its_old_id(cluster: Cluster) -> None:
-    """It is another topic by the time the locks are held."""
+def test_a_recreated_topic_is_not_deleted_by_its_old_id(cluster: Cluster) -> None:
+    """By the time the locks are held it is another topic."""
     old = cluster.topic("events").topic_id
     cluster.delete_topic("events")
     cluster.create_topic("events")
@@ -295,7 +297,7 @@ def test_a_deletion_is_refused(untouched: Cluster, topic: Any, code: int) -> Non
     assert untouched.topic_names(internal=True) == ["__commits", "__transaction_state", "events"]
 
 
-def test_our_own_topic_is_not_deleted_by_its_id_either(
+def test_an_internal_topic_is_not_deleted_by_its_id_either(
     cluster: Cluster, handler: TopicsHandler
 ) -> None:
     topic_id = uuid_of(cluster.topic("__commits").topic_id)
@@ -401,7 +403,9 @@ def test_records_are_deleted_partition_by_partition(
 
 
 @pytest.mark.parametrize("offset", [1, -2], ids=["above the high watermark", "no offset"])
-def test_records_that_are_not_there_are_not_deleted(handler: TopicsHandler, offset: int) -> None:
+def test_offsets_outside_the_log_are_refused_for_deletion(
+    handler: TopicsHandler, offset: int
+) -> None:
     partition = RECORDS.DeleteRecordsPartition(partition_index=0, offset=offset)
     topics = [RECORDS(name="events", partitions=[partition])]
 
@@ -412,7 +416,7 @@ def test_records_that_are_not_there_are_not_deleted(handler: TopicsHandler, offs
     assert topic.partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_changes_wait_for_a_commit_only_until_their_time_out(
+def test_changes_wait_for_a_commit_only_until_they_time_out(
     cluster: Cluster, handler: TopicsHandler
 ) -> None:
     locks = ClusterParts(cluster.path).manager.locks

@@ -1,4 +1,4 @@
-"""What waits keeps nothing else from being answered, and is answered when the server ends."""
+"""Requests that wait do not delay others, and are answered when the server ends."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def server(cluster: Cluster) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def locked(cluster: Cluster, partitions: range, seconds: float) -> Iterator[None]:
-    """Have another thread hold the locks of these partitions, for some time."""
+    """Let another thread hold the locks of these partitions for some time."""
     taken, over = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -62,7 +62,7 @@ def locked(cluster: Cluster, partitions: range, seconds: float) -> Iterator[None
         thread.join()
 
 
-def test_locked_partitions_hold_up_no_one_else(cluster: Cluster, server: Server) -> None:
+def test_locked_partitions_delay_no_other_requests(cluster: Cluster, server: Server) -> None:
     clients = [RawClient(server) for _ in range(LOCKED)]
     with RawClient(server) as other, locked(cluster, range(LOCKED), 60):
         for number, client in enumerate(clients):
@@ -115,7 +115,7 @@ def test_a_produce_that_waits_longer_than_its_timeout_is_answered_and_writes_not
 
 
 @pytest.mark.slow
-def test_a_commit_of_ten_seconds_is_waited_for(cluster: Cluster, server: Server) -> None:
+def test_requests_wait_for_a_commit_of_ten_seconds(cluster: Cluster, server: Server) -> None:
     with RawClient(server, timeout_s=20) as client, locked(cluster, range(LOCKED), 10):
         client.send(request(ApiKey.PRODUCE, 9, produce(BATCH, timeout_ms=15_000)))
         with RawClient(server) as other:
@@ -129,7 +129,7 @@ def test_a_commit_of_ten_seconds_is_waited_for(cluster: Cluster, server: Server)
         assert produced(client.receive(ApiKey.PRODUCE, 9)).base_offset == 0
 
 
-def test_a_fetch_waits_for_records_and_is_answered_once_they_come(server: Server) -> None:
+def test_a_fetch_waits_for_records_and_is_answered_once_they_arrive(server: Server) -> None:
     with RawClient(server) as consumer, RawClient(server) as producer:
         consumer.send(request(ApiKey.FETCH, 12, fetch(0, max_wait_ms=30_000)))
         time.sleep(0.05)
@@ -140,7 +140,7 @@ def test_a_fetch_waits_for_records_and_is_answered_once_they_come(server: Server
         assert time.monotonic() - started < SOON_S
 
 
-def test_a_fetch_sees_what_a_job_commits_in_another_process(
+def test_a_fetch_sees_records_that_a_job_commits_in_another_process(
     cluster: Cluster, server: Server
 ) -> None:
     with RawClient(server) as consumer:
@@ -151,7 +151,7 @@ def test_a_fetch_sees_what_a_job_commits_in_another_process(
         assert fetched(consumer.receive(ApiKey.FETCH, 12)).last_stable_offset == 2
 
 
-def test_what_waits_when_the_server_ends_is_answered(cluster: Cluster) -> None:
+def test_waiting_requests_are_answered_when_the_server_ends(cluster: Cluster) -> None:
     server = cluster.serve()
     consumer, member, producer = (RawClient(server) for _ in range(3))
     consumer.send(request(ApiKey.FETCH, 12, fetch(0, max_wait_ms=600_000)))
@@ -168,7 +168,7 @@ def test_what_waits_when_the_server_ends_is_answered(cluster: Cluster) -> None:
         for _ in range(2)
     ]
     with RawClient(server) as first:
-        first.ask(ApiKey.JOIN_GROUP, 3, joins[0])  # its group waits for it to join again
+        first.ask(ApiKey.JOIN_GROUP, 3, joins[0])  # its group waits for it to rejoin
         member.send(request(ApiKey.JOIN_GROUP, 3, joins[1]))
         with locked(cluster, range(1), HELD_S):
             producer.send(request(ApiKey.PRODUCE, 9, produce(BATCH)))

@@ -23,7 +23,7 @@ def channels(capacity: int) -> tuple[Channel, Channel, NarrowSocket, NarrowSocke
 
 
 def carried(sender: Channel, receiver: Channel, pieces: list[bytes]) -> list[bytes]:
-    """Send a message, and read on the other side until all is there."""
+    """Send a message, and read on the other side until all of it is there."""
     send = sender.start(list(pieces))
     frames: list[bytes] = []
     while not send.is_complete or not frames:
@@ -45,7 +45,7 @@ def test_every_message_is_carried_through_buffers_of_a_few_bytes(
         assert carried(sender, receiver, [frame[:middle], frame[middle:]]) == [frame]
 
 
-@settings(deadline=None)  # other tests may take the machine
+@settings(deadline=None)  # other tests may use the machine
 @given(
     capacity=st.integers(1, 9),
     messages=st.lists(st.lists(st.binary(max_size=30), max_size=4), max_size=4),
@@ -82,7 +82,7 @@ def test_second_send_is_refused_while_one_is_in_progress() -> None:
     assert carried(channel, other, [b"second"])[-1] == b"second"
 
 
-def test_reading_stops_at_the_first_frame_so_that_others_have_their_turn() -> None:
+def test_reading_stops_at_the_first_frame_so_that_other_connections_have_their_turn() -> None:
     channel, other, _, narrow = channels(10**6)
     for size in (9000, 9000):
         channel.start([bytes(size)])
@@ -92,7 +92,7 @@ def test_reading_stops_at_the_first_frame_so_that_others_have_their_turn() -> No
     assert len(narrow.incoming) == 9004
 
 
-def test_answers_that_came_before_the_end_are_read_first() -> None:
+def test_answers_that_arrived_before_the_end_are_read_first() -> None:
     channel, other, one, _ = channels(100)
     channel.start([b"answer"])
     channel.write()
@@ -103,7 +103,7 @@ def test_answers_that_came_before_the_end_are_read_first() -> None:
         other.read()
 
 
-def test_lost_connection_is_told_by_its_reason() -> None:
+def test_the_error_for_a_lost_connection_gives_the_reason() -> None:
     channel, _, one, other = channels(100)
     one.error = ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
     with pytest.raises(DisconnectedError, match="Connection reset by peer"):
@@ -115,7 +115,7 @@ def test_lost_connection_is_told_by_its_reason() -> None:
         channel.write()
 
 
-def test_interrupted_call_is_repeated_by_the_next() -> None:
+def test_an_interrupted_call_is_repeated_by_the_next() -> None:
     channel, other, one, narrow = channels(100)
     one.error = narrow.error = InterruptedError()
     channel.start([b"once"])

@@ -1,4 +1,4 @@
-"""One connection: versions, answers in order, and how many requests may be in flight."""
+"""One connection: versions, answers in order, and the limit on requests in flight."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.wire_servers import ServerEnd, metadata_body, versions_body
 
 
 class Pair:
-    """A connection and the server's end of it, with a clock that stands still until told."""
+    """A connection and the server's end of it, with a clock that tests set."""
 
     def __init__(self, capacity: int = 10**6, **config: Any) -> None:
         self.now_ms = 1_000_000
@@ -85,7 +85,7 @@ def a_produce(acks: int, records: bytes = b"records") -> ProduceRequest:
     return ProduceRequest(acks, 100, [ProduceTopic("t", [ProducePartition(0, records)])])
 
 
-def test_versions_are_asked_first_and_nothing_may_be_sent_before_they_are_known() -> None:
+def test_the_versions_are_requested_first_and_nothing_may_be_sent_before_they_are_known() -> None:
     pair = Pair()
     assert not pair.connection.can_send_more()
     with pytest.raises(ValueError, match="localhost:9092 cannot be sent another request now"):
@@ -105,9 +105,9 @@ def test_versions_are_asked_first_and_nothing_may_be_sent_before_they_are_known(
 @pytest.mark.parametrize(
     ("offered", "then"),
     [({ApiKey.API_VERSIONS: Versions(0, 2)}, 2), ({}, 0), ({ApiKey.API_VERSIONS: Versions(0, 99)}, 3)],
-    ids=["a_lower_version", "no_list", "a_list_that_contradicts_it"],
+    ids=["a_lower_version", "no_list", "a_contradicting_list"],
 )  # fmt: skip
-def test_older_server_is_asked_again_in_a_version_that_it_knows(
+def test_an_older_server_is_asked_again_in_a_version_that_it_knows(
     offered: Mapping[int, Versions], then: int
 ) -> None:
     pair = Pair()
@@ -121,7 +121,7 @@ def test_older_server_is_asked_again_in_a_version_that_it_knows(
     pair.made_ready()
 
 
-def test_server_that_refuses_to_tell_its_versions_is_not_used() -> None:
+def test_a_server_that_refuses_to_list_its_versions_is_not_used() -> None:
     pair = Pair()
     pair.run()
     pair.server.answer(versions_body({}, error_code=42))
@@ -147,7 +147,7 @@ def test_highest_version_that_both_know_is_used() -> None:
         pair.send("unknown", ApiKey.HEARTBEAT, object())
 
 
-def test_message_may_be_made_for_the_version() -> None:
+def test_a_message_may_be_built_for_the_version() -> None:
     pair = Pair().made_ready({ApiKey.METADATA: Versions(0, 5)})
     made_for: list[int] = []
 
@@ -245,7 +245,7 @@ def test_garbled_answer_fails_its_request_and_those_after_it_but_not_those_befor
     assert_fails_with_the_connection(pair, "two", "three")
 
 
-def test_request_time_outs_are_its_own_and_the_others_fail_with_the_connection() -> None:
+def test_each_request_has_its_own_time_out_and_the_others_fail_with_the_connection() -> None:
     pair = Pair(request_timeout_ms=1000).made_ready()
     pair.send("patient")
     pair.run()
@@ -278,7 +278,7 @@ def test_throttled_client_waits_before_the_next_request() -> None:
     assert pair.connection.can_send_more()
 
 
-def test_requests_in_flight_are_as_many_as_allowed() -> None:
+def test_no_more_requests_are_in_flight_than_allowed() -> None:
     pair = Pair(max_in_flight_requests_per_connection=2).made_ready()
     for name in ("one", "two"):
         assert pair.connection.can_send_more()
@@ -299,10 +299,10 @@ def test_requests_in_flight_are_as_many_as_allowed() -> None:
         st.sampled_from(["send", "send quietly", "write", "serve", "answer", "read"]), max_size=60
     ),
 )
-def test_another_request_may_be_sent_as_seen_from_outside(
+def test_another_request_may_be_sent_exactly_when_the_model_allows_it(
     capacity: int, max_in_flight: int, steps: list[str]
 ) -> None:
-    """The model knows what was sent, what the other side has read or has buffered, and what it answered."""
+    """The model knows what was sent, what the other side has read or buffered, and what it answered."""
     pair = Pair(capacity, max_in_flight_requests_per_connection=max_in_flight)
     while not pair.server.requests:
         pair.run()
@@ -346,7 +346,7 @@ def test_another_request_may_be_sent_as_seen_from_outside(
     assert all(error is None for _, _, error in pair.ended)
 
 
-def test_correlation_ids_go_on_from_the_first_after_the_last() -> None:
+def test_correlation_ids_start_again_after_the_last_one() -> None:
     pair = Pair().made_ready()
     pair.connection._correlation_id = 2**31 - 1
     pair.send("one")

@@ -1,4 +1,4 @@
-"""Connections to servers on loopback: made, lost, made again, out of time, idle, and forked."""
+"""Connections to servers on loopback: made, lost, remade, timed out, idle, and forked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POLL_MS = 20
 
 
 class Clock:
-    """The real one, which a test may move on."""
+    """The real clock, which a test may advance."""
 
     def __init__(self) -> None:
         self.ahead_ms = 0
@@ -79,7 +79,7 @@ def connections_to(node: Node) -> int:
 
 
 class Ended:
-    """Takes how requests end."""
+    """A callback that collects the answers and errors of requests."""
 
     def __init__(self) -> None:
         self.answers: list[Any] = []
@@ -92,7 +92,7 @@ class Ended:
         return len(self.answers) + len(self.errors)
 
 
-def test_request_is_answered_over_a_connection_that_is_made_for_it(
+def test_a_request_makes_its_connection_and_is_answered(
     connections: Connections,
 ) -> None:
     with LoopbackServer() as server:
@@ -106,7 +106,7 @@ def test_request_is_answered_over_a_connection_that_is_made_for_it(
         assert [one.api_key for one in server.requests] == [18, 3, 3]
 
 
-def test_several_servers_are_asked_at_once(connections: Connections) -> None:
+def test_several_servers_are_asked_concurrently(connections: Connections) -> None:
     with (
         LoopbackServer(lambda _: metadata_body("one")) as one,
         LoopbackServer(lambda _: metadata_body("two")) as two,
@@ -173,7 +173,7 @@ def test_pauses_start_again_after_a_connection_was_ready(clock: Clock) -> None:
         assert client.connection_delay_ms(node) <= 1000
 
 
-def test_request_to_a_server_that_is_not_there_says_why_it_got_no_connection(clock: Clock) -> None:
+def test_the_error_for_an_unreachable_server_says_why(clock: Clock) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         node = Node(-1, *listener.getsockname())
 
@@ -210,7 +210,7 @@ def test_each_attempt_tries_the_next_address_and_a_lost_connection_looks_the_nam
         assert looked_up == ["a-name"] * 2
 
 
-def test_name_that_cannot_be_looked_up_is_told(clock: Clock) -> None:
+def test_the_error_for_a_name_that_cannot_be_looked_up_says_so(clock: Clock) -> None:
     node = Node(-1, "no-such-host.invalid", 9092)
     with made(clock) as client:
         assert client.ready(node) is False
@@ -218,7 +218,7 @@ def test_name_that_cannot_be_looked_up_is_told(clock: Clock) -> None:
     assert "its name cannot be looked up" in str(client.last_error(node))
 
 
-def test_server_that_accepts_and_says_nothing_is_given_up(clock: Clock) -> None:
+def test_a_server_that_accepts_and_never_answers_is_given_up(clock: Clock) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         made(clock, request_timeout_ms=1000) as client,
@@ -268,7 +268,7 @@ def test_unanswered_request_closes_its_connection_and_fails_all_on_it(clock: Clo
         assert client.state(server.node) is State.DISCONNECTED
 
 
-def test_lost_connection_fails_what_is_in_flight_and_is_made_again(clock: Clock) -> None:
+def test_a_lost_connection_fails_its_requests_and_is_remade(clock: Clock) -> None:
     answers: list[Any] = ["hang up", metadata_body()]
     ended = Ended()
     with LoopbackServer(lambda _: answers.pop(0)) as server, made(clock) as client:
@@ -295,7 +295,7 @@ def test_frame_of_a_negative_size_closes_the_connection(clock: Clock) -> None:
     assert "malformed frame: size at byte 0" in str(client.last_error(node))
 
 
-def test_idle_connection_is_closed_and_made_again_when_it_is_needed(clock: Clock) -> None:
+def test_an_idle_connection_is_closed_and_remade_when_needed(clock: Clock) -> None:
     with LoopbackServer() as server, made(clock, connections_max_idle_ms=60_000) as client:
         client.request(server.node, *METADATA)
         clock.ahead_ms += 59_000
@@ -324,7 +324,7 @@ def test_connection_is_not_idle_while_a_request_is_in_flight(clock: Clock) -> No
 
 
 def test_poll_waits_while_nothing_happens_on_a_connection(connections: Connections) -> None:
-    """Writing is waited for only while a send is unfinished: a socket can nearly always take bytes."""
+    """It waits for writing only while a send is unfinished, because a socket can nearly always take bytes."""
     with LoopbackServer() as server:
         connections.request(server.node, *METADATA)
 
@@ -344,7 +344,7 @@ def test_wakeup_ends_a_poll_that_waits(connections: Connections) -> None:
     assert time.monotonic() - started < 10
 
 
-def test_wakeups_without_number_do_not_block_who_makes_them(connections: Connections) -> None:
+def test_any_number_of_wakeups_does_not_block(connections: Connections) -> None:
     for _ in range(100_000):
         connections.wakeup()
     connections.poll(0)
@@ -354,7 +354,7 @@ def test_wakeups_without_number_do_not_block_who_makes_them(connections: Connect
     assert time.monotonic() - started >= 0.02
 
 
-def test_closing_fails_what_is_in_flight_and_leaves_no_descriptor(clock: Clock) -> None:
+def test_closing_fails_requests_in_flight_and_leaves_no_descriptor(clock: Clock) -> None:
     ended = Ended()
     with LoopbackServer(lambda _: None) as server:
         before = descriptors()
@@ -371,7 +371,7 @@ def test_closing_fails_what_is_in_flight_and_leaves_no_descriptor(clock: Clock) 
     assert after <= before + 1  # the server's own end
 
 
-def test_error_of_a_callback_does_not_keep_others_from_theirs(connections: Connections) -> None:
+def test_an_error_of_one_callback_does_not_stop_the_others(connections: Connections) -> None:
     ended = Ended()
 
     def fail(answer: Any, error: Any) -> None:
@@ -401,7 +401,7 @@ def test_callback_may_send_the_next_request(connections: Connections) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-def test_forked_child_makes_connections_of_its_own_and_leaves_the_parents_alone(
+def test_a_forked_child_makes_new_connections_and_leaves_the_parents_alone(
     clock: Clock,
 ) -> None:
     ended = Ended()

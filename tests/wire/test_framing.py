@@ -1,4 +1,4 @@
-"""Frames in pieces: every split of every message, partial writes, and sizes that lie."""
+"""Frames in pieces: every split of every message, partial writes, and false sizes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def framed(*messages: bytes) -> bytes:
 
 
 def receive_all(receive: Receive, chunks: list[bytes]) -> list[bytes]:
-    """Return the frames of a stream that comes in these chunks, each of one or more reads."""
+    """Return the frames of a stream that arrives in these chunks, each in one or more reads."""
     frames = []
     for chunk in chunks:
         rest = chunk
@@ -55,7 +55,7 @@ def test_frames_are_whole_wherever_the_stream_is_split_in_three(read_ahead: int)
     read_sizes=st.lists(st.integers(1, 50_000), min_size=1, max_size=20),
     read_ahead=st.integers(0, 300),
 )
-def test_frames_are_whole_however_their_bytes_come(
+def test_frames_are_whole_however_their_bytes_arrive(
     message_sizes: list[int], read_sizes: list[int], read_ahead: int
 ) -> None:
     messages = [Random(size).randbytes(size) for size in message_sizes]
@@ -81,7 +81,7 @@ def test_frame_belongs_to_the_caller() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 1001, 2**31 - 1])
-def test_negative_or_oversized_frame_is_refused_before_its_bytes_come(size: int) -> None:
+def test_a_negative_or_oversized_frame_is_refused_before_its_bytes_arrive(size: int) -> None:
     receive = Receive(max_size=1000)
     receive.buffer()[:4] = struct.pack(">i", size)
     receive.received(4)
@@ -91,7 +91,7 @@ def test_negative_or_oversized_frame_is_refused_before_its_bytes_come(size: int)
 
 
 @pytest.mark.parametrize("come", [1, 100_000, 2 * MB], ids=["a_byte", "100_kB", "2_MiB"])
-def test_announced_frames_cost_little_more_than_what_has_come(come: int) -> None:
+def test_announced_frames_cost_little_more_than_the_bytes_that_arrived(come: int) -> None:
     process = psutil.Process()
     receives = [Receive() for _ in range(20)]
     before = process.memory_info().rss
@@ -113,7 +113,7 @@ def test_announced_frames_cost_little_more_than_what_has_come(come: int) -> None
     assert process.memory_info().rss - before <= 20 * (2 * come + 2.5 * MB if come > MB else 2 * MB)
 
 
-def test_small_frames_that_come_together_take_one_read() -> None:
+def test_small_frames_that_arrive_together_take_one_read() -> None:
     receive = Receive()
     buffer = receive.buffer()
     buffer[: len(STREAM)] = STREAM
@@ -166,7 +166,7 @@ def test_partial_writes_are_resumed_where_they_stopped(
     assert not send.pending()
 
 
-def test_send_counts_bytes_of_views_of_other_items() -> None:
+def test_a_send_counts_bytes_of_views_of_larger_items() -> None:
     numbers = memoryview(struct.pack(">3i", 1, 2, 3)).cast("i")
 
     assert write_all(Send([numbers]), [100], 10) == framed(struct.pack(">3i", 1, 2, 3))

@@ -1,4 +1,4 @@
-"""Frames that are cut, damaged or lying: an error of ours that says where, in bounded memory."""
+"""Frames that are cut off, damaged or false: our error says where, in bounded memory."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_lying_length_is_refused_where_it_stands(lie: str) -> None:
+def test_a_false_length_is_refused_at_its_position(lie: str) -> None:
     frame, position, field = LIES[lie]
 
     with pytest.raises(
@@ -107,7 +107,7 @@ def test_tag_that_is_longer_than_its_value_is_refused() -> None:
     assert (raised.value.expected, raised.value.found) == ("10 bytes", "9")
 
 
-# Each fills 4 MB with what costs most memory or time for each byte.
+# Each fills 4 MB with what costs the most memory or time per byte.
 HOSTILE = {
     "empty_topics": METADATA_12 + b"\xff\xff\xff\x01" + bytes(4 * MB),
     "unknown_tags": METADATA_12 + b"\x01\0\0" + b"\xff\xff\x7f" + b"\x09\0" * 2 * MB,
@@ -160,7 +160,7 @@ def test_elements_of_all_arrays_are_counted_together() -> None:
         decode_request(memoryview(frame))
 
 
-def test_error_names_message_field_byte_and_both_values() -> None:
+def test_the_error_names_message_field_byte_and_both_values() -> None:
     with pytest.raises(ProtocolError) as raised:
         decode_request(memoryview(METADATA_8 + struct.pack(">ih", 1, 300) + b"events"))
 
@@ -171,7 +171,7 @@ def test_error_names_message_field_byte_and_both_values() -> None:
 
 
 @pytest.mark.parametrize("size", range(6))
-def test_varint_of_any_length_is_read_or_cut(size: int) -> None:
+def test_a_varint_of_any_length_is_read_or_cut_off(size: int) -> None:
     data = memoryview(b"\x81" * size)
 
     with pytest.raises(ProtocolError):

@@ -1,4 +1,4 @@
-"""Every message and version that is supported, encoded here and decoded by kio, and the other way round."""
+"""Every supported message and version, encoded here and decoded by kio, and the reverse."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def encode(case: tuple[int, int, int], body: Any) -> bytes:
 
 
 @pytest.mark.parametrize("case", KIO_CASES, ids=case_id)
-def test_kios_bytes_are_understood_here_and_ours_by_kio(case: tuple[int, int, int]) -> None:
+def test_we_decode_kios_bytes_and_kio_decodes_ours(case: tuple[int, int, int]) -> None:
     key, version, side = case
     random, head = Random(case_id(case)), head_of(case)
     for _ in range(ROUNDS):
@@ -58,7 +58,7 @@ def test_kios_bytes_are_understood_here_and_ours_by_kio(case: tuple[int, int, in
         assert again.startswith(head)
         assert kio_messages.decoded(kio_class(case), again[len(head) :]) == theirs
         body = decoded.body
-        if key in _BY_HAND:  # whose bodies are compared with the library's elsewhere
+        if key in _BY_HAND:  # test_record_bodies compares their bodies with the library's
             body = library_class(key, side).decode(encoded, version=version)
         assert_equal(theirs, body)
 

@@ -33,7 +33,7 @@ def test_message_is_decoded_as_the_library_decodes_it(case: tuple[int, int, int]
     for _ in range(10):
         message = messages.message(key, version, side, random)
         if key == ApiKey.API_VERSIONS and side == RESPONSE:
-            message.error_code = 0  # the library takes all answers with an error for version 0
+            message.error_code = 0  # the library decodes all answers with an error as version 0
         encoded = bytes(message.encode(version=version))
 
         if side == REQUEST:
@@ -51,7 +51,7 @@ def test_message_is_decoded_as_the_library_decodes_it(case: tuple[int, int, int]
 
 
 @pytest.mark.parametrize("case", _OF_THE_LIBRARY, ids=case_id)
-def test_header_is_the_librarys(case: tuple[int, int, int]) -> None:
+def test_headers_are_encoded_as_the_librarys(case: tuple[int, int, int]) -> None:
     key, version, side = case
     kind = library_class(key, side)
     body, with_header = kind(version=version), kind(version=version)
@@ -120,7 +120,7 @@ def test_value_that_does_not_fit_is_refused() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 12])
-def test_string_is_as_long_as_its_version_can_say(version: int) -> None:
+def test_a_string_may_be_as_long_as_its_version_allows(version: int) -> None:
     for size, fits in ((32767, True), (32768, version == 12)):
         body = FetchResponse([FetchTopicResponse("t" * size, [])])
         if fits:

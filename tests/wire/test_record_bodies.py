@@ -173,11 +173,11 @@ def a_message(case: tuple[int, int, int], random: Random) -> Any:
     key, version, side = case
     theirs = messages.message(key, version, side, random)
     if (key, side) == (ApiKey.FETCH, REQUEST) and version >= 12:
-        theirs.cluster_id = None  # brokers alone send it
+        theirs.cluster_id = None  # only brokers send it
     if (key, side) == (ApiKey.FETCH, RESPONSE) and version >= 12:
         for topic in theirs.responses:
             for one in topic.partitions:
-                one.snapshot_id = None  # brokers alone are sent it
+                one.snapshot_id = None  # only sent to brokers
     return theirs
 
 
@@ -237,7 +237,7 @@ def test_records_of_a_fetch_are_neither_copied_when_decoded_nor_when_encoded(ver
 
 
 def test_unknown_tagged_fields_are_skipped() -> None:
-    """A cluster id in a fetch, tag 0 of its body, which only brokers send."""
+    """Here a cluster id in a fetch, tag 0 of its body, which only brokers send."""
     random = Random(1)
     theirs = messages.message(ApiKey.FETCH, 12, REQUEST, random)
     theirs.cluster_id = "a-cluster"
