@@ -48,14 +48,18 @@ def shown_address(host: str, port: int) -> str:
 
 
 def running_server(metadata: Metadata) -> ServerAddress | None:
-    """Return the address of the server that runs on a PATH; None if there is none."""
+    """Return the address of the server that runs on a PATH; None if there is none.
+
+    A user who may only read cannot try the lock, and is told what the file says.
+    """
     files, paths = metadata.files, metadata.paths
     if not files.exists(paths.server_file):
         return None
-    lock = files.flock(paths.server_lock, wait=False)
-    if lock is not None:
-        lock.release()
-        return None
+    with contextlib.suppress(OSError):
+        lock = files.flock(paths.server_lock, wait=False)
+        if lock is not None:
+            lock.release()
+            return None
     with contextlib.suppress(FileNotFoundError, KafkaStorageError):
         stored = parse(files.read(paths.server_file), paths.server_file)
         return ServerAddress(

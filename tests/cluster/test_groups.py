@@ -9,6 +9,7 @@ import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.cluster.groups import GroupMember, GroupOffset
+from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.server.groups.assignment import partitions
 from tests.support import builders, stored_groups
@@ -76,6 +77,22 @@ def test_where_a_cluster_is_served_is_told_to_other_processes(cluster: Cluster) 
         assert found is not None
         assert found.bootstrap_servers == server.bootstrap_servers
     assert cluster.running_server() is None
+
+
+def test_users_who_may_only_read_are_told_what_the_server_has_written(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with cluster.serve() as server:
+        reader = Cluster(cluster.path)
+        with monkeypatch.context() as patch:
+            patch.setattr(Files, "flock", refuse)
+            found = reader.running_server()
+
+    assert found is not None
+    assert found.bootstrap_servers == server.bootstrap_servers
 
 
 def test_an_assignment_has_its_partitions() -> None:
