@@ -1,13 +1,12 @@
-"""Members of groups, and the coordinator they talk to, with a clock that tests set.
+"""Members of groups and their coordinator, with a clock that tests set.
 
     groups = Coordinated(cluster)
     a = groups.join(version=9)              # asks for an id, and joins with it
-    groups.settle()                         # the rebalance is over
-    a.sync({a: b"mine"})
+    groups.finish([a])                      # it syncs, and is assigned its own name
     groups.advance(10_000)
     groups.restart()
 
-All requests and answers go through the bytes of their version.
+All requests and answers are encoded and decoded in their version.
 """
 
 from __future__ import annotations
@@ -48,24 +47,24 @@ _REQUESTS: dict[ApiKey, Any] = {
 
 
 def subscribed_to(*topics: str) -> bytes:
-    """A consumer's subscription."""
+    """Return a consumer's subscription."""
     names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
     return struct.pack(">hi", 1, len(topics)) + names + struct.pack(">ii", -1, 0)
 
 
 def latest(api_key: ApiKey) -> int:
-    """The highest version that is offered."""
+    """Return the highest version that is offered."""
     return protocol.SUPPORTED[api_key].last
 
 
 def versions(api_key: ApiKey) -> range:
-    """All versions that are offered."""
+    """Return all versions that are offered."""
     offered = protocol.SUPPORTED[api_key]
     return range(offered.first, offered.last + 1)
 
 
 class Asked:
-    """A request and, once there is one, its answer."""
+    """A request and, once it is answered, its answer."""
 
     def __init__(self, api_key: ApiKey, version: int) -> None:
         self._api_key, self._version = api_key, version
@@ -93,7 +92,7 @@ class Asked:
 
 @dataclass(eq=False)
 class Client:
-    """One who joins a group: what it knows of it."""
+    """A client that joins a group, with what it knows of the group."""
 
     groups: Coordinated = field(repr=False)
     group: str = "g"
@@ -128,13 +127,13 @@ class Client:
         return self.joined
 
     def join(self) -> Client:
-        """Do what a client does until its JoinGroup is held, or answered."""
+        """Join as a client does, until its JoinGroup is held or answered."""
         if self.ask_to_join().is_answered and self.joined.error is ErrorCode.MEMBER_ID_REQUIRED:  # type: ignore[union-attr]
             self.ask_to_join()
         return self
 
     def note(self) -> None:
-        """Take over what the answer to its JoinGroup says."""
+        """Take over the answer to its JoinGroup."""
         if self.joined is not None and self.joined.is_answered:
             answer = self.joined.answer
             if answer.error_code in (OK, ErrorCode.MEMBER_ID_REQUIRED):
@@ -151,7 +150,7 @@ class Client:
         version: int | None = None,
         **given: Any,
     ) -> Asked:
-        """Send a SyncGroup; a leader gives `assignments` by member id."""
+        """Send a SyncGroup; a leader sends `assignments`, by member id."""
         self.note()
         one_of = protocol.SyncGroupRequest.SyncGroupRequestAssignment
         fields = {
@@ -212,7 +211,7 @@ class Coordinated:
         self.restart()
 
     def restart(self) -> None:
-        """Have another coordinator, which knows what is in the log. Who waits loses its connection."""
+        """Replace the coordinator with a new one, which loads the log. Held requests lose their connection."""
         self.store = OffsetsStore(self.backend, monotonic_ms=lambda: self.ms)
         self.coordinator = GroupCoordinator(
             self.store,
@@ -247,28 +246,28 @@ class Coordinated:
         return asked
 
     def handler(self, api_key: ApiKey) -> Handler:
-        """The handler of a kind of request."""
+        """Return the handler of a kind of request."""
         found: Handler = getattr(self.coordinator, api_key.name.lower())
         return found
 
     def client(self, **fields: Any) -> Client:
-        """One who may join."""
+        """Return a client that has not joined."""
         client = Client(self, **fields)
         self.clients.append(client)
         return client
 
     def join(self, **fields: Any) -> Client:
-        """One whose JoinGroup is held, or answered."""
+        """Return a client whose JoinGroup is held or answered."""
         return self.client(**fields).join()
 
     def stable(self, *clients: Client) -> None:
-        """Have all of these join, and sync."""
+        """Let all of these clients join and sync."""
         for client in clients:
             client.join()
         self.finish(clients)
 
     def finish(self, clients: Iterable[Client]) -> None:
-        """Have those whose JoinGroups were answered sync; each is assigned its own name."""
+        """Let clients whose JoinGroups were answered sync; each is assigned its own name."""
         some = list(clients)
         for client in some:
             client.note()
@@ -283,7 +282,7 @@ class Coordinated:
     def commit(
         self, offsets: Mapping[tuple[str, int], Any], version: int | None = None, **given: Any
     ) -> dict[TopicPartition, ErrorCode]:
-        """Send an OffsetCommit, of no member unless told: offsets, or (offset, metadata)."""
+        """Send an OffsetCommit of offsets, or of (offset, metadata); by default not as a member."""
         topic_of = protocol.OffsetCommitRequest.OffsetCommitRequestTopic
         topics: dict[str, list[Any]] = {}
         for (topic, partition), value in offsets.items():
@@ -313,7 +312,7 @@ class Coordinated:
         version: int | None = None,
         group: str = "g",
     ) -> dict[TopicPartition, tuple[int, int, str]]:
-        """Send an OffsetFetch; offset, leader epoch and metadata of each partition."""
+        """Send an OffsetFetch; return offset, leader epoch and metadata of each partition."""
         version = latest(ApiKey.OFFSET_FETCH) if version is None else version
         topics: dict[str, list[int]] = {}
         for topic, partition in partitions or ():
@@ -339,11 +338,11 @@ class Coordinated:
         }  # fmt: skip
 
     def state(self, group: str = "g") -> str:
-        """The group's state, as DescribeGroups tells it."""
+        """Return the group's state, as DescribeGroups shows it."""
         return str(self.describe(group).group_state)
 
     def describe(self, group: str = "g", version: int | None = None) -> Any:
-        """What DescribeGroups tells of a group."""
+        """Return a group as DescribeGroups shows it."""
         (found,) = self.ask(ApiKey.DESCRIBE_GROUPS, version, groups=[group]).answer.groups
         return found
 

@@ -1,4 +1,4 @@
-"""Requests with any values in them are answered; nothing bad is stored, and nothing goes wrong."""
+"""Requests with any values are answered; nothing invalid is stored, and nothing fails."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ REQUESTS: dict[ApiKey, Any] = {
 HELD = (
     ApiKey.JOIN_GROUP,
     ApiKey.SYNC_GROUP,
-)  # until others have joined, or the leader has assigned
+)  # answered only after others have joined, or the leader has assigned
 
 
 @st.composite
@@ -165,7 +165,7 @@ def requests(draw: st.DrawFn) -> tuple[ApiKey, int, dict[str, Any]]:
 
 
 def is_encodable(api_key: ApiKey, version: int, fields: dict[str, Any]) -> bool:
-    """Return True if this version of a request can say that: long texts fit into flexible ones only."""
+    """Return True if this version can encode the request: long texts fit only into flexible versions."""
     longest = max((len(text) for text in texts_in(fields)), default=0)
     first_flexible = {
         ApiKey.JOIN_GROUP: 6, ApiKey.SYNC_GROUP: 4, ApiKey.HEARTBEAT: 4, ApiKey.LEAVE_GROUP: 4,

@@ -1,4 +1,4 @@
-"""What administrators see of groups, and what clients are told when something fails."""
+"""Administration of groups, and the errors that clients get when something fails."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def groups(cluster: Cluster) -> Coordinated:
 
 
 def fail(groups: Coordinated, error: Exception) -> None:
-    """Have nothing stored from now on."""
+    """Let all appends to the store fail from now on."""
 
     def append(_: object) -> None:
         raise error
@@ -151,7 +151,7 @@ def test_groups_are_deleted_in_all_versions(groups: Coordinated, version: int) -
     assert groups.fetch(group="a") == {}
 
 
-def test_a_deleted_group_knows_those_no_more_whom_it_gave_an_id(groups: Coordinated) -> None:
+def test_a_deleted_group_forgets_the_ids_that_it_gave_out(groups: Coordinated) -> None:
     groups.commit({PLACE: 1})
     client = groups.client()
     client.ask_to_join()
@@ -180,7 +180,7 @@ def test_offsets_that_cannot_be_stored_are_not_committed(
 
 
 @pytest.mark.parametrize(("failure", "error"), FAILURES)
-def test_members_join_again_when_their_assignments_cannot_be_stored(
+def test_members_rejoin_if_their_assignments_cannot_be_stored(
     groups: Coordinated, failure: KBatchError, error: ErrorCode
 ) -> None:
     leader = groups.client()
@@ -201,7 +201,7 @@ def test_members_join_again_when_their_assignments_cannot_be_stored(
 
 
 @pytest.mark.parametrize(("failure", "error"), FAILURES)
-def test_a_static_member_that_cannot_be_stored_is_the_one_it_was(
+def test_a_static_member_keeps_its_old_id_if_the_new_one_cannot_be_stored(
     groups: Coordinated, failure: KBatchError, error: ErrorCode
 ) -> None:
     member = groups.client(instance_id="i-1")
@@ -224,7 +224,7 @@ def test_a_group_that_cannot_be_deleted_stays(groups: Coordinated) -> None:
     assert groups.fetch() == {PLACE: (1, 3, "")}
 
 
-def test_a_group_that_is_empty_goes_on_though_that_cannot_be_stored(groups: Coordinated) -> None:
+def test_an_empty_group_goes_on_even_if_that_cannot_be_stored(groups: Coordinated) -> None:
     member = groups.client()
     groups.stable(member)
     fail(groups, FULL)
@@ -235,7 +235,7 @@ def test_a_group_that_is_empty_goes_on_though_that_cannot_be_stored(groups: Coor
     groups.stable(groups.client())
 
 
-def test_offsets_that_cannot_be_dropped_stay_until_they_can(groups: Coordinated) -> None:
+def test_offsets_stay_until_their_removal_can_be_stored(groups: Coordinated) -> None:
     groups.commit({PLACE: 1})
     fail(groups, FULL)
     groups.advance(8 * 24 * 60 * 60_000, step_ms=600_000)
@@ -274,7 +274,7 @@ def test_groups_that_cannot_be_loaded_are_loaded_later(
 
 
 def failed_fetch(groups: Coordinated, version: int) -> Any:
-    """The error where a client of this version looks for it."""
+    """Return the error from the place where clients of this version look for it."""
     request = protocol.OffsetFetchRequest
     topics = [request.OffsetFetchRequestTopic(name="events", partition_indexes=[0])]
     of_groups = [request.OffsetFetchRequestGroup(group_id="g", topics=None)]
@@ -293,7 +293,7 @@ def failed_fetch(groups: Coordinated, version: int) -> Any:
         ApiKey.OFFSET_DELETE, ApiKey.LIST_GROUPS,
     ],
 )  # fmt: skip
-def test_all_is_refused_once_the_coordinator_has_ended(
+def test_all_requests_are_refused_after_the_coordinator_has_ended(
     groups: Coordinated, api_key: ApiKey
 ) -> None:
     groups.coordinator.close()
@@ -306,7 +306,7 @@ def test_all_is_refused_once_the_coordinator_has_ended(
     assert asked.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def test_a_fault_of_ours_fails_one_request_only(
+def test_an_unexpected_error_fails_only_one_request(
     groups: Coordinated, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fault(*_: object) -> None:
@@ -320,7 +320,7 @@ def test_a_fault_of_ours_fails_one_request_only(
     assert groups.commit({PLACE: 1}) == {PLACE: OK}
 
 
-def test_an_answer_that_cannot_be_given_keeps_no_other_from_its_client(
+def test_an_answer_that_cannot_be_given_does_not_delay_other_answers(
     groups: Coordinated, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = groups.client()
@@ -345,7 +345,7 @@ def test_an_answer_that_cannot_be_given_keeps_no_other_from_its_client(
 
 
 def test_several_threads_take_turns(groups: Coordinated) -> None:
-    """Handlers of many threads, while time passes."""
+    """Handlers run in many threads, while time passes."""
 
     def consume(name: str) -> None:
         for offset in range(20):
@@ -364,7 +364,7 @@ def test_several_threads_take_turns(groups: Coordinated) -> None:
 # Timers.
 
 
-def test_a_timer_that_is_put_off_comes_up_once() -> None:
+def test_a_timer_that_is_put_off_runs_once() -> None:
     timers, done = Timers(), []
     for deadline in range(100, 1_100, 10):
         timers.set(("a",), deadline, lambda: done.append("a"))
@@ -379,7 +379,7 @@ def test_a_timer_that_is_put_off_comes_up_once() -> None:
     assert (len(timers), timers.next_deadline_ms()) == (0, None)
 
 
-def test_timers_come_up_in_order_and_may_be_brought_forward() -> None:
+def test_timers_run_in_order_and_may_be_brought_forward() -> None:
     timers, done = Timers(), []
     for name, deadline in (("a", 30), ("b", 20), ("c", 20), ("d", 40), ("e", 10)):
         timers.set((name,), deadline, lambda name=name: done.append(name))  # type: ignore[misc]

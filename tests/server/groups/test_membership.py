@@ -1,4 +1,4 @@
-"""Groups as Kafka's classic protocol has them: who joins, leaves, dies and comes back."""
+"""Membership in Kafka's classic protocol: members that join, leave, die and return."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def groups(tmp_path: Path) -> Coordinated:
 
 
 def two_members(groups: Coordinated) -> tuple[Client, Client]:
-    """Both of generation 2, with assignments; the first one leads."""
+    """Return two members of generation 2 with assignments; the first one leads."""
     first = groups.client()
     groups.stable(first)
     second = groups.join()
@@ -90,7 +90,7 @@ def test_a_member_leaves_in_all_versions(groups: Coordinated, version: int) -> N
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.LEAVE_GROUP))
-def test_one_who_is_not_a_member_cannot_leave(groups: Coordinated, version: int) -> None:
+def test_a_client_that_is_not_a_member_cannot_leave(groups: Coordinated, version: int) -> None:
     one = protocol.LeaveGroupRequest.MemberIdentity(member_id="who")
 
     answer = groups.ask(
@@ -101,7 +101,7 @@ def test_one_who_is_not_a_member_cannot_leave(groups: Coordinated, version: int)
     assert found == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_second_member_makes_the_first_one_join_again(groups: Coordinated) -> None:
+def test_a_second_member_makes_the_first_one_rejoin(groups: Coordinated) -> None:
     first = groups.client()
     groups.stable(first)
 
@@ -152,7 +152,7 @@ def test_the_leader_stays_as_long_as_it_is_a_member(groups: Coordinated) -> None
     assert [one.leads for one in (second, third)] == [True, False]
 
 
-def test_the_protocol_with_most_votes_of_those_all_have_is_selected(groups: Coordinated) -> None:
+def test_the_common_protocol_with_the_most_votes_is_selected(groups: Coordinated) -> None:
     only_one_has_it = ("sticky", b"s")
     clients = [
         groups.client(protocols=some)
@@ -181,13 +181,13 @@ def test_the_protocol_with_most_votes_of_those_all_have_is_selected(groups: Coor
     ],
 )
 @pytest.mark.parametrize("has_members", [True, False], ids=["a group", "no group"])
-def test_protocols_that_do_not_fit_are_refused(
+def test_protocols_that_do_not_match_the_group_are_refused(
     groups: Coordinated, given: dict[str, object], has_members: bool
 ) -> None:
     if has_members:
         groups.stable(groups.client())
     client = groups.client(**given)
-    fits = not has_members and any(given.values())  # whoever comes first decides
+    fits = not has_members and any(given.values())  # the first member decides
 
     error = client.ask_to_join().error
 
@@ -207,7 +207,7 @@ def test_protocols_that_do_not_fit_are_refused(
         pytest.param("instance_id", "i" * 40_000, ErrorCode.INVALID_REQUEST, id="a long name"),
     ],
 )
-def test_a_request_that_cannot_be_granted_is_refused(
+def test_an_invalid_join_is_refused(
     groups: Coordinated, field: str, value: object, error: ErrorCode
 ) -> None:
     assert groups.client(**{field: value}).ask_to_join().error is error
@@ -223,7 +223,7 @@ def test_a_full_group_refuses_new_members(tmp_path: Path) -> None:
     assert groups.state() == "Stable"
 
 
-def test_a_group_above_its_new_limit_loses_who_joins_last(tmp_path: Path) -> None:
+def test_a_group_above_its_new_limit_loses_the_last_members_to_rejoin(tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path)
     groups = Coordinated(cluster)
     first, second = two_members(groups)
@@ -265,10 +265,10 @@ def test_the_delay_of_the_first_rebalance_ends_with_the_rebalance_timeout(tmp_pa
     assert {one.generation for one in clients[:7]} == {1}
 
 
-# Ids that are given.
+# Member ids that the coordinator gives out.
 
 
-def test_one_who_does_not_come_with_the_id_it_was_given_is_forgotten(groups: Coordinated) -> None:
+def test_a_given_id_is_forgotten_if_no_client_joins_with_it(groups: Coordinated) -> None:
     client = groups.client()
     client.ask_to_join()
     assert groups.state() == "Empty"
@@ -279,7 +279,7 @@ def test_one_who_does_not_come_with_the_id_it_was_given_is_forgotten(groups: Coo
     assert client.ask_to_join().error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_rebalance_waits_for_one_who_was_given_an_id(groups: Coordinated) -> None:
+def test_a_rebalance_waits_for_a_client_that_was_given_an_id(groups: Coordinated) -> None:
     first = groups.client()
     groups.stable(first)
     groups.client().ask_to_join()
@@ -291,7 +291,7 @@ def test_a_rebalance_waits_for_one_who_was_given_an_id(groups: Coordinated) -> N
     assert second.generation == 2
 
 
-def test_one_who_was_given_an_id_may_leave_without_a_rebalance(groups: Coordinated) -> None:
+def test_a_client_that_was_given_an_id_may_leave_without_a_rebalance(groups: Coordinated) -> None:
     first = groups.client()
     groups.stable(first)
     second = groups.client()
@@ -305,7 +305,7 @@ def test_one_who_was_given_an_id_may_leave_without_a_rebalance(groups: Coordinat
 # Sessions and rebalance time-outs.
 
 
-def test_a_member_without_heartbeats_is_out(groups: Coordinated) -> None:
+def test_a_member_without_heartbeats_is_removed(groups: Coordinated) -> None:
     first, second = two_members(groups)
     for _ in range(4):
         groups.advance(5_000)
@@ -327,7 +327,9 @@ def test_a_group_whose_members_all_die_is_empty(groups: Coordinated) -> None:
     assert groups.state() == "Empty"
 
 
-def test_a_member_is_out_that_does_not_join_by_the_rebalance_timeout(groups: Coordinated) -> None:
+def test_a_member_that_does_not_rejoin_by_the_rebalance_timeout_is_removed(
+    groups: Coordinated,
+) -> None:
     first, second = two_members(groups)
     second.version = None
     third = groups.join()
@@ -339,7 +341,7 @@ def test_a_member_is_out_that_does_not_join_by_the_rebalance_timeout(groups: Coo
     assert first.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_who_waits_in_join_group_needs_no_heartbeats(groups: Coordinated) -> None:
+def test_a_member_that_waits_in_join_group_needs_no_heartbeats(groups: Coordinated) -> None:
     first, second = two_members(groups)
     first.join()
     for _ in range(6):
@@ -351,7 +353,9 @@ def test_who_waits_in_join_group_needs_no_heartbeats(groups: Coordinated) -> Non
     groups.finish([first, second])
 
 
-def test_a_new_member_whose_client_is_gone_is_out_after_five_minutes(groups: Coordinated) -> None:
+def test_a_new_member_whose_client_is_gone_is_removed_after_five_minutes(
+    groups: Coordinated,
+) -> None:
     first = groups.client(rebalance_timeout_ms=1_000_000)
     groups.stable(first)
     second = groups.join()
@@ -364,7 +368,9 @@ def test_a_new_member_whose_client_is_gone_is_out_after_five_minutes(groups: Coo
     assert [one.member_id for one in groups.describe().members] == [first.member_id]
 
 
-def test_who_does_not_sync_by_the_rebalance_timeout_is_out(groups: Coordinated) -> None:
+def test_a_member_that_does_not_sync_by_the_rebalance_timeout_is_removed(
+    groups: Coordinated,
+) -> None:
     first, second = two_members(groups)
     first.join()
     second.join()
@@ -409,7 +415,7 @@ def test_requests_of_an_old_generation_are_refused(groups: Coordinated) -> None:
     assert second.heartbeat() is OK
 
 
-def test_a_rebalance_answers_those_who_wait_for_assignments(groups: Coordinated) -> None:
+def test_a_rebalance_answers_members_that_wait_for_assignments(groups: Coordinated) -> None:
     first, second = two_members(groups)
     first.join()
     second.join()
@@ -426,7 +432,7 @@ def test_a_rebalance_answers_those_who_wait_for_assignments(groups: Coordinated)
     groups.finish([first, second, third])
 
 
-def test_a_leader_that_joins_again_starts_a_rebalance_and_a_follower_does_not(
+def test_a_leader_that_rejoins_starts_a_rebalance_and_a_follower_does_not(
     groups: Coordinated,
 ) -> None:
     first, second = two_members(groups)
@@ -446,7 +452,7 @@ def test_a_follower_with_another_subscription_starts_a_rebalance(groups: Coordin
     assert first.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_member_whose_answer_is_lost_is_told_again(groups: Coordinated) -> None:
+def test_a_member_whose_answer_is_lost_is_answered_again(groups: Coordinated) -> None:
     first, second = two_members(groups)
     first.join()
     second.join()
@@ -480,7 +486,7 @@ def test_sync_group_and_heartbeat_of_an_unknown_group_are_refused(groups: Coordi
 
 
 def static_pair(groups: Coordinated, version: int | None = None) -> tuple[Client, Client]:
-    """Two static members of one generation; the first one leads."""
+    """Return two static members of one generation; the first one leads."""
     first, second = (groups.client(instance_id=name, version=version) for name in ("i-1", "i-2"))
     groups.stable(first)
     second.join()
@@ -507,7 +513,7 @@ def test_a_static_member_takes_its_place_without_a_rebalance(
     assert back.member_id != old_id
     assert bytes(back.sync().answer.assignment) == assignment
     if which == 0:
-        # The leader knows that nothing is to be assigned, or is not told that it leads.
+        # The leader is told to skip the assignment, or is not told that it leads.
         assert answer.skip_assignment == (version == 9)
         assert (answer.leader == back.member_id) == (version == 9)
         assert len(answer.members) == (2 if version == 9 else 0)
@@ -525,7 +531,7 @@ def test_a_static_member_is_known_after_a_restart(groups: Coordinated) -> None:
     assert back.sync().error is OK
 
 
-def test_a_static_member_fences_the_one_who_waits(groups: Coordinated) -> None:
+def test_a_static_member_fences_its_waiting_predecessor(groups: Coordinated) -> None:
     static_pair(groups)
     third = groups.join()
     waiting = groups.client(instance_id="i-1")
@@ -539,7 +545,7 @@ def test_a_static_member_fences_the_one_who_waits(groups: Coordinated) -> None:
     assert not third.joined.is_answered  # type: ignore[union-attr]
 
 
-def test_a_static_member_that_joins_while_assignments_are_made_starts_a_rebalance(
+def test_a_static_member_that_joins_during_the_assignment_starts_a_rebalance(
     groups: Coordinated,
 ) -> None:
     first, second = static_pair(groups)
@@ -573,7 +579,7 @@ def test_a_static_member_keeps_its_place_in_a_rebalance_that_it_misses(
     assert {one.group_instance_id for one in first.joined.answer.members} == {"i-1", "i-2"}  # type: ignore[union-attr]
 
 
-def test_a_static_member_is_sent_away_by_its_instance_id(groups: Coordinated) -> None:
+def test_a_static_member_is_removed_by_its_instance_id(groups: Coordinated) -> None:
     first, second = static_pair(groups)
     one = protocol.LeaveGroupRequest.MemberIdentity
     away = [one(member_id="", group_instance_id=name) for name in ("i-2", "i-3")]
@@ -612,7 +618,7 @@ def test_members_go_on_after_a_restart_without_a_rebalance(groups: Coordinated) 
     assert not first.ask_to_join().is_answered  # because it leads
 
 
-def test_sessions_begin_with_the_restart(groups: Coordinated) -> None:
+def test_sessions_start_again_with_the_restart(groups: Coordinated) -> None:
     first, _ = two_members(groups)
     groups.advance(9_000)
     groups.restart()
@@ -623,7 +629,7 @@ def test_sessions_begin_with_the_restart(groups: Coordinated) -> None:
     assert groups.state() == "PreparingRebalance"
 
 
-def test_a_generation_without_assignments_is_not_there_after_a_restart(
+def test_a_generation_without_assignments_does_not_survive_a_restart(
     groups: Coordinated,
 ) -> None:
     first, second = two_members(groups)
@@ -640,7 +646,7 @@ def test_a_generation_without_assignments_is_not_there_after_a_restart(
     assert second.heartbeat() is OK
 
 
-def test_who_waits_is_answered_when_the_coordinator_ends(groups: Coordinated) -> None:
+def test_held_requests_are_answered_when_the_coordinator_ends(groups: Coordinated) -> None:
     first, second = two_members(groups)
     second.ask_to_join()
     third = groups.join()

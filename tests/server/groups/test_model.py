@@ -1,8 +1,8 @@
-"""Clients that join, leave, die and come back, disks that fail and servers that start again.
+"""Clients that join, leave, die and return, while disks fail and servers restart.
 
-Each client does what Kafka's do: it joins again when it is told to, and begins from nothing when it is not
-known. Whatever happens, members of one generation have what its leader assigned them, what was
-acknowledged is there, and in the end all that are alive are members.
+Each client behaves like Kafka's: it rejoins when it has to, and starts over if its id is unknown. Whatever
+happens, members of one generation have the assignments of its leader, acknowledged offsets are there, and
+in the end all living clients are members.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RANGE, STICKY = ("range", subscribed_to("events")), ("sticky", subscribed_to("ev
 PLACES = [TopicPartition("events", number) for number in range(3)]
 UNTIL_ALL_IS_WELL = 60  # steps of 2 s, more than three rebalance time-outs
 
-# What clients begin again for, with their member id.
+# Errors after which clients rejoin with the same member id.
 JOINS_AGAIN = {
     ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.MEMBER_ID_REQUIRED,
@@ -39,7 +39,7 @@ JOINS_AGAIN = {
 
 
 class Consumer:
-    """A client as Kafka's are, as far as groups go."""
+    """A client that behaves in groups as Kafka's consumers do."""
 
     def __init__(self, groups: Coordinated, number: int, instance_id: str | None) -> None:
         self.groups, self.name, self.instance_id = groups, f"c{number}", instance_id
@@ -50,11 +50,11 @@ class Consumer:
         self.is_joining = self.is_stable = False
 
     def expected(self) -> bytes:
-        """What its leader assigns it."""
+        """The assignment that its leader makes for it."""
         return share(self.generation, self.instance_id or self.member_id)
 
     def step(self) -> None:
-        """Go on from wherever it is."""
+        """Do the next thing that the client has to do."""
         if self.is_dead:
             return
         if self.asked is not None:
@@ -128,7 +128,7 @@ class Consumer:
         ).error
 
     def heed(self, error: ErrorCode) -> None:
-        """Do what an error asks for."""
+        """React to an error."""
         if error is OK:
             return
         self.is_stable = False
@@ -153,7 +153,7 @@ def share(generation: int, name: str) -> bytes:
 
 
 class GroupsAgainstModel(RuleBasedStateMachine):
-    """One group, and all that may happen to it."""
+    """One group, and everything that may happen to it."""
 
     @initialize(delay_ms=st.sampled_from([0, 3_000]))
     def begin(self, delay_ms: int) -> None:
@@ -214,12 +214,12 @@ class GroupsAgainstModel(RuleBasedStateMachine):
 
     @rule(seconds=st.integers(5, 20))
     def clients_pause(self, seconds: int) -> None:
-        """Longer than sessions last, perhaps."""
+        """Let no client send anything for a while, perhaps longer than sessions last."""
         self.groups.advance(seconds * 1_000, step_ms=1_000)
 
     @rule()
     def restarts(self) -> None:
-        """The server starts again: requests that were held are lost."""
+        """Restart the server: held requests are lost."""
         before = self.groups.store.contents
         self.groups.restart()
         assert self.groups.store.contents == before
@@ -254,7 +254,7 @@ class GroupsAgainstModel(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 9))
     def steps_while_the_disk_fails(self, which: int) -> None:
-        """Nothing can be stored meanwhile."""
+        """Let a client step while nothing can be stored."""
         store = self.groups.store
 
         def fail(*_: object) -> None:
@@ -284,7 +284,7 @@ class GroupsAgainstModel(RuleBasedStateMachine):
         assert self.groups.fetch() == self.committed
 
     def teardown(self) -> None:
-        """Leave those that are alive alone: they become members of one generation."""
+        """Let all living clients run undisturbed: they become members of one generation."""
         if not hasattr(self, "groups"):
             return
         for _ in range(UNTIL_ALL_IS_WELL):

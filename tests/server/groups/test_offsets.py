@@ -1,4 +1,4 @@
-"""Offsets that groups commit: they come back, in all versions, until they expire."""
+"""Offsets that groups commit can be fetched, in all versions, until they expire."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def groups(cluster: Cluster) -> Coordinated:
 
 
 def later(groups: Coordinated, ms: int) -> None:
-    """Let days pass in a few steps."""
+    """Let time pass in a few steps."""
     groups.advance(ms, step_ms=600_000)
 
 
 def alive(groups: Coordinated, member: Client, ms: int) -> None:
-    """Let days pass in which a member sends heartbeats."""
+    """Let time pass while a member sends heartbeats."""
     for _ in range(ms // 1_200_000):
         later(groups, 1_200_000)
         assert member.heartbeat() is OK
@@ -79,7 +79,7 @@ def test_a_fetch_of_several_groups_answers_each(groups: Coordinated) -> None:
     assert found == {"a": [1], "b": [2], "c": []}
 
 
-def test_the_last_commit_counts_also_after_a_restart(groups: Coordinated) -> None:
+def test_the_last_commit_counts_even_after_a_restart(groups: Coordinated) -> None:
     for offset in (3, 9, 7):
         groups.commit({PLACE: (offset, f"at {offset}")})
 
@@ -88,7 +88,7 @@ def test_the_last_commit_counts_also_after_a_restart(groups: Coordinated) -> Non
     assert groups.fetch() == {PLACE: (7, 3, "at 7")}
 
 
-def test_no_metadata_comes_back_empty(groups: Coordinated) -> None:
+def test_null_metadata_comes_back_empty(groups: Coordinated) -> None:
     groups.commit({PLACE: (1, None)})
 
     assert groups.fetch() == {PLACE: (1, 3, "")}
@@ -109,7 +109,7 @@ def test_metadata_above_the_limit_is_refused_for_its_partition(
     [("none", 0), ("events", 3), ("events", -1), ("no/topic", 0), ("", 0)],
     ids=["no such topic", "no such partition", "a negative one", "no topic's name", "no name"],
 )
-def test_an_offset_of_what_does_not_exist_is_refused(
+def test_an_offset_of_an_unknown_partition_is_refused(
     groups: Coordinated, place: tuple[str, int]
 ) -> None:
     found = groups.commit({place: 1, PLACE: 2})
@@ -118,14 +118,14 @@ def test_an_offset_of_what_does_not_exist_is_refused(
     assert groups.fetch([place]) == {place: NOTHING}
 
 
-def test_nothing_is_made_for_offsets_of_what_does_not_exist(groups: Coordinated) -> None:
+def test_nothing_is_created_for_offsets_of_unknown_partitions(groups: Coordinated) -> None:
     groups.commit({("none", 0): 1})
 
     assert "__consumer_offsets" not in groups.backend.topic_names(internal=True)
     assert groups.ask(ApiKey.LIST_GROUPS).answer.groups == []
 
 
-def test_the_empty_group_may_commit(groups: Coordinated) -> None:
+def test_the_group_with_an_empty_name_may_commit(groups: Coordinated) -> None:
     assert groups.commit({PLACE: 1}, group="") == {PLACE: OK}
     assert groups.fetch(group="") == {PLACE: (1, 3, "")}
 
@@ -150,7 +150,7 @@ def test_a_member_of_no_group_cannot_commit(
     assert found == {PLACE: error}
 
 
-def test_only_members_commit_while_there_are_some(groups: Coordinated) -> None:
+def test_only_members_can_commit_while_there_are_members(groups: Coordinated) -> None:
     member = groups.client()
     groups.stable(member)
 
@@ -164,7 +164,7 @@ def test_only_members_commit_while_there_are_some(groups: Coordinated) -> None:
     assert groups.commit({PLACE: 3}) == {PLACE: OK}
 
 
-def test_members_commit_until_they_join_again(groups: Coordinated) -> None:
+def test_members_can_commit_until_they_rejoin(groups: Coordinated) -> None:
     member = groups.client()
     groups.stable(member)
     other = groups.join()
@@ -231,7 +231,7 @@ def test_offsets_of_topics_that_members_read_are_not_deleted(groups: Coordinated
     }
 
 
-def test_offsets_of_members_that_are_no_consumers_are_not_deleted(groups: Coordinated) -> None:
+def test_offsets_of_members_that_are_not_consumers_are_not_deleted(groups: Coordinated) -> None:
     member = groups.client(protocol_type="connect", protocols=[("default", b"?")])
     groups.stable(member)
     member.commit({PLACE: 1})
@@ -305,7 +305,9 @@ def test_offsets_of_a_topic_that_members_no_longer_read_expire(groups: Coordinat
 
 
 @pytest.mark.parametrize("version", range(2, 5))
-def test_offsets_expire_when_the_client_asked_for_it(groups: Coordinated, version: int) -> None:
+def test_offsets_expire_at_the_time_that_the_client_asked_for(
+    groups: Coordinated, version: int
+) -> None:
     groups.commit({PLACE: 1}, version, retention_time_ms=DAY_MS)
     groups.commit({OTHER: 1}, version)
     groups.restart()
@@ -317,7 +319,9 @@ def test_offsets_expire_when_the_client_asked_for_it(groups: Coordinated, versio
 
 
 @pytest.mark.parametrize("retention_ms", [2**63 - 1, -(2**63)], ids=["the longest", "the shortest"])
-def test_any_time_to_keep_an_offset_is_taken(groups: Coordinated, retention_ms: int) -> None:
+def test_every_retention_time_of_a_client_is_accepted(
+    groups: Coordinated, retention_ms: int
+) -> None:
     assert groups.commit({PLACE: 1}, 4, retention_time_ms=retention_ms) == {PLACE: OK}
     groups.restart()
 
@@ -353,7 +357,7 @@ def test_offsets_of_a_deleted_topic_are_not_shown(groups: Coordinated, cluster: 
     assert found.offsets.keys() == {("more", 0)}
 
 
-def test_offsets_of_an_earlier_topic_of_that_name_are_not_shown(
+def test_offsets_of_an_earlier_topic_with_the_same_name_are_not_shown(
     groups: Coordinated, cluster: Cluster
 ) -> None:
     groups.commit({PLACE: 1})

@@ -26,8 +26,8 @@ MEMBERS = (
 )
 GROUP = GroupMetadata("consumer", 12, "range", "m-1", TIME, MEMBERS)
 
-# Kafka 4.1.1 made all bytes here: GroupCoordinatorRecordHelpers those that are written, the generated
-# classes of the values the older versions.
+# Kafka 4.1.1 made all bytes here: GroupCoordinatorRecordHelpers those of the versions that are written, the
+# generated classes of the values those of older versions.
 OFFSETS_WRITTEN = {
     "with a topic id": (
         OffsetKey("grüppe", "events", 7),
@@ -143,7 +143,7 @@ def test_keys_of_offsets_are_read_in_both_versions(version: int) -> None:
     assert records.unpack_key(bytes([0, version]) + data[2:]) == OffsetKey("g", "t", 3)
 
 
-def test_a_key_of_another_kind_is_left_alone() -> None:
+def test_a_key_of_an_unknown_kind_is_skipped() -> None:
     assert records.unpack_key(bytes.fromhex("0003000167")) is None
 
 
@@ -161,7 +161,7 @@ TORN = [*OFFSETS_READ.values(), *GROUPS_READ.values()]
 
 
 @pytest.mark.parametrize("value", range(len(TORN)))
-def test_a_value_that_is_cut_anywhere_is_corrupt(value: int) -> None:
+def test_a_value_cut_off_anywhere_is_corrupt(value: int) -> None:
     data = bytes.fromhex(TORN[value])
     read = records.unpack_offset if value < len(OFFSETS_READ) else records.unpack_group
     for end in range(len(data)):
@@ -186,7 +186,7 @@ def test_a_count_that_its_bytes_cannot_hold_is_corrupt() -> None:
         records.unpack_group(bytes(data))
 
 
-def test_a_version_that_is_not_known_is_named() -> None:
+def test_the_error_for_an_unknown_version_names_it() -> None:
     with pytest.raises(CorruptRecordError, match="expected 0 to 4, found 5"):
         records.unpack_offset(bytes.fromhex("0005" + OFFSETS_READ[4][4:]))
 

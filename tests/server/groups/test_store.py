@@ -1,4 +1,4 @@
-"""`__consumer_offsets`: what is stored is there after a restart, a rewrite, or a crash of either."""
+"""Records stored in `__consumer_offsets` survive restarts, rewrites, and crashes of both."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ def rewrites_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 def loaded(cluster: Cluster) -> StoredGroups:
-    """What the next coordinator finds."""
+    """Return the groups as the next coordinator loads them."""
     return OffsetsStore(Cluster(cluster.path)._parts).load()
 
 
 def state_of(cluster: Cluster) -> tuple[int, int]:
-    """Where the log starts, and ends."""
+    """Return the log start offset and the log end offset."""
     state = cluster._parts.manager.replica(CONSUMER_OFFSETS).state
     return state.log_start_offset, state.log_end_offset
 
 
-def test_what_is_appended_is_loaded(cluster: Cluster) -> None:
+def test_appended_changes_are_loaded(cluster: Cluster) -> None:
     kept = OffsetsStore(cluster._parts)
     kept.append([(GroupKey("g"), GROUP), offset(1), offset(2, partition=1)])
     kept.append([offset(5), offset(7, group="other")])
@@ -80,7 +80,7 @@ def test_what_is_appended_is_loaded(cluster: Cluster) -> None:
     }
 
 
-def test_tombstones_remove_what_they_name(cluster: Cluster) -> None:
+def test_tombstones_remove_their_keys(cluster: Cluster) -> None:
     kept = OffsetsStore(cluster._parts)
     kept.append([(GroupKey("g"), GROUP), offset(1), offset(2, partition=1)])
     kept.append([(GroupKey("g"), None), (OffsetKey("g", "events", 0), None)])
@@ -92,7 +92,7 @@ def test_tombstones_remove_what_they_name(cluster: Cluster) -> None:
     assert kept.contents == loaded(cluster) == StoredGroups()
 
 
-def test_the_topic_is_the_clusters_own_with_one_partition(cluster: Cluster) -> None:
+def test_the_topic_is_internal_and_has_one_partition(cluster: Cluster) -> None:
     assert read_groups(cluster._parts) == []
     assert "__consumer_offsets" not in cluster.topic_names(internal=True)
 
@@ -106,7 +106,7 @@ def test_the_topic_is_the_clusters_own_with_one_partition(cluster: Cluster) -> N
         cluster.create_topic("__consumer_offsets")
 
 
-def test_the_topic_has_as_many_replicas_as_the_commits(tmp_path: Path) -> None:
+def test_the_topic_has_as_many_replicas_as_transaction_state(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("a", "b")]
     cluster = Cluster(tmp_path / "c", create=True, log_dirs=list(map(str, folders)))
     kept = OffsetsStore(cluster._parts)
@@ -119,7 +119,7 @@ def test_the_topic_has_as_many_replicas_as_the_commits(tmp_path: Path) -> None:
     ensure_sound(cluster._parts.manager.log(CONSUMER_OFFSETS))
 
 
-def test_others_see_what_was_appended(cluster: Cluster) -> None:
+def test_other_processes_see_appended_changes(cluster: Cluster) -> None:
     kept = OffsetsStore(cluster._parts)
     reader = Cluster(cluster.path)._parts
     topic_id = cluster.topic("events").topic_id
@@ -139,7 +139,7 @@ def test_others_see_what_was_appended(cluster: Cluster) -> None:
     assert [one.offsets[PLACE].offset for one in read_groups(reader)] == [7, 2]
 
 
-def test_looking_at_groups_loads_nothing_costly() -> None:
+def test_reading_groups_imports_no_expensive_modules() -> None:
     costly = "{'kafka', 'numba', 'pyarrow.compute', 'asyncio'}"
     program = f"import sys, spark_kbatch.server.groups.store; print({costly} & sys.modules.keys())"
 
@@ -171,7 +171,7 @@ def test_the_log_is_rewritten_when_it_has_grown(
     ensure_sound(cluster._parts.manager.log(CONSUMER_OFFSETS))
 
 
-def test_a_log_that_is_mostly_needed_is_not_rewritten_each_time(
+def test_a_log_of_mostly_current_records_is_not_rewritten_each_time(
     cluster: Cluster, rewrites_at: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rewrites_at(1)
@@ -191,7 +191,7 @@ def test_a_log_that_is_mostly_needed_is_not_rewritten_each_time(
     assert loaded(cluster) == restarted.contents
 
 
-def test_what_is_of_another_kind_is_kept(cluster: Cluster) -> None:
+def test_records_of_unknown_kinds_are_kept(cluster: Cluster) -> None:
     key, value = b"\0\3\0\1g", b"\0\0something"
     kept = OffsetsStore(cluster._parts)
     kept.append([offset(1)])
@@ -236,7 +236,7 @@ def test_a_reader_that_is_overtaken_by_a_rewrite_starts_over(
     assert loaded(cluster) == kept.contents
 
 
-def test_a_topic_that_is_gone_is_made_again_with_all_that_is_known(cluster: Cluster) -> None:
+def test_a_deleted_topic_is_recreated_with_all_current_records(cluster: Cluster) -> None:
     kept = OffsetsStore(cluster._parts)
     kept.append([(GroupKey("g"), GROUP), offset(1)])
     (cluster.path / "topics/__consumer_offsets.json").unlink()
@@ -253,7 +253,7 @@ def test_a_topic_that_is_gone_is_made_again_with_all_that_is_known(cluster: Clus
     assert kept.contents.groups == {"g": GROUP}
 
 
-def test_a_rewrite_that_fails_loses_nothing_and_is_tried_again_later(
+def test_a_failed_rewrite_loses_nothing_and_is_retried_later(
     cluster: Cluster,
     rewrites_at: Callable[[int], None],
     monkeypatch: pytest.MonkeyPatch,
@@ -373,7 +373,7 @@ def test_a_crash_of_the_first_append_leaves_a_topic_or_none(seeds: range) -> Non
             assert opened(files).load() == kept.contents, crash
 
 
-def test_damaged_records_are_named(cluster: Cluster) -> None:
+def test_the_error_for_damaged_records_names_them(cluster: Cluster) -> None:
     OffsetsStore(cluster._parts).append([offset(1)])
     append(cluster, [(records.pack_key(OffsetKey("g", "events", 0)), b"\0\4short")])
 

@@ -1,6 +1,6 @@
-"""Kafka clients that others wrote, each behind the same few calls.
+"""Third-party Kafka clients, each with the same few calls.
 
-    base           what a scenario asks of a client, and a member of a group in a process of its own
+    base           the interface of clients, and members of groups in separate processes
     librdkafka     confluent-kafka
     kafka_python   kafka-python
     aio_kafka      aiokafka

@@ -191,7 +191,7 @@ async def _member(address: str, group: str, topic: str, session_timeout_ms: str)
 
 
 def main(address: str, group: str, topic: str, session_timeout_ms: str) -> None:
-    """Be one member."""
+    """Run as one member."""
     asyncio.run(_member(address, group, topic, session_timeout_ms))
 
 

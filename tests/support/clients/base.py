@@ -1,7 +1,8 @@
-"""What a scenario asks of a client, and a member of a group in a process of its own.
+"""The interface of clients, and members of groups in separate processes.
 
 A member prints a line of JSON for each event: `{"assigned": [0, 1]}`, `{"revoked": [0]}`, or
-`{"partition": 0, "offset": 7, "value": "..."}`. It commits what it has printed. SIGTERM has it leave.
+`{"partition": 0, "offset": 7, "value": "..."}`. It commits the records that it has printed. On SIGTERM it
+leaves the group.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import ClassVar, NamedTuple, Self
 from tests.support.reference import Record
 
 TIMEOUT_S = 60
-# Kafka's least, group.min.session.timeout.ms.
+# Kafka's minimum, group.min.session.timeout.ms.
 SESSION_TIMEOUT_MS = 6_000
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -29,17 +30,17 @@ ByPartition = Mapping[int, Sequence[Record]]
 
 
 class Described(NamedTuple):
-    """A topic as an admin client tells of it."""
+    """A topic as an admin client describes it."""
 
     partitions: int
-    config: Mapping[str, str]  # the settings that were asked for
+    config: Mapping[str, str]  # the requested settings
 
 
 class Client(abc.ABC):
-    """A client, and the server that it talks to."""
+    """A client of one server."""
 
     name: ClassVar[str]
-    sets_times: ClassVar[bool] = True  # else records have the time at which they are sent
+    sets_times: ClassVar[bool] = True  # otherwise records get the time at which they are sent
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -47,22 +48,22 @@ class Client(abc.ABC):
     # Records.
 
     def as_sent(self, records: Sequence[Record]) -> list[Record]:
-        """What arrives of these records: some clients cannot send all that a record may be."""
+        """Return the records as they arrive: some clients cannot send every valid record."""
         return [*records]
 
     @abc.abstractmethod
     def produce(
         self, topic: str, records: ByPartition, *, codec: str = "none", idempotent: bool = False
     ) -> None:
-        """Send them with acks=all, several batches to a partition; on return all are acknowledged."""
+        """Send records with acks=all, in several batches; on return all are acknowledged."""
 
     @abc.abstractmethod
     def read(self, topic: str, starts: Mapping[int, int]) -> dict[int, list[Record]]:
-        """All records from these offsets on, to the end that the partitions have now."""
+        """Return all records from these offsets to the current ends of the partitions."""
 
     @abc.abstractmethod
     def offsets_by_time(self, topic: str, partitions: int, time_ms: int) -> dict[int, int | None]:
-        """The first offset of each partition whose record is as late; None where none is."""
+        """Return the first offset of each partition whose record is as late; None if there is none."""
 
     # Groups.
 
@@ -70,12 +71,12 @@ class Client(abc.ABC):
     def member(
         self, group: str, topic: str, *, session_timeout_ms: int = SESSION_TIMEOUT_MS
     ) -> Member:
-        """Start one more member, which reads from the start what no one has committed."""
+        """Start a member, which reads partitions without committed offsets from their start."""
 
     # Administration.
 
     def topics(self) -> set[str]:
-        """The names of topics that are not internal."""
+        """Return the names of topics that are not internal."""
         raise NotImplementedError
 
     def create_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
@@ -85,7 +86,7 @@ class Client(abc.ABC):
         raise NotImplementedError
 
     def alter(self, topic: str, config: Mapping[str, str]) -> None:
-        """Change these settings; a client that cannot leave the others alone resets them."""
+        """Change these settings; clients that cannot keep the others reset them."""
         raise NotImplementedError
 
     def grow(self, topic: str, partitions: int) -> None:
@@ -99,17 +100,17 @@ class Client(abc.ABC):
 
 
 def with_key_or_value(records: Iterable[Record]) -> list[Record]:
-    """The records as clients send them that refuse those with neither: these get an empty value."""
+    """Give records with neither key nor value an empty value, for clients that refuse them."""
     return [one._replace(value=b"") if one.key is None is one.value else one for one in records]
 
 
 def not_internal(names: Iterable[str]) -> set[str]:
-    """The names of topics that are users' own."""
+    """Return the names of topics that are not internal."""
     return {name for name in names if not name.startswith("__")}
 
 
 class Event(NamedTuple):
-    """What a member said: partitions that it got or lost, or records that it was given."""
+    """An event of a member: partitions that it got or lost, or records that it read."""
 
     assigned: Sequence[int] = ()
     revoked: Sequence[int] = ()
@@ -117,12 +118,12 @@ class Event(NamedTuple):
 
 
 class Member:
-    """A process that is one member of a group. What it says is read as it comes."""
+    """A process that is one member of a group. A thread reads its output."""
 
     def __init__(self, command: Sequence[str], parse: Callable[[str], Event | None]) -> None:
-        """`parse` is given each line; it returns None for one that tells nothing."""
+        """Start the process; `parse` returns the event of a line of output, or None."""
         self.assigned: frozenset[int] = frozenset()
-        self.rebalances = 0  # that gave it partitions, or took some
+        self.rebalances = 0  # rebalances in which it got or lost partitions
         self.records: list[tuple[int, int, bytes]] = []
         self._said: list[str] = []
         self._parse = parse
@@ -163,12 +164,12 @@ class Member:
             error.add_note(f"a member said:\n{''.join(self._said[-40:])}")
 
     def leave(self) -> None:
-        """End it as an operator does: it tells the group that it leaves."""
+        """End it as an operator does, so that it leaves the group."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(TIMEOUT_S)
 
     def die(self) -> None:
-        """Kill it: the group finds out when its session is over."""
+        """Kill it; the group notices when its session has timed out."""
         self._process.kill()
         self._process.wait(TIMEOUT_S)
 
@@ -181,13 +182,13 @@ def until(condition: Callable[[], object], what: str, *, timeout_s: float = TIME
         time.sleep(0.02)
 
 
-# A member that is a program of ours around a client.
+# Members that are Python programs around a client.
 
 
 def python_member(
     module: str, address: str, group: str, topic: str, session_timeout_ms: int
 ) -> Member:
-    """A member whose program is the `__main__` of a module here."""
+    """Start a member whose program is a module of this package."""
     words = [sys.executable, "-u", "-m", module, address, group, topic, str(session_timeout_ms)]
     return Member(words, _parse_json)
 
@@ -207,7 +208,7 @@ def tell(**event: object) -> None:
 
 
 class Leaving:
-    """Whether SIGTERM has come."""
+    """A flag that is set when SIGTERM arrives."""
 
     def __init__(self) -> None:
         self.asked = False

@@ -1,4 +1,4 @@
-"""Kafka's own tools: the console's and the verifiable producer and consumer, and those of operators."""
+"""Kafka's own tools: the console and the verifiable producers and consumers, and operators' tools."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class JavaTools(Client):
         self._kafka, self._folder = kafka, folder
 
     def run(self, tool: str, *words: object, stdin: str = "", names_the_server: bool = True) -> str:
-        """What a tool prints; unless its words say so already, it is told where the server is."""
+        """Run a tool and return its output; add the server's address, unless `names_the_server` is false."""
         if names_the_server:
             words = ("--bootstrap-server", self.address, *words)
         return self._kafka.run(_class_of(tool), *words, stdin=stdin)
 
     def command(self, tool: str, *words: object) -> list[str]:
-        """What runs a tool that goes on until it is killed."""
+        """Return the command of a tool that runs until it is killed."""
         return self._kafka.command(_class_of(tool), "--bootstrap-server", self.address, *words)
 
     # Records.

@@ -30,7 +30,7 @@ class KafkaPython(Client):
     name = "kafka-python"
 
     def as_sent(self, records: Sequence[Record]) -> list[Record]:
-        # It refuses null headers, too.
+        # It refuses null headers too.
         return [
             one._replace(headers=tuple((name, value or b"") for name, value in one.headers))
             for one in with_key_or_value(records)
@@ -128,7 +128,7 @@ class _Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 def main(address: str, group: str, topic: str, session_timeout_ms: str) -> None:
-    """Be one member."""
+    """Run as one member."""
     leaving = Leaving()
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=address,

@@ -47,7 +47,7 @@ class Kcat(Client):
         return ["kcat", "-b", self.address, *map(str, words)]
 
     def as_sent(self, records: Sequence[Record]) -> list[Record]:
-        # With -Z what is empty is a null, and without it no null can be sent.
+        # With -Z empty values become null; without it no null can be sent.
         return [
             record._replace(
                 key=record.key or None,
@@ -66,7 +66,7 @@ class Kcat(Client):
         }  # fmt: skip
         given = [f"-X{key}={value}" for key, value in settings.items()]
         for partition, some in records.items():
-            # Headers are those of all records of a call.
+            # All records of a call have the same headers.
             for headers, alike in itertools.groupby(some, lambda record: record.headers):
                 self._run(
                     "-P", "-t", topic, "-p", partition, "-z", codec, "-K", ":", "-Z", *given,

@@ -1,4 +1,4 @@
-"""librdkafka, by confluent-kafka."""
+"""librdkafka, through confluent-kafka."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _record(message: Any) -> Record:
 
 
 def main(address: str, group: str, topic: str, session_timeout_ms: str) -> None:
-    """Be one member."""
+    """Run as one member."""
     leaving = Leaving()
     consumer = Consumer(
         {
@@ -176,7 +176,7 @@ def main(address: str, group: str, topic: str, session_timeout_ms: str) -> None:
                 value=message.value().decode(),
             )  # fmt: skip
         if messages:
-            # A commit that fails as the server goes away is made up for by the next.
+            # If a commit fails because the server goes away, the next one makes up for it.
             with contextlib.suppress(KafkaException):
                 consumer.commit(asynchronous=False)
     consumer.close()
