@@ -34,7 +34,7 @@ several idempotent Produces in flight keep theirs, and a client that does not re
     producer_ids   InitProducerId
     groups/        groups of consumers, and their offsets
     topics         CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords
-    configs        DescribeConfigs, IncrementalAlterConfigs
+    configs        DescribeConfigs, AlterConfigs, IncrementalAlterConfigs
     settings       the settings of topics and of the server, as admin clients see them
     outcomes       errors, as answers have them for each topic or resource
 

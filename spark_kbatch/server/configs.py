@@ -1,6 +1,9 @@
-"""DescribeConfigs and IncrementalAlterConfigs: the settings of topics, and of the one node.
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: the settings of topics, and of the one node.
 
-Source: ConfigHelper.describeConfigs, ConfigAdminManager.preprocess; KIP-339.
+AlterConfigs is the older request, and all that some clients have. It replaces the settings of a topic:
+those that it leaves out get their defaults.
+
+Source: ConfigHelper.describeConfigs, ConfigAdminManager.preprocess; KIP-133, KIP-339.
 """
 
 from __future__ import annotations
@@ -8,9 +11,9 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 from spark_kbatch.options.topic import Topic, altered, topic_field
 from spark_kbatch.replica import administration
@@ -25,6 +28,10 @@ from spark_kbatch.wire import protocol
 from spark_kbatch.wire.errors import ErrorCode
 
 _TIMEOUT_S = 30.0  # the request names none
+
+
+# What a request changes of a topic, given its settings in the request.
+_ChangesOf: TypeAlias = Callable[[Topic, Sequence[Any]], Mapping[str, str | None]]
 
 
 class ResourceType(IntEnum):
@@ -95,15 +102,23 @@ class ConfigsHandler:
 
     def incremental_alter_configs(self, received: Received, respond: Respond) -> None:
         """Answer IncrementalAlterConfigs: all changes of a resource are made, or none."""
+        self._alter_all(received, respond, protocol.IncrementalAlterConfigsResponse, _changes)
+
+    def alter_configs(self, received: Received, respond: Respond) -> None:
+        """Answer AlterConfigs: a resource has all that is given for it, or stays as it is."""
+        self._alter_all(received, respond, protocol.AlterConfigsResponse, _replacement)
+
+    def _alter_all(
+        self, received: Received, respond: Respond, response: Any, changes_of: _ChangesOf
+    ) -> None:
         body = received.body
         deadline = time.monotonic() + _TIMEOUT_S
-        response = protocol.IncrementalAlterConfigsResponse
         times = Counter((one.resource_type, one.resource_name) for one in body.resources)
         by_name = {(one.resource_type, one.resource_name): one for one in body.resources}
         results = []
         for (kind, name), resource in by_name.items():
             alter = functools.partial(
-                self._alter, resource, times[kind, name], deadline, body.validate_only
+                self._alter, resource, times[kind, name], deadline, body.validate_only, changes_of
             )
             _, outcome = self._outcomes.attempt(alter)
             results.append(
@@ -113,7 +128,14 @@ class ConfigsHandler:
             )
         respond(response(version=received.version, responses=results))
 
-    def _alter(self, resource: Any, times: int, deadline: float, validate_only: bool) -> None:
+    def _alter(
+        self,
+        resource: Any,
+        times: int,
+        deadline: float,
+        validate_only: bool,
+        changes_of: _ChangesOf,
+    ) -> None:
         name = resource.resource_name
         if times > 1:
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"{name!r} is named twice in the request")
@@ -127,9 +149,7 @@ class ConfigsHandler:
             raise _unknown_resource(resource.resource_type)
         ensure_not_the_clusters(name)
         topic = self._topic(name)
-        changes = settings.changes_of(
-            (one.name, _value_after(topic, one)) for one in resource.configs
-        )
+        changes = changes_of(topic, resource.configs)
         if validate_only:
             altered(topic, changes)
         else:
@@ -142,15 +162,32 @@ class ConfigsHandler:
             )
 
 
+def _changes(topic: Topic, configs: Sequence[Any]) -> dict[str, str | None]:
+    """Return what an IncrementalAlterConfigs changes of a topic; None for a default."""
+    return settings.changes_of((one.name, _value_after(topic, one)) for one in configs)
+
+
+def _replacement(_: Topic, configs: Sequence[Any]) -> dict[str, str | None]:
+    """Return all settings of a topic after an AlterConfigs; None for a default."""
+    return settings.all_of((one.name, _value(one)) for one in configs)
+
+
+def _value(change: Any) -> str:
+    if change.value is None:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST, f"option {change.name!r} has no value; give one"
+        )
+    return str(change.value)
+
+
 def _value_after(topic: Topic, change: Any) -> str | None:
     """Return the value that a setting gets; None for its default."""
-    key, operation, value = change.name, change.config_operation, change.value
+    key, operation = change.name, change.config_operation
     if operation == _Operation.DELETE:
         return None
-    if value is None:
-        raise RefusedError(ErrorCode.INVALID_REQUEST, f"option {key!r} has no value; give one")
+    value = _value(change)
     if operation == _Operation.SET:
-        return str(value)
+        return value
     if operation not in (_Operation.APPEND, _Operation.SUBTRACT):
         raise RefusedError(
             ErrorCode.INVALID_REQUEST, f"operation {operation} on option {key!r} is not known"

@@ -252,6 +252,13 @@ def _answers() -> Mapping[ApiKey, tuple[Any, _Fields]]:
                 lambda received: received.body.resources, _resource,
             ),
         ),
+        ApiKey.ALTER_CONFIGS: (
+            p.AlterConfigsResponse,
+            _each(
+                "responses", p.AlterConfigsResponse.AlterConfigsResourceResponse,
+                lambda received: received.body.resources, _resource,
+            ),
+        ),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: (
             p.IncrementalAlterConfigsResponse,
             _each(

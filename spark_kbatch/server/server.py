@@ -174,6 +174,7 @@ class Server:
                 ApiKey.DELETE_TOPICS: topics.delete_topics,
                 ApiKey.CREATE_PARTITIONS: topics.create_partitions,
                 ApiKey.DELETE_RECORDS: topics.delete_records,
+                ApiKey.ALTER_CONFIGS: configs.alter_configs,
                 ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
             },
             pools.groups: {

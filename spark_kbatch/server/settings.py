@@ -191,6 +191,15 @@ def changes_of(given: Iterable[tuple[str, str | None]]) -> dict[str, str | None]
     return changes
 
 
+def all_of(given: Iterable[tuple[str, str | None]]) -> dict[str, str | None]:
+    """Return all settings that a topic can have by key: those given, and None for all others.
+
+    Raises:
+        ConfigError: as `changes_of`.
+    """
+    return dict.fromkeys(_OPTIONS) | changes_of(given)
+
+
 def is_list(key: str) -> bool:
     """Return True if a topic's setting is a list, to which values can be appended."""
     return key in _LISTS

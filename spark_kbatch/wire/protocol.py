@@ -35,6 +35,8 @@ with warnings.catch_warnings():
     # The library reads its schemas in a way that Python 3.11 and 3.12 warn about.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.protocol.admin import (
+        AlterConfigsRequest,
+        AlterConfigsResponse,
         CreatePartitionsRequest,
         CreatePartitionsResponse,
         CreateTopicsRequest,
@@ -88,6 +90,8 @@ with warnings.catch_warnings():
 
 __all__ = [
     "SUPPORTED",
+    "AlterConfigsRequest",
+    "AlterConfigsResponse",
     "ApiKey",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
@@ -172,6 +176,7 @@ class ApiKey(IntEnum):
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
@@ -210,6 +215,7 @@ SUPPORTED: Mapping[int, Versions] = {
     ApiKey.INIT_PRODUCER_ID: Versions(0, 5),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Versions(2, 4),
     ApiKey.DESCRIBE_CONFIGS: Versions(1, 4),
+    ApiKey.ALTER_CONFIGS: Versions(0, 2),
     ApiKey.CREATE_PARTITIONS: Versions(0, 3),
     ApiKey.DELETE_GROUPS: Versions(0, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Versions(0, 1),
@@ -239,6 +245,7 @@ _MESSAGES: Mapping[int, tuple[Any, Any]] = {
     ApiKey.INIT_PRODUCER_ID: (InitProducerIdRequest, InitProducerIdResponse),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
     ApiKey.DESCRIBE_CONFIGS: (DescribeConfigsRequest, DescribeConfigsResponse),
+    ApiKey.ALTER_CONFIGS: (AlterConfigsRequest, AlterConfigsResponse),
     ApiKey.CREATE_PARTITIONS: (CreatePartitionsRequest, CreatePartitionsResponse),
     ApiKey.DELETE_GROUPS: (DeleteGroupsRequest, DeleteGroupsResponse),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (

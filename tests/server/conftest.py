@@ -26,9 +26,6 @@ _OF_PYTHON = {one.name: one for one in (Librdkafka, KafkaPython, AioKafka)}
 
 BUT_KCAT = [*_OF_PYTHON, pytest.param(JavaTools.name, marks=pytest.mark.interop)]
 
-# kcat has no administration, and aiokafka alters settings with a request that the server does not offer.
-ADMINISTRATORS = [one for one in BUT_KCAT if one != AioKafka.name]
-
 
 @pytest.fixture(params=[*BUT_KCAT, pytest.param(Kcat.name, marks=pytest.mark.interop)])
 def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Connect:

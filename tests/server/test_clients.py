@@ -10,7 +10,7 @@ import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.options.topic import TopicConfig
-from tests.server.conftest import ADMINISTRATORS, BUT_KCAT, Connect
+from tests.server.conftest import BUT_KCAT, Connect
 from tests.support import builders
 from tests.support.clients.base import Client, Described, Member, until
 from tests.support.logs_for_kafka import a_cluster_of_all_codecs, odd_records
@@ -201,7 +201,7 @@ def test_a_member_reads_on_without_a_rebalance_after_a_restart_of_the_server(
 # Administration.
 
 
-@pytest.mark.parametrize("connect", ADMINISTRATORS, indirect=True)
+@pytest.mark.parametrize("connect", BUT_KCAT, indirect=True)  # which has no administration
 def test_a_client_administers_a_topic_from_creation_to_deletion(
     tmp_path: Path, connect: Connect
 ) -> None:

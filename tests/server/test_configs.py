@@ -292,6 +292,53 @@ def test_a_resource_named_twice_is_not_changed(cluster: Cluster, handler: Config
     assert cluster.topic("events").config.retention_ms == 1000
 
 
+def replace(handler: ConfigsHandler, version: int, **given: str | None) -> Any:
+    """Send an AlterConfigs."""
+    replaced = request_of(ApiKey.ALTER_CONFIGS).AlterConfigsResource
+    configs = [
+        replaced.AlterableConfig(name=key.replace("_", "."), value=value)
+        for key, value in given.items()
+    ]
+    (result,) = ask(
+        handler.alter_configs,
+        ApiKey.ALTER_CONFIGS,
+        version,
+        resources=[
+            replaced(resource_type=ResourceType.TOPIC, resource_name="events", configs=configs)
+        ],
+        validate_only=False,
+    ).responses
+    return result
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_the_older_request_gives_defaults_to_what_it_leaves_out(
+    cluster: Cluster, handler: ConfigsHandler, version: int
+) -> None:
+    result = replace(handler, version, segment_bytes="1048576", cleanup_policy="delete")
+
+    assert result.error_code == OK, result.error_message
+    assert cluster.topic("events").config == TopicConfig(segment_bytes=1_048_576)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        pytest.param({"retention_ms": None}, ErrorCode.INVALID_REQUEST, id="no-value"),
+        pytest.param({"retention_mss": "1"}, ErrorCode.INVALID_CONFIG, id="unknown"),
+        pytest.param({"retention_ms": "soon"}, ErrorCode.INVALID_CONFIG, id="no-number"),
+        pytest.param({"cleanup_policy": "compact"}, ErrorCode.INVALID_CONFIG, id="refused"),
+    ],
+)
+def test_the_older_request_changes_nothing_if_a_setting_is_wrong(
+    cluster: Cluster, handler: ConfigsHandler, given: dict[str, str | None], error: ErrorCode
+) -> None:
+    result = replace(handler, 2, segment_bytes="1048576", **given)
+
+    assert result.error_code == error
+    assert cluster.topic("events").config == TopicConfig(retention_ms=1000)
+
+
 def test_a_change_waits_for_a_commit_for_a_limited_time(
     cluster: Cluster, handler: ConfigsHandler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,4 +352,5 @@ def test_a_change_waits_for_a_commit_for_a_limited_time(
 
 def test_versions_are_those_that_are_offered() -> None:
     assert protocol.SUPPORTED[ApiKey.DESCRIBE_CONFIGS] == (1, 4)
+    assert protocol.SUPPORTED[ApiKey.ALTER_CONFIGS] == (0, 2)
     assert protocol.SUPPORTED[ApiKey.INCREMENTAL_ALTER_CONFIGS] == (0, 1)
