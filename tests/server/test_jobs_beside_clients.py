@@ -58,7 +58,7 @@ class Beside:
         with Cluster(self._path) as cluster:
             for number in range(JOBS):
                 run_job(cluster, number)
-                time.sleep(0.01)
+                time.sleep(0.02)
 
     def _produce(self) -> None:
         producer = confluent_kafka.Producer(
@@ -154,6 +154,7 @@ def test_the_end_that_a_client_gets_is_never_inside_a_job(cluster: Cluster) -> N
         client = confluent_kafka.Consumer(
             {"bootstrap.servers": server.bootstrap_servers, "group.id": "none"}
         )
+        end_of(client, 0)  # connected before the jobs start
         beside = Beside(cluster, server)
         ends: dict[int, set[int]] = {p: set() for p in range(PARTITIONS)}
         while beside.goes_on:
