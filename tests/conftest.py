@@ -11,7 +11,7 @@ from typing import Any
 import pyspark
 import pytest
 from _pytest.mark import ParameterSet
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 from tests.support.failing_disks import Clock, Disks
@@ -26,9 +26,10 @@ SHORT_LIVED_SPARK = {
 }
 
 
-# Examples per property; `make soak` runs more.
-settings.register_profile("tests", max_examples=25)
-settings.register_profile("soak", max_examples=200)
+# Examples per property; `make soak` runs more. How long one takes depends on the machine.
+untimed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("tests", untimed, max_examples=25)
+settings.register_profile("soak", untimed, max_examples=200)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
 
 
