@@ -754,12 +754,12 @@ _OPTIONS_OF_SERVE = {
 
 @cli.command()
 @click.argument("path")
-@click.option("--listen", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT", callback=_address, help="Where to listen; port 0 for any that is free.")  # fmt: skip
-@click.option("--advertise", metavar="HOST:PORT", callback=_advertised, help="Where clients are told to connect to, if not where they have.")  # fmt: skip
-@click.option("--auto-create/--no-auto-create", default=True, show_default=True, help="Whether a topic is made when a client asks for it.")  # fmt: skip
-@click.option("--num-partitions", type=click.IntRange(1, PARTITIONS_MAX), default=1, show_default=True, help="Partitions of such a topic.")  # fmt: skip
-@click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), default=1, show_default=True, help="Log dirs that hold each of its records.")  # fmt: skip
-@click.option("--flush", is_flag=True, help="Have batches on disk before they are acknowledged.")
+@click.option("--listen", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT", callback=_address, help="Address to listen on; port 0 for any free port.")  # fmt: skip
+@click.option("--advertise", metavar="HOST:PORT", callback=_advertised, help="Address that clients connect to, if not the one that they have reached.")  # fmt: skip
+@click.option("--auto-create/--no-auto-create", default=True, show_default=True, help="Whether a topic is created when a client asks for it.")  # fmt: skip
+@click.option("--num-partitions", type=click.IntRange(1, PARTITIONS_MAX), default=1, show_default=True, help="Number of partitions of such a topic.")  # fmt: skip
+@click.option("--replication-factor", type=click.IntRange(1, REPLICATION_FACTOR_MAX), default=1, show_default=True, help="Number of its replicas, each in its own log dir.")  # fmt: skip
+@click.option("--flush", is_flag=True, help="Flush batches to disk before they are acknowledged.")
 @click.option("--set", "given", metavar="KEY=VALUE", multiple=True, callback=_setting, help="Set another option of the server; may be repeated.")  # fmt: skip
 @click.option("--create", is_flag=True, help="Create the cluster if there is none.")
 @_as_json
@@ -778,7 +778,7 @@ def serve(
     """Serve the cluster at PATH to any Kafka client, until SIGINT or SIGTERM.
 
     Prints the address once clients can connect. There is no authentication, so by default only this
-    machine can. Spark jobs and producers on PATH go on beside the server.
+    machine can connect. Spark jobs and producers on PATH go on beside the server.
     """
     for key in given:
         if topic_key(key) in _OPTIONS_OF_SERVE:
@@ -787,7 +787,7 @@ def serve(
     asked_to_end = threading.Event()
 
     def end(number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)  # so that a second one ends it at once
+        signal.signal(number, signal.SIG_DFL)  # so that a second signal ends the process at once
         asked_to_end.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -859,7 +859,7 @@ def _group(cluster: Cluster, group_id: str) -> ConsumerGroup:
     """Return a group by its id.
 
     Raises:
-        ConfigError: names the groups that there are.
+        ConfigError: there is no such group; names the existing ones.
     """
     found = {one.group_id: one for one in cluster.groups()}
     if group_id not in found:
@@ -919,7 +919,7 @@ def _print_group(group: ConsumerGroup, where: str) -> None:
 def _groups_by_partition(
     cluster: Cluster | BrokerLogs,
 ) -> dict[TopicPartition, dict[str, GroupOffset]]:
-    """Return what groups have committed, by group id; what cannot be read is only logged."""
+    """Return offsets of groups, by group id, for each partition; an error is only logged."""
     found: dict[TopicPartition, dict[str, GroupOffset]] = {}
     if isinstance(cluster, BrokerLogs):
         return found

@@ -530,20 +530,19 @@ class Cluster(ReadableTopics):
         producers on this cluster go on beside the server.
 
         Args:
-            host: where to listen; by default only this machine can connect.
-            port: where to listen; 0 for any that is free, which `bootstrap_servers` tells.
-            advertise: HOST:PORT that clients are told to connect to, if not the address that they
-                have reached.
-            auto_create: whether topics are made when clients ask for them.
-            num_partitions: how many partitions such a topic has.
-            replication_factor: how many log dirs hold each record of such a topic.
+            host: address to listen on; by default only this machine can connect.
+            port: port to listen on; 0 for any free port, which `bootstrap_servers` shows.
+            advertise: HOST:PORT that clients connect to, if not the address that they have reached.
+            auto_create: whether topics are created when clients ask for them.
+            num_partitions: number of partitions of such a topic.
+            replication_factor: number of replicas of such a topic, each in its own log dir.
             flush: whether batches are on disk before they are acknowledged. Kafka does not wait.
-            options: further ones, by Kafka's keys, such as `connections_max_idle_ms=60_000`; see
+            options: further options, under Kafka's keys, such as `connections_max_idle_ms=60_000`; see
                 `SERVER_OPTIONS`.
 
         Raises:
-            ServerRunningError: another server serves the cluster; says where it listens.
-            ConfigError: it cannot listen there, or an argument is not accepted.
+            ServerRunningError: another server serves the cluster; gives its address.
+            ConfigError: the server cannot listen there, or an argument is not accepted.
         """
         from spark_kbatch.options.server import parse_address, parse_server_options  # noqa: PLC0415
         from spark_kbatch.server.server import Server  # noqa: PLC0415  above

@@ -27,14 +27,14 @@ class GroupMember(NamedTuple):
 
 
 class GroupOffset(NamedTuple):
-    """How far a group has come in a partition."""
+    """A group's committed offset and lag in a partition."""
 
-    committed_offset: int | None  # of the next record that the group wants; None if it never said
+    committed_offset: int | None  # of the next record that the group reads; None without a commit
     log_end_offset: (
         int | None
     )  # of the next record that comes; None if the partition cannot be read
     lag: int | None  # records in between
-    metadata: str  # the client's own note
+    metadata: str  # the client's own text
     commit_timestamp: int  # in ms; -1 for none
 
 
@@ -51,12 +51,12 @@ class ConsumerGroup(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """The records that wait for the group, where it has committed offsets."""
+        """Number of records that the group has not read, in partitions with committed offsets."""
         return sum(one.lag for one in self.offsets.values() if one.lag is not None)
 
 
 def groups_of(parts: ClusterParts) -> list[ConsumerGroup]:
-    """Return all groups, sorted by id; raises as `read_groups`."""
+    """Return all groups, sorted by id; raise the errors of `read_groups`."""
     stored = read_groups(parts)
     members = {one.group_id: _members(one) for one in stored}
     wanted = {tp for one in stored for tp in one.offsets}

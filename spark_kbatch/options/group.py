@@ -41,11 +41,11 @@ class GroupConfig:
 GROUP_OPTIONS = (
     Option("group.min.session.timeout.ms", parse_number(1), f"1 to {INT_MAX}", GroupConfig.group_min_session_timeout_ms, "Shortest session time-out that a member of a group may ask for."),
     Option("group.max.session.timeout.ms", parse_number(1), f"1 to {INT_MAX}", GroupConfig.group_max_session_timeout_ms, "Longest session time-out that a member of a group may ask for."),
-    Option("group.initial.rebalance.delay.ms", parse_number(0), f"0 to {INT_MAX}", GroupConfig.group_initial_rebalance_delay_ms, "How long the first rebalance of a group waits for more members. Kafka's default is 3 seconds, which each start of an application would wait."),
-    Option("group.max.size", parse_number(1), f"1 to {INT_MAX}", GroupConfig.group_max_size, "How many members a group may have.", "not set"),
-    Option("offset.metadata.max.bytes", parse_number(0, _METADATA_MAX), f"0 to {_METADATA_MAX}", GroupConfig.offset_metadata_max_bytes, "Longest text that a client may commit with an offset, in characters."),
-    Option("offsets.retention.minutes", parse_number(1), f"1 to {INT_MAX}", GroupConfig.offsets_retention_minutes, "How long committed offsets are kept once a group has no members; without ever having had any, since they were committed."),
-    Option("offsets.retention.check.interval.ms", parse_number(1, LONG_MAX), "1 or more", GroupConfig.offsets_retention_check_interval_ms, "How often expired offsets are looked for."),
-    Option("offsets.commit.timeout.ms", parse_number(1), f"1 to {INT_MAX}", GroupConfig.offsets_commit_timeout_ms, "How long the storing of an offset may take before the client is told to try again."),
+    Option("group.initial.rebalance.delay.ms", parse_number(0), f"0 to {INT_MAX}", GroupConfig.group_initial_rebalance_delay_ms, "Time for which the first rebalance of a group waits for more members. With Kafka's default, 3 seconds, every start of an application would wait that long."),
+    Option("group.max.size", parse_number(1), f"1 to {INT_MAX}", GroupConfig.group_max_size, "Maximum number of members of a group.", "not set"),
+    Option("offset.metadata.max.bytes", parse_number(0, _METADATA_MAX), f"0 to {_METADATA_MAX}", GroupConfig.offset_metadata_max_bytes, "Maximum length of the metadata that a client commits with an offset, in characters."),
+    Option("offsets.retention.minutes", parse_number(1), f"1 to {INT_MAX}", GroupConfig.offsets_retention_minutes, "Time for which committed offsets are kept after a group has lost its last member, or after the commit if it never had members."),
+    Option("offsets.retention.check.interval.ms", parse_number(1, LONG_MAX), "1 or more", GroupConfig.offsets_retention_check_interval_ms, "Interval at which expired offsets are removed."),
+    Option("offsets.commit.timeout.ms", parse_number(1), f"1 to {INT_MAX}", GroupConfig.offsets_commit_timeout_ms, "Time that storing an offset may take before the client gets a retriable error."),
 )
 # fmt: on

@@ -1,4 +1,4 @@
-"""The options of a server: Kafka's keys, and its defaults where they suit one process on one machine.
+"""The options of a server: Kafka's keys, and Kafka's defaults if they suit one process on one machine.
 
 Source: Kafka server/.../config/ServerConfigs.java, SocketServerConfigs.java.
 """
@@ -38,16 +38,16 @@ class ServerConfig(GroupConfig):
 
 # fmt: off
 SERVER_OPTIONS = (
-    Option("auto.create.topics.enable", parse_boolean, "true, false", ServerConfig.auto_create_topics_enable, "Whether a topic that does not exist is made when a client asks for it and lets it be made."),
-    Option("num.partitions", parse_number(1, PARTITIONS_MAX), f"1 to {PARTITIONS_MAX}", ServerConfig.num_partitions, "How many partitions such a topic gets, and one that a client makes with -1."),
-    Option("default.replication.factor", parse_number(1, REPLICATION_FACTOR_MAX), f"1 to {REPLICATION_FACTOR_MAX}", ServerConfig.default_replication_factor, "In how many log dirs such a topic keeps each record."),
+    Option("auto.create.topics.enable", parse_boolean, "true, false", ServerConfig.auto_create_topics_enable, "Whether a topic that does not exist is created when a client asks for it and allows that."),
+    Option("num.partitions", parse_number(1, PARTITIONS_MAX), f"1 to {PARTITIONS_MAX}", ServerConfig.num_partitions, "Number of partitions of topics that are created so, or by a client that leaves the number open (-1)."),
+    Option("default.replication.factor", parse_number(1, REPLICATION_FACTOR_MAX), f"1 to {REPLICATION_FACTOR_MAX}", ServerConfig.default_replication_factor, "Number of replicas of such topics, each in its own log dir."),
     Option("flush", parse_boolean, "true, false", ServerConfig.flush, "Whether a batch is flushed to disk before it is acknowledged. With false, as in Kafka, a killed process loses nothing, but a power failure may lose acknowledged records."),
-    Option("max.connections", parse_number(1), f"1 to {INT_MAX}", ServerConfig.max_connections, "How many connections are open at once; further ones are closed as soon as they are accepted."),
-    Option("connections.max.idle.ms", parse_number(1, LONG_MAX), "1 or more", ServerConfig.connections_max_idle_ms, "How long a connection may stay silent before it is closed."),
+    Option("max.connections", parse_number(1), f"1 to {INT_MAX}", ServerConfig.max_connections, "Maximum number of open connections; further ones are closed as soon as they are accepted."),
+    Option("connections.max.idle.ms", parse_number(1, LONG_MAX), "1 or more", ServerConfig.connections_max_idle_ms, "Time after which an idle connection is closed."),
     Option("socket.request.max.bytes", parse_number(1024), f"1024 to {INT_MAX}", ServerConfig.socket_request_max_bytes, "Largest size of a request; a connection that announces a larger one is closed."),
-    Option("queued.max.request.bytes", parse_number(1 * MiB, LONG_MAX), "1048576 or more", ServerConfig.queued_max_request_bytes, "Memory for requests that are received or handled, of all connections together. When it is used up, further requests are read once it is free again; those up to 16 KiB are always read."),
-    Option("fetch.max.bytes", parse_number(1024), f"1024 to {INT_MAX}", ServerConfig.fetch_max_bytes, "Most bytes of records in one answer to a fetch; twice as much is the memory for all answers together, of which a fetch gets what is left. The first batch of an answer is sent even if it is larger."),
-    Option("log.retention.check.interval.ms", parse_number(1, LONG_MAX), "1 or more", ServerConfig.log_retention_check_interval_ms, "How often old segments of partitions that no one appends to are deleted, and replicas that lag are brought up to date."),
+    Option("queued.max.request.bytes", parse_number(1 * MiB, LONG_MAX), "1048576 or more", ServerConfig.queued_max_request_bytes, "Memory for requests in progress, of all connections together. While it is used up, further requests are not read, except those of up to 16 KiB."),
+    Option("fetch.max.bytes", parse_number(1024), f"1024 to {INT_MAX}", ServerConfig.fetch_max_bytes, "Maximum bytes of records in one answer to a fetch. All answers together may use twice as much memory; a fetch gets what is left of it. The first batch of an answer is sent even if it is larger."),
+    Option("log.retention.check.interval.ms", parse_number(1, LONG_MAX), "1 or more", ServerConfig.log_retention_check_interval_ms, "Interval at which old segments of partitions without appends are deleted, and lagging replicas are brought up to date."),
     *GROUP_OPTIONS,
 )
 # fmt: on
@@ -57,7 +57,7 @@ def parse_server_options(options: Mapping[str, Any]) -> ServerConfig:
     """Parse and check the options of a server, keys with dots or underscores.
 
     Raises:
-        ConfigError: an unknown key, a key that is given twice, or a bad value.
+        ConfigError: an unknown key, a key given twice, or a bad value.
     """
     known = {option.key: option for option in SERVER_OPTIONS}
     given: dict[str, Any] = {}
@@ -76,11 +76,11 @@ def parse_address(name: str, value: str, *, any_port: bool = False) -> tuple[str
 
     Args:
         name: for errors.
-        value: what is given.
-        any_port: whether port 0 is accepted, which stands for any that is free.
+        value: the text to parse.
+        any_port: whether port 0 is accepted, which stands for any free port.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: `value` is something else.
     """
     host, colon, port = arguments.text(name, value).rpartition(":")
     if host.startswith("[") and host.endswith("]"):

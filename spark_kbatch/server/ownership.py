@@ -50,7 +50,7 @@ def shown_address(host: str, port: int) -> str:
 def running_server(metadata: Metadata) -> ServerAddress | None:
     """Return the address of the server that runs on a PATH; None if there is none.
 
-    A user who may only read cannot try the lock, and is told what the file says.
+    A user who may only read cannot try the lock, and gets the address in the file.
     """
     files, paths = metadata.files, metadata.paths
     if not files.exists(paths.server_file):

@@ -19,7 +19,7 @@ COMMITTED_MS = 1_700_000_000_000
 
 
 def assignment(partitions: Mapping[str, Iterable[int]]) -> bytes:
-    """What a consumer is assigned, as Java's consumer writes it."""
+    """Return a consumer's assignment, as Java's consumer writes it."""
     topics = b""
     for topic, numbers in partitions.items():
         found = list(numbers)
@@ -29,7 +29,7 @@ def assignment(partitions: Mapping[str, Iterable[int]]) -> bytes:
 
 
 def member(name: str, partitions: Mapping[str, Iterable[int]]) -> MemberMetadata:
-    """A member, with what it is assigned."""
+    """Return a member with its assignment."""
     assigned = assignment(partitions)
     return MemberMetadata(f"{name}-1", None, name, "/127.0.0.1", 60_000, 10_000, b"", assigned)
 
