@@ -5,17 +5,17 @@ A test of Spark's that has no counterpart says why. `[id]` is one case of a test
 
 KafkaRelationSuite: batches
     R1      everything; rows that come later are in the next evaluation of the frame
-            interop/test_batch_parity::test_rows_are_all_that_there_is_when_the_frame_is_evaluated
+            interop/test_batch_parity::test_rows_are_all_records_at_the_time_of_the_evaluation
     R2      the default bounds are earliest and latest
             consumer/test_batch_reads::test_default_bounds_are_earliest_and_latest
     R3      a number stays as an end, latest moves
-            interop/test_batch_parity::test_a_numbers_end_stays_and_latest_moves
+            interop/test_batch_parity::test_an_end_offset_stays_fixed_and_latest_moves
     R4      headers: none are null, order and repeats are kept
-            interop/test_batch_parity::test_headers_keep_their_order_and_their_repeats
+            interop/test_batch_parity::test_headers_keep_their_order_and_duplicates
     R5-R10  times at the start, the end or both, for all partitions or each, beside offsets
             interop/test_batch_parity::test_times_bound_a_read
     R11     no record that late fails the read, at the start
-            interop/test_batch_parity::test_a_start_later_than_all_is_an_error_or_the_end
+            interop/test_batch_parity::test_a_start_later_than_all_records_is_an_error_or_the_end
     R12     one time goes before times, those before offsets
             interop/test_batch_parity::test_times_bound_a_read[the-first-of-several-counts]
             options/test_read::test_one_time_goes_before_times_and_those_before_offsets
@@ -45,7 +45,7 @@ KafkaMicroBatchSourceSuite: streams
     M1      asynchronous tracking of progress
             not here: Spark has it for sources and sinks of its own
     M2      AvailableNow takes what there is in limited batches and ends
-            interop/test_stream_parity::test_a_limit_is_shared_among_the_partitions_by_what_each_has
+            interop/test_stream_parity::test_a_limit_is_shared_among_the_partitions_by_their_sizes
             spark/test_stream_reader::test_available_now_reads_in_limited_batches_and_ends
     M3      AvailableNow, partitions are lost between batches
             consumer/test_stream_planner::test_available_now_fails_where_partitions_get_lost_between_batches
@@ -56,7 +56,7 @@ KafkaMicroBatchSourceSuite: streams
     M6      the largest limit takes everything
             consumer/test_stream_limits::test_the_largest_limit_covers_the_largest_ranges
     M7      maxOffsetsPerTrigger is shared out, after a restart too; Once ignores it
-            interop/test_stream_parity::test_a_limit_is_shared_among_the_partitions_by_what_each_has
+            interop/test_stream_parity::test_a_limit_is_shared_among_the_partitions_by_their_sizes
             interop/test_stream_parity::test_once_ignores_the_limit
             consumer/test_stream_planner::test_the_limit_holds_over_batches_and_restarts_unless_spark_asks_for_everything
     M8      minOffsetsPerTrigger waits, but not the first time, nor past the delay, nor with Once
@@ -118,12 +118,12 @@ KafkaMicroBatchSourceSuite: streams
             interop/test_stream_parity::test_a_query_can_be_stopped_as_soon_as_it_is_started
     M38-M67  each choice of topics with each kind of start, with failOnDataLoss and without
             consumer/test_stream_starts::test_a_query_reads_each_record_from_its_start_on_once
-            interop/test_stream_parity::test_a_stream_begins_where_it_is_told_and_goes_on_to_what_comes
+            interop/test_stream_parity::test_a_stream_starts_where_the_options_say_and_reads_later_records
     M68     offsets by topic
             not here: no release of Spark has them
     M69-M72  no record that late at the start: an error, or the end by the strategy
-            interop/test_stream_parity::test_a_start_later_than_all_fails_the_query
-            interop/test_stream_parity::test_a_stream_begins_where_it_is_told_and_goes_on_to_what_comes[no-later-one-is-the-end]
+            interop/test_stream_parity::test_a_start_later_than_all_records_fails_the_query
+            interop/test_stream_parity::test_a_stream_starts_where_the_options_say_and_reads_later_records[no-later-one-is-the-end]
             consumer/test_stream_planner::test_a_time_later_than_all_records_is_an_error_or_the_end_of_the_partition
     M73     AvailableNow repeats the batch that failed, also where partitions were added
             consumer/test_stream_planner::test_available_now_repeats_a_batch_of_an_earlier_run_unchanged
@@ -151,7 +151,7 @@ KafkaDontFailOnDataLossSuite
 
 KafkaSinkSuite
     K1-K3   a stream's topic is the option's before the column's
-            interop/test_stream_parity::test_a_sink_takes_each_micro_batch
+            interop/test_stream_parity::test_a_sink_writes_each_micro_batch
     K4-K5   columns that are missing or of another type
             interop/test_batch_parity::test_save_refuses_columns
     K6      a topic that does not exist fails the query
@@ -222,7 +222,7 @@ KafkaOffsetReaderSuite
             consumer/test_splits::test_ranges_of_offsets_are_split_as_they_are
     O6      the outer bounds stay earliest and latest
             consumer/test_splits::test_outer_bounds_stay_late_bound
-            interop/test_batch_parity::test_earliest_and_latest_are_split_too_and_stay_open
+            interop/test_batch_parity::test_ranges_from_earliest_to_latest_are_split_too_and_stay_unresolved
     O7      offsets of some of the partitions
             interop/test_batch_parity::test_an_action_is_refused[offsets-of-some]
     O8      several partitions

@@ -18,7 +18,7 @@ __all__ = ["kafka"]
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session of the other tests, and it knows `format("kafka")`."""
+    """The session of the other tests, with `format("kafka")`."""
     folder = tmp_path_factory.mktemp("spark")
     try:
         jars = class_path(folder, pom=POM.with_name("spark-pom.xml")).strip().replace(":", ",")
@@ -31,8 +31,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def shared_broker(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker that the tests of the connector share; each makes topics of its own."""
-    # What is written below is looked at when it is older than a broker keeps records by default.
+    """A broker that the tests of the connector share; each test creates its own topics."""
+    # The tests write records that are older than a broker's default retention.
     with Broker(
         kafka, tmp_path_factory.mktemp("broker"), log_retention_ms=-1, log_initial_task_delay_ms=500
     ) as broker:
@@ -43,7 +43,7 @@ def shared_broker(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
-    """Each test that asks for it is run with Spark's connector, on a broker and on ours, and with ours."""
+    """Run each test with Spark's connector on a broker and on our server, and with our format."""
     match request.param:
         case "kafka":
             yield OnBroker(request.getfixturevalue("shared_broker"))
@@ -57,5 +57,5 @@ def site(
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A name that no other test has."""
+    """A topic name that no other test uses."""
     return re.sub(r"\W+", "-", request.node.name)[:200].strip("-")

@@ -1,4 +1,4 @@
-"""Batches: what Spark's own connector does with a broker, `format("kbatch")` does with a folder."""
+"""Batches: `format("kbatch")` does with a folder what Spark's own connector does with a broker."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ LONG_MAX = 2**63 - 1
 
 
 def offsets(topic: str, *by_partition: int) -> str:
-    """The JSON of `startingOffsets` and its like."""
+    """Return the JSON of `startingOffsets` and similar options."""
     return json.dumps({topic: {str(p): offset for p, offset in enumerate(by_partition)}})
 
 
 def three_partitions(site: Site, topic: str) -> None:
-    """4, 2 and 1 messages."""
+    """Send 4, 2 and 1 messages to three partitions."""
     site.create_topic(topic, partitions=3)
     site.send(topic, {0: ["0", "1", "2", "3"], 1: ["4", "5"], 2: ["6"]})
 
 
 def timed(site: Site, topic: str) -> None:
-    """In each of 3 partitions messages of the times 1000, 2000, 3000."""
+    """Send messages with the times 1000, 2000 and 3000 to each of 3 partitions."""
     site.create_topic(topic, partitions=3)
     site.send(
         topic,
@@ -44,7 +44,7 @@ def timed(site: Site, topic: str) -> None:
 # Bounds by offset
 
 
-def test_rows_are_all_that_there_is_when_the_frame_is_evaluated(
+def test_rows_are_all_records_at_the_time_of_the_evaluation(
     spark: SparkSession, site: Site, topic: str
 ) -> None:
     three_partitions(site, topic)
@@ -59,7 +59,9 @@ def test_rows_are_all_that_there_is_when_the_frame_is_evaluated(
     assert rows(by_default) == rows(named) == [*expected, Read(2, 1, "7")]
 
 
-def test_a_numbers_end_stays_and_latest_moves(spark: SparkSession, site: Site, topic: str) -> None:
+def test_an_end_offset_stays_fixed_and_latest_moves(
+    spark: SparkSession, site: Site, topic: str
+) -> None:
     three_partitions(site, topic)
     frame = site.read(
         spark,
@@ -117,7 +119,7 @@ def test_columns_have_kafkas_names_and_types(spark: SparkSession, site: Site, to
     )
 
 
-def test_headers_keep_their_order_and_their_repeats(
+def test_headers_keep_their_order_and_duplicates(
     spark: SparkSession, site: Site, topic: str
 ) -> None:
     site.create_topic(topic)
@@ -213,7 +215,7 @@ def test_times_bound_a_read(
     assert values(site.read(spark, subscribe=topic, **given)) == expected
 
 
-def test_a_start_later_than_all_is_an_error_or_the_end(
+def test_a_start_later_than_all_records_is_an_error_or_the_end(
     spark: SparkSession, site: Site, topic: str
 ) -> None:
     timed(site, topic)
@@ -225,7 +227,7 @@ def test_a_start_later_than_all_is_an_error_or_the_end(
     assert values(frame) == ["0-3", "1-3"]
 
 
-# Which topics
+# Topics
 
 
 def test_a_pattern_is_searched_for_in_the_names(
@@ -259,11 +261,11 @@ def test_assigned_partitions_that_do_not_exist_are_left_out(
     assert values(site.read(spark, assign=json.dumps({topic: []}))) == []
 
 
-# How tasks share the work
+# Division into tasks
 
 
 def pieces(site: Site, spark: SparkSession, **options: Any) -> list[tuple[int, int, int]]:
-    """Partition, first offset and the one behind the last of what each task reads."""
+    """Return the partition, the first offset and the end offset (exclusive) of each task's piece."""
     frame = site.read(spark, **options)
     by_task = frame.groupBy("partition", functions.spark_partition_id()).agg(
         functions.min("offset"), functions.max("offset") + 1
@@ -316,7 +318,7 @@ def test_ranges_are_split_at_the_same_offsets(
     assert pieces(site, spark, subscribe=topic, **options, **bounds) == expected
 
 
-def test_earliest_and_latest_are_split_too_and_stay_open(
+def test_ranges_from_earliest_to_latest_are_split_too_and_stay_unresolved(
     spark: SparkSession, site: Site, topic: str
 ) -> None:
     site.create_topic(topic)
@@ -329,7 +331,7 @@ def test_earliest_and_latest_are_split_too_and_stay_open(
     assert "new" in values(frame)
 
 
-# What is refused
+# Refusals
 
 
 TWO = '{"%s":[0]}'
@@ -420,10 +422,10 @@ def test_an_action_is_refused(
         site.read(spark, **given).collect()
 
 
-# What is gone
+# Data loss
 
 
-def test_records_that_are_gone_are_an_error_or_are_left_out(
+def test_deleted_records_are_an_error_or_are_skipped(
     spark: SparkSession, site: Site, topic: str
 ) -> None:
     site.create_topic(topic)
@@ -466,7 +468,7 @@ def test_a_row_becomes_a_record(spark: SparkSession, site: Site, topic: str) -> 
 def test_keys_go_to_the_same_partitions_and_the_column_wins(
     spark: SparkSession, site: Site, topic: str
 ) -> None:
-    """Kafka's default partitioner: murmur2 of the key."""
+    """Kafka's default partitioner uses murmur2 of the key."""
     site.create_topic(topic, partitions=7)
     frame = spark.range(40).selectExpr("CONCAT('key-', id) AS key", "'v' AS value")
     site.write(frame, topic=topic)
@@ -496,7 +498,9 @@ def test_the_topic_is_the_options_before_the_columns(
     assert values(site.read(spark, subscribe="b-" + topic)) == ["1", "2", "2"]
 
 
-def test_what_was_read_can_be_written_back(spark: SparkSession, site: Site, topic: str) -> None:
+def test_rows_that_were_read_can_be_written_back(
+    spark: SparkSession, site: Site, topic: str
+) -> None:
     three_partitions(site, topic)
     frame = site.read(spark, subscribe=topic, includeHeaders="true")
     site.write(frame)

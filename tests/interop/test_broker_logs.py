@@ -1,4 +1,4 @@
-"""The log dir of a real broker reads as the broker serves it: while it runs, and after."""
+"""Reads of a real broker's log dir equal what the broker serves, while it runs and after it has stopped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class Written(NamedTuple):
     broker: Broker
     partitions: Mapping[str, int]  # by topic
     served: Mapping[tuple[str, str], dict[int, list[Record]]]  # by topic and isolation level
-    found: Mapping[tuple[str, str], dict[int, dict[int, int]]]  # so too; offsets by time, partition
+    found: Mapping[
+        tuple[str, str], dict[int, dict[int, int]]
+    ]  # the same keys; offsets by time, partition
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,7 @@ def written(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def times_of(records: Mapping[int, list[Record]]) -> list[int]:
-    """Some of their times, and one after all of them."""
+    """Return some of the records' times, and one after all of them."""
     times = sorted({record.timestamp for held in records.values() for record in held})
     return [0, *times[:: len(times) // 20 + 1], times[-1], times[-1] + 1]
 
@@ -68,7 +70,7 @@ def stopped(written: Written) -> Written:
 
 
 def ours(path: Path, topic: str, isolation_level: str, **options: str) -> dict[int, list[Record]]:
-    """What we read of a topic, by partition."""
+    """Read a topic with this package, by partition."""
     with spark_kbatch.open(str(path), **options) as logs:
         found: dict[int, list[Record]] = {tp.partition: [] for tp in logs.partitions(topic)}
         for batch in logs.read(topic, isolation_level=isolation_level):
@@ -78,7 +80,7 @@ def ours(path: Path, topic: str, isolation_level: str, **options: str) -> dict[i
     return found
 
 
-def test_the_topics_hold_what_they_are_for(written: Written) -> None:
+def test_the_topics_hold_every_kind_of_record(written: Written) -> None:
     committed, all_of = (
         {topic: written.served[topic, level] for topic in TOPICS} for level in ISOLATION_LEVELS
     )
@@ -150,7 +152,7 @@ def test_offsets_by_time_are_those_that_the_broker_found(
 
 
 @pytest.mark.parametrize(("topic", "kind"), [("librdkafka", 0), ("stamped", 1)])
-def test_who_set_the_times_is_known(stopped: Written, topic: str, kind: int) -> None:
+def test_the_timestamp_type_is_known(stopped: Written, topic: str, kind: int) -> None:
     with spark_kbatch.open(str(stopped.broker.log_dir)) as logs:
         batches = logs.read(topic, columns=["timestampType"])
         found = {n for batch in batches for n in batch.column("timestampType").to_pylist()}
@@ -172,7 +174,7 @@ def test_reading_changes_nothing_in_the_log_dir(stopped: Written) -> None:
     assert looks() == before
 
 
-def test_what_a_killed_broker_left_reads_as_it_serves_it_when_it_is_back(
+def test_logs_of_a_killed_broker_read_as_it_serves_them_after_a_restart(
     kafka: Kafka, tmp_path: Path
 ) -> None:
     broker = Broker(kafka, tmp_path).start()

@@ -1,4 +1,4 @@
-"""`__consumer_offsets` as Kafka has it: what we store it reads, and what it stores we read."""
+"""`__consumer_offsets` in Kafka's format: Kafka reads records that we store, and we read Kafka's."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ pytestmark = pytest.mark.interop
 
 OFFSETS = "__consumer_offsets"
 PLACES = [("events", number) for number in range(3)]
-# What a consumer's leader assigns: version 0, one topic, three partitions, no data of the user's.
+# An assignment by a consumer's leader: version 0, one topic, three partitions, no user data.
 ALL_OF_IT = struct.pack(">hih6siiiii", 0, 1, 6, b"events", 3, 0, 1, 2, -1)
-# An empty log has none of these; a broker makes them again.
+# An empty log has none of these files; a broker recreates them.
 NOT_BYTES = (".index", ".timeindex", ".snapshot")
 
 
 def ours(folder: Path) -> Coordinated:
-    """Groups of each kind: with a member, without one any more, and without one ever."""
+    """Store groups of each kind: with a member, with none left, and with none ever."""
     groups = Coordinated(builders.a_cluster(folder, topics={"events": 3}))
     member = groups.client(group="stable", instance_id="i-1", session_timeout_ms=1_800_000)
     member.join().sync({member.member_id: ALL_OF_IT})
@@ -53,7 +53,7 @@ def segments(groups: Coordinated) -> list[Path]:
     return sorted(groups.backend.path.glob(f"broker-0/{OFFSETS}-0/*.log"))
 
 
-def test_kafkas_tool_decodes_what_we_store(kafka: Kafka, tmp_path: Path) -> None:
+def test_kafkas_tool_decodes_records_that_we_store(kafka: Kafka, tmp_path: Path) -> None:
     groups = ours(tmp_path)
 
     printed, faults = kafka.dump_log(segments(groups), "--offsets-decoder")
@@ -78,7 +78,7 @@ def test_kafkas_tool_decodes_what_we_store(kafka: Kafka, tmp_path: Path) -> None
 
 
 def decoded(printed: str) -> Iterator[tuple[Any, Any]]:
-    """Keys and values that the tool prints; a tombstone's value is None."""
+    """Yield the keys and values that the tool prints; a tombstone's value is None."""
     for line in printed.splitlines():
         _, has_key, rest = line.partition(" key: ")
         key, has_value, value = rest.partition(" payload: ")
@@ -98,7 +98,7 @@ def broker(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[B
 
 
 def consume(broker: Broker, group: str, *setting: str) -> None:
-    """Join a group, commit, and leave it; a static member stays in it."""
+    """Join a group, commit, and leave it; a static member stays."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": broker.address, "group.id": group}
         | dict([setting] if setting else [])
@@ -123,7 +123,7 @@ def partitions(offset: int) -> list[confluent_kafka.TopicPartition]:
     ]
 
 
-def test_what_a_broker_stores_is_read_and_written_alike(broker: Broker) -> None:
+def test_records_of_a_broker_are_read_and_written_back_byte_for_byte(broker: Broker) -> None:
     stored = StoredGroups()
     for path in sorted(broker.directory(OFFSETS).glob("*.log")):
         for record in decode_batches(path.read_bytes()):
@@ -150,7 +150,7 @@ def ensure_written_alike(key: bytes, value: bytes | None) -> None:
         assert records.pack_group(records.unpack_group(value)) == value
 
 
-def test_a_broker_goes_on_from_the_groups_that_we_stored(kafka: Kafka, tmp_path: Path) -> None:
+def test_a_broker_goes_on_from_groups_that_we_stored(kafka: Kafka, tmp_path: Path) -> None:
     groups = ours(tmp_path / "ours")
     broker = Broker(kafka, tmp_path / "theirs")
     with broker:
@@ -182,7 +182,7 @@ def test_a_broker_goes_on_from_the_groups_that_we_stored(kafka: Kafka, tmp_path:
 
 
 def replace_log(directory: Path, logs: list[Path]) -> None:
-    """Have a partition of a stopped broker hold these segments, as after a crash."""
+    """Replace the log of a stopped broker's partition with these segments, as after a crash."""
     for file in directory.iterdir():
         if file.suffix in (".log", *NOT_BYTES) or file.name == "leader-epoch-checkpoint":
             file.unlink()

@@ -1,4 +1,4 @@
-"""Kafka's own tool finds no fault in the logs that we write."""
+"""Kafka's own DumpLogSegments finds no fault in logs that this package writes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _RECORD = re.compile(
 
 
 def as_dumped(record: Record) -> tuple[str, ...]:
-    """The parts of a record that the tool prints."""
+    """Return the parts of a record that the tool prints."""
     key, value = record.key, record.value
     return (
         str(record.offset),
@@ -46,7 +46,7 @@ def as_dumped(record: Record) -> tuple[str, ...]:
 
 
 def dumped(printed: str) -> list[tuple[str, ...]]:
-    """The records that the tool prints of .log files, in their order."""
+    """Return the records that the tool prints of .log files, in their order."""
     return [
         tuple(part or "" for part in found.groups())
         for found in map(_RECORD.match, printed.splitlines())
@@ -55,7 +55,7 @@ def dumped(printed: str) -> list[tuple[str, ...]]:
 
 
 def ensure_sound(kafka: Kafka, directory: Path) -> str:
-    """Run every check that the tool has on a partition; what it prints of its records."""
+    """Run every check of the tool on a partition; return what it prints of the records."""
     files = segment_files(directory)
     printed, faults = kafka.dump_log(files, "--print-data-log", "--deep-iteration")
     assert faults == []
@@ -81,7 +81,7 @@ def clusters(
 @pytest.mark.parametrize(
     ("format_name", "compression"), [(name, codec) for name in FORMATS for codec in codecs_of(name)]
 )
-def test_what_a_producer_wrote_has_no_fault(
+def test_logs_of_a_producer_have_no_fault(
     kafka: Kafka,
     clusters: dict[str, tuple[Cluster, list[list[Record]]]],
     format_name: str,
@@ -103,7 +103,7 @@ _PRODUCER = re.compile(
 )
 
 
-def test_snapshots_tell_of_the_last_batch_before_them(
+def test_snapshots_describe_the_last_batch_before_them(
     kafka: Kafka, clusters: dict[str, tuple[Cluster, list[list[Record]]]]
 ) -> None:
     cluster, _ = clusters["V2"]
@@ -129,9 +129,7 @@ def test_snapshots_tell_of_the_last_batch_before_them(
 
 
 @pytest.mark.parametrize("adopt_min_bytes", [0, 8 << 20], ids=["renamed", "copied"])
-def test_what_jobs_committed_has_no_fault(
-    kafka: Kafka, tmp_path: Path, adopt_min_bytes: int
-) -> None:
+def test_logs_of_jobs_have_no_fault(kafka: Kafka, tmp_path: Path, adopt_min_bytes: int) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events": 1}, config=SMALL)
     expected = []
     for job, compression in enumerate(CODECS):
@@ -151,7 +149,7 @@ def test_what_jobs_committed_has_no_fault(
     assert dumped(printed) == [as_dumped(record) for record in expected]
 
 
-def test_a_topic_with_times_of_its_own_has_no_fault(kafka: Kafka, tmp_path: Path) -> None:
+def test_a_topic_with_append_times_has_no_fault(kafka: Kafka, tmp_path: Path) -> None:
     config = dataclasses.replace(SMALL, message_timestamp_type="LogAppendTime", segment_ms=40)
     cluster = builders.a_cluster(tmp_path, topics={"events": 1}, config=config)
     before = time.time_ns() // 1_000_000
@@ -173,7 +171,7 @@ def test_a_topic_with_times_of_its_own_has_no_fault(kafka: Kafka, tmp_path: Path
     assert "CreateTime" not in printed
 
 
-def test_the_topic_of_commits_has_no_fault(kafka: Kafka, tmp_path: Path) -> None:
+def test_the_log_of_commits_has_no_fault(kafka: Kafka, tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events": 1})
     for seed in range(40):
         builders.write(cluster, {("events", 0): [builders.batch(seed=seed)]})
@@ -202,7 +200,7 @@ def damage_a_time(files: Mapping[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("damage", [damage_a_value, damage_a_position, damage_a_time])
-def test_a_fault_would_be_found(
+def test_the_checks_find_faults(
     kafka: Kafka, tmp_path: Path, damage: Callable[[Mapping[str, Path]], None]
 ) -> None:
     log = builders.a_log(tmp_path, batches=20, config=TopicConfig(index_interval_bytes=600))

@@ -1,4 +1,4 @@
-"""A real broker serves what was exported to it, as if it had taken it from producers."""
+"""A real broker serves exported records as if producers had sent them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.reference import Record
 
 pytestmark = pytest.mark.interop
 
-# By partition: the whole log; the rest of a batch; of a segment in the middle; nothing; one record.
+# By partition: the whole log, from within a batch, from within a middle segment, nothing, one record.
 LOG_STARTS = (0, 5, 700, 1500, 1499)
 RECORDS = 1500
 
@@ -35,7 +35,7 @@ class Served(NamedTuple):
 
 
 def a_stopped_broker(kafka: Kafka, folder: Path, *, partitions: int = 1) -> Broker:
-    """With an empty topic `events` that keeps old records."""
+    """Return a stopped broker with an empty topic `events` that keeps old records."""
     broker = Broker(kafka, folder / "broker")
     with broker:
         broker.create_topic("events", partitions=partitions, retention_ms=-1)
@@ -77,7 +77,7 @@ def test_the_broker_and_we_know_the_same_offsets(kafka: Kafka, served: Served) -
 
 
 def ours(served: Served, time: int | str) -> dict[int, int]:
-    """What we find of a time, by partition; -1 where there is none."""
+    """Look up a time with this package, by partition; -1 if there is no such record."""
     wanted = dict.fromkeys(served.cluster.partitions("events"), time)
     found = served.cluster.list_offsets(wanted)
     return {tp.partition: record.offset if record else -1 for tp, record in found.items()}
@@ -115,7 +115,7 @@ def test_the_java_client_and_we_find_the_same_offsets_of_the_latest_time(
     found = kafka_clients.offsets_by_shell(kafka, served.broker, "events", -3)
 
     assert set(found) == {p for p, records in served.held.items() if records}
-    # Of partition 4 most of the last batch lies before the log start, where a broker looks as well.
+    # In partition 4 most of the last batch is before the log start, where a broker looks too.
     for partition in set(found) - {4}:
         assert ours(served, "max_timestamp")[partition] == found[partition]
 
@@ -125,7 +125,7 @@ def test_a_topic_is_not_exported_while_the_broker_runs(served: Served) -> None:
         served.cluster.export("events", to=served.broker.log_dir)
 
 
-def test_what_was_exported_survives_that_the_broker_is_killed(served: Served) -> None:
+def test_exported_records_survive_a_kill_of_the_broker(served: Served) -> None:
     served.broker.kill()
     served.broker.start()
 
@@ -157,12 +157,12 @@ def test_the_broker_goes_on_after_the_last_record(served: Served) -> None:
     assert offsets == dict.fromkeys(served.held, RECORDS)
 
 
-def test_a_producer_of_the_broker_is_not_taken_for_one_of_ours(
+def test_a_producer_of_the_broker_is_not_mistaken_for_one_of_the_export(
     kafka: Kafka, tmp_path: Path
 ) -> None:
-    """Both sides give out producer ids from 0 on, and the first batch has sequence number 0.
+    """Both sides assign producer ids from 0 on, and the first batch has sequence number 0.
 
-    A broker that was killed looks into every batch when it starts, also for producer ids.
+    When a killed broker starts it reads every batch, also for producer ids.
     """
     cluster = builders.a_cluster(tmp_path)
     with cluster.producer() as producer:
@@ -181,7 +181,7 @@ def test_a_producer_of_the_broker_is_not_taken_for_one_of_ours(
     assert [(r.offset, r.value) for r in found] == [(0, b"ours"), (1, b"theirs")]
 
 
-def test_a_record_larger_than_the_broker_takes_is_served(kafka: Kafka, tmp_path: Path) -> None:
+def test_a_record_larger_than_the_broker_accepts_is_served(kafka: Kafka, tmp_path: Path) -> None:
     config = TopicConfig(max_message_bytes=4 << 20)
     cluster = builders.a_cluster(tmp_path, config=config)
     large = builders.batch(n=1, value_bytes=3 << 20)
@@ -196,7 +196,7 @@ def test_a_record_larger_than_the_broker_takes_is_served(kafka: Kafka, tmp_path:
 
 
 @pytest.mark.parametrize("format_name", ["V1", "V0"])
-def test_the_broker_serves_messages_of_the_formats_before_batches(
+def test_the_broker_serves_messages_of_formats_v0_and_v1(
     kafka: Kafka, tmp_path: Path, format_name: str
 ) -> None:
     cluster, held = a_cluster_of_all_codecs(tmp_path, n=500, format_name=format_name)
@@ -219,16 +219,16 @@ def test_the_broker_serves_messages_of_the_formats_before_batches(
 
 
 class Stop(NamedTuple):
-    """An export that is killed in its step `at`; how many partitions have their records then."""
+    """An export that is killed in step `at`, when `swapped` partitions have their records."""
 
     at: int
     swapped: int
 
 
 def stops_of_an_export(path: Path, log_dir: Path) -> list[Stop]:
-    """In the last batches, and around every rename that swaps a directory.
+    """Return stops in the last batches, and around every rename that swaps a directory.
 
-    The log dir is as it was afterwards.
+    Afterwards the log dir is as it was before.
     """
     with as_it_was(log_dir):
         files = FaultyFiles()
@@ -250,7 +250,7 @@ def stops_of_an_export(path: Path, log_dir: Path) -> list[Stop]:
 
 @contextlib.contextmanager
 def as_it_was(folder: Path) -> Iterator[None]:
-    """Put back all that is in a folder when the block ends."""
+    """Restore a folder when the block ends."""
     copy = folder.with_name(f"{folder.name}-copy")
     shutil.copytree(folder, copy)
     yield
@@ -258,7 +258,7 @@ def as_it_was(folder: Path) -> Iterator[None]:
     copy.rename(folder)
 
 
-def test_a_broker_starts_on_what_a_killed_export_left(kafka: Kafka, tmp_path: Path) -> None:
+def test_a_broker_starts_on_the_files_of_a_killed_export(kafka: Kafka, tmp_path: Path) -> None:
     cluster = builders.a_cluster(tmp_path, topics={"events": 2})
     builders.write(cluster, {("events", p): [builders.batch(seed=p)] for p in range(2)})
     held = {tp.partition: records for tp, records in builders.contents(cluster).items()}

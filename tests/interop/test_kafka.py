@@ -1,4 +1,4 @@
-"""What is said where something that the other tests here need is missing."""
+"""Errors for missing tools that the other tests here need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.kafka import Kafka, MissingToolError, class_path
 pytestmark = pytest.mark.interop
 
 
-def test_a_missing_maven_is_told_with_the_command_that_installs_it(
+def test_the_error_for_a_missing_maven_has_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -20,7 +20,7 @@ def test_a_missing_maven_is_told_with_the_command_that_installs_it(
         class_path(tmp_path)
 
 
-def test_a_missing_java_is_told_with_the_command_that_installs_it(
+def test_the_error_for_a_missing_java_has_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

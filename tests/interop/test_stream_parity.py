@@ -1,4 +1,4 @@
-"""Streams: what Spark's own connector does with a broker, `format("kbatch")` does with a folder."""
+"""Streams: `format("kbatch")` does with a folder what Spark's own connector does with a broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Batch(NamedTuple):
 
 
 class Stream:
-    """A query over one source, run again and again from one checkpoint."""
+    """A query over one source, run repeatedly from one checkpoint."""
 
     def __init__(self, spark: SparkSession, site: Site, checkpoint: Path, **options: Any) -> None:
         self._spark, self._site, self._checkpoint = spark, site, checkpoint
@@ -29,7 +29,7 @@ class Stream:
         self.input_rows = 0  # as the query's progress counts them
 
     def run(self, *, once: bool = False) -> list[Batch]:
-        """The micro-batches that had rows, of a run to what there is when it begins."""
+        """Run to the records that are there at the start; return the micro-batches that had rows."""
         found: dict[int, list[str]] = {}
 
         def keep(frame: DataFrame, batch_id: int) -> None:
@@ -50,7 +50,7 @@ class Stream:
 
 
 def end_of(progress: Any) -> dict[str, dict[str, int]]:
-    """Of a progress; what is no topic's is left out."""
+    """Return the end offsets in a progress report, of topics only."""
     (source,) = progress["sources"]
     end = source["endOffset"]
     given = json.loads(end) if isinstance(end, str) else end
@@ -76,7 +76,7 @@ def test_each_row_is_read_once_over_several_runs(
     assert stream.input_rows == 4
 
 
-def test_a_limit_is_shared_among_the_partitions_by_what_each_has(
+def test_a_limit_is_shared_among_the_partitions_by_their_sizes(
     spark: SparkSession, site: Site, topic: str, checkpoint: Path
 ) -> None:
     sizes = (31, 11, 1)
@@ -87,7 +87,7 @@ def test_a_limit_is_shared_among_the_partitions_by_what_each_has(
         subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=20,
     )  # fmt: skip
 
-    # 20 of 43 are 14.4, 5.1 and 0.5, which is taken for one; then 20 of 23, then the rest.
+    # 20 of 43 are 14.4, 5.1 and 0.5, which counts as one; then 20 of 23, then the rest.
     ends = [tuple(batch.ends[topic].values()) for batch in stream.run()]
     assert ends == [(14, 5, 1), (28, 10, 1), (31, 11, 1)]
 
@@ -124,7 +124,7 @@ def test_once_ignores_the_limit(
         ),
     ],
 )  # fmt: skip
-def test_a_stream_begins_where_it_is_told_and_goes_on_to_what_comes(
+def test_a_stream_starts_where_the_options_say_and_reads_later_records(
     spark: SparkSession, site: Site, topic: str, checkpoint: Path, options: dict[str, Any],
     expected: list[str],
 ) -> None:  # fmt: skip
@@ -137,7 +137,7 @@ def test_a_stream_begins_where_it_is_told_and_goes_on_to_what_comes(
     assert [value for batch in stream.run() for value in batch.values] == ["later"] * 3
 
 
-def test_a_start_later_than_all_fails_the_query(
+def test_a_start_later_than_all_records_fails_the_query(
     spark: SparkSession, site: Site, topic: str, checkpoint: Path
 ) -> None:
     timed(site, topic)
@@ -160,7 +160,7 @@ def test_a_new_topic_of_the_pattern_is_read_from_its_start(
     assert [batch.values for batch in stream.run()] == [["a", "b"]]
 
 
-def test_records_that_are_gone_fail_the_query_or_are_left_out(
+def test_deleted_records_fail_the_query_or_are_skipped(
     spark: SparkSession, site: Site, topic: str, checkpoint: Path
 ) -> None:
     site.create_topic(topic)
@@ -241,7 +241,7 @@ def test_a_query_can_be_stopped_as_soon_as_it_is_started(
 def test_a_stream_is_refused(
     spark: SparkSession, site: Site, checkpoint: Path, options: dict[str, Any], said: list[str]
 ) -> None:
-    # Where a topic does not exist ours says so first: it cannot know yet that this is a stream.
+    # If a topic does not exist ours says so first: it cannot know yet that this is a stream.
     if not site.has_topic("t"):
         site.create_topic("t")
     with refused(*said):
@@ -252,7 +252,7 @@ def test_a_stream_is_refused(
     ("column", "option"), [(None, "to"), ("to", None), ("other", "to")],
     ids=["option", "column", "option-before-column"],
 )  # fmt: skip
-def test_a_sink_takes_each_micro_batch(
+def test_a_sink_writes_each_micro_batch(
     spark: SparkSession, site: Site, topic: str, checkpoint: Path, column: str | None,
     option: str | None,
 ) -> None:  # fmt: skip

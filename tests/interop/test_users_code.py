@@ -1,4 +1,4 @@
-"""Code that was written for `format("kafka")` runs on both, with the format's name as its parameter."""
+"""Code written for `format("kafka")` runs on both, with the format's name as its parameter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMA = "wiki STRING, bytes INT"
 
 
 def report(spark: SparkSession, source: str, servers: str, edits: str, counts: str) -> None:
-    """A nightly job: how many edits, and how many bytes, each wiki had in each five minutes."""
+    """Run a nightly job: the number of edits and bytes of each wiki in every five minutes."""
     frame = (
         spark.read.format(source)
         .option("kafka.bootstrap.servers", servers)
@@ -52,7 +52,7 @@ def report(spark: SparkSession, source: str, servers: str, edits: str, counts: s
 def follow(
     spark: SparkSession, source: str, servers: str, edits: str, counts: str, checkpoint: Path
 ) -> None:
-    """The same as a stream, of the windows that are over."""
+    """Run the same as a stream, for the windows that are over."""
     frame = (
         spark.readStream.format(source)
         .option("kafka.bootstrap.servers", servers)
@@ -89,7 +89,7 @@ def follow(
 
 
 def send_edits(site: Site, topic: str) -> dict[tuple[int, str], tuple[int, int]]:
-    """One every 10 seconds for 20 minutes; edits and bytes by window and wiki."""
+    """Send one edit per 10 seconds of 20 minutes; return edits and bytes by window and wiki."""
     sent: list[Message] = []
     expected: dict[tuple[int, str], tuple[int, int]] = {}
     start = FIRST_TIMESTAMP_MS - FIRST_TIMESTAMP_MS % (5 * MINUTE_MS)
@@ -101,7 +101,7 @@ def send_edits(site: Site, topic: str) -> dict[tuple[int, str], tuple[int, int]]
         edits, size = expected.get(window, (0, 0))
         expected[window] = (edits + 1, size + n)
     site.create_topic(topic, partitions=2)
-    # In turn, so that both partitions are at the same time when a part of them has been read.
+    # In turn, so that both partitions are at the same time whenever a part of them has been read.
     site.send(topic, {p: sent[p::2] for p in range(2)})
     return expected
 
@@ -109,7 +109,7 @@ def send_edits(site: Site, topic: str) -> dict[tuple[int, str], tuple[int, int]]
 def counted(site: Site, spark: SparkSession, topic: str) -> dict[tuple[int, str], tuple[int, int]]:
     rows = [json.loads(value) for value in values(site.read(spark, subscribe=topic))]
     found = {(row["start"], row["wiki"]): (row["edits"], row["bytes"]) for row in rows}
-    assert len(found) == len(rows), "no window comes twice"
+    assert len(found) == len(rows), "no window occurs twice"
     return found
 
 
