@@ -1,4 +1,4 @@
-"""The consumer groups of a cluster: who is in them, how far each has come, and how far it is behind.
+"""The consumer groups of a cluster: their members, committed offsets and lag.
 
 They are read from `__consumer_offsets`, so it does not matter whether a server runs. What only a server
 knows is missing: a rebalance that goes on, and members that have gone without a word since.
@@ -39,7 +39,7 @@ class GroupOffset(NamedTuple):
 
 
 class ConsumerGroup(NamedTuple):
-    """A consumer group, as it was stored last."""
+    """A consumer group, as it was last stored."""
 
     group_id: str
     state: str  # "Stable" with members, "Empty" without
@@ -92,7 +92,7 @@ def _members(group: StoredGroup) -> tuple[GroupMember, ...]:
 def _ends(
     parts: ClusterParts, topic_partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Return where these partitions end, without those that are gone or cannot be read."""
+    """Return the ends of these partitions, without those that are gone or cannot be read."""
     try:
         return {
             tp: view.offsets.high_watermark for tp, view in parts.views(topic_partitions).items()

@@ -101,11 +101,11 @@ class ConfigsHandler:
     # Changing.
 
     def incremental_alter_configs(self, received: Received, respond: Respond) -> None:
-        """Answer IncrementalAlterConfigs: all changes of a resource are made, or none."""
+        """Answer IncrementalAlterConfigs: change all given settings of a resource, or none."""
         self._alter_all(received, respond, protocol.IncrementalAlterConfigsResponse, _changes)
 
     def alter_configs(self, received: Received, respond: Respond) -> None:
-        """Answer AlterConfigs: a resource has all that is given for it, or stays as it is."""
+        """Answer AlterConfigs: give a resource exactly these settings, or change nothing."""
         self._alter_all(received, respond, protocol.AlterConfigsResponse, _replacement)
 
     def _alter_all(
@@ -163,7 +163,7 @@ class ConfigsHandler:
 
 
 def _changes(topic: Topic, configs: Sequence[Any]) -> dict[str, str | None]:
-    """Return what an IncrementalAlterConfigs changes of a topic; None for a default."""
+    """Return the settings that an IncrementalAlterConfigs changes of a topic; None for a default."""
     return settings.changes_of((one.name, _value_after(topic, one)) for one in configs)
 
 
@@ -213,7 +213,7 @@ def _ensure_node(name: str) -> bool:
     """
     if name not in ("", str(NODE_ID)):
         raise RefusedError(
-            ErrorCode.INVALID_REQUEST, f"there is no node {name!r}; there is one, {NODE_ID}"
+            ErrorCode.INVALID_REQUEST, f"there is no node {name!r}; the only one is {NODE_ID}"
         )
     return bool(name)
 

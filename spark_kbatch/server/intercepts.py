@@ -78,6 +78,6 @@ def _error_code(error: int | str) -> ErrorCode:
         return ErrorCode[error.upper()] if isinstance(error, str) else ErrorCode(error)
     except (KeyError, ValueError):
         raise ConfigError(
-            f"{error!r} is none of Kafka's errors; accepted: a number, or a name such as "
+            f"{error!r} is not one of Kafka's errors; accepted: a number, or a name such as "
             "'NOT_LEADER_OR_FOLLOWER'"
         ) from None

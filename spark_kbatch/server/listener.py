@@ -51,7 +51,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise ConfigError(
             f"the server cannot listen at {host}:{port}: {error.strerror or error}; choose another "
-            "address, or port 0 for any that is free"
+            "address, or port 0 for any free port"
         ) from error
     return sock
 

@@ -97,9 +97,9 @@ class MetadataHandler:
                 replication_factor=made.replication_factor,
             )
         except (OSError, KBatchError) as error:
-            logger.warning("topic %r, which a client asked for, is not made: %s", name, error)
+            logger.warning("topic %r, which a client asked for, cannot be created: %s", name, error)
         else:
-            logger.info("topic %r is made, because a client asked for it", name)
+            logger.info("topic %r was created, because a client asked for it", name)
 
     def _metadata(self, received: Received) -> Any:
         response = protocol.MetadataResponse

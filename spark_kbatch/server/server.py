@@ -90,7 +90,7 @@ class Server:
             backend: the cluster.
             config: the options.
             host: address to listen on; empty for all interfaces.
-            port: port to listen on; 0 for any that is free.
+            port: port to listen on; 0 for any free port.
             advertised: address that clients connect to; by default the one that they have reached.
 
         Raises:

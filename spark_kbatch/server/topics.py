@@ -116,7 +116,7 @@ class TopicsHandler:
             return self._new_topics.partitions
         if not 1 <= asked <= PARTITIONS_MAX:
             raise InvalidPartitionsError(
-                f"{asked} partitions are asked for; accepted: 1 to {PARTITIONS_MAX}, or -1 for the "
+                f"a topic cannot have {asked} partitions; accepted: 1 to {PARTITIONS_MAX}, or -1 for the "
                 f"server's num.partitions, {self._new_topics.partitions}"
             )
         return asked
@@ -129,9 +129,9 @@ class TopicsHandler:
         most = max(log_dirs, default)
         if not 1 <= asked <= most:
             raise InvalidReplicationFactorError(
-                f"replication factor {asked} is asked for; accepted: 1 to {most}, or -1 for the "
-                f"server's default.replication.factor, {default}. Each copy lies in a log dir of its "
-                f"own, and this server has {log_dirs}"
+                f"the replication factor is {asked}; accepted: 1 to {most}, or -1 for the "
+                f"server's default.replication.factor, {default}. Each replica needs its own log "
+                f"dir, and this server has {log_dirs}"
             )
         return asked
 
@@ -206,7 +206,7 @@ class TopicsHandler:
         topic = self._backend.metadata.topics.topic(asked.name)
         if asked.count > PARTITIONS_MAX:
             raise InvalidPartitionsError(
-                f"{asked.count} partitions are asked for; accepted: up to {PARTITIONS_MAX}"
+                f"a topic cannot have {asked.count} partitions; accepted: up to {PARTITIONS_MAX}"
             )
         administration.ensure_increase(topic, asked.count)
         if asked.assignments is not None:
@@ -260,7 +260,8 @@ class TopicsHandler:
             raise UnknownTopicOrPartitionError(f"partition {topic_partition} does not exist")
         if offset < _ALL_RECORDS:
             raise RefusedError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is no offset; -1 stands for all records"
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{offset} is not an offset; -1 stands for all records",
             )
         done = self._backend.manager.delete_records(
             {topic_partition: offset}, self._backend.coordinator(flush=True), deadline=deadline
@@ -278,7 +279,7 @@ def ensure_not_the_clusters(name: str) -> None:
     if ensure_valid_topic(name).startswith(INTERNAL_PREFIX):
         raise RefusedError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"topic {name!r} would be one of the cluster's own, whose names begin with "
+            f"topic {name!r} would be one of the cluster's own, whose names start with "
             f"{INTERNAL_PREFIX!r}; choose another name",
         )
 

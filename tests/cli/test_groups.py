@@ -86,7 +86,7 @@ def test_groups_as_json_are_one_object_each(cluster: Cluster) -> None:
     ]
 
 
-def test_groups_say_where_the_cluster_is_served(cluster: Cluster) -> None:
+def test_the_list_of_groups_shows_where_the_cluster_is_served(cluster: Cluster) -> None:
     with Cluster(cluster.path) as other, other.serve() as server:
         shown = kbatch("groups", cluster.path).stdout.replace("\n", " ")
         found = objects_of(kbatch("groups", cluster.path, "--json"))
@@ -105,7 +105,7 @@ def test_a_cluster_without_groups_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("groups", "none"), ("offsets", "events", "--group", "none")])
-def test_an_unknown_group_is_an_error_that_names_those_there_are(
+def test_the_error_for_an_unknown_group_names_the_existing_ones(
     cluster: Cluster, words: tuple[str, ...]
 ) -> None:
     command, *rest = words
@@ -131,7 +131,7 @@ def test_topics_show_the_lag_of_groups_by_partition(cluster: Cluster) -> None:
     assert "groups" not in more["partitions"][0]
 
 
-def test_offsets_show_those_of_a_group(cluster: Cluster) -> None:
+def test_offsets_of_a_group_are_shown(cluster: Cluster) -> None:
     words = ("offsets", cluster.path, "events", "--group", "billing")
 
     assert kbatch(*words).stdout == "0\t1\t3\t2\n1\t-\t0\t-\n"
@@ -141,7 +141,7 @@ def test_offsets_show_those_of_a_group(cluster: Cluster) -> None:
     ]
 
 
-def test_topics_are_shown_though_groups_cannot_be_read(
+def test_topics_are_shown_even_if_groups_cannot_be_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = builders.a_cluster(tmp_path)

@@ -1,4 +1,4 @@
-"""`kbatch serve`, as a process of its own."""
+"""`kbatch serve`, in a separate process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMAND = [sys.executable, "-c", "from spark_kbatch.cli.main import main; main()
 
 @contextlib.contextmanager
 def served(*words: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """A server that is ended in any case."""
+    """Start a server, and end it in any case."""
     command = [*COMMAND, *map(str, words), "--listen", "127.0.0.1:0"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -66,7 +66,7 @@ def test_a_served_cluster_can_be_used_until_a_signal(
     assert cluster.running_server() is None
 
 
-def test_the_address_and_what_is_served_are_printed_once_clients_can_connect(
+def test_address_path_and_topics_are_printed_once_clients_can_connect(
     tmp_path: Path,
 ) -> None:
     path = builders.a_cluster(tmp_path, topics={"events": 1, "more": 1}).path
@@ -93,7 +93,7 @@ def test_a_second_server_is_refused(tmp_path: Path) -> None:
     assert server.bootstrap_servers in errors
 
 
-def test_other_addresses_than_loopback_bring_a_warning(
+def test_addresses_other_than_loopback_are_warned_about(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = builders.a_cluster(tmp_path)

@@ -48,7 +48,7 @@ def test_a_group_has_its_members_offsets_and_lag(cluster: Cluster) -> None:
     assert billing.lag == 2
 
 
-def test_a_group_that_overtook_what_was_overwritten_is_not_behind(cluster: Cluster) -> None:
+def test_a_group_past_overwritten_records_has_no_lag(cluster: Cluster) -> None:
     stored_groups.store(cluster, "billing", {("events", 0): 9})
 
     (group,) = cluster.groups()
@@ -70,7 +70,7 @@ def test_offsets_of_a_deleted_topic_are_left_out(cluster: Cluster) -> None:
     }
 
 
-def test_where_a_cluster_is_served_is_told_to_other_processes(cluster: Cluster) -> None:
+def test_other_processes_see_where_a_cluster_is_served(cluster: Cluster) -> None:
     assert cluster.running_server() is None
     with cluster.serve() as server:
         found = Cluster(cluster.path).running_server()
@@ -79,7 +79,7 @@ def test_where_a_cluster_is_served_is_told_to_other_processes(cluster: Cluster) 
     assert cluster.running_server() is None
 
 
-def test_users_who_may_only_read_are_told_what_the_server_has_written(
+def test_users_who_may_only_read_get_the_address_that_the_server_wrote(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -113,5 +113,5 @@ def test_an_assignment_has_its_partitions() -> None:
         pytest.param(struct.pack(">hi", 0, -1), id="a negative number of topics"),
     ],
 )
-def test_what_is_no_assignment_has_no_partitions(data: bytes) -> None:
+def test_bytes_that_are_not_an_assignment_have_no_partitions(data: bytes) -> None:
     assert partitions(data) == ()

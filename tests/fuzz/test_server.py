@@ -1,4 +1,4 @@
-"""Whatever a peer sends, the server answers or hangs up, stays within its memory and stores nothing bad."""
+"""Whatever a peer sends, the server answers or hangs up, stays within its memory and stores nothing invalid."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.fuzz_rounds import for_each_round, mutated
 from tests.support.raw_clients import RawClient, fetch, framed, produce, request
 
 REQUESTS = [case for case in messages.CASES if case[2] == messages.REQUEST]
-# They would make topics of any name and delete those that the rounds use.
+# These would create topics with any name, and delete those that the rounds use.
 LEFT_OUT = {ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS}
 BATCHES = [builders.batch(n=3, seed=seed, compression=codec) for seed, codec in enumerate(("none", "zstd", "lz4"))]  # fmt: skip
 CONNECTIONS = 6  # of a round, each with some requests
@@ -48,7 +48,7 @@ def a_request(rng: random.Random) -> bytes:
 
 
 def sent(rng: random.Random) -> bytes:
-    """One to four requests, most of them damaged."""
+    """Return one to four requests, most of them damaged."""
     frames = []
     for _ in range(rng.choice((1, 1, 1, 4))):
         frame = a_request(rng)
@@ -61,7 +61,7 @@ def sent(rng: random.Random) -> bytes:
 
 
 def send(server: Server, data: bytes) -> None:
-    """Send all of it, and read what comes until the server is done with it."""
+    """Send all of the data, and read answers until the server has handled it."""
     with RawClient(server, timeout_s=PATIENCE_S) as client:
         with contextlib.suppress(ConnectionError):
             client.send(data)

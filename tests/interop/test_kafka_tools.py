@@ -1,6 +1,6 @@
-"""Kafka's own tools, with a server of ours in the broker's place.
+"""Kafka's own tools, with our server in the broker's place.
 
-`tests/server/test_clients.py` has what each client must do; here is what only these tools do.
+`tests/server/test_clients.py` tests what every client does; here is what only these tools do.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ def test_the_producers_performance_test_loses_nothing(
     assert sum(len(records) for records in builders.contents(cluster).values()) == 20_000
 
 
-def test_the_consoles_group_reads_each_record_once(cluster: Cluster, tools: JavaTools) -> None:
+def test_the_console_consumers_group_reads_each_record_once(
+    cluster: Cluster, tools: JavaTools
+) -> None:
     fill(cluster)
 
     def read(count: int) -> list[str]:
@@ -102,7 +104,7 @@ def groups(tools: JavaTools, *words: object) -> str:
 
 
 def offsets(printed: str) -> dict[int, tuple[int, int]]:
-    """Committed offset and lag of each partition."""
+    """Return committed offset and lag of each partition."""
     found = re.findall(rf"{TOPIC}\s+(\d+)\s+(\d+)\s+\d+\s+(\d+)", printed)
     return {int(p): (int(offset), int(lag)) for p, offset, lag in found}
 
@@ -140,7 +142,7 @@ def test_the_groups_tool_lists_describes_resets_and_deletes_groups(
     assert groups(tools, "--list").split() == []
 
 
-def test_the_tool_of_api_versions_is_answered(tools: JavaTools) -> None:
+def test_the_api_versions_tool_is_answered(tools: JavaTools) -> None:
     printed = tools.run("BrokerApiVersionsCommand")
 
     assert "Produce(0): 0 to 12" in printed
@@ -157,7 +159,7 @@ def test_the_transactional_tool_is_refused_at_once(tools: JavaTools) -> None:
         )  # fmt: skip
 
 
-def test_the_share_of_a_killed_console_goes_back_to_the_other_member(
+def test_partitions_of_a_killed_console_consumer_go_back_to_the_other_member(
     cluster: Cluster, tools: JavaTools
 ) -> None:
     fill(cluster)
@@ -175,7 +177,7 @@ def test_the_share_of_a_killed_console_goes_back_to_the_other_member(
         member.leave()
 
 
-def test_tools_say_what_the_server_refuses(tools: JavaTools) -> None:
+def test_tools_show_the_servers_refusals(tools: JavaTools) -> None:
     with pytest.raises(AssertionError, match="already exists"):
         tools.create_topic(TOPIC, 1, {})
     with pytest.raises(AssertionError, match="compact"):

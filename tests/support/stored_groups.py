@@ -40,7 +40,7 @@ def store(
     offsets: Mapping[tuple[str, int], int],
     members: Iterable[MemberMetadata] = (),
 ) -> None:
-    """Have a group with these offsets, by partition, and members."""
+    """Store a group with these offsets, by partition, and members."""
     found = tuple(members)
     leader = found[0].member_id if found else None
     metadata = GroupMetadata("consumer", 3, "range" if found else None, leader, 0, found)

@@ -1,4 +1,4 @@
-"""The partitions that a consumer was assigned: of use to those who look at a group.
+"""The partitions in a consumer's assignment, for descriptions of groups.
 
     int16 version, int32 count, topics: string name, int32 count, int32 partitions; and more
 
@@ -16,7 +16,7 @@ _NUMBER_BYTES = 4
 
 
 def partitions(data: bytes) -> tuple[TopicPartition, ...]:
-    """Return the partitions of an assignment; none if it is not one, which is the members' own matter."""
+    """Return the partitions of an assignment; none if members use another format, as they may."""
     found = []
     try:
         _, topics = _START.unpack_from(data)
