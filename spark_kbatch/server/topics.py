@@ -129,7 +129,7 @@ class TopicsHandler:
         most = max(log_dirs, default)
         if not 1 <= asked <= most:
             raise InvalidReplicationFactorError(
-                f"the replication factor is {asked}; accepted: 1 to {most}, or -1 for the "
+                f"a topic cannot have replication factor {asked}; accepted: 1 to {most}, or -1 for the "
                 f"server's default.replication.factor, {default}. Each replica needs its own log "
                 f"dir, and this server has {log_dirs}"
             )
