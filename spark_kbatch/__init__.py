@@ -70,6 +70,7 @@ from spark_kbatch.errors import (
     RecordTooLargeError,
     RequestTimedOutError,
     RetriableError,
+    ServerRunningError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -84,6 +85,8 @@ if TYPE_CHECKING:
 
     from spark_kbatch.producer.futures import ArrowFuture, RecordFuture, RecordMetadata
     from spark_kbatch.producer.producer import Producer
+    from spark_kbatch.server.intercepts import InterceptedRequest
+    from spark_kbatch.server.server import Server
 
 __version__ = "0.1.0"
 
@@ -97,6 +100,7 @@ __all__ = [
     "ConfigError",
     "CorruptRecordError",
     "DataLossError",
+    "InterceptedRequest",
     "InvalidTimestampError",
     "InvalidTopicError",
     "KBatchError",
@@ -114,6 +118,8 @@ __all__ = [
     "RecordTooLargeError",
     "RequestTimedOutError",
     "RetriableError",
+    "Server",
+    "ServerRunningError",
     "Topic",
     "TopicAlreadyExistsError",
     "TopicConfig",
@@ -123,23 +129,25 @@ __all__ = [
     "register",
 ]
 
-# Imported on first use, so that programs that only read do not load the producer.
-_PRODUCERS = {
-    "ArrowFuture": "futures",
-    "Producer": "producer",
-    "RecordFuture": "futures",
-    "RecordMetadata": "futures",
+# Imported on first use, so that programs that only read load neither the producer nor the server.
+_MODULES = {
+    "ArrowFuture": "producer.futures",
+    "InterceptedRequest": "server.intercepts",
+    "Producer": "producer.producer",
+    "RecordFuture": "producer.futures",
+    "RecordMetadata": "producer.futures",
+    "Server": "server.server",
 }
 
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of these
 
     def __getattr__(name: str) -> Any:
-        if name not in _PRODUCERS:
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         import importlib  # noqa: PLC0415  needed only here
 
-        return getattr(importlib.import_module(f"{__name__}.producer.{_PRODUCERS[name]}"), name)
+        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 @overload

@@ -64,7 +64,7 @@ DOORS = {
         "probe", "snapshot", "staging", "state_records",
     },
     "wire": {"errors", "fetch", "framing", "produce", "protocol"},
-    "server": {"groups.assignment", "groups.store", "ownership", "server"},
+    "server": {"groups.assignment", "groups.store", "intercepts", "ownership", "server"},
     "cluster": {"broker_logs", "cluster", "groups", "job", "parts", "readable"},
     "spark": {"demo", "source"},
 }  # fmt: skip
@@ -267,7 +267,10 @@ from spark_kbatch.options.read import parse_read_options
 
 options = parse_read_options({"path": sys.argv[1], "subscribe": "events", "minPartitions": "3"})
 assert len(open_topics(options).plan(options)) == 3
-costly = {"kafka", "numba", "pyarrow.compute", "spark_kbatch.producer", "spark_kbatch.cluster.transports"}
+costly = {
+    "kafka", "numba", "pyarrow.compute", "spark_kbatch.producer", "spark_kbatch.server",
+    "spark_kbatch.cluster.transports",
+}
 print(costly & sys.modules.keys())
 """
 
@@ -308,6 +311,7 @@ def test_public_names_are_these() -> None:
         "ConfigError",
         "CorruptRecordError",
         "DataLossError",
+        "InterceptedRequest",
         "InvalidTimestampError",
         "InvalidTopicError",
         "KBatchError",
@@ -325,6 +329,8 @@ def test_public_names_are_these() -> None:
         "RecordTooLargeError",
         "RequestTimedOutError",
         "RetriableError",
+        "Server",
+        "ServerRunningError",
         "Topic",
         "TopicAlreadyExistsError",
         "TopicConfig",
