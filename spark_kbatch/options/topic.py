@@ -249,8 +249,8 @@ def _format_version(key: str, value: str) -> str:
 # One row a line: the tables read as tables.
 # fmt: off
 TOPIC_OPTIONS = (
-    Option("max.message.bytes", parse_number(1024, INT_MAX), "1024 to 2147483647", TopicConfig.max_message_bytes, "Largest record batch, after compression, that the topic accepts. Set when this write creates the topic; an existing topic must have the same."),
-    Option("segment.bytes", parse_number(1 * MiB, INT_MAX), "1048576 to 2147483647", TopicConfig.segment_bytes, "Largest size of a segment file. Set when this write creates the topic; an existing topic must have the same."),
+    Option("max.message.bytes", parse_number(1024, INT_MAX), "1024 to 2147483647", TopicConfig.max_message_bytes, "Largest record batch, after compression, that the topic accepts."),
+    Option("segment.bytes", parse_number(1 * MiB, INT_MAX), "1048576 to 2147483647", TopicConfig.segment_bytes, "Largest size of a segment file."),
     Option("segment.ms", parse_number(1, LONG_MAX), "1 or more", TopicConfig.segment_ms, "How long a segment takes records before the next one is rolled, by the records' times: from the first batch of the segment to the new record; by the clock where records have no times.", "not set"),
     Option("segment.index.bytes", parse_number(24, INT_MAX), "24 to 2147483647", TopicConfig.segment_index_bytes, "Largest size of an index file; a segment with a full index is rolled."),
     Option("index.interval.bytes", parse_number(0), f"0 to {INT_MAX}", TopicConfig.index_interval_bytes, "How many bytes lie between two index entries. More entries find an offset faster, but make the index larger."),
