@@ -462,6 +462,7 @@ class Cluster(ReadableTopics):
             A report for each partition, as it is done; of a log that cannot be repaired it says why.
         """
         from spark_kbatch.commit.cluster_repair import ClusterRepair  # noqa: PLC0415
+        from spark_kbatch.commit.internal_topics import INTERNAL_TOPICS  # noqa: PLC0415
         from spark_kbatch.replica import lost_topics  # noqa: PLC0415  above
 
         arguments.boolean("dry_run", dry_run)
@@ -470,7 +471,7 @@ class Cluster(ReadableTopics):
         )
         if partitions is not None:
             return repair.run(arguments.topic_partitions("partitions", partitions))
-        restored = lost_topics.restore(self._parts.manager, dry_run=dry_run)
+        restored = lost_topics.restore(self._parts.manager, INTERNAL_TOPICS, dry_run=dry_run)
         every: list[TopicPartition] = []
         for name in self._parts.metadata.topics.names(internal=True):
             try:

@@ -24,6 +24,9 @@ INTERNAL_TOPIC_CONFIG = TopicConfig(max_message_bytes=INT_MAX)
 TRANSACTION_STATE = TopicPartition(TRANSACTION_STATE_TOPIC, 0)
 COMMITS = TopicPartition("__commits", 0)
 CONSUMER_OFFSETS = TopicPartition("__consumer_offsets", 0)
+INTERNAL_TOPICS = {
+    one.topic: INTERNAL_TOPIC_CONFIG for one in (TRANSACTION_STATE, COMMITS, CONSUMER_OFFSETS)
+}
 
 _FETCH_BYTES = 1 << 20
 

@@ -3,7 +3,8 @@
     name, partitions    the names of the directories, in all log dirs
     topic id            their partition.metadata
     replicas            the nodes that hold a directory; the one with the highest state leads
-    settings            unknown: the defaults, except for the format that the records have
+    settings            unknown: the defaults, except for the format that the records have. Those of
+                        an internal topic are known
 
 A copy in a mirror has all of that, and is put back as it is. An empty log is no sign of a topic: an
 interrupted creation leaves such logs. A damaged file is copied to TOPIC.json.damaged first.
@@ -40,21 +41,24 @@ class LostTopic(NamedTuple):
     what: str
 
 
-def restore(manager: ReplicaManager, *, dry_run: bool) -> dict[str, LostTopic]:
+def restore(
+    manager: ReplicaManager, internal: Mapping[str, TopicConfig], *, dry_run: bool
+) -> dict[str, LostTopic]:
     """Recreate the lost and the damaged files of topics.
 
     Args:
         manager: of the cluster.
+        internal: the settings of internal topics.
         dry_run: only look, and take no lock.
 
     Returns:
         The topics whose files were lost or damaged, by name.
     """
     if dry_run:
-        return dict(_lost(manager))
+        return dict(_lost(manager, internal))
     found = {}
     with manager.locks.metadata(), manager.writing():
-        for name, lost in _lost(manager):
+        for name, lost in _lost(manager, internal):
             if lost.topic is not None:
                 manager.metadata.topics.write_again(lost.topic)
                 logger.warning("topic %s: %s", name, lost.what)
@@ -62,10 +66,16 @@ def restore(manager: ReplicaManager, *, dry_run: bool) -> dict[str, LostTopic]:
     return found
 
 
-def _lost(manager: ReplicaManager) -> Iterator[tuple[str, LostTopic]]:
+def _lost(
+    manager: ReplicaManager, internal: Mapping[str, TopicConfig]
+) -> Iterator[tuple[str, LostTopic]]:
     topics, topics_dir = manager.metadata.topics, manager.metadata.paths.topics_dir
     own = {name.removesuffix(".json") for name in manager.files.list(topics_dir)}
-    directories = _directories(manager)
+    directories = {
+        name: found
+        for name, found in _directories(manager).items()
+        if name in internal or not name.startswith(INTERNAL_PREFIX)
+    }
     for name in sorted({*topics.names(internal=True)}):
         if name.startswith(".") or (name in own and topics.is_sound(name)):
             continue
@@ -73,16 +83,16 @@ def _lost(manager: ReplicaManager) -> Iterator[tuple[str, LostTopic]]:
         copy = topics.mirrored(name)
         if copy is not None:
             yield name, LostTopic(copy, f"{fault}: recreated from its copy in a mirror")
-        elif name in directories and not name.startswith(INTERNAL_PREFIX):
-            yield name, _recreated(manager, name, directories[name], fault)
+        elif name in directories:
+            yield name, _recreated(manager, name, directories[name], fault, internal.get(name))
         else:
             why = "there is nothing to recreate it from: restore it from a backup"
             yield name, LostTopic(None, f"{fault}, and {why}")
         own.add(name)
     for name, of_topic in sorted(directories.items()):
-        is_new = name not in own and not name.startswith(INTERNAL_PREFIX)
-        if is_new and _hold_records(manager.files, of_topic):
-            yield name, _recreated(manager, name, of_topic, f"{topics_dir / name}.json is lost")
+        if name not in own and _hold_records(manager.files, of_topic):
+            fault = f"{topics_dir / name}.json is lost"
+            yield name, _recreated(manager, name, of_topic, fault, internal.get(name))
 
 
 _Directories = Mapping[int, Mapping[int, Path]]  # of one topic: by partition and node
@@ -114,17 +124,33 @@ def _hold_records(files: Files, directories: _Directories) -> bool:
 
 
 def _recreated(
-    manager: ReplicaManager, name: str, directories: _Directories, fault: str
+    manager: ReplicaManager,
+    name: str,
+    directories: _Directories,
+    fault: str,
+    config: TopicConfig | None,
 ) -> LostTopic:
-    """Return a topic as its directories have it; `fault` says what is wrong with its file."""
+    """Return a topic as its directories have it.
+
+    Args:
+        manager: of the cluster.
+        name: of the topic.
+        directories: of its partitions.
+        fault: what is wrong with its file.
+        config: its settings, if they are known.
+    """
     try:
-        return _from_directories(manager, name, directories, fault)
+        return _from_directories(manager, name, directories, fault, config)
     except KafkaStorageError as error:
         return LostTopic(None, str(error))
 
 
 def _from_directories(
-    manager: ReplicaManager, name: str, directories: _Directories, fault: str
+    manager: ReplicaManager,
+    name: str,
+    directories: _Directories,
+    fault: str,
+    config: TopicConfig | None,
 ) -> LostTopic:
     for log_dir in manager.dirs.all:
         if not manager.dirs.is_readable(log_dir.node_id):
@@ -142,15 +168,23 @@ def _from_directories(
     files = manager.files
     topic_id = _topic_id(files, fault, directories)
     replicas = tuple(_leader_first(files, directories[number]) for number in range(partitions))
+    settings_said = "settings are those of every internal topic"
+    if config is None:
+        config, settings_said = _guessed_config(files, directories)
+    return LostTopic(
+        Topic(name, topic_id, partitions, config, replicas),
+        f"{fault}: recreated from the directories of {partitions} "
+        f"{'partition' if partitions == 1 else 'partitions'}; its {settings_said}",
+    )
+
+
+def _guessed_config(files: Files, directories: _Directories) -> tuple[TopicConfig, str]:
+    """Return settings with which the records can be read, and what to say about them."""
     magic = _magic(files, directories)
     version = _VERSION_OF_MAGIC.get(magic, TopicConfig().message_format_version)
-    topic = Topic(name, topic_id, partitions, TopicConfig(message_format_version=version), replicas)
     format_said = f", except for message.format.version={version}" if magic != MAGIC else ""
-    return LostTopic(
-        topic,
-        f"{fault}: recreated from the directories of {partitions} partitions; its settings "
-        f"are not known, so they are the defaults{format_said}",
-    )
+    said = f"settings are not known, so they are the defaults{format_said}"
+    return TopicConfig(message_format_version=version), said
 
 
 def _topic_id(files: Files, fault: str, directories: _Directories) -> str:

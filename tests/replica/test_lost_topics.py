@@ -14,7 +14,7 @@ from spark_kbatch.errors import ConfigError, KafkaStorageError, UnknownTopicOrPa
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from spark_kbatch.options.write import parse_write_options
-from tests.support import builders
+from tests.support import builders, stored_groups
 from tests.support.builders import append_records, batch, contents
 from tests.support.reference import Record
 
@@ -274,3 +274,32 @@ def test_a_cluster_whose_own_file_is_lost_is_not_made_again_over_its_topics(tmp_
         json.loads(text)["cluster_id"] == another(cluster)._parts.metadata.cluster_file.cluster_id()
     )
     assert contents(another(cluster)) == before
+
+
+@pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state", "__commits"])
+@pytest.mark.parametrize("fault", ["lost", "damaged"])
+def test_the_file_of_an_internal_topic_is_recreated_with_its_settings(
+    tmp_path: Path, topic: str, fault: str
+) -> None:
+    cluster, before = a_filled_cluster(tmp_path)
+    stored_groups.store(cluster, "a-group", {("events", 0): 3})
+    commits, groups = list(cluster.history()), cluster.groups()
+    file = cluster.path / "topics" / f"{topic}.json"
+    text = file.read_text()
+    if fault == "lost":
+        file.unlink()
+    else:
+        file.write_text("{")
+    found = {one.topic_partition: one.found for one in another(cluster).repair() if one.found}
+
+    assert found == {
+        (topic, 0): (
+            f"{file} is {fault}: recreated from the directories of 1 partition; its settings are "
+            "those of every internal topic",
+        )
+    }
+    assert json.loads(file.read_text()) == json.loads(text)
+    assert contents(another(cluster)) == before
+    assert list(another(cluster).history()) == commits
+    assert another(cluster).groups() == groups != []
+    builders.write(another(cluster), {("events", 0): [batch()]})
