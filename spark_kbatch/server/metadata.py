@@ -4,7 +4,8 @@ Replicas are shown as node 1, whatever log dirs a partition has: which disk lead
 cluster. A client is given the address that it has reached, unless another one is advertised.
 
 A topic that a client asks for by name and that does not exist is created, if both the request and the
-server allow it. That waits for locks, so the administration threads do it.
+server allow it. That waits for locks, so the administration threads do it, for a while: what is not created
+then is answered with LEADER_NOT_AVAILABLE, after which clients ask again.
 
 Source: KafkaApis.handleTopicMetadataRequest, AutoTopicCreationManager.
 """
@@ -13,13 +14,15 @@ from __future__ import annotations
 
 import base64
 import logging
+import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 from spark_kbatch.errors import (
     InvalidTopicError,
     KBatchError,
+    LockTimeoutError,
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import TopicPartition
@@ -36,6 +39,7 @@ NODE_ID = 1
 _GROUP, _TRANSACTION = 0, 1  # kinds of coordinators
 _FIRST_WITH_KEYS = 4  # of FindCoordinator
 _NO_ID = uuid.UUID(int=0)
+_MAKES_WITHIN_S = 10.0  # the topics of a request, which has no time-out; clients wait for 30 s
 
 
 class NewTopics(NamedTuple):
@@ -73,9 +77,9 @@ class MetadataHandler:
         if missing and may_make and self._new_topics.are_made:
 
             def make_and_answer() -> None:
-                for name in missing:
-                    self._make(name)
-                respond(self._metadata(received))
+                deadline = time.monotonic() + _MAKES_WITHIN_S
+                late = [name for name in missing if not self._make(name, deadline)]
+                respond(self._metadata(received, late))
 
             self._creators.submit(make_and_answer)
         else:
@@ -87,7 +91,8 @@ class MetadataHandler:
         except InvalidTopicError:
             return False
 
-    def _make(self, name: str) -> None:
+    def _make(self, name: str, deadline: float) -> bool:
+        """Create a topic; return False if locks were not free by the deadline."""
         made = self._new_topics
         try:
             self._backend.make_topic(
@@ -95,13 +100,16 @@ class MetadataHandler:
                 TopicConfig(),
                 partitions=made.partitions,
                 replication_factor=made.replication_factor,
+                deadline=deadline,
             )
         except (OSError, KBatchError) as error:
             logger.warning("topic %r, which a client asked for, cannot be created: %s", name, error)
-        else:
-            logger.info("topic %r was created, because a client asked for it", name)
+            return not isinstance(error, LockTimeoutError)
+        logger.info("topic %r was created, because a client asked for it", name)
+        return True
 
-    def _metadata(self, received: Received) -> Any:
+    def _metadata(self, received: Received, late: Collection[str] = ()) -> Any:
+        """Return the answer; topics in `late` will be created when they are asked for again."""
         response = protocol.MetadataResponse
         body = received.body
         host, port = self._advertised(received)
@@ -110,7 +118,7 @@ class MetadataHandler:
         if asks_all:
             topics = [self._topic(topic) for topic in self._all_topics()]
         else:
-            topics = [self._asked(one.name, one.topic_id) for one in body.topics]
+            topics = [self._asked(one.name, one.topic_id, late) for one in body.topics]
         return response(
             version=received.version,
             brokers=[response.MetadataResponseBroker(node_id=NODE_ID, host=host, port=port)],
@@ -132,7 +140,7 @@ class MetadataHandler:
             logger.warning("topic %r is not shown: %s", name, error)
             return None
 
-    def _asked(self, name: str | None, topic_id: uuid.UUID | None) -> Any:
+    def _asked(self, name: str | None, topic_id: uuid.UUID | None, late: Collection[str]) -> Any:
         response = protocol.MetadataResponse.MetadataResponseTopic
         if name is None:
             for topic in self._all_topics():
@@ -144,6 +152,8 @@ class MetadataHandler:
         try:
             found = self._backend.metadata.topics.find(name)
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if name in late:
+                error = ErrorCode.LEADER_NOT_AVAILABLE
             if found is None and name.startswith(INTERNAL_PREFIX):
                 error = ErrorCode.INVALID_TOPIC_EXCEPTION
         except InvalidTopicError:

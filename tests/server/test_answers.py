@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
+from spark_kbatch.cluster.parts import ClusterParts
 from spark_kbatch.model import EARLIEST, LATEST, MAX_TIMESTAMP
 from spark_kbatch.server.metadata import uuid_of
 from spark_kbatch.server.server import Server
@@ -397,6 +398,26 @@ def test_a_topic_is_created_only_if_the_server_allows_it(cluster: Cluster) -> No
         found = asked_for(client, name="new")
 
     assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_topic_that_is_not_created_in_time_is_answered_with_a_retriable_error(
+    cluster: Cluster, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_kbatch.server.metadata._MAKES_WITHIN_S", 0.05)
+    topics = [
+        MetadataRequest.MetadataRequestTopic(version=9, name=name)
+        for name in ("new", "events", "newer")
+    ]
+    asked = MetadataRequest(version=9, topics=topics, allow_auto_topic_creation=True)
+
+    with ClusterParts(cluster.path).manager.locks.metadata():
+        found = client.ask(ApiKey.METADATA, 9, asked).topics
+    codes = [ErrorCode.LEADER_NOT_AVAILABLE, 0, ErrorCode.LEADER_NOT_AVAILABLE]
+    assert [one.error_code for one in found] == codes
+    assert cluster.topic_names() == ["events"]
+
+    found = client.ask(ApiKey.METADATA, 9, asked).topics
+    assert [one.error_code for one in found] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("name", ["__other", "a/b", "..", ""])

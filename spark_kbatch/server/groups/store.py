@@ -189,7 +189,8 @@ class OffsetsStore:
     def _make_topic(self) -> None:
         if self._is_made:
             return
-        if make_topic(self._backend) and self.contents != StoredGroups():
+        deadline = time.monotonic() + self._timeout_ms / 1000
+        if make_topic(self._backend, deadline) and self.contents != StoredGroups():
             self._rewrite()  # The old topic is gone, with all that it held.
         self._is_made = True
 
@@ -241,8 +242,12 @@ class OffsetsStore:
             self._grown_bytes = 0
 
 
-def make_topic(backend: Backend) -> bool:
-    """Create `__consumer_offsets`; return False if it exists."""
+def make_topic(backend: Backend, deadline: float) -> bool:
+    """Create `__consumer_offsets`; return False if it exists.
+
+    Raises:
+        LockTimeoutError: the metadata lock was not free by the deadline.
+    """
     manager = backend.manager
     if backend.metadata.topics.find(CONSUMER_OFFSETS.topic) is not None:
         return False
@@ -252,6 +257,7 @@ def make_topic(backend: Backend) -> bool:
         partitions=1,
         config=INTERNAL_TOPIC_CONFIG,
         replication_factor=len(manager.partition(TRANSACTION_STATE).replicas),
+        deadline=deadline,
     )
     return True
 

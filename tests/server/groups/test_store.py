@@ -17,7 +17,7 @@ from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.cluster.parts import ClusterParts
 from spark_kbatch.commit import compaction
 from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS, read_records
-from spark_kbatch.errors import ConfigError, KBatchError
+from spark_kbatch.errors import ConfigError, KBatchError, LockTimeoutError
 from spark_kbatch.files import Files
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.record import scalar
@@ -149,6 +149,18 @@ def test_reading_groups_imports_no_expensive_modules() -> None:
     )  # fmt: skip
 
     assert done.stdout == "set()\n"
+
+
+def test_the_creation_of_the_topic_waits_for_its_lock_as_long_as_an_append_may_take(
+    cluster: Cluster,
+) -> None:
+    kept = OffsetsStore(cluster._parts, timeout_ms=50)
+    with ClusterParts(cluster.path).manager.locks.metadata(), pytest.raises(LockTimeoutError):
+        kept.append([offset(1)])
+    assert kept.contents == StoredGroups()
+
+    kept.append([offset(1)])
+    assert loaded(cluster) == kept.contents
 
 
 # Rewriting.
