@@ -16,6 +16,7 @@ several idempotent Produces in flight keep theirs, and a client that does not re
     ownership      one server per PATH, and its address in server.json
     listener       the loop's thread: accepts connections, closes idle ones
     connection     one client's connection
+    machine        file descriptors for connections; whether the folder is on a network file system
     memory         limits on the memory for requests and answers of all connections
     dispatch       the table of requests: versions, handlers, pools
     requests       the interface of handlers

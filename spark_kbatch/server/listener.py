@@ -72,9 +72,10 @@ class Listener:
         sock: socket.socket,
         config: ServerConfig,
         memory: Memory,
+        connections_max: int,
     ) -> None:
         """Prepare to serve a bound socket; `start` starts."""
-        self._socket, self._config = sock, config
+        self._socket, self._config, self._connections_max = sock, config, connections_max
         self._memory = memory
         self._selector = selectors.DefaultSelector()
         self._loop = asyncio.SelectorEventLoop(self._selector)
@@ -137,9 +138,9 @@ class Listener:
                 self._loop.remove_reader(self._socket)
                 self._loop.call_later(_PAUSE_S, self._accept_again)
                 return
-            if len(self._connections) >= self._config.max_connections:
+            if len(self._connections) >= self._connections_max:
                 occasionally.warn(
-                    "a connection is closed at once: %d are open, as many as max.connections says",
+                    "a connection is closed at once: %d are open, as many as are allowed",
                     len(self._connections),
                 )
                 sock.close()

@@ -12,6 +12,7 @@ from typing import Self
 
 from spark_kbatch.clock import monotonic_ms, now_ms
 from spark_kbatch.options.server import ServerConfig
+from spark_kbatch.server import machine
 from spark_kbatch.server.appends import Appends
 from spark_kbatch.server.backend import Backend
 from spark_kbatch.server.configs import ConfigsHandler
@@ -112,7 +113,8 @@ class Server:
                 RequestMemory(config.queued_max_request_bytes),
                 AnswerMemory(_ANSWERS_AT_ONCE * config.fetch_max_bytes),
             )
-            self._listener = Listener(sock, config, self._memory)
+            connections_max = machine.connections_possible(config.max_connections)
+            self._listener = Listener(sock, config, self._memory, connections_max)
             undo.callback(self._listener.discard)
             self._dispatch = Dispatch(self._pools.intercepts, self._listener.call_later)
             self._housekeeping = Housekeeping(
@@ -126,6 +128,7 @@ class Server:
         self._housekeeping.start()
         _servers.add(self)
         logger.info("serving %s at %s", backend.path, self.bootstrap_servers)
+        machine.warn_of_network(backend.path)
         if not is_loopback(self.host):
             logger.warning(
                 "%s can be reached from other machines at port %d, and asks no one for a password: whoever "

@@ -1,0 +1,90 @@
+"""What a server needs of its machine: file descriptors for its connections, and a file system whose locks hold.
+
+Appends and commits open files. If connections took all descriptors, these would fail, so some are left
+for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import resource
+from pathlib import Path, PurePath
+
+logger = logging.getLogger(__name__)
+
+_MOUNTS = Path("/proc/self/mountinfo")  # on Linux
+_NETWORK_FILE_SYSTEMS = {
+    "9p", "afs", "beegfs", "ceph", "cifs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
+    "ocfs2", "orangefs", "prl_fs", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs",
+    "fuse.ceph", "fuse.gcsfuse", "fuse.glusterfs", "fuse.juicefs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs",
+    "fuse.vmhgfs-fuse",
+}  # fmt: skip
+_TYPE_AFTER = "-"  # the fields of a mount
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+_FOR_FILES = 256  # descriptors
+
+
+def warn_of_network(path: Path) -> None:
+    """Log a warning if a cluster lies on a file system that other machines may use, too."""
+    try:
+        mounts = _MOUNTS.read_text(errors="surrogateescape")
+    except OSError:
+        return
+    found = file_system_of(path.resolve(), mounts)
+    if found in _NETWORK_FILE_SYSTEMS:
+        logger.warning(
+            "%s lies on a network file system (%s): run this server and all jobs that write there on one "
+            "machine, unless you have tried that locks on it hold between machines",
+            path,
+            found,
+        )
+
+
+def file_system_of(path: PurePath, mounts: str) -> str:
+    """Return the type of the file system that holds a path; empty if that cannot be told.
+
+    Args:
+        path: absolute, without links.
+        mounts: the text of `/proc/self/mountinfo`; of two mounts at one place the later one counts.
+    """
+    kind, longest = "", 0
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if _TYPE_AFTER not in fields[6:-1]:
+            continue
+        point = PurePath(_ESCAPED.sub(lambda found: chr(int(found[1], 8)), fields[4]))
+        if path.is_relative_to(point) and len(point.parts) >= longest:
+            longest = len(point.parts)
+            kind = fields[fields.index(_TYPE_AFTER, 6) + 1]
+    return kind
+
+
+def connections_possible(wanted: int) -> int:
+    """Return for how many connections there are file descriptors, up to `wanted`.
+
+    Raises the process's limit where it may; logs a warning if that is not enough.
+    """
+    limit, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + _FOR_FILES
+    if limit != resource.RLIM_INFINITY and limit < needed:
+        raised = needed if highest == resource.RLIM_INFINITY else min(needed, highest)
+        with contextlib.suppress(OSError, ValueError):  # macOS has a lower limit than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, highest))
+            limit = raised
+    if limit == resource.RLIM_INFINITY or limit >= needed:
+        return wanted
+    possible = min(wanted, max(limit - _FOR_FILES, limit // 2))
+    logger.warning(
+        "at most %d connections can be open, not the %d of max.connections: this process may open %d "
+        "files, and would need %d. Raise its limit, by `ulimit -n %d` or LimitNOFILE of a systemd "
+        "service, or lower max.connections",
+        possible,
+        wanted,
+        limit,
+        needed,
+        needed,
+    )
+    return possible
