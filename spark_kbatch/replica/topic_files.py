@@ -128,7 +128,9 @@ class TopicFiles:
         """
         topic = self.find(name)
         if topic is None:
-            self._ensure_not_lost(name)
+            why_lost = self.why_lost(name)
+            if why_lost:
+                raise UnknownTopicOrPartitionError(why_lost)
             names = self.names()
             known = f"its topics: {', '.join(names) or 'none'}"
             if len(names) > _TOPICS_NAMED_MAX:
@@ -200,16 +202,18 @@ class TopicFiles:
         path = self._cluster_file.path
         return self._files.exists(path.with_name(path.name.upper()))
 
-    def _ensure_not_lost(self, name: str) -> None:
+    def why_lost(self, name: str) -> str:
+        """Return why a topic that is not there seems to have lost its file; empty if it does not exist."""
         for log_dir in self._cluster_file.log_dirs():
             directory = log_dir.path / f"{name}-0"
             is_there = self._files.exists(directory) and not self._deleted.owns(directory)
             if is_there and holds_records(self._files, directory):
-                raise UnknownTopicOrPartitionError(
+                return (
                     f"topic {name!r} does not exist in {self._paths.path}: "
                     f"{self._paths.topic_file(name)} is not there, though {directory} holds records; "
                     f"`kbatch repair {self._paths.path}` recreates the file"
                 )
+        return ""
 
 
 def _topic_of(name: str, stored: StoredObject) -> Topic:

@@ -332,6 +332,9 @@ def _load(backend: Backend) -> tuple[StoredGroups, int, int]:
         try:
             replica = backend.snapshots.replicas([CONSUMER_OFFSETS])[CONSUMER_OFFSETS]
         except UnknownTopicOrPartitionError:
+            why_lost = backend.metadata.topics.why_lost(CONSUMER_OFFSETS.topic)
+            if why_lost:
+                raise KafkaStorageError(why_lost) from None
             return StoredGroups(), 0, 0
         _, log, state = replica
         contents = StoredGroups()

@@ -17,7 +17,7 @@ from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.cluster.parts import ClusterParts
 from spark_kbatch.commit import compaction
 from spark_kbatch.commit.internal_topics import CONSUMER_OFFSETS, read_records
-from spark_kbatch.errors import ConfigError, KBatchError, LockTimeoutError
+from spark_kbatch.errors import ConfigError, KafkaStorageError, KBatchError, LockTimeoutError
 from spark_kbatch.files import Files
 from spark_kbatch.model import AppendOrigin, TopicPartition
 from spark_kbatch.record import scalar
@@ -161,6 +161,20 @@ def test_the_creation_of_the_topic_waits_for_its_lock_as_long_as_an_append_may_t
 
     kept.append([offset(1)])
     assert loaded(cluster) == kept.contents
+
+
+def test_a_lost_file_of_the_topic_is_not_taken_for_a_cluster_without_groups(
+    cluster: Cluster,
+) -> None:
+    OffsetsStore(cluster._parts).append([offset(1)])
+    before = loaded(cluster)
+    (cluster.path / "topics" / "__consumer_offsets.json").unlink()
+
+    for read in (lambda: loaded(cluster), lambda: read_groups(cluster._parts)):
+        with pytest.raises(KafkaStorageError, match=r"`kbatch repair .*` recreates the file"):
+            read()
+    list(cluster.repair())
+    assert loaded(cluster) == before
 
 
 # Rewriting.
