@@ -278,14 +278,14 @@ class ClusterParts:
             self._committers[flush] = known
         return known
 
-    def new_producer_id(self) -> int:
+    def new_producer_id(self, *, deadline: float | None = None) -> int:
         """Return an id that no producer of this cluster has had, in any process.
 
         Raises:
             KafkaStorageError: the cluster's folder cannot be written.
         """
         try:
-            return self.manager.producer_ids.next()
+            return self.manager.producer_ids.next(deadline=deadline)
         except OSError as error:
             raise KafkaStorageError.of(error, "no producer id can be had") from error
 

@@ -23,9 +23,13 @@ class ProducerIds:
         self._block: Iterator[int] = iter(())
         self._process_id = os.getpid()
 
-    def next(self) -> int:
-        """Return a new id. The rest of a process's block is never given out once it ends."""
-        with self._locks.metadata():
+    def next(self, *, deadline: float | None = None) -> int:
+        """Return a new id. The rest of a process's block is never given out once it ends.
+
+        Raises:
+            LockTimeoutError: the metadata lock was not free by the deadline, a time of `time.monotonic`.
+        """
+        with self._locks.metadata(deadline=deadline):
             if self._process_id != os.getpid():
                 self._block, self._process_id = iter(()), os.getpid()
             for producer_id in self._block:

@@ -68,5 +68,5 @@ class Backend(Protocol):
     def coordinator(self, *, flush: bool) -> Commits:
         """Return an object that finishes commits left by dead committers."""
 
-    def new_producer_id(self) -> int:
+    def new_producer_id(self, *, deadline: float | None = None) -> int:
         """Return a producer id that is unused in this cluster, in any process."""

@@ -1,7 +1,8 @@
 """InitProducerId: an id for an idempotent producer.
 
 There are no transactions of clients. A request for one is refused with a code that every client takes as
-final; after a retriable one it would go on asking.
+final; after a retriable one it would go on asking. An id for which a lock is not free is refused with a
+retriable one, that with which Kafka says that it has no ids for now.
 
 Source: Kafka transaction-coordinator/.../TransactionCoordinator handleInitProducerId.
 """
@@ -9,14 +10,17 @@ Source: Kafka transaction-coordinator/.../TransactionCoordinator handleInitProdu
 from __future__ import annotations
 
 import logging
+import time
 
-from spark_kbatch.errors import KBatchError
+from spark_kbatch.errors import KBatchError, LockTimeoutError
 from spark_kbatch.server.backend import Backend
 from spark_kbatch.server.requests import Received, Respond
 from spark_kbatch.wire.errors import ErrorCode, code_of
 from spark_kbatch.wire.protocol import InitProducerIdResponse
 
 logger = logging.getLogger(__name__)
+
+_TAKES_WITHIN_S = 10.0  # an id; clients wait for 30 s
 
 
 class ProducerIdsHandler:
@@ -36,10 +40,13 @@ class ProducerIdsHandler:
             error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             self._say(transactional_id, received)
         else:
+            deadline = time.monotonic() + _TAKES_WITHIN_S
             try:
-                producer_id, epoch = self._backend.new_producer_id(), 0
+                producer_id, epoch = self._backend.new_producer_id(deadline=deadline), 0
             except (OSError, KBatchError) as problem:
                 error = code_of(problem)
+                if isinstance(problem, LockTimeoutError):
+                    error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
                 logger.warning("no producer id for %s: %s", received.client_host, problem)
         respond(
             InitProducerIdResponse(

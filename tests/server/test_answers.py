@@ -327,6 +327,18 @@ def test_transactions_are_refused_with_a_final_error(
     assert not error.is_retriable
 
 
+def test_a_producer_id_that_is_not_found_in_time_is_answered_with_a_retriable_error(
+    cluster: Cluster, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_kbatch.server.producer_ids._TAKES_WITHIN_S", 0.05)
+    asked = InitProducerIdRequest(version=4, transactional_id=None, transaction_timeout_ms=1)
+    with ClusterParts(cluster.path).manager.locks.metadata():
+        late = client.ask(ApiKey.INIT_PRODUCER_ID, 4, asked)
+
+    assert (late.error_code, late.producer_id) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1)
+    assert client.ask(ApiKey.INIT_PRODUCER_ID, 4, asked).error_code == 0
+
+
 @pytest.mark.parametrize("version", range(5))
 def test_this_node_coordinates_all_groups_and_no_transactions(
     server: Server, client: RawClient, version: int
