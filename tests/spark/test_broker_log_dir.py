@@ -50,6 +50,7 @@ def test_every_topic_of_every_real_log_dir_is_read_as_plain_python_reads_it(
     assert listing(folder) == before
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_running_brokers_logs_is_read_with_every_option(
     spark: SparkSession, tmp_path: Path
 ) -> None:
