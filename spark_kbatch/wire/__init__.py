@@ -20,6 +20,7 @@ allocated.
     produce       bodies of Produce
     fetch         bodies of Fetch
     leaders       the tagged fields that Produce and Fetch share
+    topics        the arrays of topics and partitions that they share
     errors        error codes <-> exceptions
     framing       outgoing and incoming frames
     channel       a connected socket that carries frames

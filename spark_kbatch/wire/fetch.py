@@ -34,12 +34,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from spark_kbatch.model import AbortedTransaction
 from spark_kbatch.record.checksums import Buffer
 from spark_kbatch.wire.leaders import CurrentLeader, TaggedReaders, encoded_leader, read_leader
 from spark_kbatch.wire.primitives import Reader, Writer
+from spark_kbatch.wire.topics import read_topics, write_topics
 
 NO_SESSION = 0  # a session id
 FINAL_SESSION_EPOCH = -1  # of a fetch outside any session
@@ -104,12 +106,6 @@ class FetchRequest:
     def decode(cls, reader: Reader, version: int) -> FetchRequest:
         """Read a body."""
 
-        def read_topic(reader: Reader) -> FetchTopic:
-            topic = reader.string("topics.topic")
-            partitions = reader.array(read_partition, _PARTITION_MIN_SIZE, "topics.partitions")
-            reader.tagged_fields("topics")
-            return FetchTopic(topic, partitions)
-
         def read_partition(reader: Reader) -> FetchPartition:
             return _read_partition(reader, version)
 
@@ -119,9 +115,11 @@ class FetchRequest:
         one = cls(max_wait_ms, min_bytes, [], max_bytes, isolation_level, replica_id)
         if version >= 7:
             one.session_id, one.session_epoch = reader.unpack(_SESSION, "session_id, session_epoch")
-        one.topics = reader.array(read_topic, 3, "topics")
+        one.topics = read_topics(reader, FetchTopic, read_partition, _PARTITION_MIN_SIZE)
         if version >= 7:
-            one.forgotten_topics = reader.array(_read_forgotten_topic, 3, "forgotten_topics")
+            one.forgotten_topics = read_topics(
+                reader, ForgottenTopic, _read_forgotten_partition, 4, "forgotten_topics"
+            )
         if version >= 11:
             one.rack_id = reader.string("rack_id")
         reader.tagged_fields("body")
@@ -139,15 +137,9 @@ class FetchRequest:
         )
         if version >= 7:
             writer.pack(_SESSION, self.session_id, self.session_epoch)
-        writer.array_length(len(self.topics))
-        for topic in self.topics:
-            writer.string(topic.topic)
-            writer.array_length(len(topic.partitions))
-            for one in topic.partitions:
-                _write_partition(writer, version, one)
-            writer.tagged_fields()
+        write_topics(writer, self.topics, partial(_write_partition, writer, version))
         if version >= 7:
-            _write_forgotten_topics(writer, self.forgotten_topics)
+            write_topics(writer, self.forgotten_topics, writer.int32)
         if version >= 11:
             writer.string(self.rack_id)
         writer.tagged_fields()
@@ -197,12 +189,6 @@ class FetchResponse:
     def decode(cls, reader: Reader, version: int) -> FetchResponse:
         """Read a body; its records refer to the reader's frame."""
 
-        def read_topic(reader: Reader) -> FetchTopicResponse:
-            topic = reader.string("topics.topic")
-            partitions = reader.array(read_partition, _RESPONSE_MIN_SIZE, "topics.partitions")
-            reader.tagged_fields("topics")
-            return FetchTopicResponse(topic, partitions)
-
         def read_partition(reader: Reader) -> FetchPartitionResponse:
             return _read_partition_response(reader, version)
 
@@ -210,7 +196,7 @@ class FetchResponse:
         if version >= 7:
             one.error_code = reader.int16("error_code")
             one.session_id = reader.int32("session_id")
-        one.topics = reader.array(read_topic, 3, "topics")
+        one.topics = read_topics(reader, FetchTopicResponse, read_partition, _RESPONSE_MIN_SIZE)
         reader.tagged_fields("body")
         return one
 
@@ -220,13 +206,7 @@ class FetchResponse:
         if version >= 7:
             writer.int16(self.error_code)
             writer.int32(self.session_id)
-        writer.array_length(len(self.topics))
-        for topic in self.topics:
-            writer.string(topic.topic)
-            writer.array_length(len(topic.partitions))
-            for one in topic.partitions:
-                _write_partition_response(writer, version, one)
-            writer.tagged_fields()
+        write_topics(writer, self.topics, partial(_write_partition_response, writer, version))
         writer.tagged_fields()
 
 
@@ -256,25 +236,8 @@ def _write_partition(writer: Writer, version: int, one: FetchPartition) -> None:
     writer.tagged_fields()
 
 
-def _read_forgotten_topic(reader: Reader) -> ForgottenTopic:
-    topic = reader.string("forgotten_topics.topic")
-    partitions = reader.array(_read_forgotten_partition, 4, "forgotten_topics.partitions")
-    reader.tagged_fields("forgotten_topics")
-    return ForgottenTopic(topic, partitions)
-
-
 def _read_forgotten_partition(reader: Reader) -> int:
     return reader.int32("forgotten_topics.partitions")
-
-
-def _write_forgotten_topics(writer: Writer, topics: list[ForgottenTopic]) -> None:
-    writer.array_length(len(topics))
-    for topic in topics:
-        writer.string(topic.topic)
-        writer.array_length(len(topic.partitions))
-        for partition in topic.partitions:
-            writer.int32(partition)
-        writer.tagged_fields()
 
 
 def _read_diverging_epoch(reader: Reader) -> EpochEndOffset:

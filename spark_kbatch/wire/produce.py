@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from functools import partial
 
 from spark_kbatch.record.checksums import Buffer
 from spark_kbatch.wire.leaders import (
@@ -39,6 +40,7 @@ from spark_kbatch.wire.leaders import (
     read_leader,
 )
 from spark_kbatch.wire.primitives import Reader, Writer
+from spark_kbatch.wire.topics import read_topics, write_topics
 
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 _PRODUCED = struct.Struct(">ihq")
@@ -82,7 +84,7 @@ class ProduceRequest:
         """Read a body; its records refer to the reader's frame."""
         transactional_id = reader.nullable_string("transactional_id") if version >= 3 else None
         acks, timeout_ms = reader.unpack(_ACKS_AND_TIMEOUT, "acks to timeout_ms")
-        topics = reader.array(_read_topic, 3, "topics")
+        topics = read_topics(reader, ProduceTopic, _read_partition, 5)
         reader.tagged_fields("body")
         return cls(acks, timeout_ms, topics, transactional_id)
 
@@ -91,15 +93,7 @@ class ProduceRequest:
         if version >= 3:
             writer.string(self.transactional_id)
         writer.pack(_ACKS_AND_TIMEOUT, self.acks, self.timeout_ms)
-        writer.array_length(len(self.topics))
-        for topic in self.topics:
-            writer.string(topic.topic)
-            writer.array_length(len(topic.partitions))
-            for one in topic.partitions:
-                writer.int32(one.partition)
-                writer.records(one.records)
-                writer.tagged_fields()
-            writer.tagged_fields()
+        write_topics(writer, self.topics, partial(_write_partition, writer))
         writer.tagged_fields()
 
 
@@ -145,40 +139,21 @@ class ProduceResponse:
     def decode(cls, reader: Reader, version: int) -> ProduceResponse:
         """Read a body."""
 
-        def read_topic(reader: Reader) -> ProduceTopicResponse:
-            topic = reader.string("topics.topic")
-            partitions = reader.array(read_partition, _PRODUCED.size, "topics.partitions")
-            reader.tagged_fields("topics")
-            return ProduceTopicResponse(topic, partitions)
-
         def read_partition(reader: Reader) -> ProducePartitionResponse:
             return _read_partition_response(reader, version)
 
-        topics = reader.array(read_topic, 3, "topics")
+        topics = read_topics(reader, ProduceTopicResponse, read_partition, _PRODUCED.size)
         throttle_time_ms = reader.int32("throttle_time_ms") if version >= 1 else 0
         tags = reader.tagged_fields("body", _ENDPOINTS if version >= _TAGGED_SINCE else {})
         return cls(topics, throttle_time_ms, **tags)
 
     def encode(self, writer: Writer, version: int) -> None:
         """Write the body."""
-        writer.array_length(len(self.topics))
-        for topic in self.topics:
-            writer.string(topic.topic)
-            writer.array_length(len(topic.partitions))
-            for one in topic.partitions:
-                _write_partition_response(writer, version, one)
-            writer.tagged_fields()
+        write_topics(writer, self.topics, partial(_write_partition_response, writer, version))
         if version >= 1:
             writer.int32(self.throttle_time_ms)
         has_endpoints = version >= _TAGGED_SINCE and self.node_endpoints
         writer.tagged_fields({0: encoded_endpoints(self.node_endpoints)} if has_endpoints else {})
-
-
-def _read_topic(reader: Reader) -> ProduceTopic:
-    topic = reader.string("topics.topic")
-    partitions = reader.array(_read_partition, 5, "topics.partitions")
-    reader.tagged_fields("topics")
-    return ProduceTopic(topic, partitions)
 
 
 def _read_partition(reader: Reader) -> ProducePartition:
@@ -186,6 +161,12 @@ def _read_partition(reader: Reader) -> ProducePartition:
     records = reader.nullable_view("topics.partitions.records")
     reader.tagged_fields("topics.partitions")
     return ProducePartition(partition, records)
+
+
+def _write_partition(writer: Writer, one: ProducePartition) -> None:
+    writer.int32(one.partition)
+    writer.records(one.records)
+    writer.tagged_fields()
 
 
 def _read_partition_response(reader: Reader, version: int) -> ProducePartitionResponse:
