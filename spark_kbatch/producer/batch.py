@@ -87,7 +87,8 @@ class ProduceResult:
     def release(self) -> None:
         """Let all waiting threads continue; the outcome is final."""
         self._was_released = True
-        self._pending.release()
+        with suppress(RuntimeError):  # a thread whose time was up has just released it
+            self._pending.release()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds; return whether the batch itself, not its children, has ended.
@@ -95,21 +96,22 @@ class ProduceResult:
         Raises:
             ProducerForkedError: it had not ended when this process was forked, which cannot know.
         """
-        if not self._was_released:
+        has_ended = self._was_released
+        if not has_ended:
             if self._process_id != os.getpid():
                 raise ProducerForkedError(self._process_id, os.getpid())
             left = -1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)
+            # The next waiting thread continues, also if this one is interrupted. An interrupt may come
+            # as a function of Python begins, so none is called while the lock may be held.
             try:
                 self._pending.acquire(timeout=left)
             finally:
-                self._pass_on()
+                if self._was_released:
+                    try:
+                        self._pending.release()
+                    except RuntimeError:  # nobody holds the lock
+                        pass
         return self._was_released
-
-    def _pass_on(self) -> None:
-        """Let the next waiting thread continue, also if this one was interrupted."""
-        if self._was_released:
-            with suppress(RuntimeError):  # this thread does not hold the lock
-                self._pending.release()
 
     @property
     def is_done(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -156,9 +157,14 @@ def test_a_wait_that_is_interrupted_anywhere_lets_the_others_go() -> None:
         number += 1
         result = ProduceResult(TopicPartition("events", 0))
         waiting = [threading.Thread(target=result.wait, daemon=True) for _ in range(2)]
-        for other in waiting:
-            other.start()
-        ending = threading.Timer(0.005, result.release)
+
+        def wait_behind_and_release() -> None:
+            for other in waiting:  # noqa: B023
+                other.start()
+            time.sleep(0.005)
+            result.release()  # noqa: B023
+
+        ending = threading.Timer(0.005, wait_behind_and_release)  # who waits first continues first
         ending.start()
         is_interrupted = interrupted(result.wait, number)
         for other in (ending, *waiting):
@@ -167,6 +173,33 @@ def test_a_wait_that_is_interrupted_anywhere_lets_the_others_go() -> None:
         if not is_interrupted:
             break
     assert number > 3
+
+
+def test_a_wait_whose_time_is_up_as_the_batch_ends_is_no_error() -> None:
+    class Ending:
+        def __init__(self, lock: Any) -> None:
+            self._lock = lock
+
+        def acquire(self, timeout: float) -> bool:
+            ending.start()
+            while not result._was_released:
+                time.sleep(0.001)
+            return False
+
+        def release(self) -> None:
+            if threading.current_thread() is ending:
+                waiter_is_first.wait(SOON)
+            self._lock.release()
+            waiter_is_first.set()
+
+    waiter_is_first = threading.Event()
+    result = ProduceResult(TopicPartition("events", 0))
+    released: list[object] = []
+    ending = threading.Thread(target=lambda: released.append(result.release()), daemon=True)
+    result._pending = Ending(result._pending)  # type: ignore[assignment]
+    assert result.wait(0.1)
+    ending.join(SOON)
+    assert released
 
 
 def test_who_wakes_the_sender_and_is_interrupted_keeps_no_other_from_it() -> None:
