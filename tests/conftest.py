@@ -47,9 +47,21 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket.socket:ResourceWarning")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests that start JVMs first: each of their files takes minutes, and would run alone at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run the tests that start JVMs first, and those that share a session in two processes.
+
+    Each session costs half a minute of CPU until it is warm. The tests of any other file stay together.
+    """
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+    files = list(dict.fromkeys(item.path for item in items if "spark" in _fixtures(item)))
+    for item in items if config.pluginmanager.hasplugin("xdist") else ():
+        shares_session = "spark" in _fixtures(item)
+        group = f"session {files.index(item.path) % 2}" if shares_session else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _fixtures(item: pytest.Item) -> Sequence[str]:
+    return item.fixturenames if isinstance(item, pytest.Function) else ()
 
 
 @pytest.fixture(scope="session")

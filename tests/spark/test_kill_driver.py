@@ -17,7 +17,7 @@ from tests.conftest import REPOSITORY
 from tests.support.frames import load, records, save
 from tests.support.killed_driver import ROWS, STEPS, frame_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]  # `test_random_kills` has a quick round
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 TOPICS = ("t0", "t1")
 COMMITTED = STEPS[STEPS.index("decided") :]

@@ -8,7 +8,7 @@ producer are killed and started again, and tasks fail:
     a stream of micro-batches
     in the second test a producer in plain Python, beside the stream
 
-KBATCH_SOAK_ROUNDS   number of rounds of `make soak`; `make test` runs the first one with a producer
+KBATCH_SOAK_ROUNDS   number of rounds
 KBATCH_SOAK_FIRST    number of the first round; a failure names its round
 
 KBATCH_SOAK_FIRST=47 KBATCH_SOAK_ROUNDS=1 pytest tests/spark/test_random_kills.py
@@ -39,20 +39,14 @@ from tests.conftest import SPARK_4_1
 from tests.support.killed_jobs import SOURCE, TOPIC, Work
 from tests.support.kills import Moment, Program, Victims, end_of, resume_later
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 FIRST = int(os.environ.get("KBATCH_SOAK_FIRST", "0"))
 ROUNDS = int(os.environ.get("KBATCH_SOAK_ROUNDS", "100"))
 DEADLINE_S, PARTITIONS = 900, 3
 
 each_round = pytest.mark.parametrize(
-    "number",
-    [
-        pytest.param(
-            number, marks=[pytest.mark.slow] if number > FIRST else [], id=f"round-{number}"
-        )
-        for number in range(FIRST, FIRST + ROUNDS)
-    ],
+    "number", range(FIRST, FIRST + ROUNDS), ids=lambda number: f"round-{number}"
 )
 
 
@@ -174,7 +168,6 @@ class Round:
         return Program(output, "producer", str(self._folder))
 
 
-@pytest.mark.slow
 @each_round
 def test_writes_survive_random_kills(tmp_path: Path, drivers: Drivers, number: int) -> None:
     rng = random.Random(f"kills-{number}")
@@ -197,7 +190,6 @@ def test_a_stream_and_a_producer_survive_random_kills(
         assert [value for value in held[partition] if is_producers(value)] == sent
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("micro_batches", "kills"), [(4, 1), (200, 20)])
 def test_a_stream_between_topics_copies_each_record_once(
     tmp_path: Path, drivers: Drivers, micro_batches: int, kills: int
