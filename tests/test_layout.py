@@ -28,7 +28,7 @@ LAYERS = (
     {"kernels"},
     {"record"},
     {"producer", "consumer", "log", "wire"},
-    {"replica"},
+    {"remote", "replica"},
     {"commit"},
     {"server"},
     {"cluster"},
@@ -41,7 +41,9 @@ HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 
 # The modules of each room that other rooms may import; all others are its own.
 DOORS = {
-    "options": {"arguments", "group", "option", "paths", "producer", "read", "server", "topic", "write"},
+    "options": {
+        "arguments", "group", "option", "paths", "producer", "read", "remote", "server", "topic", "write",
+    },
     "kernels": {"legacy", "records", "routing"},
     "record": {
         "builder", "checksums", "codec", "columns", "control", "header", "inspection", "legacy", "scalar", "times",
@@ -63,7 +65,9 @@ DOORS = {
         "agreements", "cluster_repair", "compaction", "coordinator", "history", "internal_topics",
         "probe", "snapshot", "staging", "state_records",
     },
-    "wire": {"errors", "fetch", "framing", "produce", "protocol"},
+    "wire": {
+        "backoff", "connection", "connections", "errors", "fetch", "framing", "leaders", "produce", "protocol",
+    },
     "server": {"groups.assignment", "groups.store", "intercepts", "ownership", "server"},
     "cluster": {"broker_logs", "cluster", "groups", "job", "parts", "readable"},
     "spark": {"demo", "source"},

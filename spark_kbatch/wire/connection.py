@@ -121,11 +121,11 @@ class Connection:
 
     def can_send_more(self) -> bool:
         """Return True if a request may be sent now."""
-        return (
-            self.is_ready
-            and self._in_flight.can_send_more()
-            and self._monotonic_ms() >= self._throttled_until_ms
-        )
+        return self.is_ready and self._in_flight.can_send_more() and not self.throttled_ms()
+
+    def throttled_ms(self) -> int:
+        """Return the ms for which the server asked not to be sent requests; 0 if none are left."""
+        return max(0, self._throttled_until_ms - self._monotonic_ms())
 
     def version_of(self, api_key: int, last: int | None = None) -> int:
         """Return the highest version of a request that both know.
@@ -269,7 +269,8 @@ class Connection:
     def _note_throttling(self, body: Any) -> None:
         pause_ms = getattr(body, "throttle_time_ms", 0)
         if pause_ms > 0:
-            self._throttled_until_ms = self._monotonic_ms() + pause_ms
+            until_ms = self._monotonic_ms() + pause_ms
+            self._throttled_until_ms = max(self._throttled_until_ms, until_ms)
 
     def _ask_versions(self, version: int) -> None:
         software_version = _NOT_IN_A_SOFTWARE_VERSION.sub("-", self._config.software_version)

@@ -155,6 +155,13 @@ class Connections:
             return 0
         return max(0, peer.next_attempt_ms - self._monotonic_ms())
 
+    def delay_ms(self, node: Node) -> int:
+        """Return the ms until `ready` may connect, or a broker that asked for a pause may be sent a request."""
+        peer = self._peers.get(node)
+        if peer is None or peer.connection is None:
+            return self.connection_delay_ms(node)
+        return peer.connection.throttled_ms()
+
     def last_error(self, node: Node) -> DisconnectedError | None:
         """Return why there is no connection to the node; None if there is one, or none was tried."""
         peer = self._peers.get(node)
@@ -218,7 +225,7 @@ class Connections:
             if left_ms <= 0:
                 why = self.last_error(node) or f"{node} did not answer"
                 raise RequestTimedOutError(f"no connection within {timeout_ms} ms: {why}")
-            self.poll(min(left_ms, self.connection_delay_ms(node) or left_ms))
+            self.poll(min(left_ms, self.delay_ms(node) or left_ms))
         ended: list[tuple[Any, KBatchError | None]] = []
         self.send(
             node,
@@ -262,6 +269,12 @@ class Connections:
         peer = self._peers.get(node)
         if peer is not None and peer.state is not State.DISCONNECTED:
             self._disconnect(peer, reason)
+
+    def disconnect_busy(self, reason: str) -> None:
+        """Close the connections that have requests in flight, which fail."""
+        for peer in self._peers.values():
+            if peer.connection is not None and peer.connection.in_flight_count:
+                self._disconnect(peer, reason)
 
     def close(self) -> None:
         """Close all connections; requests in flight fail. Closing again does nothing."""

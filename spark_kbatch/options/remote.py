@@ -1,0 +1,208 @@
+"""The options of a client of a real cluster: bootstrap servers, time-outs, security.
+
+    parse_cluster_options({"kafka.bootstrap.servers": "host:9092", "kafka.client.id": "reports"})
+
+Keys are Kafka's, with or without the prefix `kafka.`, in any case; defaults are Kafka's. The result is hashable
+and can be pickled: it travels to Spark's tasks, where clients are shared by it. Its `repr` has no secrets.
+
+Source: Kafka clients/.../clients/CommonClientConfigs.java, ClientUtils.java, consumer/ConsumerConfig.java,
+admin/AdminClientConfig.java.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.model import INT_MAX, LONG_MAX
+from spark_kbatch.options.option import (
+    FORBIDDEN_KAFKA_KEYS,
+    IGNORED_KAFKA_KEYS,
+    MiB,
+    Option,
+    parse_boolean,
+    parse_number,
+    refuse,
+    refuse_unknown,
+)
+from spark_kbatch.options.security import (
+    IGNORED_SECURITY_KEYS,
+    REFUSED_SECURITY_KEYS,
+    SECURITY_OPTIONS,
+    Security,
+    security_of,
+)
+
+_PORT_MAX = 65_535
+_SERVER = re.compile(
+    r"(?:[A-Za-z_]+://)?(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[A-Za-z0-9_][A-Za-z0-9_.\-]*):(?P<port>\d{1,5})"
+)
+_SERVERS_ACCEPTED = (
+    "HOST:PORT, such as localhost:9092 or [::1]:9092, or several separated by commas"
+)
+
+
+@dataclass(frozen=True, repr=False)
+class ClusterOptions:
+    """The parsed options of a client of a real cluster; the defaults are Kafka's."""
+
+    bootstrap_servers: tuple[str, ...]  # HOST:PORT each
+    client_id: str = "spark-kbatch"
+    client_rack: str = ""
+    request_timeout_ms: int = 30_000
+    default_api_timeout_ms: int = 60_000
+    metadata_max_age_ms: int = 300_000
+    metadata_recovery_strategy: str = "rebootstrap"
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1000
+    connections_max_idle_ms: int = 540_000
+    socket_connection_setup_timeout_ms: int = 10_000
+    socket_connection_setup_timeout_max_ms: int = 30_000
+    fetch_max_bytes: int = 50 * MiB
+    fetch_min_bytes: int = 1
+    fetch_max_wait_ms: int = 500
+    max_partition_fetch_bytes: int = 1 * MiB
+    check_crcs: bool = True
+    security: Security = field(default_factory=Security)
+
+    def __repr__(self) -> str:
+        shown = [
+            f"{one.name}={getattr(self, one.name)!r}"
+            for one in fields(self)
+            if one.name in ("bootstrap_servers", "security")
+            or getattr(self, one.name) != one.default
+        ]
+        return f"ClusterOptions({', '.join(shown)})"
+
+    def __str__(self) -> str:
+        return ",".join(self.bootstrap_servers)
+
+
+def is_address(text: str) -> bool:
+    """Return True if a text names servers, as HOST:PORT separated by commas, and not a folder."""
+    servers = [one.strip() for one in text.split(",") if one.strip()]
+    return bool(servers) and all(
+        _SERVER.fullmatch(one) and not one.lower().startswith("file:") for one in servers
+    )
+
+
+def host_and_port(server: str) -> tuple[str, int]:
+    """Return host and port of one of `ClusterOptions.bootstrap_servers`."""
+    host, _, port = server.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _bootstrap_servers(key: str, value: str) -> tuple[str, ...]:
+    if not is_address(value):
+        refuse(key, value, _SERVERS_ACCEPTED)
+    found = [_SERVER.fullmatch(one.strip()) for one in value.split(",") if one.strip()]
+    servers = [f"{one['host']}:{one['port']}" for one in found if one]
+    if any(not 1 <= host_and_port(one)[1] <= _PORT_MAX for one in servers):
+        refuse(key, value, f"ports from 1 to {_PORT_MAX}")
+    return tuple(dict.fromkeys(servers))
+
+
+def _text(_key: str, value: str) -> str:
+    return value.strip()
+
+
+def _recovery(key: str, value: str) -> str:
+    found = value.strip().lower()
+    if found not in ("rebootstrap", "none"):
+        refuse(key, value, "rebootstrap, none")
+    return found
+
+
+# fmt: off
+CLUSTER_OPTIONS = (
+    Option("bootstrap.servers", _bootstrap_servers, _SERVERS_ACCEPTED, None, "Servers to ask first; they name all others of the cluster."),
+    Option("client.id", _text, "text", ClusterOptions.client_id, "Name of the client in the brokers' logs, metrics and quotas."),
+    Option("client.rack", _text, "text", ClusterOptions.client_rack, "Rack of the client: brokers with `replica.selector.class` let it read from the nearest replica.", "none"),
+    Option("request.timeout.ms", parse_number(1), f"1 to {INT_MAX}", ClusterOptions.request_timeout_ms, "How long to wait for the answer to one request; then the connection is closed, and the request fails or is retried."),
+    Option("default.api.timeout.ms", parse_number(1), f"1 to {INT_MAX}", ClusterOptions.default_api_timeout_ms, "How long to retry what may fail transiently, such as a lost connection or a partition without a leader, before it fails."),
+    Option("metadata.max.age.ms", parse_number(0, LONG_MAX), "0 or more", ClusterOptions.metadata_max_age_ms, "Time after which topics, partitions and leaders are looked up again, even if nothing failed."),
+    Option("metadata.recovery.strategy", _recovery, "rebootstrap, none", ClusterOptions.metadata_recovery_strategy, "What to do if none of the known brokers can be reached: ask the bootstrap servers again, or go on with the known ones."),
+    Option("retry.backoff.ms", parse_number(0, LONG_MAX), "0 or more", ClusterOptions.retry_backoff_ms, "Pause before the first retry; it doubles with each further one, up to retry.backoff.max.ms."),
+    Option("retry.backoff.max.ms", parse_number(0, LONG_MAX), "0 or more", ClusterOptions.retry_backoff_max_ms, "Longest pause before a retry."),
+    Option("reconnect.backoff.ms", parse_number(0, LONG_MAX), "0 or more", ClusterOptions.reconnect_backoff_ms, "Pause before the first attempt to connect to a broker again; it doubles with each further one, up to reconnect.backoff.max.ms."),
+    Option("reconnect.backoff.max.ms", parse_number(0, LONG_MAX), "0 or more", ClusterOptions.reconnect_backoff_max_ms, "Longest pause before an attempt to connect again."),
+    Option("connections.max.idle.ms", parse_number(1, LONG_MAX), "1 or more", ClusterOptions.connections_max_idle_ms, "Time after which an idle connection is closed."),
+    Option("socket.connection.setup.timeout.ms", parse_number(1, LONG_MAX), "1 or more", ClusterOptions.socket_connection_setup_timeout_ms, "How long a connection may take to be made, TLS and SASL included; it doubles with each failure, up to socket.connection.setup.timeout.max.ms."),
+    Option("socket.connection.setup.timeout.max.ms", parse_number(1, LONG_MAX), "1 or more", ClusterOptions.socket_connection_setup_timeout_max_ms, "Longest time that a connection may take to be made."),
+    Option("fetch.max.bytes", parse_number(0), f"0 to {INT_MAX}", ClusterOptions.fetch_max_bytes, "Maximum bytes of records in one answer to a fetch. The first batch is sent even if it is larger."),
+    Option("fetch.min.bytes", parse_number(0), f"0 to {INT_MAX}", ClusterOptions.fetch_min_bytes, "Bytes that a broker waits for before it answers a fetch."),
+    Option("fetch.max.wait.ms", parse_number(0), f"0 to {INT_MAX}", ClusterOptions.fetch_max_wait_ms, "How long a broker waits for fetch.min.bytes."),
+    Option("max.partition.fetch.bytes", parse_number(0), f"0 to {INT_MAX}", ClusterOptions.max_partition_fetch_bytes, "Maximum bytes of one partition in an answer to a fetch. The first batch is sent even if it is larger."),
+    Option("check.crcs", parse_boolean, "true, false", ClusterOptions.check_crcs, "Whether to check the CRC of each batch."),
+    *SECURITY_OPTIONS,
+)
+# fmt: on
+
+_SECURITY_KEYS = frozenset(option.key for option in SECURITY_OPTIONS)
+_KEYS = {option.key: option for option in CLUSTER_OPTIONS}
+
+
+def parse_cluster_options(options: Mapping[str, Any], *, alone: bool = False) -> ClusterOptions:
+    """Parse and check the options that concern a cluster.
+
+    Args:
+        options: of a read, a write or a client. Keys of Spark's connector, and keys of Kafka's that do not
+            concern the connection, are left to others.
+        alone: whether these are all options of the caller, so that any other key is unknown; keys are
+            then accepted with underscores too.
+
+    Raises:
+        ConfigError: an unknown or forbidden key, a bad value, or options that do not fit together. A
+            secret's value is not repeated.
+    """
+    values: dict[str, Any] = {}
+    texts: dict[str, Any] = {}
+    for name, value in options.items():
+        key = _bare(name, alone=alone)
+        option = _KEYS.get(key)
+        if option is None:
+            _ensure_known(name, key, alone=alone)
+        elif texts.setdefault(key, value) != value:
+            raise ConfigError(f"option {key!r} is given twice, with different values; give it once")
+        else:
+            values[key] = option.parse(key, _as_text(key, value))
+    if "bootstrap.servers" not in values:
+        raise ConfigError(
+            f"option 'kafka.bootstrap.servers' is not given; accepted: {_SERVERS_ACCEPTED}"
+        )
+    secured = {key: values.pop(key) for key in _SECURITY_KEYS & values.keys()}
+    cluster = {key.replace(".", "_"): value for key, value in values.items()}
+    return ClusterOptions(**cluster, security=security_of(secured))
+
+
+def _bare(name: str, *, alone: bool) -> str:
+    key = name.lower().removeprefix("kafka.")
+    return key.replace("_", ".") if alone else key
+
+
+def _as_text(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, str)):
+        return str(value)
+    if isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):
+        return ",".join(value)
+    raise ConfigError(f"option {key!r} is of type {type(value).__name__}; accepted: text")
+
+
+def _ensure_known(name: str, key: str, *, alone: bool) -> None:
+    """Refuse a key that concerns a cluster, and that no one knows or may give."""
+    is_kafkas = name.lower() != key or alone
+    if key in REFUSED_SECURITY_KEYS:
+        raise ConfigError(f"option {name!r} is not supported: {REFUSED_SECURITY_KEYS[key]}")
+    if is_kafkas and key in FORBIDDEN_KAFKA_KEYS:
+        raise ConfigError(f"option {name!r} is not supported: {FORBIDDEN_KAFKA_KEYS[key]}")
+    if key in IGNORED_SECURITY_KEYS or (is_kafkas and key in IGNORED_KAFKA_KEYS):
+        return
+    if alone or key.startswith(("ssl.", "sasl.")):
+        refuse_unknown(name, list(_KEYS))

@@ -1,0 +1,333 @@
+"""Options of a secure connection to a real cluster: Kafka's keys `security.protocol`, `ssl.*` and `sasl.*`.
+
+Passwords, private keys and `sasl.jaas.config` are secrets. They are hidden wherever an option is shown: in a
+`repr`, a log line, an error. An error of a value here never repeats it.
+
+Stores are PEM files, or PEM text in an option, as Kafka has them with the type PEM. Java's key stores are
+refused, with the command that converts them.
+
+Source: Kafka clients/.../common/config/SslConfigs.java, SaslConfigs.java, security/JaasConfig.java,
+security/ssl/DefaultSslEngineFactory.java.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, NoReturn
+
+from spark_kbatch.errors import ConfigError
+from spark_kbatch.options.option import Option, refuse
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = (
+    "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM",
+)  # fmt: skip
+TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
+HIDDEN = "[hidden]"
+
+
+@dataclass(frozen=True, repr=False)
+class Secret:
+    """A text that is never shown; `text` is for those who use it."""
+
+    text: str = ""
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    def __bool__(self) -> bool:
+        return bool(self.text)
+
+
+NO_SECRET = Secret()
+
+
+class Jaas(NamedTuple):
+    """A login module of `sasl.jaas.config`, and its options."""
+
+    module: str = ""  # its class, without the package
+    options: tuple[tuple[str, Secret], ...] = ()
+
+    def get(self, name: str) -> str | None:
+        """Return an option's value; None if it is not given."""
+        return next((value.text for key, value in self.options if key == name), None)
+
+
+NO_JAAS = Jaas()
+
+
+@dataclass(frozen=True, repr=False)
+class Security:
+    """How a client secures its connections, and who it is; each field is a key of Kafka's."""
+
+    protocol: str = "PLAINTEXT"
+    ssl_truststore_location: str = ""
+    ssl_truststore_certificates: str = ""  # PEM
+    ssl_keystore_location: str = ""
+    ssl_keystore_certificate_chain: str = ""  # PEM
+    ssl_keystore_key: Secret = NO_SECRET  # PEM
+    ssl_key_password: Secret = NO_SECRET
+    ssl_endpoint_identification_algorithm: str = "https"  # empty: names are not checked
+    ssl_enabled_protocols: tuple[str, ...] = TLS_VERSIONS
+    ssl_cipher_suites: tuple[str, ...] = ()
+    sasl_mechanism: str = "GSSAPI"
+    sasl_jaas_config: Jaas = NO_JAAS
+    sasl_kerberos_service_name: str = ""
+    sasl_login_callback_handler_class: str = ""
+    sasl_oauthbearer_token_endpoint_url: str = ""
+    sasl_oauthbearer_scope: str = ""
+    sasl_oauthbearer_client_id: str = ""
+    sasl_oauthbearer_client_secret: Secret = NO_SECRET
+
+    def __repr__(self) -> str:
+        defaults = Security()
+        shown = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in fields(self)
+            if getattr(self, field.name) != getattr(defaults, field.name)
+        ]
+        return f"Security({', '.join(shown)})"
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.protocol.endswith("SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether the client authenticates itself by SASL."""
+        return self.protocol.startswith("SASL")
+
+
+def _text(_key: str, value: str) -> str:
+    return value.strip()
+
+
+def _secret(_key: str, value: str) -> Secret:
+    return Secret(value)
+
+
+def _one_of(accepted: tuple[str, ...]) -> Callable[[str, str], str]:
+    def parse(key: str, value: str) -> str:
+        found = value.strip().upper()
+        if found not in accepted:
+            refuse(key, value, ", ".join(accepted))
+        return found
+
+    return parse
+
+
+def _identification(key: str, value: str) -> str:
+    found = value.strip().lower()
+    if found not in ("https", ""):
+        refuse(key, value, "https, or empty to accept a certificate of any name")
+    return found
+
+
+def _tls_versions(key: str, value: str) -> tuple[str, ...]:
+    by_name = {one.lower(): one for one in TLS_VERSIONS}
+    found = [by_name.get(one.lower()) for one in _split(value)]
+    if not found or None in found:
+        refuse(key, value, f"{', '.join(TLS_VERSIONS)}, separated by commas")
+    return tuple(one for one in found if one is not None)
+
+
+def _listed(_key: str, value: str) -> tuple[str, ...]:
+    return tuple(_split(value))
+
+
+def _split(value: str) -> list[str]:
+    return [one.strip() for one in value.split(",") if one.strip()]
+
+
+def _pem_location(key: str, value: str) -> str:
+    location = value.strip()
+    if location.lower().endswith((".jks", ".p12", ".pfx", ".keystore", ".truststore")):
+        refuse_store(key, location)
+    return location
+
+
+def _store_type(key: str, value: str) -> str:
+    found = value.strip().upper()
+    if found != "PEM":
+        refuse_store(key, value)
+    return found
+
+
+def refuse_store(key: str, value: str) -> NoReturn:
+    """Raise for a key store that is not PEM, with the command that converts it."""
+    store = value if value.endswith((".jks", ".p12", ".pfx")) else "STORE"
+    source = store
+    convert = ""
+    if not store.endswith((".p12", ".pfx")):
+        source = "store.p12"
+        convert = f"`keytool -importkeystore -srckeystore {store} -destkeystore {source} -deststoretype PKCS12`, then "
+    if "truststore" in key:
+        convert += f"`openssl pkcs12 -in {source} -nokeys -out ca.pem`"
+        then = "ssl.truststore.location=ca.pem"
+    else:
+        convert += f"`openssl pkcs12 -in {source} -out client.pem`"
+        then = "ssl.keystore.location=client.pem, and the key's password as ssl.key.password"
+    raise ConfigError(
+        f"option {key!r} is {value!r}: key stores of Java (JKS, PKCS12) cannot be read; convert it to PEM "
+        f"with {convert}, and give {then}"
+    )
+
+
+_JAAS_ACCEPTS = (
+    "a login module with its options, such as `org.apache.kafka.common.security.plain.PlainLoginModule "
+    'required username="NAME" password="PASSWORD";`'
+)
+_JAAS_TOKEN = re.compile(
+    r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';=]+)|([;=]))""", re.DOTALL
+)
+_JAAS_FLAGS = ("required", "requisite", "sufficient", "optional")
+
+
+def parse_jaas(key: str, value: str) -> Jaas:
+    """Parse the text of `sasl.jaas.config`: a class, a flag, NAME=VALUE pairs, and a semicolon.
+
+    Raises:
+        ConfigError: it is something else; the text, which holds a password, is not repeated.
+    """
+    tokens = _jaas_tokens(value)
+    shape = "".join("w" if token.mark is None else token.mark for token in tokens or ())
+    if not re.fullmatch("ww(w=w)*;", shape):
+        _refuse_jaas(key, "it is not one module with NAME=VALUE pairs and a semicolon at the end")
+    module, flag, *pairs = (token.text for token in tokens or () if token.mark is None)
+    if flag.lower() not in _JAAS_FLAGS:
+        _refuse_jaas(key, "the module is not followed by `required`")
+    options = zip(pairs[::2], map(Secret, pairs[1::2]), strict=True)
+    return Jaas(module.rpartition(".")[2], tuple(options))
+
+
+class _Token(NamedTuple):
+    """A word of a JAAS text, or one of its marks."""
+
+    text: str
+    mark: str | None  # "=" or ";" outside of quotes
+
+
+def _jaas_tokens(value: str) -> list[_Token] | None:
+    """Return the tokens, or None if a quote is not closed."""
+    tokens: list[_Token] = []
+    position, text = 0, value.rstrip()
+    while position < len(text):
+        found = _JAAS_TOKEN.match(text, position)
+        if found is None:
+            return None
+        double, single, bare, mark = found.groups()
+        quoted = double if double is not None else single
+        if quoted is not None:
+            tokens.append(_Token(re.sub(r"\\(.)", r"\1", quoted), None))
+        else:
+            tokens.append(_Token(bare or "", mark))
+        position = found.end()
+    return tokens
+
+
+def _refuse_jaas(key: str, why: str) -> NoReturn:
+    raise ConfigError(f"option {key!r} is not valid: {why}; accepted: {_JAAS_ACCEPTS}")
+
+
+# fmt: off
+SECURITY_OPTIONS = (
+    Option("security.protocol", _one_of(PROTOCOLS), ", ".join(PROTOCOLS), Security.protocol, "How connections are secured: with SSL they are encrypted, with SASL the client authenticates itself."),
+    Option("ssl.truststore.location", _pem_location, "a PEM file", "", "File with the certificates of the authorities that brokers' certificates are checked against. Executors read it too, at the same path.", "the system's authorities"),
+    Option("ssl.truststore.certificates", _text, "PEM text", "", "The same certificates as text, in place of a file."),
+    Option("ssl.truststore.type", _store_type, "PEM", "PEM", "Format of the certificates. Key stores of Java are refused, with the command that converts them."),
+    Option("ssl.keystore.location", _pem_location, "a PEM file", "", "File with the client's private key and certificate chain, for brokers that ask for a client certificate.", "none"),
+    Option("ssl.keystore.certificate.chain", _text, "PEM text", "", "The certificate chain as text, in place of a file; with ssl.keystore.key."),
+    Option("ssl.keystore.key", _secret, "PEM text", NO_SECRET, "The private key as text, in place of a file; with ssl.keystore.certificate.chain.", "none"),
+    Option("ssl.keystore.type", _store_type, "PEM", "PEM", "Format of the private key."),
+    Option("ssl.key.password", _secret, "a password", NO_SECRET, "Password of the private key, if it is encrypted.", "none"),
+    Option("ssl.endpoint.identification.algorithm", _identification, "https, or empty", Security.ssl_endpoint_identification_algorithm, "How to check that a certificate is for the broker's host name. Empty accepts any name, which lets whoever has a certificate of the same authority pass for the broker."),
+    Option("ssl.enabled.protocols", _tls_versions, ", ".join(TLS_VERSIONS), Security.ssl_enabled_protocols, "Versions of TLS to offer.", "TLSv1.2,TLSv1.3"),
+    Option("ssl.cipher.suites", _listed, "names of OpenSSL or IANA, separated by commas", (), "Cipher suites to offer, for TLS 1.2.", "OpenSSL's"),
+    Option("sasl.mechanism", _one_of(MECHANISMS), ", ".join(MECHANISMS), Security.sasl_mechanism, "How the client authenticates itself. GSSAPI needs the package `gssapi`, AWS_MSK_IAM the package `botocore`."),
+    Option("sasl.jaas.config", parse_jaas, 'as for Kafka: `org.apache.kafka.common.security.scram.ScramLoginModule required username="NAME" password="PASSWORD";`', Jaas(), "Login module and credentials, as one would give them to a Java client. Only the user name, the password and other options are used, the classes are not.", "none"),
+    Option("sasl.kerberos.service.name", _text, "a name", "", "Name of the Kerberos principal that brokers run as.", "none"),
+    Option("sasl.login.callback.handler.class", _text, "a class of Kafka, or a function `package.module.function`", "", "Where tokens come from, for OAUTHBEARER: a Python function without arguments that returns a token. Classes of Kafka are accepted; which of its ways is used follows from the other options.", "none"),
+    Option("sasl.oauthbearer.token.endpoint.url", _text, "a URL: https, http, file", "", "Where OAUTHBEARER gets tokens: the identity provider's endpoint, or a file that holds one.", "none"),
+    Option("sasl.oauthbearer.scope", _text, "text", "", "Scope to ask the token endpoint for.", "none"),
+    Option("sasl.oauthbearer.client.credentials.client.id", _text, "text", "", "Client id for the token endpoint; `clientId` of sasl.jaas.config does the same.", "none"),
+    Option("sasl.oauthbearer.client.credentials.client.secret", _secret, "a password", NO_SECRET, "Client secret for the token endpoint; `clientSecret` of sasl.jaas.config does the same.", "none"),
+)
+# fmt: on
+
+_FIELDS = {
+    "security.protocol": "protocol",
+    "sasl.oauthbearer.client.credentials.client.id": "sasl_oauthbearer_client_id",
+    "sasl.oauthbearer.client.credentials.client.secret": "sasl_oauthbearer_client_secret",
+}
+_WITHOUT_FIELD = ("ssl.truststore.type", "ssl.keystore.type")  # checked, and then of no further use
+
+# Keys that Kafka's clients know and that change nothing here.
+IGNORED_SECURITY_KEYS = frozenset(
+    "security.providers ssl.keymanager.algorithm ssl.protocol ssl.provider "
+    "ssl.secure.random.implementation ssl.trustmanager.algorithm sasl.client.callback.handler.class "
+    "sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin "
+    "sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor sasl.login.class "
+    "sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds "
+    "sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor "
+    "sasl.login.refresh.window.jitter sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms".split()
+)
+REFUSED_SECURITY_KEYS = {
+    "ssl.engine.factory.class": "there is no Java to run it; use the other ssl options",
+    "ssl.keystore.password": "PEM files have no store password; give ssl.key.password",
+    "ssl.truststore.password": "PEM files have no store password; leave it out",
+}
+
+
+def security_of(values: Mapping[str, Any]) -> Security:
+    """Return the settings from parsed values by key, after checking that they fit together.
+
+    Raises:
+        ConfigError: names the options that do not fit.
+    """
+    security = Security(
+        **{
+            _FIELDS.get(key, key.replace(".", "_")): value
+            for key, value in values.items()
+            if key not in _WITHOUT_FIELD
+        }
+    )
+    _ensure_one_of_each_store(security)
+    if security.uses_sasl:
+        _ensure_credentials(security)
+    return security
+
+
+def _ensure_one_of_each_store(security: Security) -> None:
+    if security.ssl_truststore_location and security.ssl_truststore_certificates:
+        raise ConfigError(
+            "options 'ssl.truststore.location' and 'ssl.truststore.certificates' are both given; give "
+            "one of them"
+        )
+    inline = (bool(security.ssl_keystore_key), bool(security.ssl_keystore_certificate_chain))
+    if security.ssl_keystore_location and any(inline):
+        raise ConfigError(
+            "option 'ssl.keystore.location' is given together with 'ssl.keystore.key' or "
+            "'ssl.keystore.certificate.chain'; give the file, or the two texts"
+        )
+    if any(inline) and not all(inline):
+        raise ConfigError(
+            "options 'ssl.keystore.key' and 'ssl.keystore.certificate.chain' are only useful together; "
+            "give both"
+        )
+
+
+def _ensure_credentials(security: Security) -> None:
+    mechanism, jaas = security.sasl_mechanism, security.sasl_jaas_config
+    if mechanism == "PLAIN" or mechanism.startswith("SCRAM"):
+        if jaas.get("username") is None or jaas.get("password") is None:
+            raise ConfigError(
+                f"option 'sasl.jaas.config' has no user name and password, which {mechanism} needs; "
+                f"accepted: {_JAAS_ACCEPTS}"
+            )
+    elif mechanism == "AWS_MSK_IAM" and not security.uses_tls:
+        raise ConfigError(
+            f"option 'security.protocol' is {security.protocol!r}; AWS_MSK_IAM needs 'SASL_SSL'"
+        )

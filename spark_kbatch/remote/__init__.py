@@ -1,0 +1,12 @@
+"""A real cluster: brokers over the network, with no JAR and no Java.
+
+Everything here is about one cluster, named by its bootstrap servers. It is loaded only where such a cluster is
+named, so that an embedded one pays nothing for it.
+
+    module      contents
+    client      requests to whichever broker must answer them, retried; shared by all that use the same options
+    metadata    brokers, topics, partitions and leaders, and how long they are believed
+
+A client is leased: it and its connections are used by one thread at a time, and go back to a pool of the
+process. So a Spark worker connects once, whatever number of tasks it runs.
+"""

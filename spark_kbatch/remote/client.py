@@ -1,0 +1,686 @@
+"""Requests to the brokers of a cluster: to any, to the controller, to the leaders of partitions; retried.
+
+    with leased(options) as client:
+        client.metadata(["events"]).topics["events"].partitions
+        client.request(ApiKey.LIST_GROUPS, ListGroupsRequest())
+        client.request_leaders(ApiKey.LIST_OFFSETS, partitions, build, results)
+
+A call goes on until it has its answer, or `default.api.timeout.ms` have passed. Lost connections, partitions whose
+leader moved and errors that Kafka calls retriable are tried again after a pause that doubles; metadata is read
+again first. Whatever else fails is raised at once. The error at the end names the brokers that were tried, and
+why each failed. Only what may be repeated is sent through here: a request may have been executed although its
+connection was lost.
+
+If none of the known brokers can be reached, the bootstrap servers are asked again.
+
+A client and its connections are used by one thread at a time: it is leased from a pool of the process, by its
+options, so that whoever comes next finds connections made. Connections that stayed idle for
+`connections.max.idle.ms` are closed when the pool is next used. A forked child starts with an empty pool, and
+a client in use at that time goes on there without connections.
+
+Source: Kafka clients/.../clients/NetworkClient.java (leastLoadedNode), admin/KafkaAdminClient.java.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import random as random_numbers
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+from spark_kbatch.clock import monotonic_ms as clock_monotonic_ms
+from spark_kbatch.errors import (
+    DisconnectedError,
+    KBatchError,
+    ProtocolError,
+    RequestTimedOutError,
+    RetriableError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.remote import ClusterOptions, host_and_port
+from spark_kbatch.remote.metadata import ClusterMetadata, MetadataCache, TopicMetadata
+from spark_kbatch.wire.backoff import ExponentialBackoff
+from spark_kbatch.wire.connection import ConnectionConfig
+from spark_kbatch.wire.connections import Connections, Node, State
+from spark_kbatch.wire.errors import ErrorCode, error_of
+from spark_kbatch.wire.protocol import ApiKey, CreateTopicsRequest, MetadataRequest
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+# A broker may not have heard yet of a topic that was just created: how often to ask for one.
+_ASKED_FOR_AN_UNKNOWN_TOPIC = 3
+_TOPICS_NAMED = 20  # in an error
+
+
+class Client:
+    """A client of one cluster. Not thread-safe."""
+
+    def __init__(
+        self,
+        options: ClusterOptions,
+        *,
+        monotonic_ms: Callable[[], int] = clock_monotonic_ms,
+        random: Callable[[], float] = random_numbers.random,
+    ) -> None:
+        """Start without any connection; `leased` gives one that may have some.
+
+        Args:
+            options: of the cluster and the client.
+            monotonic_ms: the clock.
+            random: returns a uniform number from [0, 1), for jitter.
+        """
+        self.options = options
+        self.connections = Connections(
+            ConnectionConfig(
+                client_id=options.client_id,
+                request_timeout_ms=options.request_timeout_ms,
+                reconnect_backoff_ms=options.reconnect_backoff_ms,
+                reconnect_backoff_max_ms=options.reconnect_backoff_max_ms,
+                connections_max_idle_ms=options.connections_max_idle_ms,
+                socket_connection_setup_timeout_ms=options.socket_connection_setup_timeout_ms,
+                socket_connection_setup_timeout_max_ms=options.socket_connection_setup_timeout_max_ms,
+            ),
+            monotonic_ms=monotonic_ms,
+            random=random,
+        )
+        self.monotonic_ms = monotonic_ms
+        self._random = random
+        self.backoff = ExponentialBackoff(
+            options.retry_backoff_ms, options.retry_backoff_max_ms, random
+        )
+        self._cache = MetadataCache(options.metadata_max_age_ms)
+        self._bootstrap = [
+            Node(-1 - number, *host_and_port(server))
+            for number, server in enumerate(options.bootstrap_servers)
+        ]
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; requests in flight fail. Closing again does nothing."""
+        self.connections.close()
+
+    # Metadata.
+
+    def metadata(
+        self, topics: Iterable[str] | None = None, *, fresh: bool = False
+    ) -> ClusterMetadata:
+        """Return brokers, controller and topics; of the topics those that exist. It never creates one.
+
+        Args:
+            topics: the topics asked for, None for all.
+            fresh: ask a broker even if the last answer is younger than metadata.max.age.ms.
+
+        Raises:
+            KBatchError: a topic is not accessible, or its name is not valid.
+            RequestTimedOutError: no broker answered in time.
+        """
+        names = None if topics is None else frozenset(topics)
+        known = None if fresh else self._cache.find(names, self.monotonic_ms())
+        return known or self._read_metadata(names, self._retries("METADATA"))
+
+    def topic(self, name: str) -> TopicMetadata:
+        """Return a topic.
+
+        Raises:
+            UnknownTopicOrPartitionError: names the topics that exist.
+        """
+        return self._topics([name], self._retries("METADATA")).topics[name]
+
+    def leader(self, topic_partition: TopicPartition) -> tuple[Node, int]:
+        """Return a partition's leader and its epoch, -1 if the cluster does not tell; wait until there is one.
+
+        Raises:
+            UnknownTopicOrPartitionError: there is no such partition.
+            RequestTimedOutError: it had no leader in time.
+        """
+        retries = self._retries("METADATA")
+        topic, partition = topic_partition
+        while True:
+            metadata = self._topics([topic], retries)
+            self._ensure_exists(metadata, topic_partition)
+            found = metadata.leader_of(topic, partition)
+            if found is not None:
+                return found
+            retries.failed(str(topic_partition), "it has no leader")
+            retries.pause()
+            self.invalidate()
+
+    def invalidate(self) -> None:
+        """Read metadata again at its next use."""
+        self._cache.invalidate()
+
+    def _topics(self, names: Sequence[str], retries: _Retries) -> ClusterMetadata:
+        """Return metadata of topics, all of which exist."""
+        found = self._cache.find(names, self.monotonic_ms())
+        for _ in range(_ASKED_FOR_AN_UNKNOWN_TOPIC):
+            if found is None:
+                found = self._read_metadata(frozenset(names), retries)
+            if all(name in found.topics for name in names):
+                return found
+            self.wait(self.options.retry_backoff_ms)
+            found = None
+        self._refuse_unknown_topic(names)
+
+    def _refuse_unknown_topic(self, names: Sequence[str]) -> NoReturn:
+        metadata = self.metadata(fresh=True)
+        missing = [name for name in names if name not in metadata.topics]
+        existing = [one.name for one in metadata.topics.values() if not one.is_internal]
+        shown = ", ".join(existing[:_TOPICS_NAMED]) or "none"
+        more = len(existing) - _TOPICS_NAMED
+        raise UnknownTopicOrPartitionError(
+            f"topic {', '.join(map(repr, missing or names))} does not exist in {self.options}, or this "
+            f"client may not see it; topics: {shown}{f' and {more} more' if more > 0 else ''}"
+        )
+
+    def _ensure_exists(self, metadata: ClusterMetadata, topic_partition: TopicPartition) -> None:
+        count = len(metadata.topics[topic_partition.topic].partitions)
+        if not 0 <= topic_partition.partition < count:
+            raise UnknownTopicOrPartitionError(
+                f"partition {topic_partition.partition} of topic {topic_partition.topic!r} does not exist "
+                f"in {self.options}: it has {count}, 0 to {count - 1}"
+            )
+
+    def _read_metadata(self, names: frozenset[str] | None, retries: _Retries) -> ClusterMetadata:
+        body = MetadataRequest(
+            topics=None
+            if names is None
+            else [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(names)],
+            allow_auto_topic_creation=False,
+        )
+        while True:
+            answer = self._ask_any(ApiKey.METADATA, body, retries)
+            code = getattr(answer, "error_code", ErrorCode.NONE)
+            if code == ErrorCode.REBOOTSTRAP_REQUIRED:
+                self._cache.forget_nodes()
+            elif code:
+                raise error_of(code, f"asked {self.options} for its topics")
+            else:
+                found, errors = self._cache.update(names, answer, self.monotonic_ms())
+                for name, refused in errors.refused.items():
+                    raise error_of(refused, f"topic {name!r} of {self.options}")
+                if found.nodes and not errors.transient:
+                    return found
+                for name, transient in errors.transient.items():
+                    retries.failed(f"topic {name!r}", str(error_of(transient)))
+            retries.pause()
+
+    # Requests.
+
+    def request(
+        self,
+        api_key: int,
+        body: Any,
+        *,
+        node: Node | None = None,
+        last_version: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> Any:
+        """Send a request and return its answer; if the connection is lost, send it again.
+
+        Args:
+            api_key: its kind.
+            body: the message, or a function that returns it for a version.
+            node: who is asked; None for any broker.
+            last_version: do not use a higher version.
+            timeout_ms: for all attempts together; None for default.api.timeout.ms.
+
+        Raises:
+            RequestTimedOutError: there was no answer in time; says which brokers were tried.
+            UnsupportedVersionError: the broker does not know the request, or none of its versions here.
+        """
+        retries = self._retries(ApiKey(api_key).name, timeout_ms)
+        if node is None:
+            return self._ask_any(api_key, body, retries, last_version)
+        while True:
+            answer = self._ask_all({node: body}, api_key, retries, last_version)[node]
+            if not isinstance(answer, KBatchError):
+                return answer
+            retries.failed(str(node), answer)
+            retries.pause()
+
+    def request_controller(
+        self,
+        api_key: int,
+        body: Any,
+        *,
+        last_version: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> Any:
+        """Send a request to the controller; arguments and errors as of `request`.
+
+        It is sent again if the broker that was asked is no longer the controller.
+        """
+        retries = self._retries(ApiKey(api_key).name, timeout_ms)
+        while True:
+            node = self._controller(retries)
+            answer = self._ask_all({node: body}, api_key, retries, last_version)[node]
+            if isinstance(answer, KBatchError):
+                retries.failed(str(node), answer)
+            elif ErrorCode.NOT_CONTROLLER in _error_codes(answer):
+                retries.failed(str(node), "it is not the controller")
+            else:
+                return answer
+            self.invalidate()
+            retries.pause()
+
+    def request_leaders(
+        self,
+        api_key: int,
+        partitions: Iterable[TopicPartition],
+        build: Callable[[Node, list[TopicPartition]], Any],
+        results: Callable[[Any], Mapping[TopicPartition, Result | KBatchError]],
+        *,
+        last_version: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, Result]:
+        """Ask the leader of each partition, all leaders at the same time; return the result of each partition.
+
+        Args:
+            api_key: the kind of request.
+            partitions: all that are asked about.
+            build: returns the request to a node about some of the partitions; or a function that returns it
+                for a version.
+            results: returns what an answer says of each of its partitions.
+            last_version: do not use a higher version.
+            timeout_ms: for all attempts together; None for default.api.timeout.ms.
+
+        Raises:
+            UnknownTopicOrPartitionError: one of them does not exist.
+            RequestTimedOutError: some were not answered in time; says which, and why.
+            KBatchError: an error of a partition that is not retriable.
+        """
+        retries = self._retries(ApiKey(api_key).name, timeout_ms)
+        left = list(dict.fromkeys(partitions))
+        found: dict[TopicPartition, Result] = {}
+        while left:
+            by_leader = self._by_leader(left, retries)
+            bodies = {node: build(node, asked) for node, asked in by_leader.items()}
+            answers = self._ask_all(bodies, api_key, retries, last_version)
+            for node, answer in answers.items():
+                told = self._results_of(node, answer, by_leader[node], results)
+                for topic_partition, result in told.items():
+                    if isinstance(result, KBatchError):
+                        retries.failed(f"{topic_partition} at {node}", result)
+                    else:
+                        found[topic_partition] = result
+            left = [one for one in left if one not in found]
+            if left:
+                self.invalidate()
+                retries.pause()
+        return found
+
+    def _results_of(
+        self,
+        node: Node,
+        answer: Any,
+        asked: list[TopicPartition],
+        results: Callable[[Any], Mapping[TopicPartition, Result | KBatchError]],
+    ) -> Mapping[TopicPartition, Result | KBatchError]:
+        if isinstance(answer, KBatchError):
+            return dict.fromkeys(asked, answer)
+        told = results(answer)
+        missing = [one for one in asked if one not in told]
+        if missing:
+            raise ProtocolError(f"response of {node}", "partitions", -1, str(missing[0]), "none")
+        return {one: told[one] for one in asked}
+
+    def _by_leader(
+        self, partitions: list[TopicPartition], retries: _Retries
+    ) -> dict[Node, list[TopicPartition]]:
+        metadata = self._topics(sorted({one.topic for one in partitions}), retries)
+        by_leader: dict[Node, list[TopicPartition]] = {}
+        for one in partitions:
+            self._ensure_exists(metadata, one)
+            leader = metadata.leader_of(*one)
+            if leader is None:
+                retries.failed(str(one), "it has no leader")
+            else:
+                by_leader.setdefault(leader[0], []).append(one)
+        return by_leader
+
+    def _controller(self, retries: _Retries) -> Node:
+        """Return the controller; any broker if the cluster names none, which then passes requests on."""
+        metadata = self._cache.find((), self.monotonic_ms())
+        metadata = metadata or self._read_metadata(frozenset(), retries)
+        found = metadata.nodes.get(metadata.controller)
+        return found or self._any_node(retries)
+
+    # Topics.
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int = -1,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Create a topic, and wait until all its partitions have leaders.
+
+        Args:
+            name: its name.
+            partitions: their number; -1 for the cluster's `num.partitions`.
+            replication_factor: copies of each record; -1 for the cluster's `default.replication.factor`.
+            settings: of the topic, by Kafka's keys; the cluster checks them.
+
+        Raises:
+            TopicAlreadyExistsError: it exists.
+            KBatchError: the cluster refused it; says why.
+        """
+        timeout_ms = min(self.options.request_timeout_ms, self.options.default_api_timeout_ms)
+        topic = CreateTopicsRequest.CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            assignments=[],
+            configs=[
+                CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name=key, value=str(value))
+                for key, value in (settings or {}).items()
+            ],
+        )
+        body = CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms, validate_only=False)
+        answer = self.request_controller(ApiKey.CREATE_TOPICS, body)
+        (created,) = answer.topics
+        if created.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise TopicAlreadyExistsError(name)
+        if created.error_code and created.error_code != ErrorCode.REQUEST_TIMED_OUT:
+            why = created.error_message or "no reason given"
+            raise error_of(created.error_code, f"topic {name!r} cannot be created: {why}")
+        self.invalidate()
+        for number in range(len(self.topic(name).partitions)):
+            self.leader(TopicPartition(name, number))
+
+    # The loop.
+
+    def _retries(self, what: str, timeout_ms: int | None = None) -> _Retries:
+        return _Retries(
+            self, what, self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        )
+
+    def _ask_any(
+        self, api_key: int, body: Any, retries: _Retries, last_version: int | None = None
+    ) -> Any:
+        while True:
+            node = self._any_node(retries)
+            answer = self._ask_all({node: body}, api_key, retries, last_version)[node]
+            if not isinstance(answer, KBatchError):
+                return answer
+            retries.failed(str(node), answer)
+            retries.pause()
+
+    def _any_node(self, retries: _Retries) -> Node:
+        """Return the node with the fewest requests in flight, of those that can be sent one; connect first.
+
+        As in Kafka, one connection is made at a time.
+        """
+        connections = self.connections
+        tried: set[Node] = set()
+        while True:
+            nodes = list(self._cache.nodes.values()) or self._bootstrap
+            able = [node for node in nodes if connections.can_send(node)]
+            if able:
+                return min(able, key=connections.in_flight_count)
+            if all(connections.state(node) is State.DISCONNECTED for node in nodes):
+                self._note_failures(tried & set(nodes), retries)
+                start = self._next_to_connect(nodes, tried)
+                if start is not None:
+                    tried.add(start)
+                    connections.ready(start)
+                    continue
+                if self._cache.nodes and self.options.metadata_recovery_strategy != "none":
+                    logger.info(
+                        "no known broker of %s can be reached: asking the bootstrap servers again",
+                        self.options,
+                    )
+                    self._cache.forget_nodes()
+                else:
+                    tried.clear()
+                    self.wait(max(1, min(map(connections.connection_delay_ms, nodes))), retries)
+            else:
+                self._poll(retries, *nodes)
+            retries.ensure_time_left()
+
+    def _next_to_connect(self, nodes: Sequence[Node], tried: set[Node]) -> Node | None:
+        """Return the node to connect to next, one after another from a random one; None if all were tried."""
+        first = int(self._random() * len(nodes))
+        untried = [one for one in [*nodes[first:], *nodes[:first]] if one not in tried]
+        untried.sort(key=self.connections.connection_delay_ms)
+        if not untried or self.connections.connection_delay_ms(untried[0]):
+            return None
+        return untried[0]
+
+    def _note_failures(self, tried: Iterable[Node], retries: _Retries) -> None:
+        for node in tried:
+            error = self.connections.last_error(node)
+            if error is not None:
+                retries.failed(str(node), error)
+
+    def _ask_all(
+        self,
+        bodies: Mapping[Node, Any],
+        api_key: int,
+        retries: _Retries,
+        last_version: int | None = None,
+    ) -> dict[Node, Any]:
+        """Send one request to each node, all at the same time; return each one's answer or error.
+
+        A connection is attempted once, after its back-off.
+        """
+        connections = self.connections
+        ended: dict[Node, Any] = {}
+        unsent, tried = dict(bodies), set[Node]()
+        while len(ended) < len(bodies):
+            for node, body in list(unsent.items()):
+                failed = self._connecting_failed(node, tried)
+                if failed is not None:
+                    ended[node] = failed
+                elif connections.can_send(node):
+                    self._send(node, api_key, body, ended, retries, last_version)
+                else:
+                    continue
+                del unsent[node]
+            if unsent and retries.left_ms() <= 0:
+                for node in unsent:
+                    ended[node] = RequestTimedOutError(f"{node} could not be sent the request")
+                break
+            if len(ended) < len(bodies):
+                self._poll(retries, *unsent)
+        return ended
+
+    def _connecting_failed(self, node: Node, tried: set[Node]) -> KBatchError | None:
+        connections = self.connections
+        if connections.state(node) is State.DISCONNECTED:
+            if node in tried:
+                return connections.last_error(node)
+            if not connections.connection_delay_ms(node):
+                tried.add(node)
+                connections.ready(node)
+                if connections.state(node) is State.DISCONNECTED:
+                    return connections.last_error(node)
+        return None
+
+    def _send(
+        self,
+        node: Node,
+        api_key: int,
+        body: Any,
+        ended: dict[Node, Any],
+        retries: _Retries,
+        last_version: int | None,
+    ) -> None:
+        def end(answer: Any, error: KBatchError | None) -> None:
+            ended[node] = error or answer
+
+        self.connections.send(
+            node,
+            api_key,
+            body,
+            end,
+            last_version=last_version,
+            timeout_ms=max(1, min(self.options.request_timeout_ms, retries.left_ms())),
+        )
+
+    def _poll(self, retries: _Retries, *unsent: Node) -> None:
+        """Wait for an event, for the next attempt to connect, for the end of throttling, or of all time."""
+        delays = [delay for delay in map(self.connections.delay_ms, unsent) if delay]
+        self.connections.poll(max(0, min([*delays, retries.left_ms()])))
+
+    def wait(self, pause_ms: int, retries: _Retries | None = None) -> None:
+        """Go on with other requests for a while."""
+        if retries is not None:
+            pause_ms = min(pause_ms, max(0, retries.left_ms()))
+        until_ms = self.monotonic_ms() + pause_ms
+        while (left_ms := until_ms - self.monotonic_ms()) > 0:
+            self.connections.poll(left_ms)
+
+
+class _Retries:
+    """The attempts of one call: how long they may take, and why those before failed."""
+
+    def __init__(self, client: Client, what: str, timeout_ms: int) -> None:
+        self._client = client
+        self._what = what
+        self._timeout_ms = timeout_ms
+        self._deadline_ms = client.monotonic_ms() + timeout_ms
+        self._attempts = 0
+        self._failures: dict[str, str] = {}
+
+    def left_ms(self) -> int:
+        """Return the ms that are left; not above 0 if time is over."""
+        return self._deadline_ms - self._client.monotonic_ms()
+
+    def failed(self, where: str, why: KBatchError | str) -> None:
+        """Note a failure, if an error is one that a retry may mend; otherwise raise it."""
+        if isinstance(why, KBatchError) and not _is_retriable(why):
+            raise why
+        reason = why.reason if isinstance(why, DisconnectedError) else str(why)
+        if where not in self._failures:
+            logger.warning("%s of %s: %s: %s", self._what, self._client.options, where, reason)
+        self._failures[where] = reason
+
+    def pause(self) -> None:
+        """Wait before the next attempt.
+
+        Raises:
+            RequestTimedOutError: no time is left for one.
+        """
+        pause_ms = self._client.backoff.pause_ms(self._attempts)
+        self._attempts += 1
+        self._client.wait(pause_ms, self)
+        self.ensure_time_left()
+
+    def ensure_time_left(self) -> None:
+        """Raise RequestTimedOutError if none is left."""
+        if self.left_ms() <= 0:
+            failures = "; ".join(f"{where}: {why}" for where, why in self._failures.items())
+            raise RequestTimedOutError(
+                f"no answer of {self._client.options} to a {self._what} request within "
+                f"{self._timeout_ms} ms: {failures or 'no broker answered'}"
+            )
+
+
+def _is_retriable(error: KBatchError) -> bool:
+    return isinstance(error, (RetriableError, UnknownTopicOrPartitionError))
+
+
+def _error_codes(answer: Any) -> set[int]:
+    """Return the error codes of an answer, its own and those of each topic or resource."""
+    codes = {getattr(answer, "error_code", 0)}
+    for name in ("topics", "responses", "results"):
+        codes |= {getattr(one, "error_code", 0) for one in getattr(answer, name, None) or ()}
+    return codes
+
+
+# The pool.
+
+
+class _Idle(NamedTuple):
+    client: Client
+    since_ms: int
+
+
+_idle: dict[ClusterOptions, list[_Idle]] = {}
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def leased(options: ClusterOptions) -> Iterator[Client]:
+    """Yield a client from the pool of this process, or a new one; it goes back to the pool afterwards.
+
+    Connections with requests in flight at the end are closed. If anything but an error of this package
+    ends the block, the client is closed.
+    """
+    client = _take(options)
+    try:
+        yield client
+    except (KBatchError, GeneratorExit):
+        _put_back(client)
+        raise
+    except BaseException:
+        client.close()
+        raise
+    else:
+        _put_back(client)
+
+
+def close_idle_clients() -> None:
+    """Close all clients of the pool."""
+    with _lock:
+        clients = [one.client for idle in _idle.values() for one in idle]
+        _idle.clear()
+    for client in clients:
+        client.close()
+
+
+def _take(options: ClusterOptions) -> Client:
+    _close_long_idle()
+    with _lock:
+        idle = _idle.get(options)
+        client = idle.pop().client if idle else None
+    if client is None:
+        return Client(options)
+    client.connections.poll(0)  # notices those that a broker has closed
+    return client
+
+
+def _put_back(client: Client) -> None:
+    client.connections.disconnect_busy("its user has ended")
+    client.connections.poll(0)
+    with _lock:
+        _idle.setdefault(client.options, []).append(_Idle(client, client.monotonic_ms()))
+    _close_long_idle()
+
+
+def _close_long_idle() -> None:
+    ended: list[Client] = []
+    with _lock:
+        for options, idle in list(_idle.items()):
+            oldest_ms = clock_monotonic_ms() - options.connections_max_idle_ms
+            ended += [one.client for one in idle if one.since_ms <= oldest_ms]
+            _idle[options] = [one for one in idle if one.since_ms > oldest_ms]
+            if not _idle[options]:
+                del _idle[options]
+    for client in ended:
+        client.close()
+
+
+def _start_empty_in_a_child() -> None:
+    global _lock  # a thread of the parent may have held it
+    _lock = threading.Lock()
+    close_idle_clients()
+
+
+atexit.register(close_idle_clients)
+os.register_at_fork(after_in_child=_start_empty_in_a_child)

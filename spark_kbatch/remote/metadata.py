@@ -1,0 +1,220 @@
+"""A cluster's brokers, topics, partitions and leaders, as its brokers tell them; and a cache of them.
+
+Brokers learn of a new leader one after another. So the cache does not go back: of a partition whose leader epoch
+it knows, it refuses an older one, unless the topic was recreated, which its id tells.
+
+Source: Kafka clients/.../clients/Metadata.java, MetadataSnapshot.java.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from spark_kbatch.wire.connections import Node
+from spark_kbatch.wire.errors import ErrorCode
+from spark_kbatch.wire.leaders import CurrentLeader, NodeEndpoint
+
+NO_LEADER = -1
+NO_CONTROLLER = -1
+# A topic with one of these is being created, or a broker does not know enough of it yet.
+_TRANSIENT = (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+class PartitionMetadata(NamedTuple):
+    """One partition of a topic."""
+
+    partition: int
+    leader: int  # a node's id; -1 if there is none
+    leader_epoch: int  # -1 if the cluster does not tell
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+class TopicMetadata(NamedTuple):
+    """One topic, its partitions in order."""
+
+    name: str
+    topic_id: str  # base64url, as an embedded cluster writes it; empty if the cluster does not tell
+    is_internal: bool
+    partitions: tuple[PartitionMetadata, ...]
+
+
+class ClusterMetadata(NamedTuple):
+    """A cluster as its brokers tell it; of topics only those that were asked for and exist."""
+
+    cluster_id: str
+    nodes: Mapping[int, Node]
+    controller: int  # a node's id; -1 if the cluster does not tell
+    topics: Mapping[str, TopicMetadata]
+
+    def leader_of(self, topic: str, partition: int) -> tuple[Node, int] | None:
+        """Return the leader and its epoch, or None if there is none, or its address is not known."""
+        found = self.topics.get(topic)
+        if found is None or not 0 <= partition < len(found.partitions):
+            return None
+        one = found.partitions[partition]
+        node = self.nodes.get(one.leader)
+        return None if node is None else (node, one.leader_epoch)
+
+
+class TopicErrors(NamedTuple):
+    """What an answer says of topics that it does not describe."""
+
+    unknown: frozenset[str]
+    transient: Mapping[str, int]  # error codes; the same question may be answered later
+    refused: Mapping[str, int]
+
+
+class MetadataCache:
+    """The last answers about a cluster. Not thread-safe."""
+
+    def __init__(self, max_age_ms: int) -> None:
+        """Start without any answer; one is believed for `max_age_ms`."""
+        self._max_age_ms = max_age_ms
+        self._cluster = ClusterMetadata("", {}, NO_CONTROLLER, {})
+        self._topics: dict[str, TopicMetadata] = {}
+        self._read_ms: dict[str, int] = {}  # by topic
+        self._all_read_ms: int | None = None  # when all topics were asked for
+        self._nodes_read_ms: int | None = None
+
+    @property
+    def nodes(self) -> Mapping[int, Node]:
+        """The brokers, by id; empty before the first answer."""
+        return self._cluster.nodes
+
+    def find(self, topics: Iterable[str] | None, now_ms: int) -> ClusterMetadata | None:
+        """Return what was asked for, None for all topics; None if part of it is not known, or too old."""
+        if not self._is_fresh(self._nodes_read_ms, now_ms):
+            return None
+        if topics is None:
+            fresh = self._is_fresh(self._all_read_ms, now_ms)
+            return self._cluster._replace(topics=dict(self._topics)) if fresh else None
+        names = set(topics)
+        if not all(self._is_fresh(self._read_ms.get(name), now_ms) for name in names):
+            return None
+        return self._cluster._replace(topics={name: self._topics[name] for name in sorted(names)})
+
+    def update(
+        self, topics: frozenset[str] | None, body: Any, now_ms: int
+    ) -> tuple[ClusterMetadata, TopicErrors]:
+        """Take in an answer.
+
+        Args:
+            topics: that were asked for; None for all.
+            body: of the answer.
+            now_ms: the time.
+
+        Returns:
+            what it says, topics without an error; and the errors.
+        """
+        errors = _errors_of(body)
+        found = {
+            one.name: self._newer(_topic(one))
+            for one in body.topics
+            if one.error_code == ErrorCode.NONE
+        }
+        gone = errors.unknown if topics is not None else self._topics.keys() - found.keys()
+        for name in gone:
+            self._topics.pop(name, None)
+            self._read_ms.pop(name, None)
+        self._topics.update(found)
+        self._read_ms.update(dict.fromkeys(found, now_ms))
+        self._nodes_read_ms = now_ms
+        if topics is None:
+            self._all_read_ms = None if errors.transient else now_ms
+        self._cluster = ClusterMetadata(
+            body.cluster_id or "",
+            {one.node_id: Node(one.node_id, one.host, one.port) for one in body.brokers},
+            body.controller_id,
+            {},
+        )
+        return self._cluster._replace(topics=dict(sorted(found.items()))), errors
+
+    def move(
+        self,
+        topic: str,
+        partition: int,
+        leader: CurrentLeader,
+        endpoints: Iterable[NodeEndpoint] = (),
+    ) -> bool:
+        """Take in a new leader that a broker named in another answer; return False if it is not newer."""
+        found = self._topics.get(topic)
+        if found is None or not 0 <= partition < len(found.partitions) or leader.leader_id < 0:
+            return False
+        known = found.partitions[partition]
+        nodes = {one.node_id: Node(one.node_id, one.host, one.port) for one in endpoints}
+        nodes = {**self._cluster.nodes, **nodes}
+        if leader.leader_epoch <= known.leader_epoch or leader.leader_id not in nodes:
+            return False
+        partitions = list(found.partitions)
+        partitions[partition] = known._replace(
+            leader=leader.leader_id, leader_epoch=leader.leader_epoch
+        )
+        self._topics[topic] = found._replace(partitions=tuple(partitions))
+        self._cluster = self._cluster._replace(nodes=nodes)
+        return True
+
+    def invalidate(self) -> None:
+        """Believe no answer from here on; leader epochs stay known."""
+        self._read_ms.clear()
+        self._all_read_ms = self._nodes_read_ms = None
+
+    def forget_nodes(self) -> None:
+        """Forget the brokers, none of which can be reached."""
+        self.invalidate()
+        self._cluster = self._cluster._replace(nodes={})
+
+    def _is_fresh(self, read_ms: int | None, now_ms: int) -> bool:
+        return read_ms is not None and now_ms - read_ms < self._max_age_ms
+
+    def _newer(self, topic: TopicMetadata) -> TopicMetadata:
+        """Return the topic, with what is known of each partition that the answer is behind on."""
+        known = self._topics.get(topic.name)
+        if known is None or known.topic_id != topic.topic_id:
+            return topic
+        before = {one.partition: one for one in known.partitions}
+        return topic._replace(
+            partitions=tuple(
+                before[one.partition] if _is_behind(one, before.get(one.partition)) else one
+                for one in topic.partitions
+            )
+        )
+
+
+def _is_behind(found: PartitionMetadata, known: PartitionMetadata | None) -> bool:
+    return known is not None and 0 <= found.leader_epoch < known.leader_epoch
+
+
+def _topic(body: Any) -> TopicMetadata:
+    topic_id = getattr(body, "topic_id", None)
+    partitions = sorted(body.partitions, key=lambda one: one.partition_index)
+    return TopicMetadata(
+        body.name,
+        "" if not topic_id or not topic_id.int else text_of_uuid(topic_id.bytes),
+        bool(body.is_internal),
+        tuple(
+            PartitionMetadata(
+                one.partition_index,
+                one.leader_id,
+                getattr(one, "leader_epoch", -1),
+                tuple(one.replica_nodes),
+                tuple(one.isr_nodes),
+            )
+            for one in partitions
+        ),
+    )
+
+
+def text_of_uuid(value: bytes) -> str:
+    """Return a topic's id as Kafka's tools print it: 22 characters of base64url."""
+    return base64.urlsafe_b64encode(value).decode().rstrip("=")
+
+
+def _errors_of(body: Any) -> TopicErrors:
+    codes = {one.name: one.error_code for one in body.topics if one.error_code != ErrorCode.NONE}
+    unknown = {n for n, code in codes.items() if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    transient = {name: code for name, code in codes.items() if code in _TRANSIENT}
+    refused = {n: code for n, code in codes.items() if n not in unknown and n not in transient}
+    return TopicErrors(frozenset(unknown), transient, refused)
