@@ -541,7 +541,7 @@ def test_repair_of_damaged_batches_is_exit_code_1(tmp_path: Path) -> None:
     ],
 )
 def test_a_failure_is_one_line_and_exit_code_1(path: Path, words: list[str], reason: str) -> None:
-    done = kbatch_from_a_shell(*(word.format(path=path) for word in words))
+    done = kbatch(*(word.format(path=path) for word in words))
 
     assert done.returncode == 1
     assert done.stdout == ""

@@ -28,6 +28,7 @@ from spark_kbatch.log.checkpoints import random_id, write_meta_properties, write
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders
+from tests.support.crashes import STRIDE
 from tests.support.faults import Fault, FaultyFiles, died
 from tests.support.reference import (
     Record,
@@ -426,7 +427,7 @@ def test_a_killed_export_leaves_each_partition_empty_or_whole_and_a_retry_succee
         dying = Cluster(path, files=FaultyFiles(Fault(step, torn=True)))
         return died(lambda: dying.export("events", to=log_dir))
 
-    for step in itertools.count():
+    for step in itertools.count(step=min(STRIDE, 2)):
         if not killed_at(step):
             break
         for directory in log_dir.iterdir():

@@ -22,7 +22,7 @@ from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.errors import CommitError
 from spark_kbatch.files import Files
 from tests.support import builders
-from tests.support.crashes import Crash, Recording
+from tests.support.crashes import Crash, Recording, sample
 from tests.support.faults import Fault, FaultyFiles, SimulatedProcess, died
 from tests.support.jobs import PATH, Contents, Scenario
 
@@ -226,7 +226,7 @@ def undone(crashes: Iterable[Crash]) -> list[Crash]:
 def test_rolling_forward_may_crash_at_any_step_as_well(
     scenario: Scenario, job: Recording, power_losses: bool
 ) -> None:
-    decided = undone(job.kills())[0]
+    decided = undone(job.kills(stride=1))[0]
     ensure_rolling_forward_may_crash(scenario, job, decided, power_losses=power_losses, by=2)
 
 
@@ -266,7 +266,8 @@ def test_the_error_for_a_disk_fault_at_any_step_tells_correctly_what_became_of_t
 ) -> None:
     outcomes = set()
     decided = job.first("write", SLOT)
-    for at, step in enumerate(job.steps[:-1]):
+    steps = list(enumerate(job.steps[:-1]))
+    for at, step in sorted({*sample(steps), *steps[decided - 1 : decided + 3]}):
         message = f"{fault} at step {at}: {step}"
         files = SimulatedProcess(
             scenario.disk.copy(), Fault(at, fault.error, fault.torn, fault.lasting)

@@ -230,7 +230,7 @@ def steps_of(tmp_path: Path, run: Callable[[Cluster, list[Extent], Clock], None]
 
 
 each_step = pytest.mark.parametrize(
-    "every", [pytest.param(5, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+    "every", [pytest.param(10, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
 )
 
 
@@ -306,7 +306,7 @@ def test_a_committer_may_die_at_any_step_and_a_disk_with_it(
 
 
 @pytest.mark.parametrize(
-    "every", [pytest.param(3, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+    "every", [pytest.param(8, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
 )
 def test_the_last_replica_may_fail_after_the_commit_point(tmp_path: Path, every: int) -> None:
     """No other replica has the decided commit, so its state is kept until its disk is back."""

@@ -232,7 +232,7 @@ def check_run(tmp_path: Path, seed: int, *, idempotent: bool) -> None:
 
 
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(5))
 def test_futures_tell_the_truth_whatever_becomes_of_requests(
     tmp_path: Path, seed: int, idempotent: bool
 ) -> None:

@@ -322,7 +322,6 @@ def read_by_plain_aiokafka(batch: bytes) -> Iterator[Any]:
 
 @pytest.mark.parametrize("compression", CODEC_NAMES)
 @pytest.mark.parametrize("read", [read_by_kafka_python, read_by_aiokafka, read_by_plain_aiokafka])
-@settings(deadline=None, max_examples=50)
 @given(data=st.data())
 def test_clients_decode_what_we_encode(
     read: Callable[[bytes], Iterable[Any]], compression: str, data: st.DataObject

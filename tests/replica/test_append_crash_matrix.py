@@ -21,7 +21,7 @@ from spark_kbatch.files import Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders
-from tests.support.crashes import Crash, Recording
+from tests.support.crashes import Crash, Recording, sample
 from tests.support.disk import Disk, DiskFiles
 from tests.support.faults import Fault, SimulatedProcess
 from tests.support.reference import Record
@@ -185,7 +185,7 @@ def test_after_an_error_of_the_disk_a_retry_leaves_each_batch_there_once(
     start: Start, fault: Fault
 ) -> None:
     steps = [step for step in start.steps[:-1] if str(ACKNOWLEDGED.parent) not in step]
-    for at, step in enumerate(steps):
+    for at, step in sample(list(enumerate(steps))):
         message = f"{fault} at step {at}: {step}"
         files = SimulatedProcess(
             start.disk.copy(), Fault(at, fault.error, fault.torn, fault.lasting)
