@@ -317,8 +317,22 @@ def seal_message(out: memoryview, magic: int, offset: int, attributes: int, time
     _CRC.pack_into(out, LOG_OVERHEAD, checksums.crc32(out[MESSAGE_CRC_COVERS_FROM:]))
 
 
-def rewrite(data: memoryview, *, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-    """Set producer id, epoch and sequence in a whole batch, and the CRC, which covers them."""
+def rewrite(
+    data: bytearray | memoryview,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    attributes: int | None = None,
+) -> None:
+    """Set producer id, epoch and sequence in a whole batch, and the CRC, which covers them.
+
+    Args:
+        attributes: to set as well; None leaves them as they are.
+    """
+    data = memoryview(data)
+    if attributes is not None:
+        _ATTRIBUTES.pack_into(data, ATTRIBUTES_POSITION, attributes)
     _PRODUCER.pack_into(data, PRODUCER_ID_POSITION, producer_id, producer_epoch, base_sequence)
     _CRC.pack_into(data, CRC_POSITION, checksums.crc32c(data[CRC_COVERS_FROM:]))
 

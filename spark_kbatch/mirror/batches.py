@@ -1,0 +1,202 @@
+"""Batches of a source's log -> batches for a target: as they are where possible, encoded again where not.
+
+A batch is kept if its bytes mean the same in any log: its compressed records are copied, and only its
+header is rewritten, with a CRC of that. It is encoded again, with the codec that it had, where
+
+    - its header does not tell all: compaction left out records or a time to delete it, so that offsets
+      have gaps or times count from elsewhere
+    - its records have the time of a broker's append, which the target's batches could not say
+    - it is of the formats V0 and V1
+    - the target takes no batch of its size
+    - records before a log's start, which no reader sees, lie in it
+
+Batches of aborted transactions are left out, and so are control batches. The record's key, value, headers
+and time stay what a reader of the source gets; its offset becomes the next one of the target.
+
+Nothing here reads a log. A batch's CRC is checked before another one is computed.
+
+Source: Kafka clients/.../record/DefaultRecordBatch.java; KIP-534 (the delete horizon in base_timestamp).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from spark_kbatch.consumer.reading import without_aborted
+from spark_kbatch.errors import CorruptRecordError, RecordTooLargeError
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES
+from spark_kbatch.record import codec
+from spark_kbatch.record import columns as arrow
+from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX, RecordBatchBuilder
+from spark_kbatch.record.header import (
+    CODEC_MASK,
+    MAGIC,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    RECORD_BATCH_OVERHEAD,
+    TRANSACTIONAL,
+    BatchHeader,
+    LogRead,
+    assign,
+    ensure_valid,
+    rewrite,
+    unpack,
+)
+
+# A large batch that has to be encoded again becomes several of about this size, before compression.
+_PIECE_BYTES = 4 * 1024 * 1024
+
+
+class Batch(NamedTuple):
+    """A batch for the target: base offset 0, no leader epoch; of no producer until it is stamped."""
+
+    data: bytearray
+    attributes: int
+    records_count: int
+    is_kept: bool  # its records are the bytes of the source
+
+    def stamp(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        """Make it a transactional batch of this producer."""
+        rewrite(
+            self.data,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            attributes=self.attributes | TRANSACTIONAL,
+        )
+
+
+def batches(
+    topic_partition: TopicPartition,
+    read: LogRead,
+    *,
+    start_offset: int,
+    max_bytes: int,
+    max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
+) -> Iterator[Batch]:
+    """Yield what a fetched piece of a log is in the target, in order.
+
+    Args:
+        topic_partition: where it is from, for errors.
+        read: with the aborted transactions among its batches.
+        start_offset: records below it are left out.
+        max_bytes: the most bytes that the target takes of one batch.
+        max_decompressed_batch_bytes: a compressed batch that holds more cannot be encoded again.
+
+    Raises:
+        CorruptRecordError: a batch is damaged; carries file and position.
+        RecordTooLargeError: one record alone is larger than the target takes.
+    """
+    try:
+        for position, header in without_aborted(read):
+            if header.is_control or header.next_offset <= start_offset:
+                continue
+            if header.base_offset >= start_offset and _means_the_same_anywhere(header, max_bytes):
+                yield _kept(read.data, position, header)
+            else:
+                yield from _encoded_again(
+                    topic_partition, read.data, position, header, start_offset, max_bytes,
+                    max_decompressed_batch_bytes,
+                )  # fmt: skip
+    except CorruptRecordError as error:
+        raise error.at(read.path, read.position) from None
+
+
+def _means_the_same_anywhere(header: BatchHeader, max_bytes: int) -> bool:
+    """Return True if the batch can be kept: see the module's docstring."""
+    return (
+        header.magic == MAGIC
+        and not header.attributes & ~(CODEC_MASK | TRANSACTIONAL)
+        and header.records_count > 0
+        and header.is_dense
+        and header.size_in_bytes <= max_bytes
+    )
+
+
+def _kept(source: memoryview, position: int, header: BatchHeader) -> Batch:
+    """Return a copy of the batch without its producer."""
+    ensure_valid(source, position, header)
+    data = bytearray(source[position : position + header.size_in_bytes])
+    attributes = header.attributes & CODEC_MASK
+    assign(data, 0, base_offset=0, leader_epoch=NO_LEADER_EPOCH)
+    if attributes != header.attributes or header.producer_id != NO_PRODUCER_ID:
+        rewrite(
+            data,
+            producer_id=NO_PRODUCER_ID,
+            producer_epoch=NO_PRODUCER_EPOCH,
+            base_sequence=NO_SEQUENCE,
+            attributes=attributes,
+        )
+    return Batch(data, attributes, header.records_count, is_kept=True)
+
+
+def _encoded_again(
+    topic_partition: TopicPartition,
+    source: memoryview,
+    position: int,
+    header: BatchHeader,
+    start_offset: int,
+    max_bytes: int,
+    max_decompressed_batch_bytes: int,
+) -> Iterator[Batch]:
+    pieces = codec.decode_batches(
+        source,
+        [(position, header)],
+        columns=codec.RECORD_SCHEMA.names,
+        start_offset=start_offset,
+        max_bytes=_PIECE_BYTES,
+        max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+    )
+    for rows in pieces:
+        yield from _encoded(topic_partition, rows, header.codec, max_bytes)
+
+
+def _encoded(
+    topic_partition: TopicPartition, rows: pa.RecordBatch, codec_id: int, max_bytes: int
+) -> Iterator[Batch]:
+    """Yield the rows as one batch, or halved until each batch is small enough."""
+    if not rows.num_rows:
+        return
+    batch = _one_batch(rows, codec_id)
+    if len(batch.data) <= max_bytes:
+        yield batch
+    elif rows.num_rows > 1:
+        half = rows.num_rows // 2
+        yield from _encoded(topic_partition, rows[:half], codec_id, max_bytes)
+        yield from _encoded(topic_partition, rows[half:], codec_id, max_bytes)
+    else:
+        offset = rows.column("offset")[0].as_py()
+        raise RecordTooLargeError(
+            f"the record at offset {offset} of {topic_partition}, as a batch of its own,",
+            len(batch.data), max_bytes, "max.message.bytes",
+        )  # fmt: skip
+
+
+def _one_batch(rows: pa.RecordBatch, codec_id: int) -> Batch:
+    count = rows.num_rows
+    columns = arrow.columns(
+        count,
+        key=rows.column("key"),
+        value=rows.column("value"),
+        # As they are: a broker's logs may hold times that no producer of ours writes.
+        timestamps=arrow.frozen(np.array(rows.column("timestamp").to_numpy(), np.int64)),
+        headers=rows.column("headers"),
+    )
+    spans = (columns.key, columns.value, columns.headers)
+    size = RECORD_BATCH_OVERHEAD + count * RECORD_OVERHEAD_MAX + sum(map(_size, spans))
+    builder = RecordBatchBuilder(memoryview(bytearray(size)), 0, size, codec=codec_id)
+    builder.append(columns)
+    builder.close()
+    data = bytearray(builder.data)
+    return Batch(data, unpack(data).attributes, count, is_kept=False)
+
+
+def _size(of: arrow.Spans) -> int:
+    return int(of.bounds[-1]) - int(of.bounds[0]) if len(of.bounds) else 0
