@@ -469,6 +469,22 @@ class CommitError(KBatchError):
         return f"commit failed, {self.outcome}: {self.reason}"
 
 
+@dataclass(eq=False, repr=False)
+class MirrorFencedError(KBatchError):
+    """Another process has taken a mirror over, so that this one must not write any more."""
+
+    mirror: str
+    target: str
+    why: str = ""  # else this may have happened
+
+    def __str__(self) -> str:
+        return (
+            f"mirror {self.mirror!r} into {self.target} was taken over by another process of the same "
+            f"name{self.why and f', or {self.why}'}; nothing is lost or doubled: run one at a time, or "
+            "give each a name and topics of its own"
+        )
+
+
 # Missing or forbidden files and folders: waiting does not help. A full disk is not among them: as in
 # Kafka, someone may make room before delivery.timeout.ms.
 _PERMANENT = {
@@ -498,6 +514,10 @@ class KafkaStorageError(RetriableError):
         error.__cause__ = cause
         error.is_transient = cause.errno not in _PERMANENT
         return error
+
+
+class StagedFilesGoneError(KafkaStorageError):
+    """Files that a task staged were removed before they were committed."""
 
 
 @dataclass(eq=False, repr=False)

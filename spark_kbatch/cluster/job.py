@@ -280,13 +280,17 @@ def _explained() -> Iterator[None]:
 
 
 def _author(staged: Sequence[Staged]) -> Author:
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # a container's user may have no name
-        user = str(os.getuid())
     first = staged[0] if staged else None
     return Author(
         application_id=(first and first.application_id) or "",
         query_id=(first and first.query_id) or "",
-        user=user,
+        user=user_name(),
     )
+
+
+def user_name() -> str:
+    """Return who runs this process, for the history."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user may have no name
+        return str(os.getuid())

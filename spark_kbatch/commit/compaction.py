@@ -1,8 +1,9 @@
 """Rewriting an internal topic, so that it stays small: an overwrite of its own.
 
-Of `__transaction_state` the last sequence of each transactional id is kept, as a CompleteCommit without states. Jobs without a
-sequence are dropped, and so are ids that have not committed for transactional.id.expiration.ms, if that
-is set. The committer does this when nothing is pending. The caller holds the partition's lock, which for
+Of `__transaction_state` the last sequence of each transactional id is kept, with a mirror's progress, as
+a CompleteCommit without states. Jobs without a sequence are dropped, and so are ids that have not
+committed for transactional.id.expiration.ms, if that is set; but no mirror's, which could not go on. The
+committer does this when nothing is pending. The caller holds the partition's lock, which for
 `__transaction_state` is the commit lock, and has called `ready_locked`:
 
     1. discard what is past the end; then a segment at the log's end: what is kept, followed by an
@@ -26,7 +27,6 @@ from spark_kbatch.commit.internal_topics import TRANSACTION_STATE
 from spark_kbatch.commit.snapshot import Transaction, last_of_each_id
 from spark_kbatch.commit.state_records import (
     COMPLETE_COMMIT,
-    TransactionValue,
     pack_key,
     pack_value,
 )
@@ -60,7 +60,9 @@ def maybe_rewrite(
     expired = [
         name
         for name, last in ids.items()
-        if expiration_ms is not None and last.value.last_update_ms < now_ms - expiration_ms
+        if expiration_ms is not None
+        and last.value.last_update_ms < now_ms - expiration_ms
+        and not last.value.source_progress
     ]
     for name in expired:
         del ids[name]
@@ -96,5 +98,5 @@ def rewrite_locked(
 
 
 def _record(last: Transaction) -> tuple[bytes, bytes]:
-    value = TransactionValue(COMPLETE_COMMIT, last.value.sequence, {}, last.value.last_update_ms)
+    value = last.value._replace(status=COMPLETE_COMMIT, states={})
     return pack_key(last.transactional_id), pack_value(value)

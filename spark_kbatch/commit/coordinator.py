@@ -20,7 +20,7 @@ from spark_kbatch.commit.history import NOBODY, Author, Commit, History, pack
 from spark_kbatch.commit.internal_topics import COMMITS, TRANSACTION_STATE
 from spark_kbatch.commit.probe import Probe
 from spark_kbatch.commit.sequences import Sequences
-from spark_kbatch.commit.snapshot import Transaction, transactions
+from spark_kbatch.commit.snapshot import Transaction, last_of_each_id, transactions
 from spark_kbatch.commit.staging import (
     Copies,
     Extent,
@@ -97,6 +97,7 @@ class _Job(NamedTuple):
     sequence: int
     author: Author
     overwrite: Overwrite | None
+    source_progress: bytes
 
 
 class Coordinator:
@@ -152,6 +153,7 @@ class Coordinator:
         sequence: int = NO_TRANSACTION_SEQUENCE,
         author: Author = NOBODY,
         overwrite: Overwrite | None = None,
+        source_progress: bytes = b"",
     ) -> bool:
         """Make all extents visible, in their order within each partition, or none of them.
 
@@ -164,6 +166,7 @@ class Coordinator:
                 last committed one, the commit is skipped as a duplicate, with a warning.
             author: for the history.
             overwrite: a topic that holds nothing but the extents afterwards, even if there are none.
+            source_progress: of a mirror, what `take_over` returns from this commit on.
 
         Returns:
             False if it was skipped as a duplicate.
@@ -175,7 +178,7 @@ class Coordinator:
         if not extents and overwrite is None:
             return True
         by_partition = staged_by_partition(extents, overwrite and overwrite.topic)
-        job = _Job(transactional_id, sequence, author, overwrite)
+        job = _Job(transactional_id, sequence, author, overwrite, source_progress)
         progress = _Progress()
         try:
             self._await_replicas(by_partition)
@@ -239,6 +242,23 @@ class Coordinator:
             offset = prepared.decided.prepare_offset
             self._sequences.save(job.transactional_id, job.sequence, offset)
         return self._complete(prepared)
+
+    def take_over(self, transactional_id: str, transaction: str) -> tuple[int, bytes]:
+        """Return the last sequence of a mirror's id and its progress; -1 and nothing if it has none.
+
+        What an earlier process of the mirror staged and did not commit is removed.
+
+        Args:
+            transactional_id: of the mirror.
+            transaction: the folder of all that it stages.
+        """
+        with self.settled():
+            for staging_dir in self._manager.dirs.staging().values():
+                self._manager.files.remove_dir(staging_dir / transaction)
+            last = last_of_each_id(self._manager.replica(TRANSACTION_STATE)).get(transactional_id)
+        if last is None:
+            return NO_TRANSACTION_SEQUENCE, b""
+        return last.value.sequence, last.value.source_progress
 
     def is_pending(self, topic_partitions: Collection[TopicPartition]) -> bool:
         """Return True if an incomplete commit touches one of these partitions.
@@ -590,10 +610,12 @@ class Coordinator:
             state = log.discard_unrecorded(log.state())
             now_ms = self._now_ms()
             appender = LogAppender(log, state, now_ms=now_ms)
-            prepare = TransactionValue(PREPARE_COMMIT, job.sequence, states, now_ms)
+            prepare = TransactionValue(
+                PREPARE_COMMIT, job.sequence, states, now_ms, job.source_progress
+            )
             appender.append(self._state_record(job.transactional_id, prepare))
             decided = appender.finish(flush=False, prepare_offset=state.log_end_offset)
-            complete = TransactionValue(COMPLETE_COMMIT, job.sequence, {}, now_ms)
+            complete = prepare._replace(status=COMPLETE_COMMIT, states={})
             appender.append(self._state_record(job.transactional_id, complete))
             completed = appender.finish(flush=self._flush)
         if self._flush:
@@ -664,7 +686,9 @@ class Coordinator:
         now_ms = self._now_ms()
         with partition.leading_locked() as log:
             appender = LogAppender(log, leader.state, now_ms=now_ms)
-            complete = TransactionValue(COMPLETE_COMMIT, sequence, {}, now_ms)
+            complete = pending.value._replace(
+                status=COMPLETE_COMMIT, states={}, last_update_ms=now_ms
+            )
             appender.append(self._state_record(pending.transactional_id, complete))
             completed = appender.finish(flush=self._flush)
         partition.publish_locked(completed, flush=self._flush)

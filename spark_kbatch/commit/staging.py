@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.commit.probe import Probe
-from spark_kbatch.errors import KafkaStorageError
+from spark_kbatch.errors import KafkaStorageError, StagedFilesGoneError
 from spark_kbatch.files import AppendFile, Buffer, Files
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import Topic
@@ -294,9 +294,9 @@ class Staging:
         return own
 
 
-def gone(path: Path) -> KafkaStorageError:
+def gone(path: Path) -> StagedFilesGoneError:
     """Return the error for staged files that were removed."""
-    return KafkaStorageError(
+    return StagedFilesGoneError(
         f"{path}, which a task of this job staged, is gone: a job's files are removed, by the next "
         "commit of any job or by `kbatch gc`, when none was written to for staging.retention.ms; set "
         "it higher for all jobs, and run this one again"

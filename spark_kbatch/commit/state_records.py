@@ -1,4 +1,4 @@
-"""Records of __transaction_state: Kafka's key and value, with two tagged fields of ours.
+"""Records of __transaction_state: Kafka's key and value, with tagged fields of ours.
 
     key     version i16 = 0, transactional id (i16 length, UTF-8)
     value   version i16 = 1, producer id i64, producer epoch i16, timeout ms i32, status i8,
@@ -8,6 +8,7 @@
     tag 1000   sequence of the transaction within its id, i64; -1 for none
     tag 1001   compact array of: topic (compact string), partition i32, node i32, the slot of
                kbatch.state that the replica is to have
+    tag 1002   of a mirror: how far it has read its source (`mirror.progress`); absent otherwise
 
 Compact lengths are unsigned varints, one higher than what they count. A reader skips tags that it
 does not know, so Kafka's own tools can read these records.
@@ -33,7 +34,7 @@ COMPLETE_COMMIT = 4
 
 NO_TRANSACTION_SEQUENCE = -1
 
-_SEQUENCE_TAG, _STATES_TAG = 1000, 1001
+_SEQUENCE_TAG, _STATES_TAG, _SOURCE_PROGRESS_TAG = 1000, 1001, 1002
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hqhib")
 _TIMES = struct.Struct(">qq")
@@ -48,6 +49,7 @@ class TransactionValue(NamedTuple):
     sequence: int
     states: Mapping[TopicPartition, Mapping[int, LogState]]  # by node
     last_update_ms: int
+    source_progress: bytes = b""  # of a mirror; all records of its id have it
 
 
 def pack_key(transactional_id: str) -> bytes:
@@ -85,6 +87,8 @@ def pack_value(value: TransactionValue) -> bytes:
         for node_id, state in value.states[TopicPartition(topic, partition)].items():
             states += _compact(topic) + _PLACE.pack(partition, node_id) + log_state.pack(state)
     tags = {_SEQUENCE_TAG: _I64.pack(value.sequence), _STATES_TAG: bytes(states)}
+    if value.source_progress:
+        tags[_SOURCE_PROGRESS_TAG] = value.source_progress
     out += unsigned_varint(len(tags))
     for tag, content in tags.items():
         out += unsigned_varint(tag) + unsigned_varint(len(content)) + content
@@ -116,6 +120,7 @@ def _unpack_value(data: bytes) -> TransactionValue:
     tags, at = read_unsigned_varint(data, at + _TIMES.size)
     sequence: int = NO_TRANSACTION_SEQUENCE
     states: dict[TopicPartition, dict[int, LogState]] = {}
+    source_progress = b""
     for _ in range(tags):
         tag, at = read_unsigned_varint(data, at)
         size, at = read_unsigned_varint(data, at)
@@ -124,7 +129,9 @@ def _unpack_value(data: bytes) -> TransactionValue:
             (sequence,) = _I64.unpack(content)
         elif tag == _STATES_TAG:
             states = _unpack_states(content)
-    return TransactionValue(status, sequence, states, last_update_ms)
+        elif tag == _SOURCE_PROGRESS_TAG:
+            source_progress = content
+    return TransactionValue(status, sequence, states, last_update_ms, source_progress)
 
 
 def _unpack_states(data: bytes) -> dict[TopicPartition, dict[int, LogState]]:

@@ -1,1 +1,18 @@
-"""x"""
+"""Mirrors: topics copied from one place to another, exactly once, with their batches as they are.
+
+    source   an embedded cluster, a broker's log dir, or a real cluster       consumer.source.Source
+    target   an embedded cluster or a real one                                target.Target
+
+A mirror has a name. Under it the target keeps how far the source was read, and stores that together with
+the records: in the record of a commit, or in a transaction. So a process may die at any moment, and the
+next one of the name goes on. Topics keep their names and numbers of partitions, records their order, key,
+value, headers and time; offsets are the target's own. What readers of committed records do not see is not
+copied: aborted transactions and markers.
+
+    module        contents
+    batches       batches of a source -> batches for a target
+    progress      how far a source was read, as it is stored
+    target        what a target does
+    into_path     an embedded cluster as target
+    copying       the loop: fetch, send, commit
+"""

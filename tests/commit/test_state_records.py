@@ -48,6 +48,7 @@ _values = st.builds(
         max_size=5,
     ),
     _i64,
+    st.binary(max_size=30),
 )
 
 
@@ -148,7 +149,8 @@ def test_kafka_reads_the_same(value: TransactionValue) -> None:
         "TransactionLastUpdateTimestampMs": value.last_update_ms,
         "TransactionStartTimestampMs": value.last_update_ms,
     }
-    assert list(tags) == [1000, 1001]
+    assert list(tags) == [1000, 1001, *([1002] if value.source_progress else [])]
+    assert tags.get(1002, b"") == value.source_progress
 
     assert tags[1000] == struct.pack(">q", value.sequence)
     reader, states = Kafka(tags[1001]), {}

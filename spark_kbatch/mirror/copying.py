@@ -1,0 +1,345 @@
+"""The loop of a mirror: fetch from the source, send to the target, commit a unit at a time.
+
+    1. take over     what the target has stored of the mirror's progress; end what a dead process began
+    2. compare       topics, ids, partition counts; make topics that are missing
+    3. start         progress is stored before the first record, where that matters
+    4. copy          partition by partition in turn, a fetch at a time; a unit ends when it is large or
+                     old enough, and with it the progress is stored
+
+A crash at any moment leaves units that are whole, with their progress, or are not there. So the next
+run goes on where the last unit ended. A partition is read in order of its offsets by one process, and
+units follow one another, so the order is kept.
+
+What cannot be mirrored exactly once is refused: a target that has records of which no progress is known, a
+topic that was created again in either place, and, unless asked for, a source that deleted records before
+they were copied.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from spark_kbatch.clock import monotonic_ms
+from spark_kbatch.consumer.reading import FETCH_BYTES
+from spark_kbatch.consumer.source import Source
+from spark_kbatch.errors import (
+    ConfigError,
+    DataLossError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.mirror.batches import batches
+from spark_kbatch.mirror.progress import NOTHING, Progress, TopicIds
+from spark_kbatch.mirror.target import Target, TargetTopic
+from spark_kbatch.model import IsolationLevel, ReadRange, TopicPartition
+from spark_kbatch.options.option import MiB
+from spark_kbatch.options.topic import Topic
+from spark_kbatch.record.header import LogRead
+
+logger = logging.getLogger(__name__)
+
+UNIT_BYTES = 64 * MiB
+UNIT_MS = 5_000
+
+_POLL_S = 0.2  # between looks at a source that has nothing new
+_ISOLATION = IsolationLevel.READ_COMMITTED
+
+
+class MirrorProgress(NamedTuple):
+    """What a mirror has done since it was started."""
+
+    records_count: int  # sent, in units that are committed or not
+    size_in_bytes: int
+    units: int  # committed
+    batches_kept: int  # whose records were copied as they are
+    batches_encoded: int  # that had to be encoded again
+    offsets_left: int  # to the source's ends, as far as they were looked up
+    topics_created: tuple[str, ...]
+
+
+OnProgress = Callable[[MirrorProgress], object]
+
+
+class Settings(NamedTuple):
+    """Settings of one mirror."""
+
+    mirror: str  # its name
+    source: str  # for people
+    follow: bool = False
+    unit_bytes: int = UNIT_BYTES
+    unit_ms: int = UNIT_MS
+    fail_on_data_loss: bool = True
+
+
+class Mirror:
+    """One run of a mirror. Not thread-safe, but for `stop`."""
+
+    def __init__(
+        self,
+        source: Source,
+        target: Target,
+        settings: Settings,
+        on_progress: OnProgress = lambda _progress: None,
+        *,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Set up.
+
+        Args:
+            source: to read from.
+            target: to write to.
+            settings: of the mirror.
+            on_progress: called after each fetch and each commit; what it raises ends the mirror.
+            stop: set by another thread, it ends the mirror after the unit that is being read.
+        """
+        self._source, self._target, self._settings = source, target, settings
+        self._on_progress = on_progress
+        self._stop = stop or threading.Event()
+        self._topics: dict[str, Topic] = {}  # of the source
+        self._target_topics: dict[str, TargetTopic] = {}
+        self._stored: Progress = NOTHING
+        self._ids: dict[str, TopicIds] = {}
+        self._offsets: dict[TopicPartition, int] = {}
+        self._ends: Mapping[TopicPartition, int] = {}
+        self._done = MirrorProgress(0, 0, 0, 0, 0, 0, ())
+        self._unit_bytes, self._unit_began_ms = 0, 0
+        self._buffer = bytearray(FETCH_BYTES)
+
+    def run(self, topics: Iterable[str]) -> MirrorProgress:
+        """Mirror these topics to their ends, or until stopped; return what was done.
+
+        Raises:
+            ConfigError: the target has records of which no progress is known, another number of
+                partitions, or another topic of the name.
+            DataLossError: the source does not hold records that were not copied yet.
+            MirrorFencedError: another process mirrors under the same name.
+            RecordTooLargeError: the target takes no batch that large.
+            CorruptRecordError: of the source; with file and position.
+        """
+        try:
+            self._begin(list(topics))
+            while True:
+                self._look_up_ends()
+                self._copy()
+                if not self._settings.follow or self._stop.is_set():
+                    break
+                self._maybe_commit()
+                self._stop.wait(_POLL_S)
+            self._commit()
+        except BaseException:
+            self._target.abandon()
+            raise
+        return self._done
+
+    # Before the first record.
+
+    def _begin(self, names: list[str]) -> None:
+        self._topics = {name: self._source.topic(name) for name in names}
+        for topic in self._topics.values():
+            self._ensure_whole(topic)
+        self._stored = self._target.take_over()
+        missing = [name for name in names if not self._find_in_target(name)]
+        for name in missing:
+            self._target_topics[name] = self._target.create_topic(
+                name, self._topics[name].partitions
+            )
+        self._ids = {
+            name: TopicIds(topic.topic_id, self._target_topics[name].topic_id)
+            for name, topic in self._topics.items()
+        }
+        views = self._source.views(self._partitions())
+        for topic_partition, view in views.items():
+            stored = self._stored.offsets.get(topic_partition)
+            start = view.offsets.log_start_offset
+            self._offsets[topic_partition] = start if stored is None else stored
+        self._done = self._done._replace(topics_created=tuple(missing))
+        self._target.start(self._progress())
+
+    def _partitions(self) -> list[TopicPartition]:
+        return [
+            TopicPartition(name, number)
+            for name, topic in self._topics.items()
+            for number in range(topic.partitions)
+        ]
+
+    def _ensure_whole(self, topic: Topic) -> None:
+        """Check that the source has all partitions; a broker's log dir may have some of them."""
+        found = [tp.partition for tp in self._source.partitions(topic.name)]
+        if found != list(range(len(found))):
+            raise ConfigError(
+                f"of topic {topic.name!r}, {self._settings.source} has the partitions "
+                f"{', '.join(map(str, found))}; a mirror needs all, from 0 on: mirror from the cluster"
+            )
+
+    def _find_in_target(self, name: str) -> bool:
+        """Return True if the target has a topic that can be mirrored to; False if it is to be made."""
+        mirror, target = self._settings.mirror, self._target.name
+        found, stored_ids = self._target.topic(name), self._stored.ids.get(name)
+        source = self._topics[name]
+        if found is None:
+            if stored_ids is None:
+                return False
+            raise ConfigError(
+                f"topic {name!r} was deleted in {target} after mirror {mirror!r} wrote to it; to copy "
+                "it again from the start, give the mirror another name"
+            )
+        if found.partitions != source.partitions:
+            raise ConfigError(
+                f"topic {name!r} has {source.partitions} partitions in {self._settings.source} and "
+                f"{found.partitions} in {target}; they must be equal: add partitions to the one that "
+                "has fewer, or mirror to a place where the topic does not exist"
+            )
+        differing = stored_ids and stored_ids.differ_from(
+            TopicIds(source.topic_id, found.topic_id)
+        )
+        if differing:
+            place = self._settings.source if differing == "source" else target
+            raise ConfigError(
+                f"topic {name!r} was deleted and created again in {place} after mirror {mirror!r} last "
+                f"ran; delete it in {target}, and give the mirror another name to copy it from the "
+                "start"
+            )
+        self._target_topics[name] = found
+        self._ensure_empty_without_progress(name)
+        return True
+
+    def _ensure_empty_without_progress(self, name: str) -> None:
+        known = {tp.partition for tp in self._stored.offsets if tp.topic == name}
+        if known.issuperset(range(self._topics[name].partitions)):
+            return
+        for partition, end in self._target.end_offsets(name).items():
+            if end > 0 and partition not in known:
+                mirror, target = self._settings.mirror, self._target.name
+                raise ConfigError(
+                    f"partition {name}-{partition} of {target} is not empty, it ends at offset {end}, and "
+                    f"no progress of mirror {mirror!r} is stored there: what it has of the source cannot "
+                    f"be told. Delete the topic in {target} to copy it again, or give the name of the "
+                    "mirror that wrote it"
+                )
+
+    # Copying.
+
+    def _look_up_ends(self) -> None:
+        """Look up where the source ends now; its topics must still be those that they were."""
+        views = self._source.views(self._offsets)
+        for name, topic in self._topics.items():
+            self._ensure_same(name)
+            found = self._source.topic(name).partitions
+            if found != topic.partitions:
+                raise ConfigError(
+                    f"topic {name!r} has {found} partitions in {self._settings.source} by now, and "
+                    f"{topic.partitions} in {self._target.name}: add partitions to it there, and run "
+                    "the mirror again"
+                )
+        self._ends = {tp: view.offsets.end_offset(_ISOLATION) for tp, view in views.items()}
+        for topic_partition, end in self._ends.items():
+            if self._offsets[topic_partition] > end:
+                raise DataLossError(
+                    f"offset {self._offsets[topic_partition]} of {topic_partition} of "
+                    f"{self._settings.source}", f"offsets up to {end}",
+                    "the source ends before what was copied from it already; it has lost records, or "
+                    "is another one: mirror it to another target",
+                )  # fmt: skip
+
+    def _copy(self) -> None:
+        """Copy up to the known ends, or until stopped."""
+        left = deque(tp for tp, end in self._ends.items() if self._offsets[tp] < end)
+        while left and not self._stop.is_set():
+            topic_partition = left.popleft()
+            self._copy_some(topic_partition)
+            if self._offsets[topic_partition] < self._ends[topic_partition]:
+                left.append(topic_partition)
+            self._report()
+            self._maybe_commit()
+
+    def _copy_some(self, topic_partition: TopicPartition) -> None:
+        offset, end = self._offsets[topic_partition], self._ends[topic_partition]
+        asked = ReadRange(offset, FETCH_BYTES, _ISOLATION, buffer=self._buffer)
+        try:
+            read, _ = self._source.fetch(topic_partition, asked)
+        except OffsetOutOfRangeError as error:
+            self._skip_lost(topic_partition, error)
+            return
+        finally:
+            # Checked after the read: if the id still matches, the batches are of this topic.
+            self._ensure_same(topic_partition.topic)
+        read = read.below(end)
+        if read.batches:
+            self._send(topic_partition, read, offset)
+        # Else compaction left nothing up to the end.
+        self._offsets[topic_partition] = read.batches[-1][1].next_offset if read.batches else end
+
+    def _send(self, topic_partition: TopicPartition, read: LogRead, offset: int) -> None:
+        topic = self._target_topics[topic_partition.topic]
+        found = list(
+            batches(topic_partition, read, start_offset=offset, max_bytes=topic.max_message_bytes)
+        )
+        if not found:
+            return
+        if not self._unit_bytes:
+            self._unit_began_ms = monotonic_ms()
+        self._target.send(topic_partition, found)
+        size, kept = sum(len(one.data) for one in found), sum(one.is_kept for one in found)
+        self._unit_bytes += size
+        self._done = self._done._replace(
+            records_count=self._done.records_count + sum(one.records_count for one in found),
+            size_in_bytes=self._done.size_in_bytes + size,
+            batches_kept=self._done.batches_kept + kept,
+            batches_encoded=self._done.batches_encoded + len(found) - kept,
+        )
+
+    def _skip_lost(self, topic_partition: TopicPartition, error: OffsetOutOfRangeError) -> None:
+        """Go on after records that the source deleted before they were copied, if that is accepted."""
+        offset = self._offsets[topic_partition]
+        if offset >= error.log_start_offset:
+            raise error
+        if self._settings.fail_on_data_loss:
+            raise DataLossError(
+                f"offset {offset} of {topic_partition} of {self._settings.source}",
+                f"offsets from {error.log_start_offset} on",
+                "the source deleted records before they were copied; to go on without them, set "
+                "fail_on_data_loss=False (--no-fail-on-data-loss)",
+            ) from error
+        logger.warning(
+            "offsets %d to %d of %s were deleted in %s before they were copied, and are left out",
+            offset, error.log_start_offset - 1, topic_partition, self._settings.source,
+        )  # fmt: skip
+        self._offsets[topic_partition] = error.log_start_offset
+
+    def _ensure_same(self, name: str) -> None:
+        known, found = self._topics[name].topic_id, self._source.topic(name).topic_id
+        if known and found and known != found:
+            raise UnknownTopicOrPartitionError(
+                f"topic {name!r} was deleted and created again in {self._settings.source} while it was "
+                f"mirrored; delete it in {self._target.name}, and give the mirror another name to copy "
+                "the new one"
+            )
+
+    # Units.
+
+    def _progress(self) -> Progress:
+        """Return the progress of all topics that the mirror ever had."""
+        return Progress(
+            {**self._stored.ids, **self._ids}, {**self._stored.offsets, **self._offsets}
+        )
+
+    def _maybe_commit(self) -> None:
+        is_old = monotonic_ms() - self._unit_began_ms >= self._settings.unit_ms
+        if self._unit_bytes >= self._settings.unit_bytes or (self._unit_bytes and is_old):
+            self._commit()
+
+    def _commit(self) -> None:
+        self._target.commit(self._progress())
+        if self._unit_bytes:
+            self._done = self._done._replace(units=self._done.units + 1)
+        self._unit_bytes = 0
+        self._report()
+
+    def _report(self) -> None:
+        left = sum(max(end - self._offsets[tp], 0) for tp, end in self._ends.items())
+        self._done = self._done._replace(offsets_left=left)
+        self._on_progress(self._done)

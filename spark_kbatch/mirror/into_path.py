@@ -1,0 +1,159 @@
+"""A mirror into an embedded cluster: a unit is a commit, and its record holds the progress.
+
+A unit's batches are staged and committed like those of a Spark job with one task: after a crash all of
+it is there or nothing. The commit's record in `__transaction_state` has the source's offsets; it stays when
+that topic is rewritten, and transactional.id.expiration.ms does not drop it. The mirror's name is the
+transactional id, and units are numbered: of two processes that mirror under one name, the second to commit
+a number finds that it is taken.
+
+All staged files of one mirror lie in one folder, which the next process of its name removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+
+from spark_kbatch.cluster.job import coordinator_for, new_staging, user_name
+from spark_kbatch.cluster.parts import ClusterParts
+from spark_kbatch.cluster.transports import StagedFiles
+from spark_kbatch.commit.history import Author
+from spark_kbatch.commit.staging import ReplicatedStaging
+from spark_kbatch.errors import (
+    CommitError,
+    MirrorFencedError,
+    StagedFilesGoneError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.mirror import progress as mirror_progress
+from spark_kbatch.mirror.batches import Batch
+from spark_kbatch.mirror.progress import Progress
+from spark_kbatch.mirror.target import TargetTopic
+from spark_kbatch.model import TopicPartition
+from spark_kbatch.options.topic import Topic, TopicConfig
+from spark_kbatch.options.write import parse_write_options
+from spark_kbatch.producer.sender import Answer, ProduceBatch, ProduceRequest
+
+APPLICATION = "kbatch mirror"  # in the history of commits
+
+
+class PathTarget:
+    """An embedded cluster as the target of a mirror; a `target.Target`."""
+
+    def __init__(self, parts: ClusterParts, mirror: str) -> None:
+        """Set up for the mirror of this name."""
+        self._parts, self._mirror = parts, mirror
+        # The defaults of a Spark job; with `flush`, since the progress must not outlive the records.
+        self._options = parse_write_options({"path": str(parts.path)})
+        self._coordinator = coordinator_for(parts, self._options)
+        self._transaction = hashlib.sha256(mirror.encode()).hexdigest()[:32]
+        self._author = Author(application_id=APPLICATION, user=user_name())
+        self._sequence = -1  # of the last unit
+        self._staging: ReplicatedStaging | None = None
+        self._topics: dict[str, Topic] = {}
+
+    @property
+    def name(self) -> str:
+        """PATH."""
+        return str(self._parts.path)
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id."""
+        return self._parts.metadata.cluster_file.cluster_id()
+
+    def take_over(self) -> Progress:
+        """Return the progress that was committed; remove what an earlier process staged."""
+        self._sequence, progress = self._coordinator.take_over(self._mirror, self._transaction)
+        return mirror_progress.unpack(progress)
+
+    def topic(self, name: str) -> TargetTopic | None:
+        """Return a topic; None if it does not exist."""
+        try:
+            return self._known(self._parts.topic_to_write(name))
+        except UnknownTopicOrPartitionError:
+            return None
+
+    def create_topic(self, name: str, partitions: int) -> TargetTopic:
+        """Create a topic with one replica."""
+        return self._known(
+            self._parts.make_topic(name, TopicConfig(), partitions=partitions, replication_factor=1)
+        )
+
+    def _known(self, topic: Topic) -> TargetTopic:
+        self._topics[topic.name] = topic
+        largest = min(topic.config.max_message_bytes, topic.config.segment_bytes)
+        return TargetTopic(topic.topic_id, topic.partitions, largest)
+
+    def end_offsets(self, topic: str) -> Mapping[int, int]:
+        """Return the log end offset of each partition."""
+        return {
+            info.topic_partition.partition: info.offsets.log_end_offset
+            for info in self._parts.describe([topic])
+        }
+
+    def start(self, progress: Progress) -> None:
+        """Do nothing: the first unit has the progress."""
+
+    def send(self, topic_partition: TopicPartition, batches: Iterable[Batch]) -> None:
+        """Stage batches."""
+        if self._staging is None:
+            self._staging = new_staging(
+                self._parts,
+                self._transaction,
+                shared_bytes_max=self._options.adopt_min_bytes // 8,
+                flush=self._options.flush,
+            )
+        transport, topic = StagedFiles(self._staging), self._topics[topic_partition.topic]
+        for batch in batches:
+            data = memoryview(batch.data)
+            one = ProduceBatch(topic, topic_partition, data, batch.records_count)
+            with self._fenced():
+                transport.send(ProduceRequest(-1, 0, [one]), _ensure_staged)
+
+    def commit(self, progress: Progress) -> None:
+        """Commit what was staged; without batches nothing is committed."""
+        if self._staging is None:
+            return
+        with self._fenced():
+            extents, self._staging = self._staging.finish(), None
+            is_new = self._coordinator.commit(
+                extents,
+                transactional_id=self._mirror,
+                sequence=self._sequence + 1,
+                author=self._author,
+                source_progress=mirror_progress.pack(progress),
+            )
+        self._coordinator.discard(extents, self._transaction)
+        if not is_new:
+            raise MirrorFencedError(self._mirror, self.name)
+        self._sequence += 1
+
+    @contextlib.contextmanager
+    def _fenced(self) -> Iterator[None]:
+        """Say that another process took over, if staged files are gone: it has removed them."""
+        try:
+            yield
+        except (StagedFilesGoneError, CommitError) as error:
+            if isinstance(error.__cause__ or error, StagedFilesGoneError):
+                why = "its staged files were removed as those of an abandoned job"
+                raise MirrorFencedError(self._mirror, self.name, why) from error
+            raise
+
+    def abandon(self) -> None:
+        """Remove what was staged."""
+        if self._staging is not None:
+            self._staging.abandon()
+            self._staging = None
+            self._coordinator.discard([], self._transaction)
+
+    def close(self) -> None:
+        """Remove what was staged and not committed."""
+        self.abandon()
+
+
+def _ensure_staged(answer: Answer) -> None:
+    for result in answer.values():
+        if result.error is not None:
+            raise result.error
