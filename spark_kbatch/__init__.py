@@ -36,6 +36,7 @@ a cluster can do. All errors are KBatchErrors. docs/options.md describes every o
 #     commit      a Spark job's data, all or nothing
 #     cluster     wires the above
 #     opening     finds out what lies at a path
+#     mirror      topics copied from one place to another, exactly once
 #     spark       the data source `kbatch`, and the demo
 #     cli         the `kbatch` command
 #

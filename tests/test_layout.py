@@ -33,7 +33,7 @@ LAYERS = (
     {"server"},
     {"cluster"},
     {"opening"},
-    {"spark"},
+    {"mirror", "spark"},
     {ROOT},
     {"cli"},
 )
@@ -54,7 +54,7 @@ DOORS = {
     },
     "producer": {"futures", "producer", "sender"},
     "consumer": {
-        "offset_bounds", "planning", "rows", "source", "splits", "stream_offset", "stream_planner",
+        "offset_bounds", "planning", "reading", "rows", "source", "splits", "stream_offset", "stream_planner",
         "topic_reader",
     },
     "replica": {
@@ -69,12 +69,12 @@ DOORS = {
         "backoff", "connection", "connections", "errors", "fetch", "framing", "leaders", "produce", "protocol",
     },
     "server": {"groups.assignment", "groups.store", "intercepts", "ownership", "server"},
-    "cluster": {"broker_logs", "cluster", "groups", "job", "parts", "readable"},
+    "cluster": {"broker_logs", "cluster", "groups", "job", "parts", "readable", "transports"},
     "spark": {"demo", "source"},
 }  # fmt: skip
 
 # Who may import what: parts of ours that only few may know, and modules with one home.
-PRODUCER_USERS = {"cluster", "opening", "spark"}
+PRODUCER_USERS = {"cluster", "mirror", "opening", "spark"}
 HOMES = {
     "pyspark": {
         "spark/__init__.py",

@@ -193,9 +193,7 @@ class Mirror:
                 f"{found.partitions} in {target}; they must be equal: add partitions to the one that "
                 "has fewer, or mirror to a place where the topic does not exist"
             )
-        differing = stored_ids and stored_ids.differ_from(
-            TopicIds(source.topic_id, found.topic_id)
-        )
+        differing = stored_ids and stored_ids.differ_from(TopicIds(source.topic_id, found.topic_id))
         if differing:
             place = self._settings.source if differing == "source" else target
             raise ConfigError(

@@ -50,9 +50,7 @@ def mirrored(
     max_bytes: int = NO_LIMIT,
     aborted: Sequence[AbortedTransaction] = (),
 ) -> list[Batch]:
-    return list(
-        batches(TP, read_of(data, aborted), start_offset=start_offset, max_bytes=max_bytes)
-    )
+    return list(batches(TP, read_of(data, aborted), start_offset=start_offset, max_bytes=max_bytes))
 
 
 def contents(found: Sequence[Batch]) -> list[Record]:
@@ -143,9 +141,7 @@ def test_an_empty_batch_is_left_out() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_records_with_append_time_get_it_as_their_own(codec: int) -> None:
-    source = reference.encode_batch(
-        records(0, 1, 2), codec=codec, attributes_extra=LOG_APPEND_TIME
-    )
+    source = reference.encode_batch(records(0, 1, 2), codec=codec, attributes_extra=LOG_APPEND_TIME)
 
     (batch,) = mirrored(source)
 
