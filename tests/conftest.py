@@ -28,7 +28,7 @@ SHORT_LIVED_SPARK = {
 
 # Examples per property; `make soak` runs more. How long one takes depends on the machine.
 untimed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("tests", untimed, max_examples=25)
+settings.register_profile("tests", untimed, max_examples=15)
 settings.register_profile("soak", untimed, max_examples=200)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
 

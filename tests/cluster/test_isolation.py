@@ -8,7 +8,7 @@ from pathlib import Path
 
 import aiokafka.record.default_records as aiokafka  # type: ignore[import-untyped]
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kbatch.consumer import planning, reading
@@ -83,7 +83,6 @@ def read_values(
     return found
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     history=histories(size_max=30),
     segment_bytes=st.sampled_from([200, 400, 1 << 20]),

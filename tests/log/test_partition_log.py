@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kbatch.cluster.cluster import Cluster
@@ -31,7 +31,6 @@ from tests.support.faults import FaultyFiles
 from tests.support.reference import Record
 from tests.support.soundness import ensure_sound
 
-relaxed = settings(deadline=None, max_examples=60)
 PARTITION = TopicPartition("events", 0)
 EVERY_BATCH = TopicConfig(index_interval_bytes=1)  # an index entry for each but the first
 FIRST_SEGMENT = f"{0:020d}"
@@ -84,7 +83,6 @@ class Appends:
         self.log.write_state(appender.finish(flush=False), flush=False)
 
 
-@relaxed
 @given(
     batches=st.lists(
         st.lists(st.integers(-1, 50), min_size=1, max_size=3)

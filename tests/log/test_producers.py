@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kbatch.errors import (
@@ -93,7 +93,6 @@ def aborted_of(log: PartitionLog) -> list[AbortedTransaction]:
     return found
 
 
-@settings(deadline=None, max_examples=40)
 @given(sent=conversations(size_max=12))
 def test_a_process_that_opens_the_log_again_gives_the_same_answers(sent: list[Sent]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -103,7 +102,6 @@ def test_a_process_that_opens_the_log_again_gives_the_same_answers(sent: list[Se
             assert answer_of(lambda log=log, one=one: append_to(log, one)) == model.append(one)
 
 
-@settings(deadline=None, max_examples=40)
 @given(sent=conversations(size_max=15))
 def test_after_a_roll_one_duplicate_of_a_producer_is_recognised(
     sent: list[Sent],
@@ -273,7 +271,6 @@ def append_written(log: PartitionLog, one: Written) -> None:
     assert append_data(log, one.data).base_offset == one.base_offset
 
 
-@settings(deadline=None, max_examples=60)
 @given(history=histories(), data=st.data())
 def test_appended_transactions_leave_the_state_and_the_index_of_a_replay(
     history: History, data: st.DataObject
@@ -304,7 +301,6 @@ def test_appended_transactions_leave_the_state_and_the_index_of_a_replay(
             assert all(base <= entry.last_offset < end for entry in entries)
 
 
-@settings(deadline=None, max_examples=60)
 @given(history=histories(), data=st.data())
 def test_a_follower_has_the_last_stable_offset_and_the_index_of_a_replay(
     history: History, data: st.DataObject
@@ -339,7 +335,6 @@ def test_a_follower_has_the_last_stable_offset_and_the_index_of_a_replay(
             assert entries[-1].last_offset < min(bases, default=2**62)
 
 
-@settings(deadline=None, max_examples=60)
 @given(history=histories(), data=st.data())
 def test_a_transaction_whose_marker_is_truncated_is_open_again(
     history: History, data: st.DataObject

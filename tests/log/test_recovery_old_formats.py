@@ -17,6 +17,7 @@ from spark_kbatch.record.codec import down_convert
 from tests.log.test_recovery import ANOTHER_BOOT, contents, reopened, set_state, slots
 from tests.support import builders
 from tests.support.builders import a_log, append
+from tests.support.crashes import sample
 from tests.support.faults import FaultyFiles
 from tests.support.reference import Record, encode_messages
 
@@ -72,7 +73,7 @@ def test_for_every_cut_of_the_active_segment_whole_messages_are_kept(log: Partit
     path = segment_at(log.directory, state.segment_base_offset).log
     before = contents(log.directory)
     ends = set()
-    for size in (*range(0, state.segment_size, 7), state.segment_size):
+    for size in sample(range(state.segment_size + 1), 21):
         for name, content in before.items():
             (log.directory / name).write_bytes(content)
         path.write_bytes(before[path.name][:size])

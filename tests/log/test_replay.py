@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kbatch.errors import CorruptRecordError
@@ -68,7 +68,6 @@ def aborted_in(history: History) -> set[tuple[int, int]]:
     return found
 
 
-@settings(deadline=None, max_examples=100)
 @given(histories(), st.data())
 def test_a_replay_finds_what_every_record_tells(history: History, data: st.DataObject) -> None:
     with folder() as directory:
@@ -83,7 +82,6 @@ def test_a_replay_finds_what_every_record_tells(history: History, data: st.DataO
         assert entry.txn_first_offset == history.open.get(producer_id)
 
 
-@settings(deadline=None, max_examples=100)
 @given(histories(), st.data())
 def test_a_snapshot_at_any_batch_and_a_replay_of_the_rest_is_a_replay_of_all(
     history: History, data: st.DataObject
@@ -103,7 +101,6 @@ def test_a_snapshot_at_any_batch_and_a_replay_of_the_rest_is_a_replay_of_all(
     assert resumed.aborted == [one for one in full.aborted if one.last_offset >= at]
 
 
-@settings(deadline=None, max_examples=100)
 @given(histories(size_max=40), st.data())
 def test_a_search_finds_the_aborted_transactions_of_every_range(
     history: History, data: st.DataObject

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kbatch.files import Buffer, Files
@@ -125,7 +125,6 @@ def test_impossible_counts_are_refused_whatever_the_checksum_says(
 
 @pytest.mark.usefixtures("every_batch")
 @pytest.mark.parametrize("config", [TopicConfig(), SMALL], ids=["one segment", "rolled"])
-@settings(deadline=None, max_examples=30)
 @given(sent=conversations(size_max=15))
 def test_saved_producers_give_every_answer(config: TopicConfig, sent: list[Sent]) -> None:
     """Another process appends each batch, and recognises duplicates up to five batches back."""
@@ -140,7 +139,6 @@ def test_saved_producers_give_every_answer(config: TopicConfig, sent: list[Sent]
 
 
 @pytest.mark.usefixtures("every_batch")
-@settings(deadline=None, max_examples=30)
 @given(history=histories(), data=st.data())
 def test_saved_producers_have_the_transactions(history: History, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -159,7 +157,6 @@ def test_saved_producers_have_the_transactions(history: History, data: st.DataOb
 
 
 @pytest.mark.usefixtures("every_batch")
-@settings(deadline=None, max_examples=30)
 @given(history=histories(), data=st.data())
 def test_a_follower_loads_the_transactions_it_saved(history: History, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kbatch.errors import KafkaStorageError, ProducerClosedError, RequestTimedOutError
@@ -305,7 +305,6 @@ def test_bytes_that_a_request_may_read_are_left_alone(readers: int) -> None:
 # Splits
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     rows=strategies.arrow_rows(rows_max=12).filter(lambda rows: rows.num_rows > 0),
     size=st.integers(1, 400),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kbatch.errors import RecordTooLargeError
@@ -70,7 +70,6 @@ def as_sent(rows: pa.RecordBatch) -> list[Record]:
     return [record._replace(offset=0) for record in to_records(rows)]
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 1000),
     count=st.integers(0, 300),

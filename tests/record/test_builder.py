@@ -12,7 +12,7 @@ import aiokafka.record.memory_records as aiokafka  # type: ignore[import-untyped
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kbatch.kernels.records import SLOT
@@ -35,7 +35,6 @@ with warnings.catch_warnings():
     import kafka.record.memory_records as kafka_python  # type: ignore[import-untyped]
 
 # The first example may compile kernels.
-relaxed = settings(deadline=None, max_examples=60)
 
 codecs = st.sampled_from(list(CODECS.values()))
 CODEC_IDS = [pytest.param(number, id=name) for name, number in CODECS.items()]
@@ -93,7 +92,6 @@ def size_of(value: bytes, index: int = 0) -> int:
 # Room
 
 
-@relaxed
 @given(
     sizes=st.lists(st.sampled_from([0, 1, 10, 43, 63, 64, 200]), min_size=1, max_size=20),
     limit=st.integers(0, 700),
@@ -131,7 +129,6 @@ def test_a_record_is_appended_if_it_fits_limit_and_capacity(
         assert reference.decode_batches(bytes(by_row.data)) == taken
 
 
-@relaxed
 @given(
     sizes=st.lists(st.sampled_from([0, 10, 43, 200]), min_size=1, max_size=20),
     limit=st.integers(0, 700),
@@ -205,7 +202,6 @@ def test_a_batch_is_full_at_its_limit_and_not_a_byte_before() -> None:
 # Rows and records
 
 
-@relaxed
 @given(
     sizes=st.lists(st.sampled_from([0, 1, 43, 63, 64, 200, 500]), min_size=1, max_size=40),
     capacities=st.lists(st.integers(100, 600), min_size=1, max_size=6),
@@ -248,7 +244,6 @@ def scattered(seed: int) -> list[int]:
     return np.random.default_rng(seed).integers(0, 5, 100).tolist()
 
 
-@relaxed
 @given(
     places=st.lists(st.integers(0, 4), min_size=1, max_size=60) | st.integers(0, 99).map(scattered),
     own=st.lists(st.booleans(), min_size=5, max_size=5),
@@ -308,7 +303,6 @@ def test_each_row_goes_to_the_builder_of_its_slot_or_to_a_spare_one(
         assert np.bincount(batch_of[:next_row], minlength=len(made)).tolist() == counts
 
 
-@relaxed
 @given(rows=strategies.arrow_rows(), codec=codecs, data=st.data())
 def test_records_one_by_one_are_the_same_bytes_as_rows(
     rows: pa.RecordBatch, codec: int, data: st.DataObject
@@ -328,7 +322,6 @@ def test_records_one_by_one_are_the_same_bytes_as_rows(
     assert reference.decode_batches(bytes(by_row.data)) == records
 
 
-@relaxed
 @given(strategies.arrow_rows().filter(lambda rows: rows.num_rows > 0))
 def test_no_batch_of_one_row_is_larger_than_its_upper_bound(rows: pa.RecordBatch) -> None:
     columns = columns_of(rows)
