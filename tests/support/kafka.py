@@ -5,7 +5,8 @@
     with Broker(kafka, folder) as broker:       # formats folder/data where it is new, starts, stops
         broker.create_topic("events", partitions=2)
 
-The broker is its own KRaft controller. Everything it writes lies under the given folder.
+The broker is its own KRaft controller, or one of several: `kafka_cluster`. Everything it writes lies under the
+given folder.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple, Self
 
 import confluent_kafka as librdkafka
 from confluent_kafka import admin
@@ -120,24 +122,78 @@ class Kafka:
         )  # fmt: skip
 
 
+class Listener(NamedTuple):
+    """A listener that a broker has beside the plain one; Kafka's settings are those of this listener alone."""
+
+    name: str
+    protocol: str
+    settings: Mapping[str, object] = {}
+    advertised: str | None = None  # HOST:PORT that clients are told, instead of its own
+
+
+class Voter(NamedTuple):
+    """A broker among the controllers of its cluster."""
+
+    node_id: int
+    port: int  # of its controller
+
+    def __str__(self) -> str:
+        return f"{self.node_id}@127.0.0.1:{self.port}"
+
+
 class Broker:
     """One broker; started and stopped any number of times on the same folder."""
 
-    def __init__(self, kafka: Kafka, folder: Path, **settings: object) -> None:
+    def __init__(
+        self,
+        kafka: Kafka,
+        folder: Path,
+        *,
+        voters: Sequence[Voter] = (),
+        listeners: Sequence[Listener] = (),
+        memory: str = "512m",
+        format_words: Sequence[str] = (),
+        **settings: object,
+    ) -> None:
+        """Format the folder where it is new.
+
+        Args:
+            kafka: Kafka's classes.
+            folder: the home of everything that it writes.
+            voters: all controllers, this broker's own first; by default it is the only one.
+            listeners: these, beside `address`.
+            memory: of the Java heap.
+            format_words: more words for the command that formats.
+            settings: Kafka's, with `_` for each dot.
+        """
         self.log_dir = folder / "data"
         self._kafka, self._properties = kafka, folder / "server.properties"
-        self._log = folder / "server.log"
+        self._log, self._memory = folder / "server.log", memory
         self._process: subprocess.Popen[bytes] | None = None
-        port, controller_port = free_ports(2)
+        port, controller_port, *others = free_ports(2 + len(listeners))
+        voters = voters or [Voter(NODE_ID, controller_port)]
+        self.node_id = voters[0].node_id
         self.address = f"127.0.0.1:{port}"
+        self.addresses = {
+            one.name: f"127.0.0.1:{port}" for one, port in zip(listeners, others, strict=True)
+        }
+        own = {"PLAINTEXT": self.address} | self.addresses
+        told = own | {one.name: one.advertised for one in listeners if one.advertised}
+        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
+        protocols |= {one.name: one.protocol for one in listeners}
         folder.mkdir(parents=True, exist_ok=True)
         self._write_properties(
             {
                 "process.roles": "broker,controller",
-                "node.id": NODE_ID,
-                "controller.quorum.voters": f"{NODE_ID}@127.0.0.1:{controller_port}",
+                "node.id": self.node_id,
+                "controller.quorum.voters": ",".join(map(str, sorted(voters))),
                 "controller.listener.names": "CONTROLLER",
-                "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller_port}",
+                "inter.broker.listener.name": "PLAINTEXT",
+                "listeners": _urls(own | {"CONTROLLER": f"127.0.0.1:{voters[0].port}"}),
+                "advertised.listeners": _urls(told),
+                "listener.security.protocol.map": ",".join(
+                    f"{k}:{v}" for k, v in protocols.items()
+                ),
                 "log.dirs": self.log_dir,
                 "auto.create.topics.enable": "false",
                 "offsets.topic.replication.factor": 1,
@@ -147,29 +203,50 @@ class Broker:
                 "transaction.state.log.num.partitions": 1,
                 "group.initial.rebalance.delay.ms": 0,
             }
+            | {
+                f"listener.name.{one.name.lower()}.{key}": value
+                for one in listeners
+                for key, value in one.settings.items()
+            }
             | {name.replace("_", "."): value for name, value in settings.items()}
         )
         if not self.log_dir.exists():
-            kafka.run("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", self._properties)
+            kafka.run(
+                "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", self._properties,
+                *format_words,
+            )  # fmt: skip
 
     def _write_properties(self, properties: Mapping[str, object]) -> None:
         self._properties.write_text("".join(f"{k}={v}\n" for k, v in properties.items()))
 
-    def start(self) -> Broker:
+    def start(self) -> Self:
         """Start it, and wait until it serves."""
+        self.launch()
+        self.wait_until_up()
+        return self
+
+    def launch(self) -> None:
+        """Start it, and do not wait."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._kafka.command("kafka.Kafka", self._properties, memory="512m"),
+                self._kafka.command("kafka.Kafka", self._properties, memory=self._memory),
                 stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
+
+    def wait_until_up(self) -> None:
+        """Wait until it serves."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            if (
+                self._process is None
+                or self._process.poll() is not None
+                or time.monotonic() > deadline
+            ):
                 self.kill()
                 raise AssertionError(f"the broker did not start:\n{self.last_lines()}")
             with contextlib.suppress(librdkafka.KafkaException):
-                if self.admin().list_topics(timeout=1).brokers:
-                    return self
+                if self.node_id in self.admin().list_topics(timeout=1).brokers:
+                    return
             time.sleep(0.1)
 
     def stop(self) -> None:
@@ -196,7 +273,7 @@ class Broker:
         """Return the last lines of its log."""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-n:])
 
-    def __enter__(self) -> Broker:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(
@@ -226,6 +303,10 @@ class Broker:
     def directory(self, topic: str, partition: int = 0) -> Path:
         """Return the directory of a partition."""
         return self.log_dir / f"{topic}-{partition}"
+
+
+def _urls(addresses: Mapping[str, str]) -> str:
+    return ",".join(f"{name}://{address}" for name, address in addresses.items())
 
 
 def until(condition: Callable[[], bool], *, timeout_s: float = 60) -> None:
