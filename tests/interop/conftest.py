@@ -10,8 +10,10 @@ from pyspark.sql import SparkSession
 
 from tests.conftest import spark_builder
 from tests.support.kafka import POM, Broker, Kafka, MissingToolError, class_path
+from tests.support.kafka_cluster import BrokerCluster
 from tests.support.kafka_fixtures import kafka
-from tests.support.parity_sites import InFolder, OnBroker, OnServer, Site
+from tests.support.parity_sites import InFolder, OnBroker, OnRealCluster, OnServer, Site
+from tests.support.secure_broker import SecureBroker, secure_broker
 
 __all__ = ["kafka"]
 
@@ -39,20 +41,45 @@ def shared_broker(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield broker
 
 
-@pytest.fixture(scope="session", params=["kafka", "served", "kbatch"])
+@pytest.fixture(scope="session", params=["kafka", "served", "kbatch", "remote"])
 def site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
-    """Run each test with Spark's connector on a broker and on our server, and with our format."""
+    """Run each test with Spark's connector on a broker and our server, with our format on a broker and a folder."""
     match request.param:
         case "kafka":
             yield OnBroker(request.getfixturevalue("shared_broker"))
+        case "remote":
+            yield OnRealCluster(request.getfixturevalue("shared_broker"))
         case "kbatch":
             yield InFolder(tmp_path_factory.mktemp("site") / "cluster")
         case "served":
             served = OnServer(tmp_path_factory.mktemp("served") / "cluster")
             yield served
             served.close()
+
+
+@pytest.fixture(scope="session")
+def secured(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
+    """A broker with TLS and SASL, for all tests."""
+    with secure_broker(kafka, tmp_path_factory.mktemp("secured")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def three_brokers(
+    kafka: Kafka, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerCluster]:
+    """Three brokers behind proxies, for the tests of a module; each leaves all of them up."""
+    with BrokerCluster(kafka, tmp_path_factory.mktemp("brokers")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def brokers(three_brokers: BrokerCluster) -> BrokerCluster:
+    """Three brokers behind proxies, up and in sync; nothing was counted yet."""
+    three_brokers.recover()
+    return three_brokers
 
 
 @pytest.fixture

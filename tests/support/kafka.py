@@ -249,6 +249,11 @@ class Broker:
                     return
             time.sleep(0.1)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its process runs."""
+        return self._process is not None and self._process.poll() is None
+
     def stop(self) -> None:
         """Stop it as an operator does: it writes its checkpoints and its marker of a clean shutdown."""
         self._end(signal.SIGTERM)

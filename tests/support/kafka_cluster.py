@@ -20,7 +20,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import TopicCollection
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import TopicPartition as PartitionOf
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
@@ -109,6 +110,15 @@ class BrokerCluster:
             self.stop(node)
             self.restart(node)
 
+    def recover(self) -> None:
+        """Undo all faults: brokers are up and in sync, proxies forward at once and have counted nothing."""
+        for node, broker in self.brokers.items():
+            self.proxies[node].go_on()
+            self.proxies[node].forget()
+            if not broker.is_running:
+                broker.start()
+        self.wait_until_in_sync()
+
     def move_leaders(self, topic: str) -> None:
         """Move the leader of each partition of a topic to the next broker; on return they lead."""
         wanted = {p: _next(leader) for p, leader in self.leaders(topic).items()}
@@ -132,6 +142,15 @@ class BrokerCluster:
     def leaders(self, topic: str) -> dict[int, int]:
         """Return the leader of each partition, -1 for none."""
         return {p.id: p.leader.id if p.leader else -1 for p in self._described(topic)}
+
+    def ends(self, topic: str) -> list[int]:
+        """Return the end of each partition."""
+        client = self._client()
+        count = len(client.list_topics(topic, timeout=START_TIMEOUT_S).topics[topic].partitions)
+        wanted = {PartitionOf(topic, p): OffsetSpec.latest() for p in range(count)}
+        found = client.list_offsets(wanted)
+        ends = {one.partition: f.result(START_TIMEOUT_S).offset for one, f in found.items()}
+        return [ends[p] for p in range(count)]
 
     def wait_until_in_sync(self) -> None:
         """Wait until all replicas of all topics are in sync."""

@@ -1,8 +1,8 @@
-"""The same topics in three places: on a broker, on a server of ours, in a folder.
+"""The same topics in several places: on a broker, on a server of ours, in a folder.
 
-The first two are for `format("kafka")`, the third is for `format("kbatch")`. A test takes a `Site`, and
-so the format's name, as its parameter, and claims the same of all. Records come from the site's own
-producer, not from Spark.
+A broker is for `format("kafka")` and for `format("kbatch")`, a server of ours for the first of them, a folder
+for the second. A test takes a `Site`, and so the format's name, as its parameter, and claims the same of all.
+Records come from the site's own producer, not from Spark.
 """
 
 from __future__ import annotations
@@ -122,6 +122,12 @@ class OnBroker(Site):
 
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+
+
+class OnRealCluster(OnBroker):
+    """A broker, with this package."""
+
+    format = "kbatch"
 
 
 class OnServer(OnBroker):

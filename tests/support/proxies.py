@@ -57,7 +57,7 @@ class Proxy:
     async def start(self) -> None:
         """Listen."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=_CHUNK)
-        self.address = "127.0.0.1:%d" % self._server.sockets[0].getsockname()[1]
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def close(self) -> None:
         """Close the listener and all connections."""
@@ -73,6 +73,12 @@ class Proxy:
         """Give the answers that were kept back, and all others at once."""
         self.delay_s, self.refuses = 0.0, False
         self._call(self._going.set)
+
+    def forget(self) -> None:
+        """Count from zero again."""
+        self.connections = 0
+        self.requests = Counter()
+        self.asked_for_producer_ids = []
 
     def drop(self) -> None:
         """Close all connections."""

@@ -31,7 +31,8 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import cramjam
@@ -49,6 +50,8 @@ CRC_START = 21
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = 61
 assert HEADER.size == HEADER_SIZE
+
+NO_PRODUCER_ID = -1
 
 XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 
@@ -468,3 +471,17 @@ def _decompress_of(magic: int, codec: int, data: bytes, strict: bool) -> bytes:
         end = 6 + 8 * (data[4] >> 3 & 1) + 4 * (data[4] & 1)
         data = data[:end] + _lz4_checksum(data[4:end]) + data[end + 1 :]
     return decompress(codec, data, strict=strict)
+
+
+def producer_ids(files: Iterable[Path]) -> set[int]:
+    """Return the producer ids in the batch headers of segments; those of batches without one are left out."""
+    found = set()
+    for file in files:
+        data = file.read_bytes()
+        position = 0
+        while position + HEADER_SIZE <= len(data):
+            header = BatchHeader(*HEADER.unpack_from(data, position))
+            assert header.magic == 2, file
+            found.add(header.producer_id)
+            position += LOG_OVERHEAD + header.length
+    return found - {NO_PRODUCER_ID}

@@ -18,6 +18,7 @@ from tests.support.kafka import Broker, Kafka, Listener
 
 USER = "alice"
 SCRAM = ("SCRAM-SHA-512", "SCRAM-SHA-256")
+WAYS = ("tls", "mutual-tls", "inline-mutual-tls", "plain", "scram-512", "scram-256")
 _LOGIN = "org.apache.kafka.common.security"
 
 
@@ -70,7 +71,7 @@ class SecureBroker:
 
     def servers(self, listener: str) -> str:
         """Return the address of a listener."""
-        return self.broker.addresses[listener]
+        return self.broker.address if listener == "PLAINTEXT" else self.broker.addresses[listener]
 
     @property
     def secrets(self) -> list[str]:
@@ -119,7 +120,7 @@ class SecureBroker:
         }
 
     def ways(self) -> dict[str, Way]:
-        """Return all ways in that are open, by name."""
+        """Return the ways in that are open, by name: `WAYS`."""
         return {
             "tls": Way("TLS", self.tls()),
             "mutual-tls": Way("MTLS", self.mutual_tls()),

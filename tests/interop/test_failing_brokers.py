@@ -1,0 +1,300 @@
+"""Brokers fail, move and slow down during jobs: every record comes once, in order."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.support.kafka import until
+from tests.support.kafka_clients import Address, read
+from tests.support.kafka_cluster import BrokerCluster
+from tests.support.paced import Pace
+from tests.support.reference import producer_ids
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+PARTITIONS = 3
+PER_PARTITION = 30_000
+JOB_TIMEOUT_S = 300
+# Small requests, so that there are many of them.
+FETCHES = {"kafka.max.partition.fetch.bytes": "65536", "kafka.fetch.max.bytes": "65536"}
+
+
+# Faults. Each ends with all brokers up.
+
+
+def leaders_moved(brokers: BrokerCluster, topic: str) -> None:
+    for _ in range(4):
+        brokers.move_leaders(topic)
+        time.sleep(1)
+
+
+def one_killed_and_restarted(brokers: BrokerCluster, topic: str) -> None:
+    brokers.kill(2)
+    time.sleep(2)
+    brokers.restart(2)
+    brokers.move_leaders(topic)  # so that it leads again
+
+
+def one_slow(brokers: BrokerCluster, topic: str) -> None:
+    brokers.proxies[3].delay_s = 1.0
+    time.sleep(8)
+    brokers.proxies[3].go_on()
+
+
+def connections_dropped(brokers: BrokerCluster, topic: str) -> None:
+    for _ in range(10):
+        for proxy in brokers.proxies.values():
+            proxy.drop()
+            time.sleep(0.3)
+
+
+def all_restarted_in_turn(brokers: BrokerCluster, topic: str) -> None:
+    brokers.restart_all_in_turn()
+    brokers.move_leaders(topic)
+
+
+Fault = Callable[[BrokerCluster, str], None]
+FAULTS = (leaders_moved, one_killed_and_restarted, one_slow, connections_dropped, all_restarted_in_turn)  # fmt: skip
+each_fault = pytest.mark.parametrize(
+    "fault", [pytest.param(fault, id=fault.__name__.replace("_", "-")) for fault in FAULTS]
+)
+
+
+@pytest.fixture
+def background() -> Iterator[Callable[..., Future[Any]]]:
+    """Run a function while the test goes on."""
+    with ThreadPoolExecutor(1) as executor:
+        yield executor.submit
+
+
+# Jobs
+
+
+def fill(brokers: BrokerCluster, topic: str, per_partition: int = PER_PARTITION) -> None:
+    """Create a topic whose records are numbered, by partition."""
+    brokers.create_topic(topic, partitions=PARTITIONS)
+    producer = Producer({"bootstrap.servers": brokers.direct, "enable.idempotence": True})
+    for partition in range(PARTITIONS):
+        for value in numbered(per_partition):
+            producer.produce(topic, value, partition=partition)
+            producer.poll(0)
+    assert producer.flush(60) == 0
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%0100d" % n for n in range(count)]
+
+
+def source(spark: SparkSession, brokers: BrokerCluster, topic: str) -> DataFrame:
+    reader = spark.read.format("kbatch").option("kafka.bootstrap.servers", brokers.servers)
+    return reader.option("subscribe", topic).options(**FETCHES).load()
+
+
+def save(frame: DataFrame, brokers: BrokerCluster, topic: str) -> None:
+    writer = frame.write.format("kbatch").mode("append").option("topic", topic)
+    writer.option("kafka.bootstrap.servers", brokers.servers).option("kafka.batch.size", 4000).save()  # fmt: skip
+
+
+def stored(brokers: BrokerCluster, topic: str) -> dict[int, list[bytes]]:
+    """Return the values of each partition, as another make of client reads them from the brokers."""
+    found = read(Address(brokers.direct), topic, range(PARTITIONS))
+    return {p: [record.value or b"" for record in records] for p, records in found.items()}
+
+
+def by_partition(table: pa.Table) -> dict[int, tuple[list[int], list[bytes]]]:
+    """Return the offsets and values of each partition, in the order in which they were read."""
+    found = {}
+    for p in range(PARTITIONS):
+        rows = table.filter(pa.compute.equal(table["partition"], p))
+        found[p] = (rows["offset"].to_pylist(), rows["value"].to_pylist())
+    return found
+
+
+def rows_of_tasks(spark: SparkSession) -> DataFrame:
+    """Return rows for all partitions from each of three tasks, numbered within the task."""
+    numbers = spark.range(0, PARTITIONS * PER_PARTITION, 1, numPartitions=3)
+    return numbers.selectExpr(
+        "CONCAT(spark_partition_id(), ':', LPAD(id, 100, '0')) AS value",
+        f"CAST(id % {PARTITIONS} AS INT) AS partition",
+    )
+
+
+def expected_of_tasks() -> dict[tuple[int, int], list[int]]:
+    """Return what each task of `rows_of_tasks` sends to each partition."""
+    return {
+        (task, p): [
+            n for n in range(task * PER_PARTITION, (task + 1) * PER_PARTITION) if n % PARTITIONS == p
+        ]
+        for task in range(3) for p in range(PARTITIONS)
+    }  # fmt: skip
+
+
+def by_task(found: Mapping[int, list[bytes]]) -> dict[tuple[int, int], list[int]]:
+    """Return the numbers from each task in each partition, in the order in which they are stored."""
+    numbers: dict[tuple[int, int], list[int]] = {}
+    for p, values in found.items():
+        for value in values:
+            task, _, number = value.partition(b":")
+            numbers.setdefault((int(task), p), []).append(int(number))
+    return numbers
+
+
+# Batches
+
+
+@each_fault
+def test_a_batch_read_gets_every_record_once_and_in_order(
+    spark: SparkSession, brokers: BrokerCluster, topic: str, tmp_path: Path, fault: Fault,
+    background: Callable[..., Future[Any]],
+) -> None:  # fmt: skip
+    fill(brokers, topic)
+    pace = Pace(tmp_path / "pace")
+    frame = source(spark, brokers, topic).select("partition", "offset", "value")
+    job = background(frame.mapInArrow(pace.slowly, frame.schema).toArrow)
+    pace.started(2)
+
+    fault(brokers, topic)
+    assert not job.done()
+    pace.hurry()
+
+    expected = (list(range(PER_PARTITION)), numbered(PER_PARTITION))
+    assert by_partition(job.result(JOB_TIMEOUT_S)) == dict.fromkeys(range(PARTITIONS), expected)
+
+
+@each_fault
+def test_a_batch_write_stores_every_row_once_and_in_the_order_of_its_task(
+    spark: SparkSession, brokers: BrokerCluster, topic: str, tmp_path: Path, fault: Fault,
+    background: Callable[..., Future[Any]],
+) -> None:  # fmt: skip
+    brokers.create_topic(topic, partitions=PARTITIONS)
+    pace = Pace(tmp_path / "pace")
+    rows = rows_of_tasks(spark)
+    job = background(save, rows.mapInArrow(pace.slowly, rows.schema), brokers, topic)
+    pace.started(2)
+
+    fault(brokers, topic)
+    assert not job.done()
+    pace.hurry()
+    job.result(JOB_TIMEOUT_S)
+
+    assert by_task(stored(brokers, topic)) == expected_of_tasks()
+
+
+# Streams
+
+MICRO_BATCHES = 100
+
+
+def follow(
+    spark: SparkSession, brokers: BrokerCluster, topic: str, checkpoint: Path, rows: int
+) -> list[int]:
+    """Copy a topic to another in micro-batches of so many rows; return the rows of each."""
+    frame = (
+        spark.readStream.format("kbatch").option("kafka.bootstrap.servers", brokers.servers)
+        .option("subscribe", topic).option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", rows).load()
+    )  # fmt: skip
+    query = (
+        frame.select("partition", "key", "value").writeStream.format("kbatch")
+        .option("kafka.bootstrap.servers", brokers.servers).option("topic", "to-" + topic)
+        .option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+    sizes = {progress["batchId"]: progress["numInputRows"] for progress in query.recentProgress}
+    return [size for _, size in sorted(sizes.items()) if size]
+
+
+def test_a_hundred_micro_batches_take_one_producer_id_per_worker_at_most(
+    spark: SparkSession, brokers: BrokerCluster, topic: str, tmp_path: Path
+) -> None:
+    fill(brokers, topic, 1000)
+    brokers.create_topic("to-" + topic, partitions=PARTITIONS)
+
+    sizes = follow(spark, brokers, topic, tmp_path / "checkpoint", 30)
+
+    assert sizes == [30] * MICRO_BATCHES
+    assert stored(brokers, "to-" + topic) == dict.fromkeys(range(PARTITIONS), numbered(1000))
+    asked = [one for proxy in brokers.proxies.values() for one in proxy.asked_for_producer_ids]
+    # A core has one worker that reads and one that writes; Spark may change which does what.
+    by_process = Counter(one.process for one in asked)
+    assert set(by_process.values()) == {1}
+    assert len(by_process) <= 4
+    assert len(producer_ids(brokers.files("to-" + topic))) <= len(by_process)
+
+
+def test_a_stream_copies_every_record_once_and_in_order_whatever_the_brokers_do(
+    spark: SparkSession, brokers: BrokerCluster, topic: str, tmp_path: Path,
+    background: Callable[..., Future[Any]],
+) -> None:  # fmt: skip
+    fill(brokers, topic, 1000)
+    brokers.create_topic("to-" + topic, partitions=PARTITIONS)
+    job = background(follow, spark, brokers, topic, tmp_path / "checkpoint", 30)
+    for fault in FAULTS:
+        for name in (topic, "to-" + topic):
+            fault(brokers, name)
+    during = not job.done()
+
+    sizes = job.result(JOB_TIMEOUT_S)
+
+    assert during, "the stream ended before the faults did"
+    assert sizes == [30] * MICRO_BATCHES
+    assert stored(brokers, "to-" + topic) == dict.fromkeys(range(PARTITIONS), numbered(1000))
+    asked = [one for proxy in brokers.proxies.values() for one in proxy.asked_for_producer_ids]
+    assert len({one.process for one in asked}) <= 4
+    assert len(producer_ids(brokers.files("to-" + topic))) <= 4
+
+
+# One broker that does not answer
+
+
+def test_a_silent_broker_does_not_hold_back_what_is_written_to_the_others(
+    spark: SparkSession, brokers: BrokerCluster, topic: str, tmp_path: Path,
+    background: Callable[..., Future[Any]],
+) -> None:  # fmt: skip
+    """Broker p + 1 leads partition p."""
+    brokers.create_topic(topic, partitions=PARTITIONS)
+    pace = Pace(tmp_path / "pace")
+    rows = rows_of_tasks(spark)
+    job = background(save, rows.mapInArrow(pace.slowly, rows.schema), brokers, topic)
+    until(lambda: all(end > 0 for end in brokers.ends(topic)))
+
+    brokers.proxies[2].stall()
+    pace.hurry()
+    # Two of the three tasks run at a time, on two cores; the third waits for one of them to end.
+    until(lambda: brokers.ends(topic)[0] >= 20_000 and brokers.ends(topic)[2] >= 20_000)
+    assert not job.done()
+    assert brokers.ends(topic)[1] < 20_000
+    brokers.proxies[2].go_on()
+    job.result(JOB_TIMEOUT_S)
+
+    assert by_task(stored(brokers, topic)) == expected_of_tasks()
+
+
+def test_a_silent_broker_does_not_hold_back_tasks_that_read_from_others(
+    spark: SparkSession, brokers: BrokerCluster, topic: str, tmp_path: Path,
+    background: Callable[..., Future[Any]],
+) -> None:  # fmt: skip
+    fill(brokers, topic)
+    pace = Pace(tmp_path / "pace")
+    frame = source(spark, brokers, topic).select("partition", "offset", "value")
+    job = background(frame.mapInArrow(pace.slowly, frame.schema).toArrow)
+    pace.started(2)
+
+    brokers.proxies[2].stall()
+    pace.hurry()
+    pace.ended(2)  # of three, on two cores
+    assert not job.done()
+    brokers.proxies[2].go_on()
+
+    expected = (list(range(PER_PARTITION)), numbered(PER_PARTITION))
+    assert by_partition(job.result(JOB_TIMEOUT_S)) == dict.fromkeys(range(PARTITIONS), expected)

@@ -1,0 +1,67 @@
+"""Spark jobs that last until a test has done what it wants to do during them.
+
+pace = Pace(folder)
+frame.mapInArrow(pace.slowly, frame.schema)     # a few rows at a time
+pace.started(2)                                 # two tasks have had rows
+...
+pace.hurry()                                    # the rest at once
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from tests.support.kafka import until
+
+_ROWS = 100
+_PAUSE_S = 0.1
+_LAST_S = 240
+
+
+class Pace:
+    """The pace of the tasks of one job; they look at files in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self._folder = folder
+
+    def slowly(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pass rows on slowly, and keep some back until the job may hurry."""
+        name = f"{os.getpid()}-{time.monotonic_ns()}"
+        deadline = time.monotonic() + _LAST_S
+        held: pa.RecordBatch | None = None
+        for batch in batches:
+            for start in range(0, batch.num_rows, _ROWS):
+                if held is not None:
+                    yield held
+                held = batch.slice(start, _ROWS)
+                self._folder.joinpath(f"{name}.started").touch()
+                if not self._hurries:
+                    time.sleep(_PAUSE_S)
+        while not self._hurries:
+            assert time.monotonic() < deadline, "the test did not end what it does during the job"
+            time.sleep(_PAUSE_S)
+        if held is not None:
+            yield held
+        self._folder.joinpath(f"{name}.ended").touch()
+
+    @property
+    def _hurries(self) -> bool:
+        return self._folder.joinpath("hurry").exists()
+
+    def hurry(self) -> None:
+        """Have the tasks pass on the rest at once."""
+        self._folder.joinpath("hurry").touch()
+
+    def started(self, tasks: int) -> None:
+        """Wait until so many tasks have had rows."""
+        until(lambda: len(list(self._folder.glob("*.started"))) >= tasks)
+
+    def ended(self, tasks: int) -> None:
+        """Wait until so many tasks have passed on all their rows."""
+        until(lambda: len(list(self._folder.glob("*.ended"))) >= tasks)

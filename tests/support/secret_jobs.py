@@ -1,0 +1,101 @@
+"""Spark's jobs with secrets in their options, which print all they can: `python -m tests.support.secret_jobs FOLDER`.
+
+The jobs come on stdin, so that no argument has a secret. The event log, checkpoints and all else go to FOLDER.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark.sql import SparkSession
+
+from tests.conftest import spark_builder
+
+EXCEPTION = "== an exception =="
+
+
+class Job(NamedTuple):
+    """A topic that is written, read and followed, with options of `format("kbatch")`."""
+
+    name: str
+    topic: str
+    options: Mapping[str, str]
+
+
+def for_spark(servers: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a source or sink."""
+    return {"kafka.bootstrap.servers": servers} | {f"kafka.{k}": v for k, v in options.items()}
+
+
+def main(folder: Path) -> None:
+    """Run the jobs, which may fail."""
+    logging.basicConfig(stream=sys.stderr)
+    for name in ("spark_kbatch", "kafka"):
+        logging.getLogger(name).setLevel(logging.DEBUG)
+    events = folder / "events"
+    events.mkdir()
+    spark = (
+        spark_builder(folder / "warehouse").config("spark.log.level", "DEBUG")
+        .config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", str(events))
+        .config("spark.eventLog.compress", "false").getOrCreate()
+    )  # fmt: skip
+    for given in json.load(sys.stdin):
+        job = Job(**given)
+        for run in (write, read, follow):
+            show(run, spark, job, folder)
+    spark.stop()
+
+
+def show(
+    run: Callable[[SparkSession, Job, Path], None], spark: SparkSession, job: Job, folder: Path
+) -> None:
+    """Run a part of a job, and print what it raises."""
+    try:
+        run(spark, job, folder)
+    except Exception as error:  # noqa: BLE001  whatever it is
+        print(EXCEPTION, job.name, repr(error))
+        traceback.print_exception(error, file=sys.stdout)
+
+
+def write(spark: SparkSession, job: Job, folder: Path) -> None:
+    """Write a few rows."""
+    frame = spark.range(10).selectExpr("CAST(id AS STRING) AS value")
+    frame.write.format("kbatch").mode("append").options(**job.options, topic=job.topic).save()
+
+
+def read(spark: SparkSession, job: Job, folder: Path) -> None:
+    """Read the topic, and explain the plan in all ways; the same in SQL."""
+    frame = spark.read.format("kbatch").options(**job.options, subscribe=job.topic).load()
+    for mode in ("simple", "extended", "codegen", "cost", "formatted"):
+        frame.explain(mode=mode)
+    frame.createOrReplaceTempView("records")
+    spark.sql("DESCRIBE EXTENDED records").show(100, truncate=False)
+    spark.sql("EXPLAIN EXTENDED SELECT COUNT(*) FROM records").show(100, truncate=False)
+    frame.show()
+
+
+def follow(spark: SparkSession, job: Job, folder: Path) -> None:
+    """Copy the topic to another, as a stream."""
+    frame = (
+        spark.readStream.format("kbatch").options(**job.options, subscribe=job.topic)
+        .option("startingOffsets", "earliest").load()
+    )  # fmt: skip
+    query = (
+        frame.select("value").writeStream.format("kbatch")
+        .options(**job.options, topic="to-" + job.topic)
+        .option("checkpointLocation", str(folder / "checkpoints" / job.name))
+        .trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+    query.explain(extended=True)
+    print(query.lastProgress)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
