@@ -18,6 +18,7 @@ KBatchError
   OffsetsOutOfOrderError            a follower was given batches that do not follow each other
   OutOfOrderSequenceError           producer_id, expected, found
   InvalidProducerEpochError         producer_id, current epoch, found
+  UnknownProducerIdError            producer_id
   InvalidTxnStateError              producer_id, first offset of its open transaction; -1: it has none
   TransactionCoordinatorFencedError producer_id, current coordinator epoch, found
   ClosedError (also ValueError)     a cluster or a broker's logs, used after close
@@ -181,17 +182,20 @@ class RecordTooLargeError(KBatchError):
 
     what: str
     size_in_bytes: int
-    limit: int
+    limit: int  # -1 if a broker does not tell
     option: str
 
     def __str__(self) -> str:
         remedy = (
-            f"raise the topic's {self.option} with `kbatch alter-topic` or `alter_topic`, or write "
+            f"raise the topic's {self.option}, or write smaller values"
+            if self.limit < 0
+            else f"raise the topic's {self.option} with `kbatch alter-topic` or `alter_topic`, or write "
             "smaller values"
             if self.option in ("max.message.bytes", "segment.bytes")
             else f"raise {self.option}, or write smaller values"
         )
-        return f"{self.what} takes {self.size_in_bytes} bytes, more than {self.option}={self.limit}; {remedy}"
+        limit = f"{self.option}={self.limit}" if self.limit >= 0 else f"its {self.option}"
+        return f"{self.what} takes {self.size_in_bytes} bytes, more than {limit}; {remedy}"
 
 
 @dataclass(eq=False, repr=False)
@@ -300,13 +304,14 @@ class OutOfOrderSequenceError(KBatchError):
 
     topic_partition: str
     producer_id: int
-    expected: int
+    expected: int  # -1 if a broker does not tell
     found: int
 
     def __str__(self) -> str:
+        following = f"{self.expected}" if self.expected >= 0 else "another one"
         return (
             f"producer {self.producer_id} sent sequence {self.found} to {self.topic_partition}, "
-            f"where {self.expected} is next: a batch before it was lost"
+            f"where {following} is next: a batch before it was lost"
         )
 
 
@@ -316,14 +321,25 @@ class InvalidProducerEpochError(KBatchError):
 
     topic_partition: str
     producer_id: int
-    current: int
+    current: int  # -1 if a broker does not tell
     found: int
 
     def __str__(self) -> str:
         return (
             f"producer {self.producer_id} sent epoch {self.found} to {self.topic_partition}, where its "
-            f"epoch is {self.current}"
+            f"epoch is {self.current if self.current >= 0 else 'a newer one'}"
         )
+
+
+@dataclass(eq=False, repr=False)
+class UnknownProducerIdError(KBatchError):
+    """A broker has forgotten a producer, for instance because all that it wrote was deleted."""
+
+    topic_partition: str
+    producer_id: int
+
+    def __str__(self) -> str:
+        return f"producer {self.producer_id} is no longer known to the leader of {self.topic_partition}"
 
 
 @dataclass(eq=False, repr=False)

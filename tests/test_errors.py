@@ -20,6 +20,7 @@ from spark_kbatch.errors import KBatchError
         errors.KafkaStorageError.of(PermissionError(13, "Permission denied")),
         errors.InvalidTimestampTypeError(5, "events"),
         errors.InvalidTxnStateError("events-0", 7),
+        errors.UnknownProducerIdError("events-0", 7),
         errors.UnsupportedForMessageFormatError("events-0", "0.10.0"),
         errors.UnknownLeaderEpochError("events-0", 3, 4),
         errors.NotEnoughReplicasAfterAppendError("events-0", (0, 1), 3),

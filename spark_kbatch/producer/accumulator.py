@@ -2,6 +2,7 @@
 
     append      fills the last batch of a queue, then new ones in pooled buffers
     ready       tells whether a batch may be sent, and if none may, when to look again
+    ready_nodes tells the same for partitions that are led by several nodes
     drain       closes the first batch of every queue that may be sent, up to max.request.size
     reenqueue, split_and_reenqueue      take back batches that could not be delivered
     expired, abort_incomplete           end batches in other ways
@@ -24,10 +25,10 @@ import random
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from spark_kbatch.errors import ProducerClosedError, RequestTimedOutError
 from spark_kbatch.model import TopicPartition
@@ -61,6 +62,17 @@ class Ready(NamedTuple):
     """The answer of `ready`: whether batches may be sent, and if none may, when to look again."""
 
     is_ready: bool
+    next_check_delay_ms: int
+
+
+Node: TypeAlias = Hashable  # whatever a transport names its nodes by
+LeaderOf: TypeAlias = Callable[[TopicPartition], Node | None]  # None: not known at the moment
+
+
+class ReadyNodes(NamedTuple):
+    """The answer of `ready_nodes`: where batches may be sent, and when to look again for the others."""
+
+    nodes: Collection[Node]  # in the order in which their partitions were first appended to
     next_check_delay_ms: int
 
 
@@ -122,7 +134,7 @@ class RecordAccumulator:
         self._last_queues = _QueuesOf((), [], {})  # of the append before; replaced, never changed
         self._full: set[PartitionQueue] = set()  # at least those whose first batch is full
         self._incomplete: set[ProducerBatch] = set()
-        self._drain_number = 0
+        self._drain_numbers: dict[Node | None, int] = {}  # by node: where its next drain starts
         self._appends: set[_Append] = set()  # needs no lock: add and discard are atomic
         self._flushes = 0
         self._is_closed = False
@@ -270,18 +282,59 @@ class RecordAccumulator:
             delay = min(delay, left)
         return Ready(False, delay)
 
-    def drain(self, now_ms: int, max_size: int) -> list[ProducerBatch]:
+    def ready_nodes(self, now_ms: int, leader_of: LeaderOf) -> ReadyNodes:
+        """Return the nodes that batches may be sent to.
+
+        Args:
+            now_ms: the time.
+            leader_of: asked for every partition that has batches, also before they may be sent, so that
+                an unknown leader is known in time.
+        """
+        nodes: dict[Node, None] = {}
+        delay = NEVER_MS
+        for queue in self._candidates():
+            if not queue.batches:
+                continue
+            leader = leader_of(queue.topic_partition)
+            if leader is None or leader in nodes:
+                continue
+            with queue.lock:
+                if not queue.batches or queue.is_muted:
+                    continue
+                left = self._wait_left(queue, now_ms)
+            if left <= 0:
+                nodes[leader] = None
+            else:
+                delay = min(delay, left)
+        return ReadyNodes(nodes.keys(), delay)
+
+    def drain(
+        self,
+        now_ms: int,
+        max_size: int,
+        node: Node | None = None,
+        leader_of: LeaderOf | None = None,
+    ) -> list[ProducerBatch]:
         """Take the first batch of every queue that may be sent, together at most `max_size` bytes.
 
         The first batch is taken whatever its size. The batches are closed, and numbered if the producer
         is idempotent; a batch for which that fails has an `error`. Each call starts where the last one
-        stopped, so that no queue starves. A queue whose sequences are unresolved is passed over.
+        for the node stopped, so that no queue starves. A queue whose sequences are unresolved is passed
+        over.
+
+        Args:
+            now_ms: the time.
+            max_size: of all batches.
+            node: the node to drain for; with `leader_of`, other nodes' partitions are passed over.
+            leader_of: the leader of a partition; None where one node leads all.
         """
         candidates, taken, size = self._candidates(), list[ProducerBatch](), 0
-        first = bisect_left(candidates, self._drain_number, key=_number)
+        first = bisect_left(candidates, self._drain_numbers.get(node, 0), key=_number)
         for index in (*range(first, len(candidates)), *range(first)):
             queue = candidates[index]
-            self._drain_number = queue.number
+            if leader_of is not None and leader_of(queue.topic_partition) != node:
+                continue
+            self._drain_numbers[node] = queue.number
             with queue.lock:
                 if not queue.batches or queue.is_muted or self._wait_left(queue, now_ms) > 0:
                     continue

@@ -13,11 +13,13 @@ them under their old numbers. Until then the partition is unresolved, and no new
     all are answered, and the next number follows
     the last acknowledged one                                 the log had the batch: no gap
     all are answered, and it does not                         new epoch
+    a broker does not know the producer, or its epoch         so are those after it: new epoch
 
 (Kafka renumbers at once when a batch fails for good. It may then write a batch twice whose answer was
 lost.)
 
-Only the sender's thread calls this, with or without a queue's lock.
+Only the sender's thread calls this, with or without a queue's lock. When a producer has ended, the next one
+of the process may go on with its id and numbers (`passed_on`), so that short tasks do not take an id each.
 
 Source: Kafka clients/producer/internals/TransactionManager.java, TxnPartitionEntry.java.
 """
@@ -28,7 +30,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from spark_kbatch.errors import OutOfOrderSequenceError, RetriableError
+from spark_kbatch.errors import (
+    InvalidProducerEpochError,
+    OutOfOrderSequenceError,
+    RetriableError,
+    UnknownProducerIdError,
+)
 from spark_kbatch.model import BATCHES_REMEMBERED, AppendResult, TopicPartition
 from spark_kbatch.producer.batch import ProducerBatch
 from spark_kbatch.record.header import increment_sequence
@@ -66,7 +73,23 @@ class Sequences:
         self._new_producer_id = new_producer_id
         self._producer_id, self._epoch = -1, 0
         self._partitions: dict[TopicPartition, _Partition] = {}
+        self._unresolved: set[TopicPartition] = set()  # at least those that are
         self._to_renumber: set[TopicPartition] = set()
+
+    def passed_on(self, new_producer_id: Callable[[], int]) -> Sequences:
+        """Return the numbers for the next producer, with the same producer id; do not use these any more.
+
+        Batches that have not ended may have been written. So their partitions get a new epoch.
+        """
+        following = Sequences(new_producer_id)
+        following._producer_id, following._epoch = self._producer_id, self._epoch
+        following._partitions = self._partitions
+        following._unresolved, following._to_renumber = self._unresolved, self._to_renumber
+        for topic_partition, partition in self._partitions.items():
+            if partition.in_flight:
+                partition.in_flight.clear()
+                following._set_unresolved(topic_partition)
+        return following
 
     def prepare(self) -> None:
         """Get a producer id, or a new epoch if failures require one; call before draining.
@@ -74,11 +97,14 @@ class Sequences:
         Raises:
             KBatchError: no producer id could be allocated.
         """
-        for topic_partition, partition in self._partitions.items():
+        for topic_partition in [*self._unresolved]:
+            partition = self._partitions[topic_partition]
             if partition.is_unresolved and not partition.in_flight:
                 if not partition.is_next(partition.next_sequence):
                     self._to_renumber.add(topic_partition)
                 partition.is_unresolved = False
+            if not partition.is_unresolved:
+                self._unresolved.discard(topic_partition)
         if self._producer_id < 0:
             self._producer_id, self._epoch = self._new_producer_id(), 0
         elif self._to_renumber:
@@ -148,7 +174,7 @@ class Sequences:
         """Record that the batch has ended, and that a log may not have it."""
         if batch.has_sequence:
             self.remove(batch)
-            self._partition(batch.topic_partition).is_unresolved = True
+            self._set_unresolved(batch.topic_partition)
 
     def remove(self, batch: ProducerBatch) -> None:
         """Drop a batch that has ended or was split."""
@@ -158,8 +184,13 @@ class Sequences:
 
     def can_retry(self, batch: ProducerBatch, answer: AppendResult) -> bool:
         """Return True if the batch may be retried after this error."""
+        partition = self._partition(batch.topic_partition)
+        if isinstance(answer.error, (InvalidProducerEpochError, UnknownProducerIdError)):
+            # Those after it get the same answer, and are renumbered with it.
+            if partition.in_flight[0] is batch:
+                self._to_renumber.add(batch.topic_partition)
+            return True
         if isinstance(answer.error, OutOfOrderSequenceError):
-            partition = self._partition(batch.topic_partition)
             # The missing batch may be in flight; if it is not, only a new epoch helps. Older batches
             # must end first: a log may have them.
             is_oldest = partition.in_flight[0] is batch
@@ -168,6 +199,10 @@ class Sequences:
                 self._to_renumber.add(batch.topic_partition)
             return True
         return isinstance(answer.error, RetriableError)
+
+    def _set_unresolved(self, topic_partition: TopicPartition) -> None:
+        self._partition(topic_partition).is_unresolved = True
+        self._unresolved.add(topic_partition)
 
     def _in_flight(self, batch: ProducerBatch) -> list[ProducerBatch]:
         return self._partition(batch.topic_partition).in_flight

@@ -46,10 +46,10 @@ from spark_kbatch.producer.futures import (
     record_callback,
 )
 from spark_kbatch.producer.idempotence import Sequences
-from spark_kbatch.producer.known_topics import KnownTopics
+from spark_kbatch.producer.known_topics import REFRESH_MS, KnownTopics
 from spark_kbatch.producer.memory import BufferPool
 from spark_kbatch.producer.partitioner import Partitioner, Routing, load_partitioner
-from spark_kbatch.producer.sender import Sender, SenderConfig, Transport
+from spark_kbatch.producer.sender import Nodes, Sender, SenderConfig, Transport
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX
 from spark_kbatch.record.columns import HEADER_OVERHEAD_MAX, Array, Columns
@@ -87,6 +87,9 @@ class Producer:
         *,
         monotonic_ms: Callable[[], int] = monotonic_ms,
         new_producer_id: Callable[[], int] | None = None,
+        nodes: Nodes | None = None,
+        sequences: Sequences | None = None,
+        topics_max_age_ms: int = REFRESH_MS,
         inline: bool = False,
         seed: int | None = None,
     ) -> None:
@@ -97,7 +100,11 @@ class Producer:
                 long as the topic has not changed.
             clock_ms: the time of day, for records without a time.
             monotonic_ms: the clock that batches wait by.
-            new_producer_id: required for idempotence.
+            new_producer_id: required for idempotence, or `sequences`.
+            nodes: of the transport; one by default, which answers by itself.
+            sequences: that an earlier producer passed on.
+            topics_max_age_ms: time after which a topic is looked up again.
+            inline: whether the caller's thread sends.
             seed: of everything that is random; by default a new one each time.
         """
         self._config, self._inline = config, inline
@@ -115,8 +122,9 @@ class Producer:
             # Once a thread waits, the sender also takes batches that are not full.
             on_wait=self._wake_up,
         )
-        sequences = None
-        if config.enable_idempotence and new_producer_id is not None:
+        if not config.enable_idempotence:
+            sequences = None
+        elif sequences is None and new_producer_id is not None:
             sequences = Sequences(new_producer_id)
         seed = uuid.uuid4().int if seed is None else seed
         self._accumulator = RecordAccumulator(
@@ -140,6 +148,7 @@ class Producer:
             find_topic,
             lambda topic: ensure_codec_exists(topic, config.compression_type),
             monotonic_ms,
+            topics_max_age_ms,
         )
         self._sender = Sender(
             self._accumulator,
@@ -152,6 +161,7 @@ class Producer:
                 max_in_flight=config.max_in_flight_requests_per_connection,
             ),
             monotonic_ms,
+            nodes=nodes,
             sequences=sequences,
             on_topic_error=topics.look_again,
         )

@@ -1,12 +1,19 @@
 """The sender: drains batches from the accumulator, sends them, and handles the answers.
 
-    send_ready    answers -> expired batches -> drain -> requests       in the caller's thread
-    start         a thread that does so whenever something is due       one per producer
+    send_ready    answers -> expired batches -> ready nodes -> drain -> requests   in the caller's thread
+    start         a thread that does so whenever something is due                  one per producer
 
 A producer without linger.ms needs no thread: whoever appends calls `send_ready` when a batch is full.
 
+A round sends one request to each node that leads a partition with batches to send, whose connection takes
+one now, and that has answered all but max.in.flight.requests.per.connection - 1 of its requests. So a node
+that is slow, or gone, keeps only its own partitions waiting. An embedded log is one node, which leads all
+partitions and is always ready (`OneNode`); a cluster's nodes are behind `Nodes`, which also does their
+input and output, in the sender's thread, while the sender waits.
+
     answer                                  the batch
     no error                                succeeds
+    it was written before                   succeeds; its offset is unknown
     too large, of several records           is split; its children are sent at once
     retriable, and there is time            is retried after a pause, before younger ones
     a lock that was not free                is retried; `retries` does not count this attempt
@@ -27,7 +34,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -42,7 +49,7 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import AppendResult, TopicPartition
 from spark_kbatch.options.topic import Topic
-from spark_kbatch.producer.accumulator import NEVER_MS, RecordAccumulator
+from spark_kbatch.producer.accumulator import NEVER_MS, LeaderOf, Node, RecordAccumulator
 from spark_kbatch.producer.batch import NO_OFFSET, ProducerBatch
 from spark_kbatch.producer.idempotence import Sequences
 
@@ -67,6 +74,7 @@ class ProduceRequest(NamedTuple):
     acks: int  # -1, 0, 1
     timeout_ms: int
     batches: Sequence[ProduceBatch]
+    node: Node | None = None  # that leads their partitions; None where one leads all
 
 
 Answer = Mapping[TopicPartition, AppendResult]
@@ -80,6 +88,66 @@ class Transport(Protocol):
 
         An exception counts as the answer for every batch.
         """
+
+
+class Nodes(Protocol):
+    """The nodes behind a transport. Only the thread that sends calls this, but for `wake_up`."""
+
+    @property
+    def leader_of(self) -> LeaderOf | None:
+        """Returns the node that leads a partition, or None and finds it out; None if one leads all."""
+
+    def is_ready(self, node: Node) -> bool:
+        """Return True if the node takes a request now; otherwise begin to connect."""
+
+    def delay_ms(self, node: Node) -> int:
+        """Return how long to wait before `is_ready` is asked again, if nothing happens before."""
+
+    def poll(self, timeout_ms: int) -> None:
+        """Send, receive, and pass on answers; return once something has happened, or the time is up."""
+
+    def wake_up(self) -> None:
+        """End the waiting `poll`, or the next one if none waits. Any thread may call this."""
+
+    def close(self) -> None:
+        """Let go of the nodes: nothing more is sent."""
+
+
+class OneNode:
+    """The node of a transport that needs none to be known: it leads all, and answers by itself."""
+
+    leader_of: LeaderOf | None = None
+
+    def __init__(self) -> None:
+        # Not an Event: an interrupt in `set` could leave its lock taken for ever.
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def is_ready(self, node: Node) -> bool:
+        """Return True."""
+        return True
+
+    def delay_ms(self, node: Node) -> int:
+        """Return 0."""
+        return 0
+
+    def poll(self, timeout_ms: int) -> None:
+        """Sleep until woken; return at once if that happened before."""
+        if timeout_ms <= 0:
+            if not self._wakes.empty():
+                with suppress(queue.Empty):
+                    self._wakes.get(block=False)
+            return
+        timeout = min(timeout_ms, threading.TIMEOUT_MAX * 1000 - 1) / 1000
+        with suppress(queue.Empty):
+            self._wakes.get(timeout=timeout)
+
+    def wake_up(self) -> None:
+        """End the sleep."""
+        if self._wakes.empty():
+            self._wakes.put(None)
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +164,8 @@ class SenderConfig:
 class _InFlight:
     """A request that is not yet answered."""
 
-    def __init__(self, batches: list[ProducerBatch], sent_ms: int) -> None:
-        self.batches, self.sent_ms = batches, sent_ms
+    def __init__(self, batches: list[ProducerBatch], node: Node | None, sent_ms: int) -> None:
+        self.batches, self.node, self.sent_ms = batches, node, sent_ms
         self.is_answered = False  # or given up
         self.may_be_read = True
 
@@ -112,10 +180,22 @@ class Sender:
         config: SenderConfig,
         monotonic_ms: Callable[[], int],
         *,
+        nodes: Nodes | None = None,
         sequences: Sequences | None = None,
         on_topic_error: Callable[[str], None] | None = None,
     ) -> None:
-        """Set up; `on_topic_error` is called with the topic of each batch whose answer is an error."""
+        """Set up.
+
+        Args:
+            accumulator: that batches come from.
+            transport: that they go to.
+            config: the producer's options.
+            monotonic_ms: the clock.
+            nodes: of the transport; one by default.
+            sequences: for idempotence.
+            on_topic_error: called with the topic of each batch whose answer is an error.
+        """
+        self._nodes = nodes or OneNode()
         self._on_topic_error = on_topic_error
         self._accumulator, self._transport, self._config = accumulator, transport, config
         self._monotonic_ms, self._sequences = monotonic_ms, sequences
@@ -123,8 +203,6 @@ class Sender:
         self._in_flight: list[_InFlight] = []
         self._read_late: list[_InFlight] = []  # given up, not answered
         self._answers: deque[tuple[_InFlight, Answer | Exception]] = deque()
-        # Not an Event: an interrupt in `set` could leave its lock taken for ever.
-        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closing = self._is_forced = False
         self._why_unsent: Exception | None = None  # what keeps all batches from being sent
@@ -132,28 +210,45 @@ class Sender:
 
     def send_ready(self) -> None:
         """Handle answers, and send every batch that may be sent."""
-        while self._send_one_request():
+        while self._send_a_round():
             pass
 
-    def _send_one_request(self) -> bool:
-        """Handle answers, and send one request; return whether there was anything to send."""
-        # Read for each request: a busy producer always has another one, and time goes on.
+    def _send_a_round(self) -> bool:
+        """Handle answers, and send a request to each ready node; return whether there was anything to send."""
+        # Read for each round: a busy producer always has another one, and time goes on.
         now_ms = self._monotonic_ms()
         self._take_answers(now_ms)
         if now_ms != self._looked_ms:
             self._expire(now_ms)
             self._looked_ms = now_ms
-        if not self._has_room or not self._accumulator.has_undrained:
+        nodes = self._nodes_to_send_to(now_ms) if self._accumulator.has_undrained else ()
+        if not nodes:
             return False
         if self._sequences is not None:
             self._sequences.prepare()
-        drained = self._accumulator.drain(now_ms, self._config.max_request_size)
+        has_sent = False
+        for node in nodes:
+            has_sent |= self._send_to(node, now_ms)
+        return has_sent
+
+    def _nodes_to_send_to(self, now_ms: int) -> Collection[Node | None]:
+        leader_of = self._nodes.leader_of
+        if leader_of is None:
+            return (None,) if self._has_room(None) else ()
+        nodes = self._accumulator.ready_nodes(now_ms, leader_of).nodes
+        return [one for one in nodes if self._has_room(one) and self._nodes.is_ready(one)]
+
+    def _send_to(self, node: Node | None, now_ms: int) -> bool:
+        """Send one request to a node; return whether there was anything to send."""
+        drained = self._accumulator.drain(
+            now_ms, self._config.max_request_size, node, self._nodes.leader_of
+        )
         for batch in drained:
             if not batch.builder.is_closed:
                 self._fail(batch, batch.error or RuntimeError("a drained batch is still open"))
         batches = [batch for batch in drained if batch.builder.is_closed]
         if batches:
-            self._send(batches, now_ms)
+            self._send(batches, node, now_ms)
         return bool(drained)
 
     def run_once(self) -> int:
@@ -161,9 +256,10 @@ class Sender:
         try:
             self.send_ready()
         except (KBatchError, OSError) as error:
-            logger.warning("cannot get a producer id, retrying: %s", error)
             self._why_unsent = error
-            if not _is_transient(error):
+            if isinstance(error, (RetriableError, OSError)) and _is_transient(error):
+                logger.warning("cannot get a producer id, retrying: %s", error)
+            else:
                 for batch in self._accumulator.take_all():
                     self._fail(batch, error)
             return _PAUSE_MS
@@ -171,14 +267,26 @@ class Sender:
         due = [request.sent_ms + self._config.request_timeout_ms for request in self._in_flight]
         due += [self._accumulator.expiry_ms(batch) for batch in self._batches_in_flight()]
         due.append(self._accumulator.next_expiry_ms())
-        if self._has_room:
-            # As of that time: a batch that has become ready since is due, it waits for no answer.
-            is_ready, delay = self._accumulator.ready(self._looked_ms)
-            if is_ready:
-                # It waits for answers, or has become ready just now.
-                delay = NEVER_MS if self._in_flight else 1
-            due.append(self._looked_ms + delay)
+        # As of that time: a batch that has become ready since is due, it waits for no answer.
+        due.append(self._looked_ms + self._next_batch_delay_ms(self._looked_ms))
         return 0 if self._answers else max(min(due) - self._monotonic_ms(), 0)
+
+    def _next_batch_delay_ms(self, now_ms: int) -> int:
+        """Return when, if nothing happens before, a batch can be sent that could not be sent just now."""
+        # What is ready and was not sent waits for answers, or has become ready just now.
+        of_ready = NEVER_MS if self._in_flight else 1
+        leader_of = self._nodes.leader_of
+        if leader_of is None:
+            if not self._has_room(None):
+                return NEVER_MS
+            is_ready, delay = self._accumulator.ready(now_ms)
+            return of_ready if is_ready else delay
+        nodes, delay = self._accumulator.ready_nodes(now_ms, leader_of)
+        for node in nodes:
+            if self._has_room(node):
+                is_ready = self._nodes.is_ready(node)
+                delay = min(delay, of_ready if is_ready else self._nodes.delay_ms(node))
+        return delay
 
     def start(self) -> None:
         """Run in a separate thread until `close`."""
@@ -187,8 +295,8 @@ class Sender:
 
     def wake_up(self) -> None:
         """Make the thread look for work now."""
-        if self._thread is not None and self._wakes.empty():
-            self._wakes.put(None)
+        if self._thread is not None:
+            self._nodes.wake_up()
 
     def close(self, timeout: float | None) -> bool:
         """Send what is left, within `timeout` seconds, and stop; return whether all of it has ended.
@@ -200,7 +308,9 @@ class Sender:
         all_ended = not self._has_work
         self._is_forced = True
         self.wake_up()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is None:
+            self._nodes.close()
+        elif self._thread is not threading.current_thread():
             # If it is inside a transport it is not waited for; the memory it holds is not reused.
             self._thread.join(1)
         self._accumulator.abort_incomplete(
@@ -215,45 +325,47 @@ class Sender:
             while self._has_work:
                 delay_ms = self.run_once()
                 if self._has_work:
-                    time.sleep(min(delay_ms, _PAUSE_MS) / 1000)
+                    self._nodes.poll(min(delay_ms, _PAUSE_MS))
         elif self._thread is not threading.current_thread():
             self.wake_up()
             self._thread.join(timeout)
 
     @property
     def _has_work(self) -> bool:
-        return self._accumulator.has_undrained or bool(self._in_flight) or bool(self._answers)
+        # With acks 0 nobody waits for an answer, but a connection may still be writing.
+        is_writing = self._config.acks == 0 and bool(self._read_late)
+        waits = bool(self._in_flight) or bool(self._answers) or is_writing
+        return waits or self._accumulator.has_undrained
 
-    @property
-    def _has_room(self) -> bool:
-        return len(self._in_flight) < self._config.max_in_flight
+    def _has_room(self, node: Node | None) -> bool:
+        """Return True if another request may be sent before one of the node's is answered."""
+        limit = self._config.max_in_flight
+        return len(self._in_flight) < limit or (
+            sum(request.node == node for request in self._in_flight) < limit
+        )
 
     def _batches_in_flight(self) -> list[ProducerBatch]:
         """Return the batches of unanswered requests that have not ended."""
         return [b for request in self._in_flight for b in request.batches if not b.is_done]
 
     def _run(self) -> None:
-        while not self._is_forced and (not self._is_closing or self._has_work):
-            if not self._wakes.empty():
-                self._sleep(0)
-            try:
-                delay_ms = self.run_once()
-            except Exception:
-                logger.exception("the sender continues after an unexpected error")
-                delay_ms = _PAUSE_MS
-            if delay_ms > 0 and not (self._is_closing and not self._has_work):
-                self._sleep(delay_ms)
-
-    def _sleep(self, delay_ms: int) -> None:
-        """Sleep until woken; return at once if that happened before."""
-        timeout = min(delay_ms, threading.TIMEOUT_MAX * 1000 - 1) / 1000
-        with suppress(queue.Empty):
-            self._wakes.get(block=timeout > 0, timeout=timeout)
+        try:
+            while not self._is_forced and (not self._is_closing or self._has_work):
+                try:
+                    self._nodes.poll(0)
+                    delay_ms = self.run_once()
+                    if delay_ms > 0 and not (self._is_closing and not self._has_work):
+                        self._nodes.poll(delay_ms)
+                except Exception:
+                    logger.exception("the sender continues after an unexpected error")
+                    time.sleep(_PAUSE_MS / 1000)
+        finally:
+            self._nodes.close()
 
     # Out.
 
-    def _send(self, batches: list[ProducerBatch], now_ms: int) -> None:
-        request = _InFlight(batches, now_ms)
+    def _send(self, batches: list[ProducerBatch], node: Node | None, now_ms: int) -> None:
+        request = _InFlight(batches, node, now_ms)
         for batch in batches:
             batch.readers += 1
             if self._config.max_in_flight == 1:
@@ -266,6 +378,7 @@ class Sender:
                 ProduceBatch(b.topic, b.topic_partition, b.builder.data, b.records_count)
                 for b in batches
             ],
+            node,
         )
 
         def on_answer(answer: Answer) -> None:
