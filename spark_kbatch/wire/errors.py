@@ -205,6 +205,7 @@ _CODES: dict[type[BaseException], ErrorCode] = {
     errors.TopicAlreadyExistsError: ErrorCode.TOPIC_ALREADY_EXISTS,
     errors.TransactionCoordinatorFencedError: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     errors.UnknownLeaderEpochError: ErrorCode.UNKNOWN_LEADER_EPOCH,
+    errors.UnknownProducerIdError: ErrorCode.UNKNOWN_PRODUCER_ID,
     errors.UnknownTopicOrPartitionError: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     errors.UnsupportedVersionError: ErrorCode.UNSUPPORTED_VERSION,
     OSError: ErrorCode.KAFKA_STORAGE_ERROR,

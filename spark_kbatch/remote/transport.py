@@ -1,0 +1,363 @@
+"""The transport of a producer: finished batches to the brokers that lead their partitions.
+
+    drained batches of one leader -> one Produce request, whose pieces are the batches' own memory -> broker
+
+It is also the sender's `Nodes`: which broker leads a partition, whether that takes a request now, and all input
+and output, which the sender's thread does while it waits. So nothing waits for one broker but what that broker
+leads. Metadata is asked for in the same way, when a leader is not known, after an error that another leader may
+explain, and after a lost connection; from whichever broker is free. A broker that refuses a batch because it no
+longer leads the partition may say who does.
+
+A client is leased from the pool of the process when the transport is made, and goes back when it is closed, which
+the sender's thread does at its end; so do the producer's id and sequence numbers.
+
+    answer of a broker                      the sender is told
+    DUPLICATE_SEQUENCE_NUMBER               success: the batch was written before; its offset is not known
+    MESSAGE_TOO_LARGE                       RecordTooLargeError, upon which it splits the batch
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    UNKNOWN_PRODUCER_ID,
+    INVALID_PRODUCER_EPOCH                  errors upon which it may take a new epoch
+    UNKNOWN_TOPIC_OR_PARTITION              a retriable error: brokers learn of topics one after another
+    anything else                           the error that the table of codes names
+
+Source: Kafka clients/producer/internals/Sender.java, ProducerMetadata.java; clients/NetworkClient.java
+(DefaultMetadataUpdater); KIP-951.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import Any
+
+from spark_kbatch.clock import monotonic_ms
+from spark_kbatch.errors import (
+    InvalidProducerEpochError,
+    KBatchError,
+    OutOfOrderSequenceError,
+    RecordTooLargeError,
+    RetriableApiError,
+    UnknownProducerIdError,
+    UnsupportedVersionError,
+)
+from spark_kbatch.model import CODECS, AppendResult, TopicPartition
+from spark_kbatch.options.remote import ClusterOptions, host_and_port
+from spark_kbatch.producer.accumulator import NEVER_MS, LeaderOf
+from spark_kbatch.producer.sender import Answer, ProduceBatch, ProduceRequest
+from spark_kbatch.record.header import unpack
+from spark_kbatch.remote.client import leased
+from spark_kbatch.remote.metadata import ClusterMetadata, MetadataCache
+from spark_kbatch.remote.producer_ids import passed_on_sequences
+from spark_kbatch.wire.backoff import ExponentialBackoff
+from spark_kbatch.wire.connections import Node, State
+from spark_kbatch.wire.errors import ErrorCode, error_of
+from spark_kbatch.wire.produce import ProducePartition, ProducePartitionResponse, ProduceTopic
+from spark_kbatch.wire.produce import ProduceRequest as ProduceBody
+from spark_kbatch.wire.protocol import (
+    PRODUCE_MIN_VERSION,
+    SUPPORTED,
+    ApiKey,
+    InitProducerIdRequest,
+    MetadataRequest,
+)
+
+logger = logging.getLogger(__name__)
+
+OnAnswer = Callable[[Answer], None]
+
+_FIRST_WITH_ZSTD = 7  # version of Produce
+_POLL_MAX_MS = 60_000  # selectors do not take NEVER_MS
+# Another leader may explain these, so leaders are looked up again.
+_OF_OLD_METADATA = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REPLICA_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.LISTENER_NOT_FOUND, ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID,
+}  # fmt: skip
+
+
+class BrokerTransport:
+    """The transport of one producer to one cluster, and its nodes. For one thread, but for some methods."""
+
+    def __init__(self, options: ClusterOptions, *, request_timeout_ms: int | None = None) -> None:
+        """Lease a client, and a producer id if one is free.
+
+        Args:
+            options: of the cluster.
+            request_timeout_ms: how long to wait for a producer id at a time; the cluster's by default.
+        """
+        self._options = options
+        self._request_timeout_ms = request_timeout_ms or options.request_timeout_ms
+        self._leases = ExitStack()
+        self._client = self._leases.enter_context(leased(options))
+        self._connections = self._client.connections
+        self.sequences = self._leases.enter_context(
+            passed_on_sequences(options, self._new_producer_id)
+        )
+        self._leaders: dict[TopicPartition, Node] = {}
+        self._told: deque[ClusterMetadata] = deque()
+        # Metadata.
+        self._cache = MetadataCache(options.metadata_max_age_ms)
+        self._bootstrap = [
+            Node(-1 - number, *host_and_port(server))
+            for number, server in enumerate(options.bootstrap_servers)
+        ]
+        self._wanted: set[str] = set()  # topics whose leaders are to be looked up
+        self._is_asking = False
+        self._asked_times = 0  # without an answer that tells everything
+        self._next_ask_ms = 0
+        self._backoff = ExponentialBackoff(
+            options.retry_backoff_ms, options.retry_backoff_max_ms, random.random
+        )
+
+    # Leaders.
+
+    @property
+    def leader_of(self) -> LeaderOf | None:
+        """Returns the broker that leads a partition, as far as is known; None if it is not, and looks it up."""
+        return self._leader_of
+
+    def _leader_of(self, topic_partition: TopicPartition) -> Node | None:
+        leader = self._leaders.get(topic_partition)
+        if leader is None:
+            self._wanted.add(topic_partition.topic)
+        return leader
+
+    def tell(self, metadata: ClusterMetadata) -> None:
+        """Pass on metadata that another client has just read. Any thread may call this."""
+        self._told.append(metadata)
+
+    def _take_what_was_told(self) -> None:
+        while self._told:
+            metadata = self._told.popleft()
+            for topic_partition, leader in _leaders(metadata):
+                self._leaders.setdefault(topic_partition, leader)
+
+    # Nodes.
+
+    def is_ready(self, node: Any) -> bool:
+        """Return True if the broker takes a request now; otherwise begin to connect."""
+        return self._connections.ready(node)
+
+    def delay_ms(self, node: Any) -> int:
+        """Return the time until the broker may be connected to, or asked for no requests before."""
+        # All else that it waits for is an event of its connection.
+        return self._connections.delay_ms(node) or NEVER_MS
+
+    def poll(self, timeout_ms: int) -> None:
+        """Send, receive, and pass on answers; return once something has happened, or the time is up."""
+        self._take_what_was_told()
+        self._connections.poll(min(timeout_ms, self._ask_for_leaders(), _POLL_MAX_MS))
+
+    def wake_up(self) -> None:
+        """End the waiting `poll`, or the next one if none waits. Any thread may call this."""
+        self._connections.wakeup()
+
+    def close(self) -> None:
+        """Give client and producer id back; connections with requests in flight are closed."""
+        self._leases.close()
+
+    # Batches.
+
+    def send(self, request: ProduceRequest, on_answer: OnAnswer) -> None:
+        """Send one request to its node, which is ready."""
+        topics: dict[str, ProduceTopic] = {}
+        for batch in request.batches:
+            name, partition = batch.topic_partition
+            topic = topics.setdefault(name, ProduceTopic(name, []))
+            topic.partitions.append(ProducePartition(partition, batch.data))
+        body = ProduceBody(request.acks, request.timeout_ms, list(topics.values()))
+        node: Any = request.node
+
+        def body_of(version: int) -> ProduceBody:
+            _ensure_version(version, request.batches)
+            return body
+
+        def on_complete(answer: Any, error: KBatchError | None) -> None:
+            on_answer(self._results(request, answer, error))
+
+        self._connections.send(
+            node, ApiKey.PRODUCE, body_of, on_complete, timeout_ms=max(request.timeout_ms, 1)
+        )
+
+    def _results(self, request: ProduceRequest, answer: Any, error: KBatchError | None) -> Answer:
+        batches = {batch.topic_partition: batch for batch in request.batches}
+        if error is not None:
+            self._look_up(batch.topic.name for batch in request.batches)
+            return dict.fromkeys(batches, AppendResult(error=error))
+        if answer is None:  # with acks 0
+            return dict.fromkeys(batches, AppendResult())
+        results = {}
+        for topic in answer.topics:
+            for one in topic.partitions:
+                topic_partition = TopicPartition(topic.topic, one.partition)
+                if topic_partition in batches:
+                    results[topic_partition] = _result(batches[topic_partition], one)
+                    if one.error_code in _OF_OLD_METADATA:
+                        self._note_move(topic_partition, one, answer.node_endpoints)
+        return results
+
+    def _note_move(
+        self, topic_partition: TopicPartition, one: ProducePartitionResponse, endpoints: Any
+    ) -> None:
+        topic, partition = topic_partition
+        if one.current_leader is not None and self._cache.move(
+            topic, partition, one.current_leader, endpoints
+        ):
+            self._leaders[topic_partition] = self._cache.nodes[one.current_leader.leader_id]
+        else:
+            self._look_up([topic])
+
+    # Metadata.
+
+    def _look_up(self, topics: Iterable[str]) -> None:
+        self._wanted.update(topics)
+
+    def _ask_for_leaders(self) -> int:
+        """Ask a broker for the leaders that are wanted; return when to call again, if nothing happens."""
+        if not self._wanted or self._is_asking:
+            return NEVER_MS
+        left_ms = self._next_ask_ms - monotonic_ms()
+        if left_ms > 0:
+            return left_ms
+        node, delay_ms = self._node_to_ask()
+        if node is None:
+            return delay_ms
+        asked, self._wanted = frozenset(self._wanted), set()
+        self._is_asking = True
+
+        def on_complete(answer: Any, error: KBatchError | None) -> None:
+            self._is_asking = False
+            self._take_metadata(asked, answer, error)
+
+        body = MetadataRequest(
+            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(asked)],
+            allow_auto_topic_creation=False,
+        )
+        self._connections.send(
+            node, ApiKey.METADATA, body, on_complete, timeout_ms=self._options.request_timeout_ms
+        )
+        return NEVER_MS
+
+    def _node_to_ask(self) -> tuple[Node | None, int]:
+        """Return the freest broker; if none can be asked, begin to connect, and return when to call again."""
+        connections = self._connections
+        known = [*self._cache.nodes.values(), *self._leaders.values()]
+        nodes = [*dict.fromkeys(known), *self._bootstrap]
+        able = [node for node in nodes if connections.can_send(node)]
+        if able:
+            return min(able, key=connections.in_flight_count), 0
+        if any(connections.state(node) is not State.DISCONNECTED for node in nodes):
+            # Throttled, writing, or being connected to: the first two are not worth another connection.
+            delays = [delay for delay in map(connections.delay_ms, nodes) if delay]
+            return None, min(delays, default=NEVER_MS)
+        # The one whose pause ends first; the bootstrap servers after those that the cluster named.
+        node = min(nodes, key=connections.connection_delay_ms)
+        delay_ms = connections.connection_delay_ms(node)
+        if not delay_ms:
+            connections.ready(node)
+        return None, max(delay_ms, 1) if connections.state(node) is State.DISCONNECTED else NEVER_MS
+
+    def _take_metadata(
+        self, asked: frozenset[str], answer: Any, error: KBatchError | None
+    ) -> None:
+        now_ms = monotonic_ms()
+        tells_all = False
+        if error is None and not getattr(answer, "error_code", 0):
+            metadata, errors = self._cache.update(asked, answer, now_ms)
+            for name, topic in metadata.topics.items():
+                for one in topic.partitions:
+                    leader = metadata.nodes.get(one.leader)
+                    if leader is None:  # `leader_of` asks again
+                        self._leaders.pop(TopicPartition(name, one.partition), None)
+                    else:
+                        self._leaders[TopicPartition(name, one.partition)] = leader
+            tells_all = asked <= metadata.topics.keys()
+            self._wanted.update(errors.transient)
+        else:
+            logger.info("no metadata of %s: %s", self._options, error or answer.error_code)
+            self._wanted |= asked
+        self._asked_times = 0 if tells_all else self._asked_times + 1
+        self._next_ask_ms = now_ms + int(self._backoff.pause_ms(max(self._asked_times - 1, 0)))
+
+    # Producer ids.
+
+    def _new_producer_id(self) -> int:
+        """Return a producer id that the cluster has given to nobody else.
+
+        Raises:
+            KBatchError: there was no answer in time, or the cluster refuses.
+        """
+        answer = self._client.request(
+            ApiKey.INIT_PRODUCER_ID,
+            InitProducerIdRequest(
+                transactional_id=None,
+                transaction_timeout_ms=2**31 - 1,  # without a transactional id it means nothing
+                producer_id=-1,
+                producer_epoch=-1,
+            ),
+            timeout_ms=self._request_timeout_ms,
+        )
+        if answer.error_code:
+            raise error_of(answer.error_code, f"asked {self._options} for a producer id")
+        return int(answer.producer_id)
+
+
+def _leaders(metadata: ClusterMetadata) -> Iterable[tuple[TopicPartition, Node]]:
+    for name, topic in metadata.topics.items():
+        for one in topic.partitions:
+            leader = metadata.nodes.get(one.leader)
+            if leader is not None:
+                yield TopicPartition(name, one.partition), leader
+
+
+def _ensure_version(version: int, batches: Iterable[ProduceBatch]) -> None:
+    """Check that a broker understands batches, which only newer versions of Produce may carry.
+
+    Raises:
+        UnsupportedVersionError: it is too old.
+    """
+    needed = PRODUCE_MIN_VERSION
+    if version < _FIRST_WITH_ZSTD and any(
+        unpack(batch.data).codec == CODECS["zstd"] for batch in batches
+    ):
+        needed = _FIRST_WITH_ZSTD
+    if version < needed:
+        ours = SUPPORTED[ApiKey.PRODUCE].last
+        raise UnsupportedVersionError(ApiKey.PRODUCE, "PRODUCE", version, (needed, ours))
+
+
+def _result(batch: ProduceBatch, one: ProducePartitionResponse) -> AppendResult:
+    """Return what a broker says of one batch."""
+    if one.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+        is_duplicate = one.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+        return AppendResult(
+            base_offset=-1 if is_duplicate else one.base_offset,
+            log_append_time=one.log_append_time_ms,
+            log_start_offset=one.log_start_offset,
+        )
+    return AppendResult(log_start_offset=one.log_start_offset, error=_error(batch, one))
+
+
+def _error(batch: ProduceBatch, one: ProducePartitionResponse) -> KBatchError:
+    name, code = str(batch.topic_partition), one.error_code
+    match code:
+        case ErrorCode.MESSAGE_TOO_LARGE:
+            what = f"a batch of {batch.records_count} records for topic {batch.topic.name!r}"
+            return RecordTooLargeError(what, len(batch.data), -1, "max.message.bytes")
+        case ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            header = unpack(batch.data)
+            return OutOfOrderSequenceError(name, header.producer_id, -1, header.base_sequence)
+        case ErrorCode.UNKNOWN_PRODUCER_ID:
+            return UnknownProducerIdError(name, unpack(batch.data).producer_id)
+        case ErrorCode.INVALID_PRODUCER_EPOCH:
+            header = unpack(batch.data)
+            return InvalidProducerEpochError(name, header.producer_id, -1, header.producer_epoch)
+    said = [one.error_message, *(error.message for error in one.record_errors)]
+    text = "; ".join([f"a batch for {name}", *(text for text in said if text)])
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return RetriableApiError(code, "UNKNOWN_TOPIC_OR_PARTITION", text)
+    return error_of(code, text)
