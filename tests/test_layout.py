@@ -52,7 +52,7 @@ DOORS = {
         "append", "checkpoints", "epochs", "foreign.log", "foreign.log_dir", "overwritten",
         "partition_log", "repair", "retention", "segment", "state", "truncation", "validator",
     },
-    "producer": {"futures", "producer", "sender"},
+    "producer": {"futures", "idempotence", "nodes", "producer", "sender"},
     "consumer": {
         "offset_bounds", "planning", "reading", "rows", "source", "splits", "stream_offset", "stream_planner",
         "topic_reader",
@@ -74,7 +74,7 @@ DOORS = {
 }  # fmt: skip
 
 # Who may import what: parts of ours that only few may know, and modules with one home.
-PRODUCER_USERS = {"cluster", "mirror", "opening", "spark"}
+PRODUCER_USERS = {"cluster", "mirror", "opening", "remote", "spark"}
 HOMES = {
     "pyspark": {
         "spark/__init__.py",

@@ -25,10 +25,10 @@ import random
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from spark_kbatch.errors import ProducerClosedError, RequestTimedOutError
 from spark_kbatch.model import TopicPartition
@@ -36,12 +36,11 @@ from spark_kbatch.options.topic import Topic
 from spark_kbatch.producer.batch import PartitionQueue, ProducerBatch, ProduceResult
 from spark_kbatch.producer.idempotence import Sequences
 from spark_kbatch.producer.memory import BatchMemory, BufferPool
+from spark_kbatch.producer.nodes import NEVER_MS, LeaderOf, Node
 from spark_kbatch.producer.partitioner import Routing
 from spark_kbatch.producer.table_append import OnAppended, TableAppend
 from spark_kbatch.record.columns import Columns
 from spark_kbatch.record.scalar import Header
-
-NEVER_MS = 2**62  # a delay: nothing will be due because of time
 
 
 @dataclass(frozen=True)
@@ -63,10 +62,6 @@ class Ready(NamedTuple):
 
     is_ready: bool
     next_check_delay_ms: int
-
-
-Node: TypeAlias = Hashable  # whatever a transport names its nodes by
-LeaderOf: TypeAlias = Callable[[TopicPartition], Node | None]  # None: not known at the moment
 
 
 class ReadyNodes(NamedTuple):

@@ -1,9 +1,10 @@
 """A producer's cache of topics.
 
 Other processes may add partitions to a topic, alter it, delete it and recreate it while a producer runs.
-So a topic is looked up again when it is older than a limit, and at once after one of its batches got an
-error. In an embedded cluster that costs one `stat` if nothing has changed; so the limit is REFRESH_MS. With
-a real cluster a broker has to be asked; so it is metadata.max.age.ms, five minutes, as in Kafka's producer.
+So a topic is looked up again when REFRESH_MS have passed since the last time, and at once after one of
+its batches got an error. If nothing has changed that costs one `stat`.
+
+Kafka's producer does the same, every five minutes (metadata.max.age.ms): it has to ask a broker.
 
 Source: Kafka clients/producer/internals/ProducerMetadata.java.
 """
@@ -35,19 +36,15 @@ class KnownTopics:
         find_topic: Callable[[str], Topic],
         ensure_accepted: Callable[[Topic], None],
         monotonic_ms: Callable[[], int],
-        max_age_ms: int = REFRESH_MS,
     ) -> None:
         """Start without any topic; `find_topic` is asked for each one that is missing or old.
 
         Args:
             find_topic: returns a topic as it is now; the same object as long as it has not changed.
             ensure_accepted: raises if the producer cannot write to a topic; called for each new object.
-            monotonic_ms: the clock.
-            max_age_ms: time after which a topic is looked up again.
         """
         self._find_topic, self._ensure_accepted = find_topic, ensure_accepted
         self._monotonic_ms = monotonic_ms
-        self._max_age_ms = max_age_ms
         self._known: dict[str, _Known] = {}
 
     def __call__(self, name: str) -> Topic:
@@ -75,7 +72,7 @@ class KnownTopics:
             topic = known.topic
         if known is None or topic is not known.topic:
             self._ensure_accepted(topic)
-        self._known[name] = _Known(topic, now_ms + self._max_age_ms)
+        self._known[name] = _Known(topic, now_ms + REFRESH_MS)
         return topic
 
     def look_again(self, name: str) -> None:

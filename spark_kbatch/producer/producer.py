@@ -46,10 +46,11 @@ from spark_kbatch.producer.futures import (
     record_callback,
 )
 from spark_kbatch.producer.idempotence import Sequences
-from spark_kbatch.producer.known_topics import REFRESH_MS, KnownTopics
+from spark_kbatch.producer.known_topics import KnownTopics
 from spark_kbatch.producer.memory import BufferPool
+from spark_kbatch.producer.nodes import Nodes
 from spark_kbatch.producer.partitioner import Partitioner, Routing, load_partitioner
-from spark_kbatch.producer.sender import Nodes, Sender, SenderConfig, Transport
+from spark_kbatch.producer.sender import Sender, SenderConfig, Transport
 from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX
 from spark_kbatch.record.columns import HEADER_OVERHEAD_MAX, Array, Columns
@@ -89,7 +90,6 @@ class Producer:
         new_producer_id: Callable[[], int] | None = None,
         nodes: Nodes | None = None,
         sequences: Sequences | None = None,
-        topics_max_age_ms: int = REFRESH_MS,
         inline: bool = False,
         seed: int | None = None,
     ) -> None:
@@ -103,7 +103,6 @@ class Producer:
             new_producer_id: required for idempotence, or `sequences`.
             nodes: of the transport; one by default, which answers by itself.
             sequences: that an earlier producer passed on.
-            topics_max_age_ms: time after which a topic is looked up again.
             inline: whether the caller's thread sends.
             seed: of everything that is random; by default a new one each time.
         """
@@ -148,7 +147,6 @@ class Producer:
             find_topic,
             lambda topic: ensure_codec_exists(topic, config.compression_type),
             monotonic_ms,
-            topics_max_age_ms,
         )
         self._sender = Sender(
             self._accumulator,

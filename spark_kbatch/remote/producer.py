@@ -3,8 +3,9 @@
     with open_producer(cluster_options, producer_config) as producer:
         producer.send_arrow("events", table)
 
-Topics are looked up as Kafka's producer does: at first use, every metadata.max.age.ms, and after an error. A topic
-that does not exist is never created by that.
+A topic is asked for at its first use, in the caller's thread. After that the sender's thread keeps it up to date,
+as Kafka's producer does: every metadata.max.age.ms, and after an error. So nothing waits for a broker but the
+first use. A topic that does not exist is never created by that.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from spark_kbatch.options.remote import ClusterOptions
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.producer.producer import Producer
 from spark_kbatch.remote.client import Client, leased
-from spark_kbatch.remote.metadata import ClusterMetadata
+from spark_kbatch.remote.metadata import TopicMetadata
 from spark_kbatch.remote.transport import BrokerTransport
 
 
@@ -41,11 +42,10 @@ def open_producer(
         return Producer(
             config,
             transport,
-            FoundTopics(options, transport.tell, ensure_topic),
+            FoundTopics(options, transport, ensure_topic),
             now_ms,
             nodes=transport,
             sequences=transport.sequences,
-            topics_max_age_ms=options.metadata_max_age_ms,
             seed=seed,
         )
     except BaseException:
@@ -59,28 +59,29 @@ class FoundTopics:
     def __init__(
         self,
         options: ClusterOptions,
-        tell: Callable[[ClusterMetadata], None],
+        transport: BrokerTransport,
         ensure_topic: Callable[[Client, str], None] | None = None,
     ) -> None:
-        """Start without any topic; `tell` gets the metadata of each that is found, with its leaders."""
-        self._options, self._tell, self._ensure_topic = options, tell, ensure_topic
+        """Start without any topic."""
+        self._options, self._transport, self._ensure_topic = options, transport, ensure_topic
         self._found: dict[str, Topic] = {}
 
     def __call__(self, name: str) -> Topic:
-        """Return a topic as it is now.
+        """Return a topic as it was when last looked up.
 
         Raises:
             UnknownTopicOrPartitionError: it does not exist; names those that do.
         """
-        known = self._found.get(name)
-        with leased(self._options) as client:
-            if known is not None:
-                client.invalidate()
-            elif self._ensure_topic is not None:
-                self._ensure_topic(client, name)
-            found = client.topic(name)
-            self._tell(client.metadata([name]))
+        found = self._transport.topic(name) or self._ask(name)
         topic = Topic(name, found.topic_id, len(found.partitions), TopicConfig())
-        if topic != known:
+        if topic != self._found.get(name):
             self._found[name] = topic
         return self._found[name]
+
+    def _ask(self, name: str) -> TopicMetadata:
+        with leased(self._options) as client:
+            if self._ensure_topic is not None:
+                self._ensure_topic(client, name)
+            found = client.topic(name)
+            self._transport.tell(client.metadata([name]))
+        return found

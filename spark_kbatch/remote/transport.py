@@ -31,7 +31,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_kbatch.clock import monotonic_ms
 from spark_kbatch.errors import (
@@ -45,11 +45,11 @@ from spark_kbatch.errors import (
 )
 from spark_kbatch.model import CODECS, AppendResult, TopicPartition
 from spark_kbatch.options.remote import ClusterOptions, host_and_port
-from spark_kbatch.producer.accumulator import NEVER_MS, LeaderOf
+from spark_kbatch.producer.nodes import NEVER_MS, LeaderOf
 from spark_kbatch.producer.sender import Answer, ProduceBatch, ProduceRequest
 from spark_kbatch.record.header import unpack
 from spark_kbatch.remote.client import leased
-from spark_kbatch.remote.metadata import ClusterMetadata, MetadataCache
+from spark_kbatch.remote.metadata import ClusterMetadata, MetadataCache, TopicMetadata
 from spark_kbatch.remote.producer_ids import passed_on_sequences
 from spark_kbatch.wire.backoff import ExponentialBackoff
 from spark_kbatch.wire.connections import Node, State
@@ -79,6 +79,13 @@ _OF_OLD_METADATA = {
 }  # fmt: skip
 
 
+class _Known(NamedTuple):
+    """A topic as it was when last looked up."""
+
+    topic: TopicMetadata
+    asks_again_ms: int
+
+
 class BrokerTransport:
     """The transport of one producer to one cluster, and its nodes. For one thread, but for some methods."""
 
@@ -98,9 +105,13 @@ class BrokerTransport:
             passed_on_sequences(options, self._new_producer_id)
         )
         self._leaders: dict[TopicPartition, Node] = {}
+        self._topics: dict[str, _Known] = {}
+        # Of other threads.
         self._told: deque[ClusterMetadata] = deque()
+        self._asked_for: deque[str] = deque()
         # Metadata.
-        self._cache = MetadataCache(options.metadata_max_age_ms)
+        self._max_age_ms = options.metadata_max_age_ms
+        self._cache = MetadataCache(self._max_age_ms)
         self._bootstrap = [
             Node(-1 - number, *host_and_port(server))
             for number, server in enumerate(options.bootstrap_servers)
@@ -128,13 +139,35 @@ class BrokerTransport:
 
     def tell(self, metadata: ClusterMetadata) -> None:
         """Pass on metadata that another client has just read. Any thread may call this."""
+        self._note_topics(metadata)
         self._told.append(metadata)
 
-    def _take_what_was_told(self) -> None:
+    def topic(self, name: str) -> TopicMetadata | None:
+        """Return a topic as it was when last looked up; None if it never was. Any thread may call this.
+
+        If that is metadata.max.age.ms ago, it is looked up again.
+        """
+        known = self._topics.get(name)
+        if known is None:
+            return None
+        now_ms = monotonic_ms()
+        if now_ms >= known.asks_again_ms:
+            self._topics[name] = known._replace(asks_again_ms=now_ms + self._max_age_ms)
+            self._asked_for.append(name)
+            self.wake_up()
+        return known.topic
+
+    def _note_topics(self, metadata: ClusterMetadata) -> None:
+        asks_again_ms = monotonic_ms() + self._max_age_ms
+        for name, topic in metadata.topics.items():
+            self._topics[name] = _Known(topic, asks_again_ms)
+
+    def _hear_other_threads(self) -> None:
         while self._told:
-            metadata = self._told.popleft()
-            for topic_partition, leader in _leaders(metadata):
+            for topic_partition, leader in _leaders(self._told.popleft()):
                 self._leaders.setdefault(topic_partition, leader)
+        while self._asked_for:
+            self._wanted.add(self._asked_for.popleft())
 
     # Nodes.
 
@@ -149,7 +182,7 @@ class BrokerTransport:
 
     def poll(self, timeout_ms: int) -> None:
         """Send, receive, and pass on answers; return once something has happened, or the time is up."""
-        self._take_what_was_told()
+        self._hear_other_threads()
         self._connections.poll(min(timeout_ms, self._ask_for_leaders(), _POLL_MAX_MS))
 
     def wake_up(self) -> None:
@@ -261,13 +294,12 @@ class BrokerTransport:
             connections.ready(node)
         return None, max(delay_ms, 1) if connections.state(node) is State.DISCONNECTED else NEVER_MS
 
-    def _take_metadata(
-        self, asked: frozenset[str], answer: Any, error: KBatchError | None
-    ) -> None:
+    def _take_metadata(self, asked: frozenset[str], answer: Any, error: KBatchError | None) -> None:
         now_ms = monotonic_ms()
         tells_all = False
         if error is None and not getattr(answer, "error_code", 0):
             metadata, errors = self._cache.update(asked, answer, now_ms)
+            self._note_topics(metadata)
             for name, topic in metadata.topics.items():
                 for one in topic.partitions:
                     leader = metadata.nodes.get(one.leader)

@@ -23,10 +23,10 @@ from spark_kbatch.errors import (
     RequestTimedOutError,
 )
 from spark_kbatch.producer.accumulator import (
-    NEVER_MS,
     Ready,
 )
 from spark_kbatch.producer.batch import ProducerBatch
+from spark_kbatch.producer.nodes import NEVER_MS
 from tests.support.accumulators import (
     BACKOFF_MAX_MS,
     BACKOFF_MS,

@@ -17,12 +17,12 @@ from spark_kbatch.errors import (
     RequestTimedOutError,
 )
 from spark_kbatch.producer.accumulator import (
-    NEVER_MS,
     Ready,
     RecordAccumulator,
 )
 from spark_kbatch.producer.batch import ProducerBatch, ProduceResult
 from spark_kbatch.producer.futures import ArrowFuture, RecordFuture
+from spark_kbatch.producer.nodes import NEVER_MS
 from spark_kbatch.record.columns import Array
 from tests.support.accumulators import (
     BACKOFF_MAX_MS,

@@ -1,0 +1,342 @@
+"""A producer over the network: what it sends is in the log once and in order, whatever becomes of requests."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import spark_kbatch
+from spark_kbatch.errors import (
+    ApiError,
+    ProducerClosedError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.model import CODECS, TopicPartition
+from spark_kbatch.options.producer import parse_producer_options
+from spark_kbatch.options.remote import ClusterOptions, parse_cluster_options
+from spark_kbatch.producer.producer import Producer
+from spark_kbatch.remote import producer_ids
+from spark_kbatch.remote.client import close_idle_clients
+from spark_kbatch.remote.producer import open_producer
+from spark_kbatch.server.intercepts import InterceptedRequest
+from spark_kbatch.server.server import Server
+from tests.support import builders, reference
+from tests.support.accumulators import bytes_in_use, until
+from tests.support.faults import run_child
+
+
+@pytest.fixture(autouse=True)
+def _empty_pools() -> Iterator[None]:
+    producer_ids._free.clear()
+    yield
+    close_idle_clients()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[spark_kbatch.Cluster]:
+    with builders.a_cluster(tmp_path, topics={"events": 2}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def server(cluster: spark_kbatch.Cluster) -> Iterator[Server]:
+    with cluster.serve() as server:
+        yield server
+
+
+def options_of(server: Server, **more: Any) -> ClusterOptions:
+    servers = {"bootstrap_servers": server.bootstrap_servers}
+    return parse_cluster_options(servers | more, alone=True)
+
+
+@contextmanager
+def producing(server: Server, **options: Any) -> Iterator[Producer]:
+    """Open a producer; by default each record is a batch."""
+    defaults = {"batch_size": 1, "retry_backoff_ms": 1, "retry_backoff_max_ms": 5}
+    of_cluster = options_of(server, retry_backoff_ms=5, reconnect_backoff_ms=5)
+    producer = open_producer(of_cluster, parse_producer_options(defaults | options), seed=1)
+    try:
+        yield producer
+    finally:
+        producer.close(timeout=10)
+
+
+def values(cluster: spark_kbatch.Cluster, partition: int = 0) -> list[bytes | None]:
+    found = builders.contents(cluster)[TopicPartition("events", partition)]
+    return [record.value for record in found]
+
+
+def headers(cluster: spark_kbatch.Cluster, partition: int = 0) -> list[reference.BatchHeader]:
+    directory = cluster._parts.metadata.cluster_file.log_directory(
+        TopicPartition("events", partition)
+    )
+    data = (directory / f"{0:020}.log").read_bytes()
+    return [reference.read_header(batch) for batch in reference.split_batches(data)]
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%04d" % number for number in range(count)]
+
+
+def do_in_turn(*steps: Callable[[InterceptedRequest], Any] | None) -> Any:
+    """Return a function that does one step with each request, in turn; then nothing."""
+    left = iter(steps)
+
+    def intercept(request: InterceptedRequest) -> None:
+        step = next(left, None)
+        if step is not None:
+            step(request)
+
+    return intercept
+
+
+# What is written.
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_rows_and_records_arrive_whole_with_every_codec(
+    cluster: spark_kbatch.Cluster, server: Server, codec: str
+) -> None:
+    table = pa.table(
+        {
+            "key": [None, b"", b"key"] * 100,
+            "value": [b"value" * 20, None, b""] * 100,
+            "partition": pa.array([1] * 300, pa.int32()),
+            "headers": pa.array(
+                [[], [{"key": "h", "value": None}], [{"key": "h", "value": b"1"}] * 2] * 100,
+                pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+            ),
+        }
+    )
+    with producing(server, compression_type=codec, batch_size=4096) as producer:
+        future = producer.send_arrow("events", table)
+        single = producer.send(
+            "events", "text", "key", headers={"h": b"x"}, timestamp_ms=5, partition=0
+        )
+        assert future.result(30).column("offset").to_pylist() == list(range(300))
+        assert single.result(30).offset == 0
+    found = builders.contents(cluster)
+    rows = found[TopicPartition("events", 1)]
+    assert [row.key for row in rows] == table.column("key").to_pylist()
+    assert [row.value for row in rows] == table.column("value").to_pylist()
+    assert [row.headers for row in rows[:3]] == [(), (("h", None),), (("h", b"1"),) * 2]
+    (record,) = found[TopicPartition("events", 0)]
+    assert (record.timestamp, record.headers) == (5, (("h", b"x"),))
+    assert {header.attributes & 7 for header in headers(cluster, 1)} == {CODECS[codec]}
+
+
+@pytest.mark.parametrize(("acks", "is_known"), [("all", True), ("1", True), ("0", False)])
+def test_every_acks_writes_everything_before_close_returns(
+    cluster: spark_kbatch.Cluster, server: Server, acks: str, is_known: bool
+) -> None:
+    with producing(server, acks=acks) as producer:
+        futures = [producer.send("events", value, partition=0) for value in numbered(30)]
+        producer.close()
+        offsets = [future.result(0).offset for future in futures]
+    until(lambda: len(values(cluster)) == 30)  # with acks 0 the server may still be at it
+    assert values(cluster) == numbered(30)
+    assert offsets == (list(range(30)) if is_known else [-1] * 30)
+
+
+def test_topic_that_does_not_exist_is_refused_and_not_created(
+    cluster: spark_kbatch.Cluster, server: Server
+) -> None:
+    with producing(server) as producer:
+        with pytest.raises(UnknownTopicOrPartitionError, match=r"'nope'.*topics: events"):
+            producer.send("nope", b"v")
+    assert cluster.topic_names() == ["events"]
+
+
+def test_batch_that_the_broker_finds_too_large_is_split(
+    cluster: spark_kbatch.Cluster, server: Server
+) -> None:
+    cluster.alter_topic("events", {"max.message.bytes": "2000"})
+    with producing(server, batch_size=10_000, linger_ms=10_000) as producer:
+        futures = [producer.send("events", value * 100, partition=0) for value in numbered(20)]
+        producer.flush(30)
+        assert [future.result(0).offset for future in futures] == list(range(20))
+        (too_large,) = [producer.send("events", b"v" * 3000, partition=0)]
+        producer.flush(30)
+        error = too_large.exception(0)
+        assert isinstance(error, RecordTooLargeError)
+        assert "'events'" in str(error)
+        assert "max.message.bytes" in str(error)
+    assert values(cluster) == [value * 100 for value in numbered(20)]
+
+
+# Faults.
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "NOT_LEADER_OR_FOLLOWER",
+        "UNKNOWN_TOPIC_OR_PARTITION",
+        "CORRUPT_MESSAGE",
+        "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+        "UNKNOWN_PRODUCER_ID",
+        "INVALID_PRODUCER_EPOCH",
+        "OUT_OF_ORDER_SEQUENCE_NUMBER",
+    ],
+)
+def test_batch_refused_for_the_moment_is_written_once_and_in_order(
+    cluster: spark_kbatch.Cluster, server: Server, error: str
+) -> None:
+    def fail(request: InterceptedRequest) -> None:
+        request.fail(error)
+
+    server.intercept("Produce", do_in_turn(None, fail, None, fail, fail))
+    with producing(server) as producer:
+        futures = [producer.send("events", value, partition=0) for value in numbered(30)]
+        assert [future.result(30).offset for future in futures] == list(range(30))
+    assert values(cluster) == numbered(30)
+
+
+def test_lost_connections_lose_and_repeat_nothing(
+    cluster: spark_kbatch.Cluster, server: Server
+) -> None:
+    drop = InterceptedRequest.drop
+    server.intercept("Produce", do_in_turn(drop, None, drop, None, None, None, drop, drop))
+    with producing(server) as producer:
+        futures = [producer.send("events", value, partition=0) for value in numbered(30)]
+        assert [future.result(30).offset for future in futures] == list(range(30))
+    assert values(cluster) == numbered(30)
+
+
+def test_batches_whose_answers_came_too_late_are_written_once(
+    cluster: spark_kbatch.Cluster, server: Server
+) -> None:
+    late = itertools.repeat(lambda request: request.delay(0.4), 3)
+    server.intercept("Produce", do_in_turn(None, *late))
+    with producing(server, request_timeout_ms=150) as producer:
+        futures = [producer.send("events", value, partition=0) for value in numbered(10)]
+        assert [future.exception(30) for future in futures] == [None] * 10
+    assert values(cluster) == numbered(10)
+
+
+def test_duplicate_counts_as_written_at_an_unknown_offset(server: Server) -> None:
+    server.intercept("Produce", lambda request: request.fail("DUPLICATE_SEQUENCE_NUMBER"))
+    with producing(server) as producer:
+        assert producer.send("events", b"v").result(30).offset == -1
+
+
+def test_error_that_stays_fails_the_record_with_the_brokers_name_for_it(
+    cluster: spark_kbatch.Cluster, server: Server
+) -> None:
+    server.intercept("Produce", do_in_turn(lambda one: one.fail("TOPIC_AUTHORIZATION_FAILED")))
+    with producing(server) as producer:
+        error = producer.send("events", b"refused", partition=0).exception(30)
+        assert isinstance(error, ApiError)
+        assert "TOPIC_AUTHORIZATION_FAILED" in str(error)
+        assert producer.send("events", b"later", partition=0).result(30).offset == 0
+    assert values(cluster) == [b"later"]
+
+
+def test_refused_producer_id_fails_records_at_once(server: Server) -> None:
+    server.intercept("InitProducerId", lambda one: one.fail("CLUSTER_AUTHORIZATION_FAILED"))
+    with producing(server) as producer:
+        error = producer.send("events", b"v").exception(30)
+    assert isinstance(error, ApiError)
+    assert "CLUSTER_AUTHORIZATION_FAILED" in str(error)
+
+
+def test_server_that_ends_and_comes_back_gets_everything_once(
+    cluster: spark_kbatch.Cluster,
+) -> None:
+    with cluster.serve() as server:
+        port = int(server.bootstrap_servers.rpartition(":")[2])
+        with producing(server) as producer:
+            futures = [producer.send("events", value, partition=0) for value in numbered(5)]
+            futures[0].result(30)
+            server.close()
+            futures += [producer.send("events", b"9%03d" % n, partition=0) for n in range(5)]
+            with cluster.serve(port=port):
+                assert [future.exception(30) for future in futures] == [None] * 10
+    assert values(cluster) == [*numbered(5), *(b"9%03d" % n for n in range(5))]
+
+
+def test_close_by_force_ends_records_that_nobody_answers(server: Server) -> None:
+    held = threading.Event()
+    server.intercept("Produce", lambda request: held.wait(30))
+    with producing(server) as producer:
+        future = producer.send("events", b"v")
+        producer.close(timeout=0)
+        assert isinstance(future.exception(0), ProducerClosedError)
+        held.set()
+
+
+def test_memory_is_free_once_everything_is_answered(server: Server) -> None:
+    server.intercept("Produce", do_in_turn(InterceptedRequest.drop))
+    with producing(server, batch_size=1000, buffer_memory=64_000) as producer:
+        for _ in range(10):
+            producer.send_arrow("events", {"value": [b"v" * 100] * 1000})
+        producer.flush(30)
+        until(lambda: bytes_in_use(producer.pool) == 0)
+
+
+# Producer ids.
+
+
+def ids_asked_for(server: Server) -> list[InterceptedRequest]:
+    asked: list[InterceptedRequest] = []
+    server.intercept("InitProducerId", asked.append)
+    return asked
+
+
+def test_producers_that_follow_each_other_share_one_id_and_go_on_counting(
+    cluster: spark_kbatch.Cluster, server: Server
+) -> None:
+    asked = ids_asked_for(server)
+    for value in numbered(100):
+        with producing(server) as producer:
+            producer.send("events", value, partition=0)
+    assert len(asked) == 1
+    assert values(cluster) == numbered(100)
+    found = [(one.producer_id, one.producer_epoch, one.base_sequence) for one in headers(cluster)]
+    assert found == [(found[0][0], 0, number) for number in range(100)]
+
+
+def test_producer_after_one_that_was_closed_by_force_has_a_new_epoch(
+    cluster: spark_kbatch.Cluster, server: Server
+) -> None:
+    with producing(server) as producer:
+        producer.send("events", b"first", partition=0).result(30)
+        held = threading.Event()
+        server.intercept("Produce", lambda request: (held.wait(30), request.drop()))
+        producer.send("events", b"lost", partition=0)
+        until(lambda: bool(producer._sender._in_flight))
+        producer.close(timeout=0)
+        server.intercept("Produce", None)
+        held.set()
+    with producing(server) as producer:
+        producer.send("events", b"second", partition=0).result(30)
+    assert values(cluster) == [b"first", b"second"]
+    assert [one.producer_epoch for one in headers(cluster)] == [0, 1]
+
+
+def test_producers_at_the_same_time_and_in_forked_children_have_ids_of_their_own(
+    cluster: spark_kbatch.Cluster, server: Server
+) -> None:
+    def send() -> None:
+        with producing(server) as producer:
+            producer.send("events", b"v", partition=0).result(30)
+
+    asked = ids_asked_for(server)
+    with producing(server) as first:
+        first.send("events", b"v", partition=0).result(30)
+        send()
+    send()
+    assert len(asked) == 2
+    _, status = os.waitpid(run_child(send), 0)
+    assert status == 0
+    assert len(asked) == 3
+    assert len({one.producer_id for one in headers(cluster)}) == 3
