@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.kafka_fixtures import kafka
+
+__all__ = ["kafka"]
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
