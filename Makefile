@@ -26,10 +26,10 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST = JAVA_HOME="$$(cat $(JAVA) 2>/dev/null)" $(PY) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-spark soak lowest interop fuzz lint format docs bench notebooks clean java
+.PHONY: help demo test test-fast test-spark soak lowest interop fuzz lint format docs bench bench-kafka notebooks clean java
 
 help: ## List the targets
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-10s  %s\n", $$1, $$2 }' Makefile
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' Makefile
 
 demo: java ## Write a year of flights into a Kafka log with Spark, read it back, check it
 	JAVA_HOME="$$(cat $(JAVA))" $(VENV)/bin/spark-submit --properties-file conf/spark-defaults.conf spark_kbatch/spark/demo.py
@@ -73,7 +73,10 @@ docs: $(INSTALLED) ## Regenerate the tables of options and the commands' help in
 	$(PY) -m tests.support.generated_docs
 
 bench: java ## Measure the speed of encoding, decoding, writing and reading
-	$(PYTEST) -s tests/benchmarks -o python_files='bench_*.py' -o python_functions='bench_*'
+	$(PYTEST) -s tests/benchmarks --ignore=tests/benchmarks/bench_kafka.py -o python_files='bench_*.py' -o python_functions='bench_*'
+
+bench-kafka: java ## Measure a real broker beside Spark's own connector and other clients; needs Maven
+	$(PYTEST) -s tests/benchmarks/bench_kafka.py -o python_files='bench_*.py' -o python_functions='bench_*'
 
 notebooks: java ## Execute every notebook
 	$(PYTEST) tests/test_notebooks.py

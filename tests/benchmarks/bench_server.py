@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.support.interleaved import Rates
-from tests.support.kafka import Broker, Kafka
+from tests.support.kafka import Broker, Kafka, WarmKafka
 
 ROUNDS, RECORDS, SINGLE_RECORDS = 7, 1_000_000, 2_000
 MiB = 1 << 20
@@ -38,13 +38,6 @@ OURS, PEER = "kbatch serve", "Kafka's broker"
 RATIO = 0.8
 TARGETS = {"p50": 1.5, "p99": 10.0, "ready": 1.0, "idle": 150.0, "loaded": 400.0}
 TOOLS = "org.apache.kafka.tools"
-
-
-class WarmKafka(Kafka):
-    """Kafka's classes, run as in production: with the optimizing compiler."""
-
-    def command(self, main_class: str, *words: object, memory: str = "256m") -> list[str]:
-        return [self._java, "-Xmx1g", "-cp", self._class_path, main_class, *map(str, words)]
 
 
 @contextlib.contextmanager
@@ -117,7 +110,7 @@ def single_records_ms(address: str, topic: str) -> list[float]:
 
 
 def bench_server(kafka: Kafka, tmp_path: Path, memory_path: Path) -> None:
-    warm = WarmKafka(kafka._class_path)
+    warm = WarmKafka.of(kafka)
     rates: dict[str, dict[str, list[float]]] = {
         name: {OURS: [], PEER: []}
         for name in ("Java produces", "Java consumes", "librdkafka reads")

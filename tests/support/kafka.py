@@ -141,6 +141,18 @@ class Voter(NamedTuple):
         return f"{self.node_id}@127.0.0.1:{self.port}"
 
 
+class WarmKafka(Kafka):
+    """Kafka's classes, run as in production: with the optimizing compiler."""
+
+    @classmethod
+    def of(cls, kafka: Kafka) -> WarmKafka:
+        """Return the same classes, run so."""
+        return cls(kafka._class_path)
+
+    def command(self, main_class: str, *words: object, memory: str = "256m") -> list[str]:
+        return [self._java, "-Xmx1g", "-cp", self._class_path, main_class, *map(str, words)]
+
+
 class Broker:
     """One broker; started and stopped any number of times on the same folder."""
 
@@ -273,6 +285,11 @@ class Broker:
             process.kill()
             process.wait()
             raise AssertionError(f"the broker did not stop:\n{self.last_lines()}") from None
+
+    @property
+    def pid(self) -> int | None:
+        """The number of its process; None if it is stopped."""
+        return None if self._process is None else self._process.pid
 
     def last_lines(self, n: int = 40) -> str:
         """Return the last lines of its log."""

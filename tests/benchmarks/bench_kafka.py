@@ -1,0 +1,284 @@
+"""A real broker: this package beside Spark's own connector, and beside other Python clients.
+
+Unit: million rows a second, through a whole Spark job with local[2], and in plain Python; 16-byte keys,
+4 partitions. The broker runs on the same cores, so beside the rate of a write stand the CPU seconds per
+million rows of Spark with its workers, and of the broker. Peers: `format("kafka")`; confluent-kafka's
+`consume`, whose messages are put into Arrow arrays, since that is what the other two return; kafkarrow.
+
+A micro-batch of 100 rows, from topic to topic, is compared with the same on an embedded log: the ratio of
+the two median times.
+
+`make bench-kafka`; needs Maven.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka
+import kafkarrow
+import psutil
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  Spark's own convention
+from rich.console import Console
+
+import spark_kbatch
+from tests.support.interleaved import Candidate, interleave
+from tests.support.kafka import POM, Broker, Kafka, WarmKafka, class_path
+
+PARTITIONS, MILLION = 4, 1_000_000
+READ, WRITE = 2.5, 1.5  # times Spark's connector
+CONFLUENT, KAFKARROW = 10.0, 1.0
+MICRO_BATCH = 1.2  # times an embedded log
+MICRO_BATCHES, MICRO_BATCH_ROWS = 40, 100
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with Spark's connector."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    jars = class_path(tmp_path_factory.mktemp("jars"), pom=POM.with_name("spark-pom.xml"))
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.jars", jars.strip().replace(":", ","))
+        .config("spark.driver.memory", "3g")
+        .config("spark.log.level", "ERROR")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def broker(kafka: Kafka) -> Iterator[Broker]:
+    """A broker whose logs are in memory where the system has a file system there."""
+    memory = Path("/dev/shm")
+    with (
+        tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder,
+        Broker(WarmKafka.of(kafka), Path(folder), log_segment_delete_delay_ms=100) as found,
+    ):
+        yield found
+
+
+def rows_of(spark: SparkSession, count: int, value_bytes: int) -> DataFrame:
+    value = F.rpad(F.sha2(F.col("id").cast("string"), 512), value_bytes, "v").cast("binary")
+    return spark.range(0, count, 1, PARTITIONS).select(
+        F.lpad(F.hex("id"), 16, "k").cast("binary").alias("key"), value.alias("value")
+    )
+
+
+class Topics:
+    """New topics, each deleted when the next one is made."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker, self._count, self.name = broker, 0, ""
+
+    def next(self) -> str:
+        self.delete()
+        self._count += 1
+        self.name = f"written-{self._count}"
+        self._broker.create_topic(self.name, partitions=PARTITIONS)
+        return self.name
+
+    def delete(self) -> None:
+        if self.name:
+            for future in self._broker.admin().delete_topics([self.name]).values():
+                future.result(60)
+        self.name = ""
+
+
+def cpu_seconds(*processes: psutil.Process) -> float:
+    """Return the CPU time of processes and all their descendants, ended ones that were waited for too."""
+    times = [
+        one.cpu_times()
+        for process in processes
+        for one in (process, *process.children(recursive=True))
+    ]
+    return sum(t.user + t.system + t.children_user + t.children_system for t in times)
+
+
+class Writing:
+    """A write of all rows to a new topic, with the CPU seconds that it took on both sides."""
+
+    def __init__(self, source: str, rows: DataFrame, topics: Topics, broker: Broker, codec: str):
+        self._source, self._rows, self._topics, self._codec = source, rows, topics, codec
+        self._broker = broker
+        self.spark_s: list[float] = []
+        self.broker_s: list[float] = []
+
+    def run(self) -> None:
+        assert self._broker.pid is not None
+        spark, broker = psutil.Process(), psutil.Process(self._broker.pid)
+        before = cpu_seconds(spark) - cpu_seconds(broker), cpu_seconds(broker)
+        (
+            self._rows.write.format(self._source)
+            .option("kafka.bootstrap.servers", self._broker.address)
+            .option("kafka.compression.type", self._codec)
+            .option("topic", self._topics.name)
+            .save()
+        )
+        self.spark_s.append(cpu_seconds(spark) - cpu_seconds(broker) - before[0])
+        self.broker_s.append(cpu_seconds(broker) - before[1])
+
+    def tidy(self) -> None:
+        self._topics.next()
+
+
+@pytest.mark.parametrize(
+    ("value_bytes", "count", "codec"),
+    [
+        pytest.param(100, 4 * MILLION, "none", id="100 bytes"),
+        pytest.param(1000, MILLION, "none", id="1 KB"),
+        pytest.param(100, 4 * MILLION, "zstd", id="100 bytes, zstd"),
+    ],
+)
+def bench_through_spark(
+    spark: SparkSession, broker: Broker, value_bytes: int, count: int, codec: str
+) -> None:
+    rows = rows_of(spark, count, value_bytes).persist()
+    assert rows.count() == count
+    topics, filled = Topics(broker), f"filled-{value_bytes}-{codec}"
+    broker.create_topic(filled, partitions=PARTITIONS)
+    topics.next()
+    ours, peer = (Writing(name, rows, topics, broker, codec) for name in ("kbatch", "kafka"))
+    sink = rows.write.format("kbatch").option("kafka.bootstrap.servers", broker.address)
+    sink.option("topic", filled).option("kafka.compression.type", codec).save()
+
+    def read(source: str) -> None:
+        frame = spark.read.format(source).option("kafka.bootstrap.servers", broker.address)
+        found = frame.option("subscribe", filled).load().select("key", "value")
+        found.write.format("noop").mode("overwrite").save()
+
+    millions = count / MILLION
+    reads = interleave(
+        {name: Candidate(lambda name=name: read(name), millions) for name in ("kbatch", "kafka")},
+        rounds=7,
+    )
+    writes = interleave(
+        {
+            "kbatch": Candidate(ours.run, millions, ours.tidy),
+            "kafka": Candidate(peer.run, millions, peer.tidy),
+        },
+        rounds=7,
+    )
+    topics.delete()
+    rows.unpersist()
+    title = f"{value_bytes}-byte values, {codec}"
+    reads.show(f"Read, {title}", "M rows/s", {("kbatch", "kafka"): READ})
+    writes.show(f"Write, {title}", "M rows/s", {("kbatch", "kafka"): WRITE})
+    for name, one in (("kbatch", ours), ("kafka", peer)):
+        spent = [statistics.median(times) / millions for times in (one.spark_s, one.broker_s)]
+        Console().print(
+            f"{name}: CPU seconds per million rows: Spark {spent[0]:.2f}, broker {spent[1]:.2f}"
+        )
+    reads.ensure({("kbatch", "kafka"): READ})
+    writes.ensure({("kbatch", "kafka"): WRITE})
+
+
+# Micro-batches.
+
+
+def micro_batch_ms(spark: SparkSession, servers: str, folder: Path) -> float:
+    """Return the median time of a micro-batch that copies rows from one topic to another."""
+    both = {"kafka.bootstrap.servers": servers, "maxOffsetsPerTrigger": str(MICRO_BATCH_ROWS)}
+    source = spark.readStream.format("kbatch").options(**both).option("subscribe", "from")
+    query = (
+        source.option("startingOffsets", "earliest")
+        .load()
+        .select("key", "value")
+        .writeStream.format("kbatch")
+        .option("kafka.bootstrap.servers", servers)
+        .option("topic", "to")
+        .option("checkpointLocation", str(folder))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    done = [one for one in query.recentProgress if one.numInputRows]
+    assert len(done) >= MICRO_BATCHES
+    return statistics.median(one.durationMs["triggerExecution"] for one in done[5:])
+
+
+def bench_micro_batches(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    rows = rows_of(spark, MICRO_BATCHES * MICRO_BATCH_ROWS, 100).coalesce(1)
+    cluster = spark_kbatch.open(tmp_path / "cluster", create=True)
+    for name in ("from", "to"):
+        broker.create_topic(name)
+        cluster.create_topic(name, partitions=1)
+    places = {"a broker": broker.address, "an embedded log": str(tmp_path / "cluster")}
+    for servers in places.values():
+        rows.write.format("kbatch").option("kafka.bootstrap.servers", servers).option(
+            "topic", "from"
+        ).save()
+    ratios = []
+    for number in range(7):
+        found = {
+            name: micro_batch_ms(spark, servers, tmp_path / f"{number} {name}")
+            for name, servers in places.items()
+        }
+        Console().print(", ".join(f"{name} {ms:.0f} ms" for name, ms in found.items()))
+        ratios.append(found["a broker"] / found["an embedded log"])
+    ratio = statistics.median(ratios)
+    Console().print(f"a micro-batch of 100 rows: {ratio:.2f} times, target {MICRO_BATCH}")
+    assert ratio <= MICRO_BATCH
+
+
+# Plain Python.
+
+
+def bench_plain_python(spark: SparkSession, broker: Broker) -> None:
+    count, topic = 2 * MILLION, "plain"
+    broker.create_topic(topic, partitions=PARTITIONS)
+    sink = rows_of(spark, count, 100).write.format("kbatch")
+    sink.option("kafka.bootstrap.servers", broker.address).option("topic", topic).save()
+
+    def ours() -> None:
+        with spark_kbatch.connect(broker.address) as cluster:
+            assert sum(batch.num_rows for batch in cluster.read(topic)) == count
+
+    def confluent() -> None:
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": broker.address, "group.id": "unused"}
+        )
+        starts = [confluent_kafka.TopicPartition(topic, p, 0) for p in range(PARTITIONS)]
+        consumer.assign(starts)
+        found = 0
+        while found < count:
+            messages = consumer.consume(10_000, timeout=10)
+            pa.array([one.key() for one in messages], pa.binary())
+            pa.array([one.value() for one in messages], pa.binary())
+            found += len(messages)
+        consumer.close()
+
+    def arrow() -> None:
+        manager = kafkarrow.ConsumerManager(
+            config={"bootstrap.servers": broker.address},
+            topics=[kafkarrow.SourceTopic.from_earliest(topic)],
+        )
+        found, deadline = 0, time.monotonic() + 300
+        while found < count:
+            assert time.monotonic() < deadline
+            found += manager.poll(timeout_ms=1000).num_rows
+
+    millions = count / MILLION
+    rates = interleave(
+        {
+            "kbatch": Candidate(ours, millions),
+            "confluent-kafka": Candidate(confluent, millions),
+            "kafkarrow": Candidate(arrow, millions),
+        },
+        rounds=7,
+    )
+    targets = {("kbatch", "confluent-kafka"): CONFLUENT, ("kbatch", "kafkarrow"): KAFKARROW}
+    rates.show("Plain Python, to Arrow, 100-byte values", "M rows/s", targets)
+    rates.ensure(targets)
