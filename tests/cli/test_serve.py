@@ -6,7 +6,6 @@ import contextlib
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +16,9 @@ from click.testing import CliRunner
 from spark_kbatch.cli.main import cli
 from spark_kbatch.cluster.cluster import Cluster
 from tests.support import builders
+from tests.support.served import COMMAND
 
 TIMEOUT_S = 30
-COMMAND = [sys.executable, "-c", "from spark_kbatch.cli.main import main; main()", "serve"]
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ REQUESTS = [case for case in messages.CASES if case[2] == messages.REQUEST]
 # These would create topics with any name, and delete those that the rounds use.
 LEFT_OUT = {ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS}
 BATCHES = [builders.batch(n=3, seed=seed, compression=codec) for seed, codec in enumerate(("none", "zstd", "lz4"))]  # fmt: skip
-CONNECTIONS = 6  # of a round, each with some requests
+CONNECTIONS = 7  # of a round, each with some requests
 PATIENCE_S = 0.3
 MEMORY_BYTES = 300 << 20
 
@@ -48,9 +48,9 @@ def a_request(rng: random.Random) -> bytes:
 
 
 def sent(rng: random.Random) -> bytes:
-    """Return one to four requests, most of them damaged."""
+    """Return one to eight requests, most of them damaged."""
     frames = []
-    for _ in range(rng.choice((1, 1, 1, 4))):
+    for _ in range(rng.choice((1, 2, 4, 8))):
         frame = a_request(rng)
         if rng.random() < 0.7:
             body = mutated(rng, frame[SIZE.size :])

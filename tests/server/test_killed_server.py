@@ -1,4 +1,4 @@
-"""A server that is killed under load and restarted loses and duplicates nothing.
+"""A `kbatch serve` that is killed under load and started again loses and duplicates nothing.
 
 Two kinds of idempotent producers, a member of a group, a client that commits offsets, and Spark jobs run
 all the time. Jobs do not need the server; some of them are never committed.

@@ -1,4 +1,4 @@
-"""A server in a process of its own, to be killed: `python -m tests.support.served PATH PORT`.
+"""`kbatch serve` in a process of its own, to be killed.
 
 with Served(path, log) as server:       # waits until it answers
     server.kill()
@@ -7,40 +7,49 @@ with Served(path, log) as server:       # waits until it answers
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import spark_kbatch
 from tests.conftest import REPOSITORY
 from tests.support.kafka import free_ports
 
+# Not the script of the virtual environment, which need not be of this working copy.
+COMMAND = [sys.executable, "-c", "from spark_kbatch.cli.main import main; main()", "serve"]
 STOP_TIMEOUT_S = 60
 
 
 class Served:
     """A process that serves a cluster; killed and started any number of times."""
 
-    def __init__(self, path: Path, log: Path) -> None:
-        """`log` is the file for what it says."""
+    def __init__(self, path: Path, log: Path, *options: str) -> None:
+        """`log` is the file for what it says, `options` are the command's."""
         (self._port,) = free_ports(1)
-        self._path, self._log = path, log
+        self._path, self._log, self._options = path, log, options
         self._process: subprocess.Popen[str] | None = None
         self.address = f"127.0.0.1:{self._port}"
 
     def start(self) -> Self:
         """Start it, and wait until it listens."""
-        words = [sys.executable, "-m", "tests.support.served", str(self._path), str(self._port)]
+        words = [*COMMAND, str(self._path), "--listen", self.address, "--json", *self._options]
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
-                words, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                words, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
                 text=True,
             )  # fmt: skip
         assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "listening\n", self._log.read_text()
+        told = self._process.stdout.readline()
+        assert told, self._log.read_text()
+        assert json.loads(told)["bootstrap_servers"] == self.address
         return self
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def kill(self) -> None:
         """Kill it."""
@@ -66,19 +75,6 @@ class Served:
 
 
 def _wait(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
     assert process.stdout is not None
     process.wait(STOP_TIMEOUT_S)
-    process.stdin.close()
     process.stdout.close()
-
-
-def main(path: str, port: str) -> None:
-    """Serve until the input ends: also if the test is killed."""
-    with spark_kbatch.open(path) as cluster, cluster.serve(port=int(port)):
-        print("listening", flush=True)
-        sys.stdin.read()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
