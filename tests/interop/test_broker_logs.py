@@ -13,9 +13,10 @@ from confluent_kafka import Producer
 
 import spark_kbatch
 from tests.support import builders, kafka_clients, kafka_topics
-from tests.support.kafka import Broker, Kafka, until
+from tests.support.kafka import Broker, Kafka
 from tests.support.logs_for_kafka import odd_records
 from tests.support.reference import Record
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.interop
 

@@ -19,8 +19,9 @@ from spark_kbatch.server.groups.records import GroupKey, OffsetKey
 from spark_kbatch.server.groups.store import StoredGroups
 from tests.support import builders
 from tests.support.group_members import Coordinated
-from tests.support.kafka import Broker, Kafka, until
+from tests.support.kafka import Broker, Kafka
 from tests.support.reference import decode_batches
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.interop
 

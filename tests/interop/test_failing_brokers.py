@@ -14,11 +14,11 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.support.kafka import until
 from tests.support.kafka_clients import Address, read
 from tests.support.kafka_cluster import BrokerCluster
 from tests.support.paced import Pace
 from tests.support.reference import producer_ids
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

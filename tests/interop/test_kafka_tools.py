@@ -15,10 +15,11 @@ import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
 from tests.support import builders
-from tests.support.clients.base import SESSION_TIMEOUT_MS, until
+from tests.support.clients.base import SESSION_TIMEOUT_MS
 from tests.support.clients.java import JavaTools
 from tests.support.kafka import Kafka
 from tests.support.reference import CODECS
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.interop
 

@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from spark_kbatch.errors import BufferExhaustedError, ProducerClosedError, RecordTooLargeError
 from spark_kbatch.producer.memory import BufferPool
 from tests.support.accumulators import bytes_in_use
+from tests.support.waiting import until
 
 BUFFER = 100
 LONG_MS = 60_000
@@ -26,13 +27,6 @@ LONG_MS = 60_000
 
 def a_pool(buffers: int = 4, on_wait: Callable[[], None] | None = None) -> BufferPool:
     return BufferPool(total_memory=buffers * BUFFER, poolable_size=BUFFER, on_wait=on_wait)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen"
-        time.sleep(0.0005)
 
 
 def ensure_whole(pool: BufferPool) -> None:

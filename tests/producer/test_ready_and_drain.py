@@ -41,11 +41,11 @@ from tests.support.accumulators import (
     append_singly,
     bytes_in_use,
     partitions_of,
-    until,
     values,
     values_of,
 )
 from tests.support.reference import HEADER_SIZE
+from tests.support.waiting import until
 
 # What makes a batch ready, one condition at a time
 

@@ -43,7 +43,7 @@ from spark_kbatch.producer.producer import Producer
 from spark_kbatch.producer.sender import Answer, ProduceRequest, Transport
 from spark_kbatch.record import compression
 from tests.support import builders, reference
-from tests.support.accumulators import bytes_in_use, until
+from tests.support.accumulators import bytes_in_use
 from tests.support.faults import run_child
 from tests.support.faulty_transport import (
     FINAL,
@@ -53,6 +53,7 @@ from tests.support.faulty_transport import (
     HeldTransport,
     drawn_fates,
 )
+from tests.support.waiting import until
 
 PARTITIONS = 2
 RECORDS = 120

@@ -30,8 +30,9 @@ from spark_kbatch.remote.producer import open_producer
 from spark_kbatch.server.intercepts import InterceptedRequest
 from spark_kbatch.server.server import Server
 from tests.support import builders, reference
-from tests.support.accumulators import bytes_in_use, until
+from tests.support.accumulators import bytes_in_use
 from tests.support.faults import run_child
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)

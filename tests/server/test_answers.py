@@ -25,8 +25,8 @@ from spark_kbatch.wire.protocol import (
     OffsetForLeaderEpochRequest,
 )
 from tests.support import builders
-from tests.support.clients.base import until
 from tests.support.raw_clients import RawClient, fetch, fetched, produce, produced, request
+from tests.support.waiting import until
 
 BATCH = builders.batch(n=3)
 STORED = builders.batch(n=3, leader_epoch=0)  # the leader sets the epoch

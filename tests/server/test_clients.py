@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.options.topic import TopicConfig
 from tests.server.conftest import BUT_KCAT, Connect
 from tests.support import builders
-from tests.support.clients.base import Client, Described, Member, until
+from tests.support.clients.base import Client, Described, Member
 from tests.support.logs_for_kafka import a_cluster_of_all_codecs, odd_records
 from tests.support.reference import (
     CODEC_MASK,
@@ -22,6 +23,7 @@ from tests.support.reference import (
     read_header,
     split_batches,
 )
+from tests.support.waiting import until
 
 TIMES_MS = [1_700_000_000_000 + 1000 * n for n in range(5)]
 
@@ -196,6 +198,44 @@ def test_a_member_reads_on_without_a_rebalance_after_a_restart_of_the_server(
             member.leave()
 
     assert sorted(value for _, _, value in member.records) == sorted(numbers.sent)
+
+
+def test_a_static_member_that_restarts_takes_its_place_and_fences_any_other_with_its_id(
+    tmp_path: Path, connect: Connect
+) -> None:
+    with (
+        builders.a_cluster(tmp_path, topics={"events": 4}) as cluster,
+        cluster.serve() as server,
+        contextlib.ExitStack() as end,
+    ):
+        client = connect(server.bootstrap_servers)
+
+        def member(instance_id: str) -> Member:
+            return end.enter_context(
+                client.member("g", "events", session_timeout_ms=30_000, instance_id=instance_id)
+            )
+
+        def generation() -> int:
+            return server._groups._memberships.groups["g"].generation
+
+        numbers = Numbers(cluster, "events", 4)
+        first, second = member("first"), member("second")
+        until(lambda: has(4, first, second), "each member gets its share")
+        settled = generation()
+
+        first.leave()
+        numbers.send(40)
+        again = member("first")
+        until(lambda: again.assigned == first.assigned, "it gets the partitions that it had")
+        until(lambda: numbers.are_seen_by(second, again), "both read on")
+        other = member("second")
+        until(lambda: other.assigned == second.assigned, "another one gets those of the second")
+        until(lambda: not second.is_running, "the second one ends")
+
+        assert generation() == settled
+        assert re.search("fenced", second.said(), re.IGNORECASE)
+        numbers.send(40)
+        until(lambda: numbers.are_seen_by(second, again, other), "both read on")
 
 
 # Administration.

@@ -23,9 +23,9 @@ from spark_kbatch.wire import protocol
 from spark_kbatch.wire.fetch import FetchPartition, FetchTopic
 from spark_kbatch.wire.protocol import ApiKey
 from tests.support import builders
-from tests.support.clients.base import TIMEOUT_S
 from tests.support.raw_clients import RawClient
 from tests.support.reference import Record, decode_batches, encode_batch
+from tests.support.waiting import TIMEOUT_S
 
 TOPIC, PARTITIONS = "events", 2
 JOBS, BATCHES, ROWS = 25, 3, 20  # batches in each partition, rows in each batch

@@ -30,11 +30,11 @@ from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.topic import TopicConfig
 from tests.support import builders
-from tests.support.clients.base import until
 from tests.support.clients.librdkafka import Librdkafka
 from tests.support.killed_children import SEED, kills
 from tests.support.reference import Record, encode_batch
 from tests.support.served import Served
+from tests.support.waiting import until
 
 TOPIC, PARTITIONS = "events", 2
 JOB_ROWS = 50

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -24,6 +23,7 @@ from spark_kbatch.record import columns as arrow
 from spark_kbatch.record.builder import RECORD_OVERHEAD_MAX
 from spark_kbatch.record.columns import Array
 from tests.support.reference import HEADER_SIZE
+from tests.support.waiting import until
 
 PARTITIONS = 4
 VALUE_BYTES = 43  # a record of 50 bytes
@@ -126,13 +126,6 @@ def values_of(batch: ProducerBatch) -> list[bytes]:
 
 def partitions_of(batches: Sequence[ProducerBatch]) -> list[int]:
     return [batch.topic_partition.partition for batch in batches]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen"
-        time.sleep(0.0005)
 
 
 class Waiter:

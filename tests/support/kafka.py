@@ -19,13 +19,15 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
 import confluent_kafka as librdkafka
 from confluent_kafka import admin
+
+from tests.support.waiting import until
 
 POM = Path(__file__).parent.parent / "interop/pom.xml"
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
@@ -329,14 +331,6 @@ class Broker:
 
 def _urls(addresses: Mapping[str, str]) -> str:
     return ",".join(f"{name}://{address}" for name, address in addresses.items())
-
-
-def until(condition: Callable[[], bool], *, timeout_s: float = 60) -> None:
-    """Wait until `condition()` holds."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.05)
 
 
 def free_ports(n: int) -> list[int]:

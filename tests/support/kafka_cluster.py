@@ -25,8 +25,9 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
-from tests.support.kafka import START_TIMEOUT_S, Broker, Kafka, Listener, Voter, free_ports, until
+from tests.support.kafka import START_TIMEOUT_S, Broker, Kafka, Listener, Voter, free_ports
 from tests.support.proxies import Proxies, Proxy
+from tests.support.waiting import until
 
 NODES = (1, 2, 3)
 _SMALL: dict[str, object] = {

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from confluent_kafka import Producer, TopicPartition
 
-from tests.support.kafka import Broker, Kafka, until
+from tests.support.kafka import Broker, Kafka
 from tests.support.logs_for_kafka import odd_records
 from tests.support.reference import CODECS, Record
+from tests.support.waiting import until
 
 BROKER_SETTINGS = {
     "log_cleaner_backoff_ms": 100,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tests.support.kafka import until
+from tests.support.waiting import until
 
 _ROWS = 100
 _PAUSE_S = 0.1

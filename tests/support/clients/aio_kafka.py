@@ -20,9 +20,11 @@ from tests.support.clients.base import (
     Described,
     Leaving,
     Member,
+    Rebalances,
     not_internal,
     python_member,
-    tell,
+    record_of,
+    tell_records,
     with_key_or_value,
 )
 from tests.support.reference import Record
@@ -77,7 +79,7 @@ class AioKafka(Client):
                 while any(positions[p] < ends[places[p]] for p in starts):
                     for some in (await consumer.getmany(timeout_ms=1000)).values():
                         for one in some:
-                            found[one.partition].append(_record(one))
+                            found[one.partition].append(record_of(one))
                             positions[one.partition] = one.offset + 1
             return found
 
@@ -94,9 +96,14 @@ class AioKafka(Client):
         return _run(look())
 
     def member(
-        self, group: str, topic: str, *, session_timeout_ms: int = SESSION_TIMEOUT_MS
+        self,
+        group: str,
+        topic: str,
+        *,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        instance_id: str | None = None,
     ) -> Member:
-        return python_member(__name__, self.address, group, topic, session_timeout_ms)
+        return python_member(__name__, self.address, group, topic, session_timeout_ms, instance_id)
 
     @contextlib.asynccontextmanager
     async def _admin(self) -> AsyncIterator[Any]:
@@ -157,23 +164,18 @@ def _ensure(errors: Iterable[Any]) -> None:
     assert [one[1] for one in errors] == [0], errors
 
 
-def _record(one: Any) -> Record:
-    return Record(one.offset, one.timestamp, one.key, one.value, tuple(one.headers))
+class _Listener(Rebalances, aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
+    pass
 
 
-class _Listener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
-    def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-        tell(assigned=[one.partition for one in assigned])
-
-    def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-        tell(revoked=[one.partition for one in revoked])
-
-
-async def _member(address: str, group: str, topic: str, session_timeout_ms: str) -> None:
+async def _member(
+    address: str, group: str, topic: str, session_timeout_ms: str, instance_id: str | None
+) -> None:
     leaving = Leaving()
     consumer = aiokafka.AIOKafkaConsumer(
         bootstrap_servers=address,
         group_id=group,
+        group_instance_id=instance_id,
         session_timeout_ms=int(session_timeout_ms),
         heartbeat_interval_ms=500,
         auto_offset_reset="earliest",
@@ -183,16 +185,16 @@ async def _member(address: str, group: str, topic: str, session_timeout_ms: str)
     async with consumer:
         while not leaving.asked:
             found = await consumer.getmany(timeout_ms=100)
-            for some in found.values():
-                for one in some:
-                    tell(partition=one.partition, offset=one.offset, value=one.value.decode())
+            tell_records(found)
             if found:
                 await consumer.commit()
 
 
-def main(address: str, group: str, topic: str, session_timeout_ms: str) -> None:
+def main(
+    address: str, group: str, topic: str, session_timeout_ms: str, instance_id: str | None = None
+) -> None:
     """Run as one member."""
-    asyncio.run(_member(address, group, topic, session_timeout_ms))
+    asyncio.run(_member(address, group, topic, session_timeout_ms, instance_id))
 
 
 if __name__ == "__main__":

@@ -13,15 +13,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from tests.support.reference import Record
+from tests.support.waiting import TIMEOUT_S
 
-TIMEOUT_S = 60
 # Kafka's minimum, group.min.session.timeout.ms.
 SESSION_TIMEOUT_MS = 6_000
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -69,9 +68,17 @@ class Client(abc.ABC):
 
     @abc.abstractmethod
     def member(
-        self, group: str, topic: str, *, session_timeout_ms: int = SESSION_TIMEOUT_MS
+        self,
+        group: str,
+        topic: str,
+        *,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        instance_id: str | None = None,
     ) -> Member:
-        """Start a member, which reads partitions without committed offsets from their start."""
+        """Start a member, which reads partitions without committed offsets from their start.
+
+        With an instance id it is a static member.
+        """
 
     # Administration.
 
@@ -155,7 +162,7 @@ class Member:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._process.poll() is None:
+        if self.is_running:
             self.die()
         self._listener.join(TIMEOUT_S)
         assert self._process.stdout is not None
@@ -163,8 +170,18 @@ class Member:
         if error is not None:
             error.add_note(f"a member said:\n{''.join(self._said[-40:])}")
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its process has not ended."""
+        return self._process.poll() is None
+
+    def said(self) -> str:
+        """Return all of its output, of a process that has ended."""
+        self._listener.join(TIMEOUT_S)
+        return "".join(self._said)
+
     def leave(self) -> None:
-        """End it as an operator does, so that it leaves the group."""
+        """End it as an operator does, so that it leaves the group, unless it is a static member."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(TIMEOUT_S)
 
@@ -174,23 +191,20 @@ class Member:
         self._process.wait(TIMEOUT_S)
 
 
-def until(condition: Callable[[], object], what: str, *, timeout_s: float = TIMEOUT_S) -> None:
-    """Wait until `condition()` holds."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.02)
-
-
 # Members that are Python programs around a client.
 
 
 def python_member(
-    module: str, address: str, group: str, topic: str, session_timeout_ms: int
+    module: str,
+    address: str,
+    group: str,
+    topic: str,
+    session_timeout_ms: int,
+    instance_id: str | None,
 ) -> Member:
     """Start a member whose program is a module of this package."""
     words = [sys.executable, "-u", "-m", module, address, group, topic, str(session_timeout_ms)]
-    return Member(words, _parse_json)
+    return Member([*words, *([instance_id] if instance_id else [])], _parse_json)
 
 
 def _parse_json(line: str) -> Event | None:
@@ -205,6 +219,28 @@ def _parse_json(line: str) -> Event | None:
 def tell(**event: object) -> None:
     """Print one event of this process."""
     print(json.dumps(event), flush=True)
+
+
+class Rebalances:
+    """The calls of a rebalance listener, told as events; for clients whose listeners are classes."""
+
+    def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+        tell(assigned=[one.partition for one in assigned])
+
+    def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
+        tell(revoked=[one.partition for one in revoked])
+
+
+def tell_records(by_partition: Mapping[Any, Iterable[Any]]) -> None:
+    """Tell the records that kafka-python or aiokafka has returned."""
+    for some in by_partition.values():
+        for one in some:
+            tell(partition=one.partition, offset=one.offset, value=one.value.decode())
+
+
+def record_of(one: Any) -> Record:
+    """Return a record of kafka-python or aiokafka."""
+    return Record(one.offset, one.timestamp, one.key, one.value, tuple(one.headers))
 
 
 class Leaving:

@@ -83,7 +83,12 @@ class JavaTools(Client):
     # Groups.
 
     def member(
-        self, group: str, topic: str, *, session_timeout_ms: int = SESSION_TIMEOUT_MS
+        self,
+        group: str,
+        topic: str,
+        *,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        instance_id: str | None = None,
     ) -> Member:
         config = self._folder / "member.properties"
         config.write_text("heartbeat.interval.ms=500\nmetadata.max.age.ms=1000\n")
@@ -91,6 +96,7 @@ class JavaTools(Client):
             self.command(
                 "VerifiableConsumer", "--topic", topic, "--group-id", group, "--session-timeout", session_timeout_ms,
                 "--reset-policy", "earliest", "--verbose", "--consumer.config", config,
+                *(("--group-instance-id", instance_id) if instance_id else ()),
             ),
             _event,
         )  # fmt: skip

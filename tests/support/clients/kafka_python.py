@@ -18,9 +18,11 @@ from tests.support.clients.base import (
     Described,
     Leaving,
     Member,
+    Rebalances,
     not_internal,
     python_member,
-    tell,
+    record_of,
+    tell_records,
     with_key_or_value,
 )
 from tests.support.reference import Record
@@ -70,7 +72,7 @@ class KafkaPython(Client):
             while any(consumer.position(one) < ends[one] for one in places.values()):
                 for some in consumer.poll(timeout_ms=1000).values():
                     for one in some:
-                        found[one.partition].append(_record(one))
+                        found[one.partition].append(record_of(one))
         return found
 
     def offsets_by_time(self, topic: str, partitions: int, time_ms: int) -> dict[int, int | None]:
@@ -81,9 +83,14 @@ class KafkaPython(Client):
         return {place.partition: one and one.offset for place, one in found.items()}
 
     def member(
-        self, group: str, topic: str, *, session_timeout_ms: int = SESSION_TIMEOUT_MS
+        self,
+        group: str,
+        topic: str,
+        *,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        instance_id: str | None = None,
     ) -> Member:
-        return python_member(__name__, self.address, group, topic, session_timeout_ms)
+        return python_member(__name__, self.address, group, topic, session_timeout_ms, instance_id)
 
     def _ask(self, method: str, *arguments: Any, **named: Any) -> Any:
         with contextlib.closing(KafkaAdminClient(bootstrap_servers=self.address)) as client:
@@ -115,24 +122,19 @@ class KafkaPython(Client):
         self._ask("delete_topics", [topic])
 
 
-def _record(one: Any) -> Record:
-    return Record(one.offset, one.timestamp, one.key, one.value, tuple(one.headers))
+class _Listener(Rebalances, kafka.ConsumerRebalanceListener):  # type: ignore[misc]
+    pass
 
 
-class _Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
-    def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-        tell(assigned=[one.partition for one in assigned])
-
-    def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-        tell(revoked=[one.partition for one in revoked])
-
-
-def main(address: str, group: str, topic: str, session_timeout_ms: str) -> None:
+def main(
+    address: str, group: str, topic: str, session_timeout_ms: str, instance_id: str | None = None
+) -> None:
     """Run as one member."""
     leaving = Leaving()
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=address,
         group_id=group,
+        group_instance_id=instance_id,
         session_timeout_ms=int(session_timeout_ms),
         heartbeat_interval_ms=500,
         auto_offset_reset="earliest",
@@ -141,9 +143,7 @@ def main(address: str, group: str, topic: str, session_timeout_ms: str) -> None:
     consumer.subscribe([topic], listener=_Listener())
     while not leaving.asked:
         found = consumer.poll(timeout_ms=100)
-        for some in found.values():
-            for one in some:
-                tell(partition=one.partition, offset=one.offset, value=one.value.decode())
+        tell_records(found)
         if found:
             consumer.commit()
     consumer.close()

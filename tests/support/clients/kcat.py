@@ -96,12 +96,19 @@ class Kcat(Client):
         return found
 
     def member(
-        self, group: str, topic: str, *, session_timeout_ms: int = SESSION_TIMEOUT_MS
+        self,
+        group: str,
+        topic: str,
+        *,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        instance_id: str | None = None,
     ) -> Member:
         settings = {
             "session.timeout.ms": session_timeout_ms, "heartbeat.interval.ms": 500,
             "auto.offset.reset": "earliest", "auto.commit.interval.ms": 100,
         }  # fmt: skip
+        if instance_id is not None:
+            settings["group.instance.id"] = instance_id
         given = [f"-X{key}={value}" for key, value in settings.items()]
         return Member(self._command("-G", group, *given, "-u", "-J", topic), _event)
 

@@ -87,9 +87,14 @@ class Librdkafka(Client):
         return Consumer({"bootstrap.servers": self.address} | settings | given)
 
     def member(
-        self, group: str, topic: str, *, session_timeout_ms: int = SESSION_TIMEOUT_MS
+        self,
+        group: str,
+        topic: str,
+        *,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        instance_id: str | None = None,
     ) -> Member:
-        return python_member(__name__, self.address, group, topic, session_timeout_ms)
+        return python_member(__name__, self.address, group, topic, session_timeout_ms, instance_id)
 
     def _admin(self) -> admin.AdminClient:
         return admin.AdminClient({"bootstrap.servers": self.address})
@@ -148,7 +153,9 @@ def _record(message: Any) -> Record:
     )
 
 
-def main(address: str, group: str, topic: str, session_timeout_ms: str) -> None:
+def main(
+    address: str, group: str, topic: str, session_timeout_ms: str, instance_id: str | None = None
+) -> None:
     """Run as one member."""
     leaving = Leaving()
     consumer = Consumer(
@@ -161,6 +168,7 @@ def main(address: str, group: str, topic: str, session_timeout_ms: str) -> None:
             "reconnect.backoff.max.ms": 200,
             "enable.auto.commit": False,
         }
+        | ({"group.instance.id": instance_id} if instance_id else {})
     )
     consumer.subscribe(
         [topic],
