@@ -14,6 +14,10 @@ from spark_kbatch.options.topic import TopicConfig
 from tests.server.conftest import BUT_KCAT, Connect
 from tests.support import builders
 from tests.support.clients.base import Client, Described, Member
+from tests.support.clients.java import JavaTools
+from tests.support.clients.kafka_python import KafkaPython
+from tests.support.clients.kcat import Kcat
+from tests.support.clients.librdkafka import Librdkafka
 from tests.support.logs_for_kafka import a_cluster_of_all_codecs, odd_records
 from tests.support.reference import (
     CODEC_MASK,
@@ -114,8 +118,10 @@ class Numbers:
                 self.sent.append(b"%d" % n)
                 producer.send(self._topic, value=b"%d" % n, partition=n % self._partitions)
 
-    def are_seen_by(self, *members: Member) -> bool:
-        return {*self.sent} <= {value for member in members for _, _, value in member.records}
+    def are_seen_by(self, *members: Member, after: int = 0) -> bool:
+        """Return True if the members have read all values, but for the first ones."""
+        seen = {value for member in members for _, _, value in member.records}
+        return {*self.sent[after:]} <= seen
 
 
 def has(count: int, *members: Member) -> bool:
@@ -200,6 +206,16 @@ def test_a_member_reads_on_without_a_rebalance_after_a_restart_of_the_server(
     assert sorted(value for _, _, value in member.records) == sorted(numbers.sent)
 
 
+# aiokafka sends no instance id with a heartbeat, so it never learns that it is fenced, and joins again.
+KNOW_FENCING = [
+    Librdkafka.name,
+    pytest.param(KafkaPython.name, marks=pytest.mark.slow),
+    pytest.param(Kcat.name, marks=pytest.mark.interop),
+    pytest.param(JavaTools.name, marks=pytest.mark.interop),
+]
+
+
+@pytest.mark.parametrize("connect", KNOW_FENCING, indirect=True)
 def test_a_static_member_that_restarts_takes_its_place_and_fences_any_other_with_its_id(
     tmp_path: Path, connect: Connect
 ) -> None:
@@ -230,12 +246,12 @@ def test_a_static_member_that_restarts_takes_its_place_and_fences_any_other_with
         until(lambda: numbers.are_seen_by(second, again), "both read on")
         other = member("second")
         until(lambda: other.assigned == second.assigned, "another one gets those of the second")
-        until(lambda: not second.is_running, "the second one ends")
-
-        assert generation() == settled
-        assert re.search("fenced", second.said(), re.IGNORECASE)
         numbers.send(40)
-        until(lambda: numbers.are_seen_by(second, again, other), "both read on")
+        until(lambda: numbers.are_seen_by(again, other, after=40), "both read on")
+        until(lambda: not second.is_running, "the fenced one ends")
+
+        assert re.search("fenced", second.said(), re.IGNORECASE)
+        assert generation() == settled
 
 
 # Administration.
