@@ -35,10 +35,11 @@ class Disks(FaultyFiles):
         self.kill_at: int | None = None  # steps from now
 
     def fail(self, folder: Path, error: int) -> None:
-        self.failing[folder] = error
+        # Replaced whole, because other threads look at it.
+        self.failing = {**self.failing, folder: error}
 
     def mend(self, folder: Path) -> None:
-        self.failing.pop(folder, None)
+        self.failing = {one: error for one, error in self.failing.items() if one != folder}
 
     def _check(self, path: Path, *, changes: bool) -> None:
         for folder, error in self.failing.items():
