@@ -1,13 +1,15 @@
-"""Opening what lies at a path: a cluster, or what a Kafka broker wrote."""
+"""Opening what lies at a path, a cluster or what a Kafka broker wrote, or a real cluster."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 from spark_kbatch.cluster.broker_logs import BrokerLogs, ForeignSource
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.cluster.parts import ClusterParts, StrPath
+from spark_kbatch.consumer.source import SourceAtPath
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.files import Files
@@ -43,17 +45,33 @@ def open_reader(
     path: StrPath, *, foreign_end: str = "log", files: Files | None = None
 ) -> TopicReader:
     """Open what lies at PATH, to plan and run reads; arguments and errors as of `open_for_reading`."""
-    files = files or Files()
-    logs = _broker_logs(path, foreign_end, files)
-    if logs is not None:
-        return TopicReader(logs)
-    with _told_what_is_looked_for():
-        return TopicReader(ClusterParts(path, files=files))
+    return TopicReader(_open_source(path, foreign_end, files or Files()))
 
 
 def open_topics(options: ReadOptions) -> TopicReader:
-    """Open what Spark reads from; raises as `open_for_reading`."""
-    return open_reader(options.path, foreign_end=options.foreign_end)
+    """Open what Spark reads from; raises as `open_for_reading`, or if the real cluster cannot be reached."""
+    if options.cluster is None:
+        return open_reader(options.path, foreign_end=options.foreign_end)
+    # What speaks to a network is loaded only by those who name a cluster in one.
+    from spark_kbatch.remote.source import RemoteSource  # noqa: PLC0415
+
+    return TopicReader(RemoteSource.of(options.cluster, options))
+
+
+def placed(options: ReadOptions) -> ReadOptions:
+    """Return options that mean the same in every process; raises as `open_for_reading`."""
+    if options.cluster is not None:
+        return options
+    source = _open_source(options.path, options.foreign_end, Files())
+    return replace(options, path=str(source.path))
+
+
+def _open_source(path: StrPath, foreign_end: str, files: Files) -> SourceAtPath:
+    logs = _broker_logs(path, foreign_end, files)
+    if logs is not None:
+        return logs
+    with _told_what_is_looked_for():
+        return ClusterParts(path, files=files)
 
 
 def _broker_logs(path: StrPath, foreign_end: str, files: Files) -> ForeignSource | None:

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn
 
 from spark_kbatch.cluster.readable import ReadableTopics
-from spark_kbatch.consumer.source import Closed
+from spark_kbatch.consumer.source import Closed, OneTopic
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.log.foreign.log import Checkpoints, ForeignLog
 from spark_kbatch.log.foreign.log_dir import ForeignLogDir
 from spark_kbatch.model import (
     LogOffsets,
     OffsetAndTimestamp,
+    OffsetRange,
     PartitionInfo,
     ReadRange,
     TopicPartition,
@@ -125,6 +127,11 @@ class ForeignSource:
         return self._log_dir.log(topic_partition).read(
             asked, lambda: self._checkpoints([topic_partition])[topic_partition]
         )
+
+    def fetcher(self, wanted: OffsetRange, topic_id: str) -> AbstractContextManager[OneTopic]:
+        """Return what fetches from the topic with this id."""
+        del wanted
+        return OneTopic.of(self, topic_id)
 
     def agreed_offsets(
         self, topic_partition: TopicPartition, options: ReadOptions, action: str

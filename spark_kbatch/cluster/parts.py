@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from spark_kbatch.commit.history import History
 from spark_kbatch.commit.internal_topics import COMMITS, INTERNAL_TOPIC_CONFIG, TRANSACTION_STATE
 from spark_kbatch.commit.snapshot import Snapshots
 from spark_kbatch.consumer import planning
-from spark_kbatch.consumer.source import Closed
+from spark_kbatch.consumer.source import Closed, OneTopic
 from spark_kbatch.errors import (
     ConfigError,
     KafkaStorageError,
@@ -32,6 +33,7 @@ from spark_kbatch.model import (
     IsolationLevel,
     LogOffsets,
     OnAppended,
+    OffsetRange,
     PartitionInfo,
     ReadRange,
     TopicPartition,
@@ -190,6 +192,11 @@ class ClusterParts:
             if asked.offset >= error.log_start_offset:
                 raise
         return self.manager.fetch_overwritten(topic_partition, asked, replicas=replicas)
+
+    def fetcher(self, wanted: OffsetRange, topic_id: str) -> AbstractContextManager[OneTopic]:
+        """Return what fetches from the topic with this id."""
+        del wanted
+        return OneTopic.of(self, topic_id)
 
     def fetch_messages(
         self,

@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_kbatch.consumer import planning
 from spark_kbatch.consumer.offset_bounds import OffsetBound
 from spark_kbatch.consumer.rows import ROW_SCHEMA, Rows, ensure_columns
-from spark_kbatch.consumer.source import Source
+from spark_kbatch.consumer.source import SourceAtPath
 from spark_kbatch.consumer.topic_reader import TopicReader
 from spark_kbatch.errors import (
     ClosedError,
@@ -44,7 +44,7 @@ _Result = TypeVar("_Result")
 class ReadableTopics:
     """The topics at one PATH, to read. Thread-safe; keeps no file open."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceAtPath) -> None:
         self._reader = TopicReader(source)
         self.path: Path = source.path
         self.is_closed = False

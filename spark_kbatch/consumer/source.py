@@ -1,25 +1,24 @@
-"""The questions that a reader asks of the topics at one PATH, a cluster or a broker's logs."""
+"""The questions that a reader asks of topics: of a cluster in a folder, a broker's logs, or a real cluster."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn, Protocol
 
 from spark_kbatch.consumer.planning import LogView
-from spark_kbatch.errors import ClosedError
-from spark_kbatch.model import LogOffsets, PartitionInfo, ReadRange, TopicPartition
+from spark_kbatch.consumer.reading import Fetcher
+from spark_kbatch.errors import ClosedError, UnknownTopicOrPartitionError
+from spark_kbatch.model import LogOffsets, OffsetRange, PartitionInfo, ReadRange, TopicPartition
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.topic import Topic
 from spark_kbatch.record.header import LogRead
 
 
 class Source(Protocol):
-    """The topics at one PATH, whatever wrote them. Thread-safe; keeps no file open."""
-
-    @property
-    def path(self) -> Path:
-        """PATH, absolute."""
+    """The topics of one place, whatever wrote them. Thread-safe; keeps no file open."""
 
     def topic_names(self, *, internal: bool = False) -> list[str]:
         """Return the names of all topics, sorted; of internal ones only if asked."""
@@ -35,7 +34,7 @@ class Source(Protocol):
         """Return all partitions of a topic, in order; raises as `topic`."""
 
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
-        """Return these logs as they stand now; all as of one moment, if PATH knows one.
+        """Return these logs as they stand now; all as of one moment, if the place knows one.
 
         Raises:
             UnknownTopicOrPartitionError: one of them does not exist.
@@ -49,6 +48,13 @@ class Source(Protocol):
     ) -> tuple[LogRead, LogOffsets]:
         """Do as `reading.Fetcher.fetch`."""
 
+    def fetcher(self, wanted: OffsetRange, topic_id: str) -> AbstractContextManager[Fetcher]:
+        """Return what fetches a range from its start on, and only from the topic with this id.
+
+        An empty id stands for a topic that has none. Fetches raise UnknownTopicOrPartitionError, the
+        last one of a range at the latest, if the topic was deleted or recreated.
+        """
+
     def agreed_offsets(
         self, topic_partition: TopicPartition, options: ReadOptions, action: str
     ) -> tuple[int, int]:
@@ -56,11 +62,49 @@ class Source(Protocol):
 
         Args:
             options: of the read; all partitions that they select are looked up together.
-            action: the same for all callers that are to agree, if PATH lets them.
+            action: the same for all callers that are to agree, if the place lets them.
         """
 
     def close(self) -> None:
         """Make every later call raise ClosedError, including those of reads in progress."""
+
+
+class SourceAtPath(Source, Protocol):
+    """The topics at one PATH."""
+
+    @property
+    def path(self) -> Path:
+        """PATH, absolute."""
+
+
+class OneTopic:
+    """Fetches from one topic, and fails once it was recreated."""
+
+    def __init__(self, source: Source, topic_id: str) -> None:
+        self._source, self._topic_id = source, topic_id
+
+    @classmethod
+    def of(cls, source: Source, topic_id: str) -> AbstractContextManager[OneTopic]:
+        """Return `Source.fetcher` of a source that needs nothing opened or closed."""
+        return contextlib.nullcontext(cls(source, topic_id))
+
+    def fetch(
+        self, topic_partition: TopicPartition, asked: ReadRange
+    ) -> tuple[LogRead, LogOffsets]:
+        """Do as `reading.Fetcher`; raises if the topic was deleted or recreated."""
+        try:
+            return self._source.fetch(topic_partition, asked)
+        finally:
+            # Checked after the read: if the id still matches, the batches are of this topic.
+            ensure_same(topic_partition.topic, self._topic_id, self._source)
+
+
+def ensure_same(topic: str, topic_id: str, source: Source) -> None:
+    """Check that a topic that is being read was not recreated; skipped if it has no id."""
+    if topic_id and source.topic(topic).topic_id != topic_id:
+        raise UnknownTopicOrPartitionError(
+            f"topic {topic!r} was deleted and created again while it was read: read it again"
+        )
 
 
 class Closed:

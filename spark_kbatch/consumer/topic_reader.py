@@ -1,4 +1,4 @@
-"""Plans and reads of the topics at one PATH."""
+"""Plans and reads of the topics of one place."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from spark_kbatch.model import (
 from spark_kbatch.options import arguments
 from spark_kbatch.options.read import ReadOptions
 from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES, parse_isolation_level
-from spark_kbatch.record.header import LogRead
 
 
 class TopicReader:
@@ -93,11 +92,12 @@ class TopicReader:
         """
         loss = DataLoss(fail=options.fail_on_data_loss)
         try:
-            yield from reading.read_range(
-                _OneTopic(self.source, topic_id), wanted, columns, options.isolation_level,
-                on_loss=loss.offsets_gone,
-                max_decompressed_batch_bytes=options.max_decompressed_batch_bytes,
-            )  # fmt: skip
+            with self.source.fetcher(wanted, topic_id) as fetcher:
+                yield from reading.read_range(
+                    fetcher, wanted, columns, options.isolation_level,
+                    on_loss=loss.offsets_gone,
+                    max_decompressed_batch_bytes=options.max_decompressed_batch_bytes,
+                )  # fmt: skip
         except UnknownTopicOrPartitionError as error:
             loss.report(f"partition {wanted.topic_partition}", "nothing of it", str(error))
 
@@ -135,10 +135,11 @@ class TopicReader:
                 are taken.
         """
         topic_id = topic_id or self.source.topic(wanted.topic_partition.topic).topic_id
-        yield from reading.read_range(
-            _OneTopic(self.source, topic_id), wanted, columns, isolation,
-            max_decompressed_batch_bytes=max_decompressed_batch_bytes,
-        )  # fmt: skip
+        with self.source.fetcher(wanted, topic_id) as fetcher:
+            yield from reading.read_range(
+                fetcher, wanted, columns, isolation,
+                max_decompressed_batch_bytes=max_decompressed_batch_bytes,
+            )  # fmt: skip
 
     def offset_ranges(
         self,
@@ -182,24 +183,3 @@ class _TopicsPlanned:
 
     def views(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogView]:
         return self._source.views(partitions)
-
-
-class _OneTopic:
-    """Fetches from one topic, and fails once it was recreated."""
-
-    def __init__(self, source: Source, topic_id: str) -> None:
-        self._source, self._topic_id = source, topic_id
-
-    def fetch(
-        self, topic_partition: TopicPartition, asked: ReadRange
-    ) -> tuple[LogRead, LogOffsets]:
-        """Do as `reading.Fetcher`; raises if the topic was deleted or recreated."""
-        try:
-            return self._source.fetch(topic_partition, asked)
-        finally:
-            # Checked after the read: if the id still matches, the batches are of this topic.
-            name = topic_partition.topic
-            if self._topic_id and self._source.topic(name).topic_id != self._topic_id:
-                raise UnknownTopicOrPartitionError(
-                    f"topic {name!r} was deleted and created again while it was read: read it again"
-                )

@@ -29,9 +29,9 @@ from spark_kbatch.options.option import (
     Option,
     parse_boolean,
     parse_number,
-    path_of,
     refuse,
 )
+from spark_kbatch.options.remote import ClusterOptions, place_of
 from spark_kbatch.options.topic import ensure_valid_topic
 from spark_kbatch.options.write import (
     MAX_DECOMPRESSED_BATCH_BYTES,
@@ -96,7 +96,8 @@ Bound: TypeAlias = Offsets | Timestamps
 class ReadOptions:
     """The parsed options of `spark.read` or `spark.readStream`; a stream ignores `ending`."""
 
-    path: str
+    path: str  # empty for a real cluster
+    cluster: ClusterOptions | None  # the real cluster; None where `path` is read
     selection: Selection
     starting: Bound
     ending: Bound
@@ -111,6 +112,10 @@ class ReadOptions:
     foreign_end: str
     isolation_level: IsolationLevel
     max_decompressed_batch_bytes: int
+    # Of a real cluster.
+    poll_timeout_ms: int | None = None
+    fetch_offset_retries: int = 0
+    fetch_offset_pause_ms: int = 1000
 
 
 def _foreign_end(key: str, value: str) -> str:
@@ -285,9 +290,9 @@ READ_OPTIONS = (
     Option("foreign.end", _foreign_end, "log, checkpoint", "log", "Where to end in a real broker's log directory: after the last valid batch of each log, or at the high watermark that the broker last wrote to its checkpoint."),
     Option("max.decompressed.batch.bytes", parse_number(1), f"1 to {INT_MAX}", MAX_DECOMPRESSED_BATCH_BYTES, "Largest size, in bytes, that one compressed batch may expand to; a larger one is an error. A task holds one such batch in memory, and a few KB of a damaged or hostile log can expand to gigabytes.", "1073741824 (1 GiB)"),
     Option("groupIdPrefix", _ignored, "any", None, "Ignored: there are no consumer groups."),
-    Option("kafkaConsumer.pollTimeoutMs", parse_number(0, LONG_MAX), "0 or more", None, "Ignored: files are read without waiting."),
-    Option("fetchOffset.numRetries", parse_number(0), f"0 to {INT_MAX}", None, "Ignored: offsets come from files, and reading them again would give the same."),
-    Option("fetchOffset.retryIntervalMs", parse_number(0, LONG_MAX), "0 or more", None, "Ignored, like fetchOffset.numRetries."),
+    Option("kafkaConsumer.pollTimeoutMs", parse_number(0, LONG_MAX), "0 or more", None, "How long a task waits for the next records of a real cluster, in spite of lost connections and leaders that move. Ignored with a folder, which is read without waiting.", "kafka.default.api.timeout.ms, 1 minute"),
+    Option("fetchOffset.numRetries", parse_number(0), f"0 to {INT_MAX}", 0, "How often topics, partitions and offsets of a real cluster are looked up again after kafka.default.api.timeout.ms have passed without an answer; until then, what may pass is tried again anyway. Ignored with a folder."),
+    Option("fetchOffset.retryIntervalMs", parse_number(0, LONG_MAX), "0 or more", 1000, "Pause before such a look-up is repeated. Ignored with a folder."),
 )
 # fmt: on
 
@@ -308,7 +313,7 @@ def parse_read_options(options: Mapping[str, str], *, warn: bool = True) -> Read
     no_match: NoMatch = given.get("startingOffsetsByTimestampStrategy")
     starting = _bound(given, "starting") or Offsets("startingOffsets", EARLIEST)
     ending: Bound = _bound(given, "ending") or given.get("endingOffsets")
-    parsed = _general(given, starting, ending, no_match)
+    parsed = _general(options, given, starting, ending, no_match)
     _ensure_ordered(starting, ending)
     for key in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
         if warn and key in given:
@@ -336,6 +341,7 @@ def parse_stream_read_options(options: Mapping[str, str], *, warn: bool = True) 
     no_match: NoMatch = given.get("startingOffsetsByTimestampStrategy")
     starting = _bound(given, "starting", parse_offsets=_STREAM_STARTING_OFFSETS)
     return _general(
+        options,
         given,
         starting or Offsets("startingOffsets", LATEST),
         given.get("endingOffsets"),
@@ -377,25 +383,22 @@ def _bound(
     return by_offset
 
 
-def _general(given: Given, starting: Bound, ending: Bound, no_match: NoMatch) -> ReadOptions:
+def _general(
+    options: Mapping[str, str], given: Given, starting: Bound, ending: Bound, no_match: NoMatch
+) -> ReadOptions:
     selection = _selection(given)
     min_partitions = given.get("minPartitions")
     max_records_per_partition = given.get("maxRecordsPerPartition")
     given.ensure_none_forbidden()
-    path = path_of(given)
+    path, cluster = place_of(given, options)
     least, most = given.get("minOffsetsPerTrigger"), given.get("maxOffsetsPerTrigger")
     if least is not None and most is not None and least > most:
         raise ConfigError(
             f"option 'minOffsetsPerTrigger' is {least}, higher than 'maxOffsetsPerTrigger', {most}"
         )
-    for key in (
-        "kafkaConsumer.pollTimeoutMs",
-        "fetchOffset.numRetries",
-        "fetchOffset.retryIntervalMs",
-    ):
-        given.get(key)
     return ReadOptions(
         path=path,
+        cluster=cluster,
         selection=selection,
         starting=starting,
         ending=ending,
@@ -410,6 +413,9 @@ def _general(given: Given, starting: Bound, ending: Bound, no_match: NoMatch) ->
         foreign_end=given.get("foreign.end"),
         isolation_level=given.get("isolation.level"),
         max_decompressed_batch_bytes=given.get("max.decompressed.batch.bytes"),
+        poll_timeout_ms=given.get("kafkaConsumer.pollTimeoutMs"),
+        fetch_offset_retries=given.get("fetchOffset.numRetries"),
+        fetch_offset_pause_ms=given.get("fetchOffset.retryIntervalMs"),
     )
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -34,8 +33,8 @@ class RangePartition(InputPartition):
 class KBatchReader(DataSourceReader):
     """Batch reader of the given columns of Spark's Kafka row."""
 
-    def __init__(self, options: ReadOptions, path: Path, columns: list[str]) -> None:
-        self._options = replace(options, path=str(path))
+    def __init__(self, options: ReadOptions, columns: list[str]) -> None:
+        self._options = options
         self._rows = Rows(columns)
 
     @briefly

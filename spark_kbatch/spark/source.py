@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 from spark_kbatch.cluster.job import Job
 from spark_kbatch.consumer import planning
 from spark_kbatch.errors import ConfigError, KBatchError
-from spark_kbatch.opening import open_topics
+from spark_kbatch.opening import open_topics, placed
 from spark_kbatch.options.read import (
     parse_batch_or_stream_options,
     parse_read_options,
@@ -99,18 +99,17 @@ class KBatchDataSource(DataSource):
         """Return a batch reader of the schema's columns."""
         options = parse_read_options(self.options)
         _ensure_readable(schema)
-        path = open_topics(options).source.path
-        return KBatchReader(options, path, schema.fieldNames())
+        return KBatchReader(placed(options), schema.fieldNames())
 
     def streamReader(self, schema: StructType) -> KBatchStreamReader | FailedStreamReader:
         """Return a stream reader of the schema's columns; never raise, but return one that raises."""
         try:
             options = parse_stream_read_options(self.options)
             _ensure_readable(schema)
-            path = open_topics(options).source.path
+            options = placed(options)
         except KBatchError as error:
             return FailedStreamReader(error.with_traceback(None))
-        return KBatchStreamReader(options, path, schema.fieldNames())
+        return KBatchStreamReader(options, schema.fieldNames())
 
     @briefly
     def writer(self, schema: StructType, overwrite: bool) -> KBatchWriter:

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -57,8 +56,8 @@ class StreamPartition(InputPartition):
 class KBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Stream reader of the given columns of Spark's Kafka row."""
 
-    def __init__(self, options: ReadOptions, path: Path, columns: list[str]) -> None:
-        self._options = replace(options, path=str(path))
+    def __init__(self, options: ReadOptions, columns: list[str]) -> None:
+        self._options = options
         self._rows = Rows(columns)
 
     @functools.cached_property

@@ -1,0 +1,448 @@
+"""The batches of one range of offsets over the network, with the next request out before the last answer is read.
+
+    reader   fetch(0)            decode 0      fetch(500)        decode 500        fetch(900) ...
+    socket   ask 0 -> answer 0, ask 500 ------> answer 500, ask 900 ----------> answer 900
+
+The answer to the next request arrives while the reader decodes the batches of the last one, which are never
+copied: they lie in the frame that was received. How much a request asks for follows from what a record of
+this range takes, so that a small range does not fetch what comes after it.
+
+A partition is read from its leader, or, if `client.rack` is set, from the replica that the leader names. What may
+pass is tried again until the timeout, with metadata read again: leaders that move, lost connections, throttling,
+a replica that lags. If a replica says that an offset is out of range, the leader is asked, which decides.
+
+When the leader epoch changes, the new leader is asked where the epoch of the last batch ends in its log. If that
+is below the offset to read, records that were read before are gone from the log: that is an error, and never
+passes unnoticed.
+
+Source: Kafka clients/.../consumer/internals/AbstractFetch.java, FetchCollector.java, CompletedFetch.java,
+OffsetFetcherUtils.java; KIP-320 (truncation), KIP-392 (nearest replica).
+"""
+
+from __future__ import annotations
+
+import random as random_numbers
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from spark_kbatch.clock import monotonic_ms as clock_monotonic_ms
+from spark_kbatch.errors import (
+    CorruptRecordError,
+    DisconnectedError,
+    KBatchError,
+    OffsetOutOfRangeError,
+    ProtocolError,
+    RequestTimedOutError,
+    RetriableError,
+)
+from spark_kbatch.model import INT_MAX, LogOffsets, OffsetRange, ReadRange, TopicPartition
+from spark_kbatch.record.header import NO_LEADER_EPOCH, BatchHeader, LogRead, walk, whole_size
+from spark_kbatch.remote import offsets
+from spark_kbatch.remote.client import Client
+from spark_kbatch.wire.backoff import ExponentialBackoff
+from spark_kbatch.wire.connections import Node, State
+from spark_kbatch.wire.errors import ErrorCode, error_of
+from spark_kbatch.wire.fetch import (
+    FetchPartition,
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchTopic,
+)
+from spark_kbatch.wire.protocol import (
+    ApiKey,
+    OffsetForLeaderEpochRequest,
+)
+
+# A first request does not know yet what a record takes.
+_FIRST_BYTES_PER_OFFSET = 1024
+_FIRST_BYTES_MAX = 1 << 20
+_BYTES_MIN = 64 << 10
+_SPARE = 1.25  # of what the rest of a range should take
+_NO_REPLICA = -1
+_CONSUMER = -1  # in place of a follower's id
+
+
+class _Coming:
+    """A request that is out, and its answer once it is there."""
+
+    __slots__ = ("answer", "asked", "error", "is_here", "node")
+
+    def __init__(self, node: Node, asked: ReadRange) -> None:
+        self.node, self.asked = node, asked
+        self.is_here = False
+        self.answer: Any = None
+        self.error: KBatchError | None = None
+
+    def end(self, answer: Any, error: KBatchError | None) -> None:
+        self.answer, self.error, self.is_here = answer, error, True
+
+
+class PartitionFetcher:
+    """Fetches one range, from its start on; a `reading.Fetcher`. Not thread-safe."""
+
+    def __init__(
+        self,
+        client: Client,
+        wanted: OffsetRange,
+        *,
+        timeout_ms: int,
+        ensure_same: Callable[[], None] = lambda: None,
+        monotonic_ms: Callable[[], int] = clock_monotonic_ms,
+        random: Callable[[], float] = random_numbers.random,
+    ) -> None:
+        """Start without a request.
+
+        Args:
+            client: leased for as long as this is used.
+            wanted: the range, of known offsets; nothing is asked for after its end.
+            timeout_ms: how long one fetch goes on in spite of errors that may pass.
+            ensure_same: called when the range is complete; raises if what was read is to be refused.
+            monotonic_ms: the clock.
+            random: returns a uniform number from [0, 1), for jitter.
+        """
+        self._client = client
+        self._connections = client.connections
+        self._topic_partition, _, self._end = wanted
+        self._timeout_ms = timeout_ms
+        self._ensure_same = ensure_same
+        self._monotonic_ms = monotonic_ms
+        self._backoff = ExponentialBackoff(
+            client.options.retry_backoff_ms, client.options.retry_backoff_max_ms, random
+        )
+        self._coming: _Coming | None = None
+        self._bytes_per_offset = float(_FIRST_BYTES_PER_OFFSET)
+        self._bytes_max = min(_FIRST_BYTES_MAX, client.options.max_partition_fetch_bytes)
+        self._replica: Node | None = None  # to read from in place of the leader
+        self._replica_until_ms = 0
+        self._leader_epoch = NO_LEADER_EPOCH  # that the last request named
+        self._batch_epoch = NO_LEADER_EPOCH  # of the last batch before the next offset
+
+    def fetch(
+        self, topic_partition: TopicPartition, asked: ReadRange
+    ) -> tuple[LogRead, LogOffsets]:
+        """Do as `reading.Fetcher.fetch`, for the range's partition; the size asked for is not looked at.
+
+        Raises:
+            OffsetOutOfRangeError: the log does not hold the offset; or it was truncated below it.
+            UnknownTopicOrPartitionError: the topic was deleted or recreated.
+            RequestTimedOutError: it could not be read in time; says why.
+            CorruptRecordError: impossible sizes, magic bytes or offsets. CRCs are not checked.
+        """
+        assert topic_partition == self._topic_partition
+        deadline_ms = self._monotonic_ms() + self._timeout_ms
+        attempts = 0
+        last: KBatchError | None = None
+        while True:
+            try:
+                found = self._try(asked, deadline_ms)
+                if found is not None:
+                    return found
+            except _PassingError as error:
+                last = error.cause
+            except (RetriableError, ProtocolError) as error:
+                last = error
+            if last is not None:
+                self._forget()
+            self._ensure_time_left(asked.offset, deadline_ms, last)
+            if last is not None:
+                self._pause(attempts, deadline_ms)
+                attempts += 1
+
+    def _try(self, asked: ReadRange, deadline_ms: int) -> tuple[LogRead, LogOffsets] | None:
+        """Return what one request finds; None if it is to be repeated at once."""
+        coming, self._coming = self._coming, None
+        if coming is None or coming.asked.offset != asked.offset:
+            coming = self._ask(asked, self._place(asked.offset), deadline_ms)
+        part = self._part_of(coming, self._answer_of(coming, deadline_ms))
+        if part is None:
+            return None
+        if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._out_of_range(coming)
+            return None
+        self._ensure_no_error(part, coming)
+        if part.preferred_read_replica != _NO_REPLICA and not part.records:
+            self._move_to(part.preferred_read_replica)
+            return None
+        return self._found(part, coming)
+
+    def _found(
+        self, part: FetchPartitionResponse, coming: _Coming
+    ) -> tuple[LogRead, LogOffsets] | None:
+        asked, edges = coming.asked, _edges(part)
+        path = f"{self._topic_partition} at {coming.node}, fetched from offset {asked.offset}"
+        if not part.records:
+            if edges.end_offset(asked.isolation) < self._end:
+                settled = self._settled(asked)
+                if settled is None:
+                    return None
+                edges = settled
+            self._ensure_same()
+            return LogRead(path, 0, memoryview(b""), []), edges
+        data = memoryview(part.records)
+        batches = list(_whole_batches(data, asked.offset, path))
+        at, last = batches[-1]
+        size = at + last.size_in_bytes
+        self._batch_epoch = last.partition_leader_epoch
+        self._bytes_per_offset = size / (
+            last.next_offset - min(asked.offset, batches[0][1].base_offset)
+        )
+        self._bytes_max = self._client.options.max_partition_fetch_bytes
+        if last.next_offset < self._end:
+            self._ask_ahead(asked._replace(offset=last.next_offset), coming.node)
+        else:
+            self._ensure_same()
+        aborted = sorted(part.aborted_transactions or (), key=lambda one: one.first_offset)
+        return LogRead(path, 0, data[:size], batches, aborted), edges
+
+    # Requests.
+
+    def _place(self, offset: int) -> Node:
+        """Return the node to read from; check that the log still is what it was if the leader is another."""
+        leader, epoch = self._client.leader(self._topic_partition)
+        if epoch != self._leader_epoch != NO_LEADER_EPOCH and self._batch_epoch >= 0:
+            self._ensure_not_truncated(offset, epoch)
+        self._leader_epoch = epoch
+        if self._replica is not None and self._monotonic_ms() >= self._replica_until_ms:
+            self._replica = None
+        return self._replica or leader
+
+    def _ask(self, asked: ReadRange, node: Node, deadline_ms: int) -> _Coming:
+        """Send a request, as soon as the node can be sent one."""
+        connections = self._connections
+        while not connections.ready(node):
+            left_ms = deadline_ms - self._monotonic_ms()
+            failed = connections.last_error(node)
+            if failed is not None and connections.state(node) is State.DISCONNECTED:
+                raise failed
+            if left_ms <= 0:
+                raise RequestTimedOutError(f"{node} could not be sent a request")
+            connections.poll(min(left_ms, connections.delay_ms(node) or left_ms))
+        return self._send(asked, node)
+
+    def _ask_ahead(self, asked: ReadRange, node: Node) -> None:
+        """Send the next request, if that is possible now; otherwise it is sent when it is needed."""
+        if self._connections.can_send(node):
+            self._coming = self._send(asked, node)
+
+    def _send(self, asked: ReadRange, node: Node) -> _Coming:
+        options, (topic, partition) = self._client.options, self._topic_partition
+        coming = _Coming(node, asked)
+        rest = int((self._end - asked.offset) * self._bytes_per_offset * _SPARE)
+        most = min(max(rest, _BYTES_MIN), self._bytes_max, options.max_partition_fetch_bytes)
+        one = FetchPartition(partition, asked.offset, most, current_leader_epoch=self._leader_epoch)
+        request = FetchRequest(
+            options.fetch_max_wait_ms,
+            options.fetch_min_bytes,
+            [FetchTopic(topic, [one])],
+            max_bytes=options.fetch_max_bytes,
+            isolation_level=offsets.isolation_number(asked.isolation),
+            rack_id=options.client_rack,
+        )
+        # The reader may be busy for long while the answer waits for it: time counts once it waits.
+        self._connections.send(node, ApiKey.FETCH, request, coming.end, timeout_ms=INT_MAX)
+        return coming
+
+    def _answer_of(self, coming: _Coming, deadline_ms: int) -> Any:
+        """Wait for an answer, within request.timeout.ms of when the waiting starts."""
+        timeout_ms = self._client.options.request_timeout_ms
+        until_ms = min(deadline_ms, self._monotonic_ms() + timeout_ms)
+        while not coming.is_here:
+            left_ms = until_ms - self._monotonic_ms()
+            if left_ms <= 0:
+                reason = f"it did not answer a fetch within {timeout_ms} ms"
+                self._connections.disconnect(coming.node, reason)
+                raise DisconnectedError(str(coming.node), reason)
+            self._connections.poll(left_ms)
+        if coming.error is not None:
+            raise coming.error
+        return coming.answer
+
+    def _part_of(self, coming: _Coming, answer: Any) -> FetchPartitionResponse | None:
+        """Return what an answer says of the partition; None if it is empty, because of throttling."""
+        if answer.error_code != ErrorCode.NONE:
+            raise _passing(answer.error_code, f"asked {coming.node} for {self._topic_partition}")
+        if not answer.topics and answer.throttle_time_ms > 0:
+            return None
+        topic, partition = self._topic_partition
+        for one in answer.topics:
+            for part in one.partitions:
+                if one.topic == topic and part.partition == partition:
+                    found: FetchPartitionResponse = part
+                    return found
+        raise ProtocolError(
+            f"response of {coming.node}",
+            "topics.partitions",
+            -1,
+            str(self._topic_partition),
+            "none",
+        )
+
+    # Errors, and answers without records.
+
+    def _ensure_no_error(self, part: FetchPartitionResponse, coming: _Coming) -> None:
+        if part.diverging_epoch is not None:
+            raise self._truncated(coming.asked.offset, part.diverging_epoch.end_offset)
+        if part.error_code != ErrorCode.NONE:
+            raise _passing(part.error_code, f"asked {coming.node} for {self._topic_partition}")
+
+    def _move_to(self, replica: int) -> None:
+        """Read from the replica that the leader names, until metadata is too old to believe that."""
+        nodes = self._client.metadata([self._topic_partition.topic]).nodes
+        if replica not in nodes:
+            raise _PassingError(
+                DisconnectedError(f"node {replica}", "it is the nearest replica, and not known")
+            )
+        self._replica = nodes[replica]
+        self._replica_until_ms = self._monotonic_ms() + self._client.options.metadata_max_age_ms
+
+    def _out_of_range(self, coming: _Coming) -> None:
+        """Return if the offset is to be asked for again; raise if the log does not hold it."""
+        offset = coming.asked.offset
+        if coming.node == self._replica:
+            self._replica = None  # the leader decides
+            return
+        edges = self._leaders_edges()
+        if edges.log_start_offset <= offset <= edges.high_watermark:
+            raise _PassingError(
+                error_of(
+                    ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} of {self._topic_partition}"
+                )
+            )
+        raise OffsetOutOfRangeError(
+            str(self._topic_partition),
+            offset,
+            edges.log_start_offset,
+            edges.end_offset(coming.asked.isolation),
+        )
+
+    def _settled(self, asked: ReadRange) -> LogOffsets | None:
+        """Return the leader's edges if its log ends before the range; None if the range is to be asked for again.
+
+        A replica, and a new leader, may not know yet how far the log is committed.
+        """
+        self._replica = None
+        edges = self._leaders_edges()
+        return edges if edges.end_offset(asked.isolation) < self._end else None
+
+    def _leaders_edges(self) -> LogOffsets:
+        return offsets.edges(self._client, [self._topic_partition])[self._topic_partition]
+
+    def _ensure_not_truncated(self, offset: int, leader_epoch: int) -> None:
+        """Check that the leader has the records that were read before `offset`.
+
+        Source: OffsetFetcherUtils, SubscriptionState.maybeCompleteValidation.
+        """
+        found = self._end_of_epoch(leader_epoch)
+        if found < offset:
+            raise self._truncated(offset, found)
+
+    def _end_of_epoch(self, leader_epoch: int) -> int:
+        """Return where the epoch of the last batch ends in the leader's log; -1 if it has no such epoch."""
+        topic, partition = self._topic_partition
+        wanted = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+
+        def build(_node: Node, _partitions: list[TopicPartition]) -> Any:
+            one = wanted.OffsetForLeaderPartition(
+                partition=partition,
+                current_leader_epoch=leader_epoch,
+                leader_epoch=self._batch_epoch,
+            )
+            return OffsetForLeaderEpochRequest(
+                replica_id=_CONSUMER, topics=[wanted(topic=topic, partitions=[one])]
+            )
+
+        def results(answer: Any) -> dict[TopicPartition, int | KBatchError]:
+            return {
+                TopicPartition(one.topic, part.partition): part.end_offset
+                if part.error_code == ErrorCode.NONE
+                else error_of(part.error_code, f"asked for the epochs of {self._topic_partition}")
+                for one in answer.topics
+                for part in one.partitions
+            }
+
+        found: dict[TopicPartition, int] = self._client.request_leaders(
+            ApiKey.OFFSET_FOR_LEADER_EPOCH, [self._topic_partition], build, results
+        )
+        return found[self._topic_partition]
+
+    def _truncated(self, offset: int, end_offset: int) -> OffsetOutOfRangeError:
+        edges = self._leaders_edges()
+        where = f" at offset {end_offset}" if end_offset >= 0 else ""
+        return OffsetOutOfRangeError(
+            str(self._topic_partition),
+            offset,
+            edges.log_start_offset,
+            edges.high_watermark,
+            why=f"the log was cut off{where} when another broker became its leader, so records before "
+            f"offset {offset} that were read are not in it",
+        )
+
+    def _forget(self) -> None:
+        """Read metadata again, and ask the leader, after an error."""
+        self._coming = None
+        self._replica = None
+        self._client.invalidate()
+
+    def _pause(self, attempts: int, deadline_ms: int) -> None:
+        until_ms = min(deadline_ms, self._monotonic_ms() + self._backoff.pause_ms(attempts))
+        while (left_ms := until_ms - self._monotonic_ms()) > 0:
+            self._connections.poll(left_ms)
+
+    def _ensure_time_left(self, offset: int, deadline_ms: int, last: KBatchError | None) -> None:
+        if self._monotonic_ms() < deadline_ms:
+            return
+        raise RequestTimedOutError(
+            f"{self._topic_partition} of {self._client.options} could not be read from offset {offset} "
+            f"on within {self._timeout_ms} ms: {last or 'no records came'}"
+        )
+
+
+class _PassingError(Exception):
+    """An error of an answer that may pass."""
+
+    def __init__(self, cause: KBatchError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+# Kafka's consumers fail at the first, which others may retry, and go on after the second.
+_FATAL = {ErrorCode.CORRUPT_MESSAGE}
+_PASSING = {ErrorCode.UNKNOWN_SERVER_ERROR}
+
+
+def _passing(code: int, text: str) -> Exception:
+    """Return the exception for an error code."""
+    error = error_of(code, text)
+    known = code in ErrorCode._value2member_map_ and ErrorCode(code)
+    passes = known and (known in _PASSING or (known.is_retriable and known not in _FATAL))
+    return _PassingError(error) if passes else error
+
+
+def _edges(part: FetchPartitionResponse) -> LogOffsets:
+    """Return the offsets that an answer tells; it has the last stable one only for READ_COMMITTED."""
+    end, stable = part.high_watermark, part.last_stable_offset
+    return LogOffsets(max(part.log_start_offset, 0), end, stable if stable >= 0 else end, end)
+
+
+def _whole_batches(data: memoryview, offset: int, path: str) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield the batches of an answer, the last of which may be cut off and is left out then.
+
+    Raises:
+        CorruptRecordError: impossible sizes, magic bytes or offsets; or none is whole, or none reaches `offset`.
+    """
+    at_least = 0
+    try:
+        for at, header in walk(data, 0, whole_size(data) or len(data)):
+            if header.base_offset < at_least:
+                raise CorruptRecordError(
+                    "base offset", position=at, expected=f"{at_least} or more",
+                    found=header.base_offset,
+                )  # fmt: skip
+            at_least = header.next_offset
+            yield at, header
+        if at_least <= offset:
+            raise CorruptRecordError(
+                "last offset", position=0, expected=f"{offset} or more", found=at_least - 1
+            )
+    except CorruptRecordError as error:
+        raise error.at(path, 0) from None

@@ -1,0 +1,127 @@
+"""Where partitions start and end, and the offsets of times: ListOffsets, asked of each partition's leader.
+
+Source: Kafka clients/.../consumer/internals/OffsetFetcherUtils.java; ListOffsetsRequest.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from spark_kbatch.errors import KBatchError
+from spark_kbatch.model import (
+    EARLIEST,
+    LATEST,
+    IsolationLevel,
+    LogOffsets,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
+from spark_kbatch.remote.client import Client
+from spark_kbatch.wire.connections import Node
+from spark_kbatch.wire.errors import ErrorCode, error_of
+from spark_kbatch.wire.protocol import ApiKey, ListOffsetsRequest
+
+_NOTHING = -1
+_CONSUMER = -1  # in place of a follower's id
+_NO_EPOCH = -1
+
+
+def list_offsets(
+    client: Client,
+    times: Mapping[TopicPartition, int],
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """Return the first record with a time or a later one, for each partition; None where there is none.
+
+    Args:
+        client: asks.
+        times: in ms; or EARLIEST, LATEST or MAX_TIMESTAMP.
+        isolation: decides where logs end.
+
+    Raises:
+        UnknownTopicOrPartitionError: a partition does not exist.
+        RetriableError: the leaders did not answer within default.api.timeout.ms.
+    """
+    known = client.metadata({tp.topic for tp in times})
+
+    def build(_node: Node, partitions: list[TopicPartition]) -> Any:
+        topic = ListOffsetsRequest.ListOffsetsTopic
+        return ListOffsetsRequest(
+            replica_id=_CONSUMER,
+            isolation_level=isolation_number(isolation),
+            topics=[
+                topic(
+                    name=name,
+                    partitions=[
+                        topic.ListOffsetsPartition(
+                            partition_index=tp.partition,
+                            current_leader_epoch=_epoch_of(tp),
+                            timestamp=times[tp],
+                        )
+                        for tp in of_topic
+                    ],
+                )
+                for name, of_topic in by_topic(partitions)
+            ],
+        )
+
+    def _epoch_of(tp: TopicPartition) -> int:
+        found = known.leader_of(*tp)
+        return _NO_EPOCH if found is None else found[1]
+
+    return client.request_leaders(ApiKey.LIST_OFFSETS, list(times), build, _results)
+
+
+def edges(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogOffsets]:
+    """Return where these logs start and end; raises as `list_offsets`.
+
+    They are asked in the order in which they grow, so that none is past the next one.
+    """
+    wanted = list(partitions)
+    earliest, latest = dict.fromkeys(wanted, EARLIEST), dict.fromkeys(wanted, LATEST)
+    starts = list_offsets(client, earliest)
+    stable = list_offsets(client, latest, IsolationLevel.READ_COMMITTED)
+    ends = list_offsets(client, latest)
+    return {
+        tp: LogOffsets(
+            log_start_offset=_at(starts[tp]),
+            high_watermark=_at(ends[tp]),
+            last_stable_offset=_at(stable[tp]),
+            log_end_offset=_at(ends[tp]),
+        )
+        for tp in wanted
+    }
+
+
+def isolation_number(isolation: IsolationLevel) -> int:
+    """Return an isolation level as requests have it."""
+    return 1 if isolation is IsolationLevel.READ_COMMITTED else 0
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> Iterator[tuple[str, list[TopicPartition]]]:
+    """Yield topics with their partitions, each topic once."""
+    found: dict[str, list[TopicPartition]] = {}
+    for tp in partitions:
+        found.setdefault(tp.topic, []).append(tp)
+    yield from found.items()
+
+
+def _at(found: OffsetAndTimestamp | None) -> int:
+    return 0 if found is None else found.offset
+
+
+def _results(
+    answer: Any,
+) -> Mapping[TopicPartition, OffsetAndTimestamp | KBatchError | None]:
+    found: dict[TopicPartition, OffsetAndTimestamp | KBatchError | None] = {}
+    for topic in answer.topics:
+        for one in topic.partitions:
+            tp = TopicPartition(topic.name, one.partition_index)
+            if one.error_code != ErrorCode.NONE:
+                found[tp] = error_of(one.error_code, f"asked for offsets of {tp}")
+            elif one.offset == _NOTHING:
+                found[tp] = None
+            else:
+                found[tp] = OffsetAndTimestamp(one.offset, one.timestamp)
+    return found

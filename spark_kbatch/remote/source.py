@@ -1,0 +1,239 @@
+"""The topics of a real cluster, to plan and run reads: a `consumer.source.Source`.
+
+Every question is put to the cluster when it is asked: topics, partitions and ids to any broker, starts, ends and
+times to the leaders. Partitions are looked at one leader after another, so there is no moment that is common
+to all of them, and two callers that ask where a partition ends may get different answers.
+
+Nothing tells how many bytes lie between two offsets, so ranges are never divided by size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from spark_kbatch.errors import ClosedError, RetriableError, UnknownTopicOrPartitionError
+from spark_kbatch.model import (
+    LogOffsets,
+    OffsetAndTimestamp,
+    OffsetRange,
+    PartitionInfo,
+    ReadRange,
+    TopicPartition,
+)
+from spark_kbatch.options.read import ReadOptions
+from spark_kbatch.options.remote import ClusterOptions
+from spark_kbatch.options.topic import Topic, TopicConfig
+from spark_kbatch.record.header import LogRead
+from spark_kbatch.remote import offsets
+from spark_kbatch.remote.client import Client, leased
+from spark_kbatch.remote.fetcher import PartitionFetcher
+from spark_kbatch.remote.metadata import TopicMetadata
+
+logger = logging.getLogger(__name__)
+
+SIZE_UNKNOWN = -1
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to go on in spite of errors that may pass; a client retries each call already."""
+
+    fetch_timeout_ms: int | None = None  # of one fetch; None for default.api.timeout.ms
+    look_ups_repeated: int = 0  # how often a look-up that timed out is repeated
+    pause_ms: int = 1000  # before it is repeated
+
+
+@dataclass
+class _Times:
+    """Offsets of times that were looked up for partitions seen together.
+
+    The first time is looked up for all of them, since most reads ask for one time in all partitions.
+    """
+
+    find: Callable[
+        [Mapping[TopicPartition, int]], Mapping[TopicPartition, OffsetAndTimestamp | None]
+    ]
+    partitions: list[TopicPartition]
+    found: dict[tuple[TopicPartition, int], OffsetAndTimestamp | None] = field(default_factory=dict)
+
+    def of(self, tp: TopicPartition, time_ms: int) -> OffsetAndTimestamp | None:
+        if (tp, time_ms) not in self.found:
+            asked = [tp] if self.found else self.partitions
+            times = dict.fromkeys(asked, time_ms)
+            self.found |= {(one, time_ms): at for one, at in self.find(times).items()}
+        return self.found[tp, time_ms]
+
+
+class RemoteView:
+    """A partition's edges as of when they were asked for; times are looked up when they are asked for."""
+
+    def __init__(self, tp: TopicPartition, edges: LogOffsets, times: _Times) -> None:
+        self.offsets = edges
+        self._topic_partition, self._times = tp, times
+
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, end_offset: int
+    ) -> OffsetAndTimestamp | None:
+        """Return the first record before `end_offset` with that time or a later one, or None.
+
+        For MAX_TIMESTAMP the first record with the largest time.
+        """
+        found = self._times.of(self._topic_partition, timestamp_ms)
+        return found if found is not None and found.offset < end_offset else None
+
+    def split_points(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[int]:
+        """Return none: a cluster does not tell sizes by offset."""
+        del start_offset, end_offset, piece_bytes
+        return []
+
+
+class RemoteSource:
+    """The topics of one cluster. Thread-safe; leases a client for each call."""
+
+    def __init__(self, cluster: ClusterOptions, patience: Patience | None = None) -> None:
+        """Ask nothing yet."""
+        self.cluster = cluster
+        self._patience = patience or Patience()
+        self._is_closed = False
+
+    @classmethod
+    def of(cls, cluster: ClusterOptions, options: ReadOptions) -> RemoteSource:
+        """Return the source of a read with these options."""
+        patience = Patience(
+            options.poll_timeout_ms, options.fetch_offset_retries, options.fetch_offset_pause_ms
+        )
+        return cls(cluster, patience)
+
+    def close(self) -> None:
+        """Make every later call raise ClosedError, including those of reads in progress."""
+        self._is_closed = True
+
+    # Topics.
+
+    def topic_names(self, *, internal: bool = False) -> list[str]:
+        """Return the names of all topics, sorted; of internal ones only if asked."""
+        found = self._look_up(lambda client: client.metadata(fresh=True)).topics.values()
+        return sorted(one.name for one in found if internal or not one.is_internal)
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic; its settings are not looked up, and its id is empty if the cluster tells none.
+
+        Raises:
+            UnknownTopicOrPartitionError: names the topics that exist.
+        """
+        found = self._look_up(lambda client: _topic(client, name))
+        replicas = tuple(one.replicas for one in found.partitions)
+        return Topic(name, found.topic_id, len(found.partitions), TopicConfig(), replicas)
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """Return all partitions of a topic, in order; raises as `topic`."""
+        found = self._look_up(lambda client: _topic(client, topic))
+        return [TopicPartition(topic, one.partition) for one in found.partitions]
+
+    # Offsets.
+
+    def views(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, RemoteView]:
+        """Return these logs as their leaders see them, one leader after another.
+
+        Raises:
+            UnknownTopicOrPartitionError: one of them does not exist.
+        """
+        wanted = list(partitions)
+        if not wanted:
+            return {}
+        found = self._look_up(lambda client: offsets.edges(client, wanted))
+        times = _Times(self._times_of, wanted)
+        return {tp: RemoteView(tp, found[tp], times) for tp in wanted}
+
+    def _times_of(
+        self, times: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, OffsetAndTimestamp | None]:
+        return self._look_up(lambda client: offsets.list_offsets(client, times))
+
+    def describe(self, topics: Iterable[str]) -> list[PartitionInfo]:
+        """Return offsets of all partitions of these topics; their sizes are not known."""
+        wanted = [tp for topic in topics for tp in self.partitions(topic)]
+        views = self.views(wanted)
+        return [PartitionInfo(tp, views[tp].offsets, SIZE_UNKNOWN) for tp in wanted]
+
+    def agreed_offsets(
+        self, topic_partition: TopicPartition, options: ReadOptions, action: str
+    ) -> tuple[int, int]:
+        """Look a partition up; each caller does so for itself, as a cluster keeps no answers for others."""
+        del action
+        edges = self._look_up(lambda client: offsets.edges(client, [topic_partition]))
+        found = edges[topic_partition]
+        return found.log_start_offset, found.end_offset(options.isolation_level)
+
+    # Records.
+
+    def fetch(
+        self, topic_partition: TopicPartition, asked: ReadRange
+    ) -> tuple[LogRead, LogOffsets]:
+        """Do as `reading.Fetcher.fetch`, once."""
+        one = OffsetRange(topic_partition, asked.offset, asked.offset + 1)
+        with self.fetcher(one, "") as fetcher:
+            return fetcher.fetch(topic_partition, asked)
+
+    @contextlib.contextmanager
+    def fetcher(self, wanted: OffsetRange, topic_id: str) -> Iterator[PartitionFetcher]:
+        """Lease a client, and fetch with it from the topic with this id.
+
+        The id is compared when the last batch has come: the cluster tells it in metadata alone.
+        """
+        self._ensure_open()
+        timeout_ms = self._patience.fetch_timeout_ms
+        with leased(self.cluster) as client:
+            yield PartitionFetcher(
+                client,
+                wanted,
+                timeout_ms=client.options.default_api_timeout_ms
+                if timeout_ms is None
+                else timeout_ms,
+                ensure_same=lambda: self._ensure_same(
+                    client, wanted.topic_partition.topic, topic_id
+                ),
+            )
+
+    def _ensure_same(self, client: Client, topic: str, topic_id: str) -> None:
+        self._ensure_open()
+        found = _topic(client, topic).topic_id if topic_id else ""
+        if found and found != topic_id:
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic!r} of {self.cluster} was deleted and created again while it was read: "
+                "read it again"
+            )
+
+    # Asking.
+
+    def _look_up(self, ask: Callable[[Client], _T]) -> _T:
+        """Return the answer to a question that may be asked again."""
+        self._ensure_open()
+        left = self._patience.look_ups_repeated
+        while True:
+            try:
+                with leased(self.cluster) as client:
+                    return ask(client)
+            except RetriableError as error:
+                if not left:
+                    raise
+                logger.warning("%s; asking again, at most %d times", error, left)
+            time.sleep(self._patience.pause_ms / 1000)
+            left -= 1
+
+    def _ensure_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError(str(self.cluster))
+
+
+def _topic(client: Client, name: str) -> TopicMetadata:
+    """Return a topic as it is now."""
+    client.metadata([name], fresh=True)
+    return client.topic(name)
