@@ -97,7 +97,6 @@ class ReadOptions:
     """The parsed options of `spark.read` or `spark.readStream`; a stream ignores `ending`."""
 
     path: str  # empty for a real cluster
-    cluster: ClusterOptions | None  # the real cluster; None where `path` is read
     selection: Selection
     starting: Bound
     ending: Bound
@@ -112,7 +111,7 @@ class ReadOptions:
     foreign_end: str
     isolation_level: IsolationLevel
     max_decompressed_batch_bytes: int
-    # Of a real cluster.
+    cluster: ClusterOptions | None = None  # a real one, which is read in place of `path`
     poll_timeout_ms: int | None = None
     fetch_offset_retries: int = 0
     fetch_offset_pause_ms: int = 1000

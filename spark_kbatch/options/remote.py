@@ -21,10 +21,12 @@ from spark_kbatch.model import INT_MAX, LONG_MAX
 from spark_kbatch.options.option import (
     FORBIDDEN_KAFKA_KEYS,
     IGNORED_KAFKA_KEYS,
+    Given,
     MiB,
     Option,
     parse_boolean,
     parse_number,
+    path_of,
     refuse,
     refuse_unknown,
 )
@@ -206,3 +208,19 @@ def _ensure_known(name: str, key: str, *, alone: bool) -> None:
         return
     if alone or key.startswith(("ssl.", "sasl.")):
         refuse_unknown(name, list(_KEYS))
+
+
+def place_of(given: Given, options: Mapping[str, str]) -> tuple[str, ClusterOptions | None]:
+    """Return the folder that options name, and no cluster; or an empty path and a real cluster.
+
+    Args:
+        given: the options, matched with those that are known.
+        options: the same, as they were given.
+
+    Raises:
+        ConfigError: they name neither; or the options of the cluster are not accepted.
+    """
+    servers = str(given.get("kafka.bootstrap.servers") or "")
+    if given.get("path") or not is_address(servers):
+        return path_of(given), None
+    return "", parse_cluster_options(options)

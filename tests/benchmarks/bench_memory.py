@@ -47,7 +47,7 @@ elif what == "write":
     writer.commit([writer.write(batches)])
 else:
     options = parse_read_options({"path": path, "subscribe": f"t{rows}"})
-    reader = KBatchReader(options, Path(path), ["key", "value"])
+    reader = KBatchReader(options, ["key", "value"])
     assert sum(b.num_rows for p in reader.partitions() for b in reader.read(p)) == rows
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
