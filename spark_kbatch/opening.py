@@ -55,7 +55,7 @@ def open_topics(options: ReadOptions) -> TopicReader:
     # What speaks to a network is loaded only by those who name a cluster in one.
     from spark_kbatch.remote.source import RemoteSource  # noqa: PLC0415
 
-    return TopicReader(RemoteSource.of(options.cluster, options))
+    return TopicReader(RemoteSource(options.cluster, options.patience))
 
 
 def placed(options: ReadOptions) -> ReadOptions:

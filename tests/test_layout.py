@@ -65,6 +65,7 @@ DOORS = {
         "agreements", "cluster_repair", "compaction", "coordinator", "history", "internal_topics",
         "probe", "snapshot", "staging", "state_records",
     },
+    "remote": {"source"},
     "wire": {
         "backoff", "connection", "connections", "errors", "fetch", "framing", "leaders", "produce", "protocol",
     },

@@ -72,7 +72,7 @@ def parse_boolean(key: str, value: str) -> bool:
 # One row a line: the tables read as tables.
 # fmt: off
 PATH = Option("path", lambda _key, value: value, "a folder", None, "The cluster's folder, as given to `save`, `load` or `start`. Absolute, or relative to the driver's working directory; may start with `file:`, or with `~` for the home folder of the driver's user. Driver and executors must share it.")
-BOOTSTRAP = Option("kafka.bootstrap.servers", lambda _key, value: value, "a folder: `/...`, `./...` or `file:...`", None, "Used as `path` where that is not given, so that a function written for `format(\"kafka\")` runs unchanged.")
+BOOTSTRAP = Option("kafka.bootstrap.servers", lambda _key, value: value, "HOST:PORT, more of them separated by commas; or a folder: `/...`, `./...` or `file:...`", None, "Servers of a real cluster, to ask first: they name all others. A folder is used as `path` where that is not given, so that a function written for `format(\"kafka\")` runs unchanged.")
 # fmt: on
 
 # Options of Kafka's clients without meaning here, by reason; accepted with their prefix, and ignored.
@@ -243,7 +243,7 @@ def path_of(given: Given) -> str:
         )
     if not servers.startswith(("/", "./", "../", "file:")):
         raise ConfigError(
-            f"option 'kafka.bootstrap.servers' is {servers!r}; kbatch has no servers: give the "
-            "cluster's folder, which starts with '/', './' or 'file:'"
+            f"option 'kafka.bootstrap.servers' is {servers!r}; accepted: HOST:PORT, or several separated "
+            "by commas, or a cluster's folder, which starts with '/', './' or 'file:'"
         )
     return servers

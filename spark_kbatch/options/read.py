@@ -18,7 +18,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from spark_kbatch.errors import ConfigError
 from spark_kbatch.model import EARLIEST, INT_MAX, LATEST, LONG_MAX, IsolationLevel, TopicPartition
@@ -92,6 +92,17 @@ class Timestamps:
 Bound: TypeAlias = Offsets | Timestamps
 
 
+class Patience(NamedTuple):
+    """How long a read goes on in spite of errors of a real cluster that may pass."""
+
+    poll_timeout_ms: int | None = None  # of one fetch; None for default.api.timeout.ms
+    look_ups_repeated: int = 0  # how often a look-up that timed out is repeated
+    pause_ms: int = 1000  # before that
+
+
+DEFAULT_PATIENCE = Patience()
+
+
 @dataclass(frozen=True)
 class ReadOptions:
     """The parsed options of `spark.read` or `spark.readStream`; a stream ignores `ending`."""
@@ -112,9 +123,7 @@ class ReadOptions:
     isolation_level: IsolationLevel
     max_decompressed_batch_bytes: int
     cluster: ClusterOptions | None = None  # a real one, which is read in place of `path`
-    poll_timeout_ms: int | None = None
-    fetch_offset_retries: int = 0
-    fetch_offset_pause_ms: int = 1000
+    patience: Patience = DEFAULT_PATIENCE  # with the real cluster
 
 
 def _foreign_end(key: str, value: str) -> str:
@@ -395,6 +404,11 @@ def _general(
         raise ConfigError(
             f"option 'minOffsetsPerTrigger' is {least}, higher than 'maxOffsetsPerTrigger', {most}"
         )
+    patience = Patience(
+        given.get("kafkaConsumer.pollTimeoutMs"),
+        given.get("fetchOffset.numRetries"),
+        given.get("fetchOffset.retryIntervalMs"),
+    )
     return ReadOptions(
         path=path,
         cluster=cluster,
@@ -412,9 +426,7 @@ def _general(
         foreign_end=given.get("foreign.end"),
         isolation_level=given.get("isolation.level"),
         max_decompressed_batch_bytes=given.get("max.decompressed.batch.bytes"),
-        poll_timeout_ms=given.get("kafkaConsumer.pollTimeoutMs"),
-        fetch_offset_retries=given.get("fetchOffset.numRetries"),
-        fetch_offset_pause_ms=given.get("fetchOffset.retryIntervalMs"),
+        patience=DEFAULT_PATIENCE if cluster is None else patience,
     )
 
 

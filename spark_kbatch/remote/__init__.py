@@ -9,6 +9,9 @@ named, so that an embedded one pays nothing for it.
     producer    a producer to a cluster, and the topics that it finds
     transport   finished batches to the brokers that lead their partitions, and their answers
     producer_ids  producer ids that one producer of the process leaves to the next
+    offsets     where partitions start and end, and the offsets of times
+    fetcher     the batches of one range, fetched ahead
+    source      the topics of a cluster, to plan and run reads
 
 A client is leased: it and its connections are used by one thread at a time, and go back to a pool of the
 process. So a Spark worker connects once, whatever number of tasks it runs.

@@ -25,7 +25,7 @@ from spark_kbatch.model import (
     ReadRange,
     TopicPartition,
 )
-from spark_kbatch.options.read import ReadOptions
+from spark_kbatch.options.read import DEFAULT_PATIENCE, Patience, ReadOptions
 from spark_kbatch.options.remote import ClusterOptions
 from spark_kbatch.options.topic import Topic, TopicConfig
 from spark_kbatch.record.header import LogRead
@@ -39,15 +39,6 @@ logger = logging.getLogger(__name__)
 SIZE_UNKNOWN = -1
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long to go on in spite of errors that may pass; a client retries each call already."""
-
-    fetch_timeout_ms: int | None = None  # of one fetch; None for default.api.timeout.ms
-    look_ups_repeated: int = 0  # how often a look-up that timed out is repeated
-    pause_ms: int = 1000  # before it is repeated
 
 
 @dataclass
@@ -97,19 +88,11 @@ class RemoteView:
 class RemoteSource:
     """The topics of one cluster. Thread-safe; leases a client for each call."""
 
-    def __init__(self, cluster: ClusterOptions, patience: Patience | None = None) -> None:
-        """Ask nothing yet."""
+    def __init__(self, cluster: ClusterOptions, patience: Patience = DEFAULT_PATIENCE) -> None:
+        """Ask nothing yet; a client retries each call within default.api.timeout.ms by itself."""
         self.cluster = cluster
-        self._patience = patience or Patience()
+        self._patience = patience
         self._is_closed = False
-
-    @classmethod
-    def of(cls, cluster: ClusterOptions, options: ReadOptions) -> RemoteSource:
-        """Return the source of a read with these options."""
-        patience = Patience(
-            options.poll_timeout_ms, options.fetch_offset_retries, options.fetch_offset_pause_ms
-        )
-        return cls(cluster, patience)
 
     def close(self) -> None:
         """Make every later call raise ClosedError, including those of reads in progress."""
@@ -189,7 +172,7 @@ class RemoteSource:
         The id is compared when the last batch has come: the cluster tells it in metadata alone.
         """
         self._ensure_open()
-        timeout_ms = self._patience.fetch_timeout_ms
+        timeout_ms = self._patience.poll_timeout_ms
         with leased(self.cluster) as client:
             yield PartitionFetcher(
                 client,
