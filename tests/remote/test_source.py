@@ -235,7 +235,7 @@ def test_range_past_the_end_is_data_loss_at_once(
         )
         return [offset for rows in batches for offset in rows.column("offset").to_pylist()]
 
-    with pytest.raises(DataLossError, match="a-0 from offset 5 to 9 .* offsets 0 to 5"):
+    with pytest.raises(DataLossError, match=r"a-0 from offset 5 to 9 .* offsets 0 to 5"):
         run(fail=True)
     with caplog.at_level(logging.WARNING):
         assert run(fail=False) == [3, 4]
@@ -255,7 +255,7 @@ def test_topic_that_was_recreated_while_it_was_read_is_not_mixed_with_the_new_on
         for _ in range(5):
             producer.send("a", value=b"other", partition=0)
 
-    with pytest.raises(UnknownTopicOrPartitionError, match="'a' .* deleted and created again"):
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"'a' .* deleted and created again"):
         list(batches)
 
 
