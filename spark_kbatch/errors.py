@@ -29,6 +29,9 @@ KBatchError
   UnsupportedVersionError           api key, version, the versions that are supported
   ApiError                          an error code of Kafka's with no class here; code, name
     RetriableApiError (also RetriableError)
+  AuthenticationError               server, reason: it or the client did not prove who it is; retries do not help
+    SslAuthenticationError          TLS failed: a certificate, or what the two sides accept
+    SaslAuthenticationError         SASL failed: a password, a token, a mechanism
   CommitError                       outcome: nothing is visible / committed / unknown
   RetriableError                    repeating the same request is safe
     KafkaStorageError               a log dir or a file in it failed
@@ -472,6 +475,31 @@ class ApiError(KBatchError):
         return (
             f"the Kafka server answered {self.name} ({self.code}){self.text and f': {self.text}'}"
         )
+
+
+@dataclass(eq=False, repr=False)
+class AuthenticationError(KBatchError):
+    """A connection whose server or client was refused; trying again does not help. Holds no secret."""
+
+    server: str
+    reason: str  # ends with the option to look at
+
+    _by = "authentication"
+
+    def __str__(self) -> str:
+        return f"{self._by} with {self.server} failed: {self.reason}"
+
+
+class SslAuthenticationError(AuthenticationError):
+    """TLS could not be agreed on, or a certificate was not accepted."""
+
+    _by = "TLS"
+
+
+class SaslAuthenticationError(AuthenticationError):
+    """A user, a password, a token or a mechanism was not accepted."""
+
+    _by = "SASL authentication"
 
 
 @dataclass(eq=False, repr=False)

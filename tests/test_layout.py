@@ -42,7 +42,7 @@ HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 # The modules of each room that other rooms may import; all others are its own.
 DOORS = {
     "options": {
-        "arguments", "group", "option", "paths", "producer", "read", "remote", "server", "topic", "write",
+        "arguments", "group", "option", "paths", "producer", "read", "remote", "security", "server", "topic", "write",
     },
     "kernels": {"legacy", "records", "routing"},
     "record": {
@@ -89,7 +89,7 @@ HOMES = {
     "fcntl": {"files.py"},
     "mmap": set(),
     "crc32c": {"record/checksums.py"},
-    "kafka": {"wire/protocol.py"},
+    "kafka": {"wire/protocol.py", "wire/sasl.py"},
 }
 
 

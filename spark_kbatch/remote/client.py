@@ -7,7 +7,7 @@
 
 A call goes on until it has its answer, or `default.api.timeout.ms` have passed. Lost connections, partitions whose
 leader moved and errors that Kafka calls retriable are tried again after a pause that doubles; metadata is read
-again first. Whatever else fails is raised at once. The error at the end names the brokers that were tried, and
+again first. Whatever else fails is raised at once, above all a refused certificate or password. The error at the end names the brokers that were tried, and
 why each failed. Only what may be repeated is sent through here: a request may have been executed although its
 connection was lost.
 
@@ -88,6 +88,7 @@ class Client:
                 socket_connection_setup_timeout_ms=options.socket_connection_setup_timeout_ms,
                 socket_connection_setup_timeout_max_ms=options.socket_connection_setup_timeout_max_ms,
             ),
+            security=options.security,
             monotonic_ms=monotonic_ms,
             random=random,
         )

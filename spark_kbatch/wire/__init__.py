@@ -14,7 +14,7 @@ lengths and counts cannot be trusted: each is checked against the bytes that are
 allocated.
 
     module        contents
-    protocol      requests and responses <-> bytes; versions; the only module that imports kafka-python
+    protocol      requests and responses <-> bytes; versions; imports kafka-python's messages
     primitives    bounds-checked reads and writes of the protocol's types
     schemas       decoders for kafka-python's messages, built from their schemas
     produce       bodies of Produce
@@ -24,8 +24,11 @@ allocated.
     errors        error codes <-> exceptions
     framing       outgoing and incoming frames
     channel       a connected socket that carries frames
+    tls           a client's TLS, from Kafka's `ssl.*` options
+    sasl          a client's authentication; imports kafka-python's mechanisms
+    oauth         tokens for it
     in_flight     the unanswered requests of one connection
-    connection    a client's side of one connection: versions, requests, answers
+    connection    a client's side of one connection: versions, authentication, requests, answers
     connections   a client's connections to all servers, on one selector
     backoff       pauses that double with each attempt
 

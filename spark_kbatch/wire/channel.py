@@ -1,8 +1,8 @@
 """A connected socket that carries frames: at most one outgoing, and the incoming ones.
 
 Nothing here waits. The channel's owner asks a selector when to call `write` and `read`, and registers for
-writing only while a send is in progress. A TLS socket works too, after its handshake: then `write` and
-`read` also stop when TLS first needs the other direction.
+writing only if `wants_write`: while a send is in progress, or where TLS must write before it can read. With
+TLS it calls both whatever the event was, since each may have waited for the other direction.
 
 Source: Kafka clients/.../common/network/KafkaChannel.java, PlaintextTransportLayer.java.
 """
@@ -14,6 +14,7 @@ from typing import Protocol
 from spark_kbatch.errors import DisconnectedError
 from spark_kbatch.record.checksums import Buffer
 from spark_kbatch.wire.framing import Receive, Send
+from spark_kbatch.wire.tls import TlsSocket
 
 
 class Socket(Protocol):
@@ -44,6 +45,7 @@ class Channel:
             receive: a new `Receive`, if frames are limited.
         """
         self._socket = sock
+        self._tls = sock if isinstance(sock, TlsSocket) else None
         self._peer = peer
         self._receive = receive or Receive()
         self._send: Send | None = None
@@ -56,6 +58,14 @@ class Channel:
     def is_sending(self) -> bool:
         """Whether a send is in progress."""
         return self._send is not None
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether the next step needs the socket to take bytes."""
+        if self._tls is None:
+            return self.is_sending
+        sends = self.is_sending and not self._tls.write_waits_for_read
+        return sends or self._tls.read_waits_for_write
 
     def start(self, pieces: list[Buffer]) -> Send:
         """Start to send a message; `write` writes it.
@@ -91,14 +101,15 @@ class Channel:
         """Read the bytes that have arrived; return the complete frames, often none.
 
         It stops at the first frame and those that arrived with it, so that one busy peer does not keep
-        others waiting.
+        others waiting. With TLS it also takes what is decrypted already: no selector tells of that.
 
         Raises:
             DisconnectedError: the connection is lost, or closed by the peer.
+            SslAuthenticationError: the peer refused this client's certificate.
             ProtocolError: a frame's size is negative or too large.
         """
         frames: list[memoryview] = []
-        while not frames:
+        while not frames or (self._tls is not None and self._tls.pending()):
             buffer = self._receive.buffer()
             try:
                 count = self._socket.recv_into(buffer)

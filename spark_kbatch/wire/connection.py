@@ -1,8 +1,10 @@
-"""A client's side of one connection: the server's versions, and requests with their answers.
+"""A client's side of one connection: the server's versions, authentication, requests with their answers.
 
 The first request asks for the server's versions, in the highest version of that request known here. A
 server that does not know that version answers in version 0, and is asked again. From then on each request is
-sent in the highest version that both know.
+sent in the highest version that both know. Where SASL is used, the client then authenticates itself. If the
+server limits the session's lifetime, it does so again shortly before the end: no request is started until
+those in flight are answered, and the exchange is over.
 
 A connection does only what its channel allows at the moment, and does not wait. Its owner tells it when the
 socket is ready, closes it when it raises, and delivers the `completions`.
@@ -16,7 +18,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from spark_kbatch.errors import (
     DisconnectedError,
@@ -32,10 +34,15 @@ from spark_kbatch.wire.protocol import (
     SUPPORTED,
     ApiKey,
     ApiVersionsRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
     Versions,
     decode_response,
     encode_request,
 )
+
+if TYPE_CHECKING:
+    from spark_kbatch.wire.sasl import Authenticator
 
 OnComplete: TypeAlias = Callable[[Any, KBatchError | None], None]
 
@@ -82,6 +89,7 @@ class Connection:
         *,
         config: ConnectionConfig,
         monotonic_ms: Callable[[], int],
+        authenticator: Authenticator | None = None,
     ) -> None:
         """Take over a connected channel, and ask for the server's versions.
 
@@ -91,6 +99,7 @@ class Connection:
             completions: each request is added to it when it ends.
             config: the client's settings.
             monotonic_ms: the clock.
+            authenticator: authenticates the client; None where SASL is not used.
         """
         self._channel = channel
         self._server = server
@@ -101,18 +110,27 @@ class Connection:
         self._correlation_id = 0
         self._versions: Mapping[int, Versions] | None = None
         self._throttled_until_ms = 0
+        self._authenticator = authenticator
+        self._is_authenticated = authenticator is None
+        self._authenticate_again_ms: int | None = None
+        self.has_answered = False  # a request of the owner's
         self.last_active_ms = monotonic_ms()
         self._ask_versions(SUPPORTED[ApiKey.API_VERSIONS].last)
 
     @property
     def is_ready(self) -> bool:
-        """Whether the server's versions are known."""
-        return self._versions is not None
+        """Whether the server's versions are known, and the client is authenticated."""
+        return self._versions is not None and self._is_authenticated
 
     @property
     def is_sending(self) -> bool:
-        """Whether a send is in progress, so that `write` is to be called once the socket takes more."""
+        """Whether a send is in progress, so that `write` is to be called."""
         return self._channel.is_sending
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether to go on once the socket takes more; otherwise once it has more."""
+        return self._channel.wants_write
 
     @property
     def in_flight_count(self) -> int:
@@ -121,7 +139,12 @@ class Connection:
 
     def can_send_more(self) -> bool:
         """Return True if a request may be sent now."""
-        return self.is_ready and self._in_flight.can_send_more() and not self.throttled_ms()
+        return (
+            self.is_ready
+            and self._in_flight.can_send_more()
+            and not self.throttled_ms()
+            and not self._is_session_over()
+        )
 
     def throttled_ms(self) -> int:
         """Return the ms for which the server asked not to be sent requests; 0 if none are left."""
@@ -193,6 +216,7 @@ class Connection:
         Raises:
             DisconnectedError: the connection is lost.
             ProtocolError: the server sent something that does not answer the next request.
+            AuthenticationError: the server or the client was refused.
             KBatchError: the server refused the request for its versions.
         """
         for frame in self._channel.read():
@@ -203,7 +227,10 @@ class Connection:
             self._note_throttling(body)
             if self._versions is None:
                 self._learn_versions(request.version, body)
+            elif not self._is_authenticated:
+                self._authenticate(request.api_key, body)
             else:
+                self.has_answered = True
                 self._completions.append(Completion(request.on_complete, body, None))
 
     def has_expired(self) -> bool:
@@ -214,13 +241,20 @@ class Connection:
         """Return the time of the next time-out; None if no request is in flight."""
         return self._in_flight.next_expiry_ms()
 
-    def close(self, reason: str) -> None:
-        """Close the socket, and fail the requests in flight."""
+    def maybe_authenticate_again(self) -> bool:
+        """Start to authenticate again if the session is almost over and no request is in flight."""
+        due = self._is_session_over() and self._is_authenticated and not len(self._in_flight)
+        if due:
+            self._start_to_authenticate()
+        return due
+
+    def close(self, reason: str, error: KBatchError | None = None) -> None:
+        """Close the socket, and fail the requests in flight: with `error`, or as lost for a reason."""
         self._channel.close()
         now_ms = self._monotonic_ms()
         for one in self._in_flight.take_all():
-            error = self._failure(one, reason, now_ms)
-            self._completions.append(Completion(one.on_complete, None, error))
+            failure = error or self._failure(one, reason, now_ms)
+            self._completions.append(Completion(one.on_complete, None, failure))
 
     def abandon(self) -> None:
         """Close only the socket, in a forked child whose parent goes on with the connection."""
@@ -288,6 +322,44 @@ class Connection:
             raise error_of(body.error_code, f"asked {self._server} for its versions")
         else:
             self._versions = theirs
+            if self._authenticator is not None:
+                self._start_to_authenticate()
+
+    def _is_session_over(self) -> bool:
+        again_ms = self._authenticate_again_ms
+        return again_ms is not None and self._monotonic_ms() >= again_ms
+
+    def _start_to_authenticate(self) -> None:
+        assert self._authenticator is not None
+        self._is_authenticated = False
+        self._authenticate_again_ms = None
+        self._authenticator.start()
+        try:
+            version = self.version_of(ApiKey.SASL_HANDSHAKE)
+        except UnsupportedVersionError as error:
+            raise self._authenticator.uses_no_sasl(error) from error
+        body = SaslHandshakeRequest(mechanism=self._authenticator.name)
+        self._start(ApiKey.SASL_HANDSHAKE, version, body, _ignore, None)
+
+    def _authenticate(self, api_key: int, body: Any) -> None:
+        """Go on after an answer of the exchange."""
+        authenticator = self._authenticator
+        assert authenticator is not None
+        if api_key == ApiKey.SASL_HANDSHAKE:
+            authenticator.ensure_offered(body.error_code, body.mechanisms)
+        else:
+            authenticator.ensure_accepted(body.error_code, body.error_message)
+            authenticator.receive(body.auth_bytes)
+            if authenticator.is_done:
+                self._is_authenticated = True
+                lifetime_ms = getattr(body, "session_lifetime_ms", 0)
+                if lifetime_ms > 0:
+                    pause_ms = authenticator.lifetime_ms(lifetime_ms)
+                    self._authenticate_again_ms = self._monotonic_ms() + pause_ms
+                return
+        version = self.version_of(ApiKey.SASL_AUTHENTICATE)
+        step = SaslAuthenticateRequest(auth_bytes=authenticator.next_bytes())
+        self._start(ApiKey.SASL_AUTHENTICATE, version, step, _ignore, None)
 
 
 def _ignore(body: Any, error: KBatchError | None) -> None:

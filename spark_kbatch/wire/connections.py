@@ -1,7 +1,8 @@
 """A client's connections to all servers of a cluster, on one selector. Not thread-safe, but for `wakeup`.
 
     DISCONNECTED ----------> CONNECTING ----------> CHECKING_API_VERSIONS ----------> READY
-         ^     ready(), back-off over   connected                 versions known        |
+         ^     ready(), back-off over   connected,             versions known,          |
+         |                              TLS agreed on          authenticated            |
          +------------------------------------------------------------------------------+
               lost, refused, timed out, idle, closed by either side, an invalid answer
 
@@ -12,6 +13,9 @@
 If a connection is lost, its requests in flight fail, and the client cannot know whether the server executed
 them. `ready` reconnects, after a pause that doubles with each failure; each attempt tries the next address
 of the host's name. As in Kafka, everything else waits while a name is looked up.
+
+`last_error` says why there is no connection. One that is not a `RetriableError` is final, such as a refused
+certificate or password: trying again would only fail again, and might lock the user out, so callers raise it.
 
 A forked child closes the sockets that it inherited. The server does not notice, because the parent still has
 them. The child does not touch the selector, which both share, and goes on with a new one. Requests in flight
@@ -33,13 +37,25 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_kbatch.clock import monotonic_ms as clock_monotonic_ms
-from spark_kbatch.errors import DisconnectedError, KBatchError, RequestTimedOutError
+from spark_kbatch.errors import (
+    AuthenticationError,
+    ConfigError,
+    DisconnectedError,
+    KBatchError,
+    RequestTimedOutError,
+    RetriableError,
+)
+from spark_kbatch.options.security import Security
 from spark_kbatch.wire.backoff import ExponentialBackoff
 from spark_kbatch.wire.channel import Channel
 from spark_kbatch.wire.connection import Completion, Connection, ConnectionConfig, OnComplete
+from spark_kbatch.wire.tls import TlsSocket, tls_context
+
+if TYPE_CHECKING:
+    from spark_kbatch.wire.sasl import Authenticator
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +78,10 @@ class State(Enum):
     """State of a connection."""
 
     DISCONNECTED = "disconnected"  # there is none, or it was lost
-    CONNECTING = "connecting"  # its socket is not connected yet
-    CHECKING_API_VERSIONS = "checking"  # connected; the server's versions are not known yet
+    CONNECTING = "connecting"  # its socket is not connected yet, or TLS is not agreed on
+    CHECKING_API_VERSIONS = (
+        "checking"  # connected; versions are not known, or authentication not done
+    )
     READY = "ready"  # requests may be sent
 
 
@@ -74,13 +92,14 @@ class _Peer:
         self.node = node
         self.state = State.DISCONNECTED
         self.socket: socket.socket | None = None  # while it is connecting
+        self.tls: TlsSocket | None = None  # while TLS is agreed on
         self.connection: Connection | None = None  # once it is connected
         self.registered = 0  # events of the selector
         self.addresses: list[Any] = []  # of the last look-up, not tried yet
         self.failures = 0  # failed attempts since the connection was last ready
         self.next_attempt_ms = 0
         self.setup_deadline_ms = _NEVER_MS
-        self.last_error: DisconnectedError | None = None
+        self.last_error: KBatchError | None = None
 
 
 class Connections:
@@ -90,6 +109,7 @@ class Connections:
         self,
         config: ConnectionConfig | None = None,
         *,
+        security: Security | None = None,
         monotonic_ms: Callable[[], int] = clock_monotonic_ms,
         random: Callable[[], float] = random_numbers.random,
     ) -> None:
@@ -97,10 +117,16 @@ class Connections:
 
         Args:
             config: time-outs, limits, names.
+            security: how connections are secured; None: not at all.
             monotonic_ms: the clock.
             random: returns a uniform number from [0, 1), for jitter.
+
+        Raises:
+            ConfigError: a certificate or a key cannot be used.
         """
         self._config = config or ConnectionConfig()
+        self._security = security or Security()
+        self._tls_context = tls_context(self._security) if self._security.uses_tls else None
         self._monotonic_ms = monotonic_ms
         self._reconnect_backoff = ExponentialBackoff(
             self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms, random
@@ -146,6 +172,7 @@ class Connections:
         peer = self._peers.get(node) or self._peers.setdefault(node, _Peer(node))
         if peer.state is State.DISCONNECTED and self._monotonic_ms() >= peer.next_attempt_ms:
             self._connect(peer)
+        self._maybe_authenticate_again(peer)
         return self.can_send(node)
 
     def connection_delay_ms(self, node: Node) -> int:
@@ -162,8 +189,11 @@ class Connections:
             return self.connection_delay_ms(node)
         return peer.connection.throttled_ms()
 
-    def last_error(self, node: Node) -> DisconnectedError | None:
-        """Return why there is no connection to the node; None if there is one, or none was tried."""
+    def last_error(self, node: Node) -> KBatchError | None:
+        """Return why there is no connection to the node; None if there is one, or none was tried.
+
+        If it is not a RetriableError, trying again does not help.
+        """
         peer = self._peers.get(node)
         return None if peer is None else peer.last_error
 
@@ -216,6 +246,8 @@ class Connections:
         Raises:
             RequestTimedOutError: `timeout_ms` have passed; says why there is no connection.
             DisconnectedError: the connection was lost before the answer arrived.
+            AuthenticationError: the server or the client was refused.
+            ConfigError: a package is missing that the authentication needs.
             UnsupportedVersionError: as for `send`.
         """
         timeout_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
@@ -226,6 +258,9 @@ class Connections:
                 why = self.last_error(node) or f"{node} did not answer"
                 raise RequestTimedOutError(f"no connection within {timeout_ms} ms: {why}")
             self.poll(min(left_ms, self.delay_ms(node) or left_ms))
+            failed = self.last_error(node)
+            if failed is not None and not isinstance(failed, RetriableError):
+                raise failed
         ended: list[tuple[Any, KBatchError | None]] = []
         self.send(
             node,
@@ -248,6 +283,8 @@ class Connections:
         It returns once something has happened. An error of a callback is raised here; the next call makes
         the remaining callbacks.
         """
+        for peer in self._peers.values():
+            self._maybe_authenticate_again(peer)
         now_ms = self._monotonic_ms()
         wait_ms = 0 if self._completions else min(timeout_ms, self._next_deadline_ms() - now_ms)
         for key, events in self._selector.select(max(0, wait_ms) / 1000):
@@ -313,8 +350,30 @@ class Connections:
             raise DisconnectedError(str(peer.node), os.strerror(code))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer.addresses = []
-        peer.setup_deadline_ms = _NEVER_MS  # from here on requests have time-outs
+        if self._tls_context is None:
+            peer.socket = None
+            self._established(peer, sock)
+            return
+        self._selector.unregister(sock)  # which is about to lose its descriptor
+        peer.registered = 0
+        try:
+            peer.tls = TlsSocket(sock, self._tls_context, peer.node.host, str(peer.node))
+        except OSError as error:
+            raise DisconnectedError(str(peer.node), error.strerror or str(error)) from error
         peer.socket = None
+        self._shake_hands(peer, peer.tls)
+
+    def _shake_hands(self, peer: _Peer, tls: TlsSocket) -> None:
+        try:
+            is_complete = tls.handshake()
+        except OSError as error:
+            raise DisconnectedError(str(peer.node), error.strerror or str(error)) from error
+        if is_complete:
+            peer.tls = None
+            self._established(peer, tls)
+
+    def _established(self, peer: _Peer, sock: socket.socket | TlsSocket) -> None:
+        peer.setup_deadline_ms = _NEVER_MS  # from here on requests have time-outs
         peer.state = State.CHECKING_API_VERSIONS
         peer.connection = Connection(
             Channel(sock, str(peer.node)),
@@ -322,8 +381,24 @@ class Connections:
             self._completions,
             config=self._config,
             monotonic_ms=self._monotonic_ms,
+            authenticator=self._authenticator(peer.node),
         )
         peer.connection.write()
+
+    def _authenticator(self, node: Node) -> Authenticator | None:
+        if not self._security.uses_sasl:
+            return None
+        from spark_kbatch.wire.sasl import Authenticator  # noqa: PLC0415  few use SASL
+
+        return Authenticator(self._security, node.host, str(node))
+
+    def _maybe_authenticate_again(self, peer: _Peer) -> None:
+        connection = peer.connection
+        if peer.state is State.READY and connection is not None and self._security.uses_sasl:
+            with self._closing_on_error(peer):
+                if connection.maybe_authenticate_again():
+                    connection.write()
+                    self._register(peer)
 
     # Events.
 
@@ -331,8 +406,10 @@ class Connections:
         with self._closing_on_error(peer):
             if peer.socket is not None:
                 self._connected(peer, peer.socket)
+            elif peer.tls is not None:
+                self._shake_hands(peer, peer.tls)
             elif peer.connection is not None:
-                if events & selectors.EVENT_READ:
+                if events & selectors.EVENT_READ or self._security.uses_tls:
                     peer.connection.read()
                     self._note_ready(peer, peer.connection)
                 if peer.connection.is_sending:
@@ -347,10 +424,15 @@ class Connections:
 
     def _register(self, peer: _Peer) -> None:
         """Register for the events that the peer needs: writing only while it connects or sends."""
-        writes = peer.socket is not None or (peer.connection and peer.connection.is_sending)
-        events = selectors.EVENT_WRITE if writes else 0
-        if peer.connection is not None:
-            events |= selectors.EVENT_READ
+        if peer.socket is not None:
+            events = selectors.EVENT_WRITE
+        elif peer.tls is not None:
+            waits = peer.tls.read_waits_for_write
+            events = selectors.EVENT_WRITE if waits else selectors.EVENT_READ
+        else:
+            assert peer.connection is not None
+            events = selectors.EVENT_READ
+            events |= selectors.EVENT_WRITE if peer.connection.wants_write else 0
         if events == peer.registered:
             return
         fd = self._fileno(peer)
@@ -361,33 +443,45 @@ class Connections:
         peer.registered = events
 
     def _fileno(self, peer: _Peer) -> int:
-        if peer.socket is not None:
-            return peer.socket.fileno()
-        assert peer.connection is not None
-        return peer.connection.fileno()
+        owner = peer.socket or peer.tls or peer.connection
+        assert owner is not None
+        return owner.fileno()
 
     @contextlib.contextmanager
     def _closing_on_error(self, peer: _Peer) -> Iterator[None]:
         try:
             yield
+        except (AuthenticationError, ConfigError) as error:
+            self._disconnect(peer, str(error), error)
+        except DisconnectedError as error:
+            self._disconnect(peer, error.reason + self._hint(peer))
         except KBatchError as error:
-            self._disconnect(
-                peer, error.reason if isinstance(error, DisconnectedError) else str(error)
-            )
+            self._disconnect(peer, str(error))
 
-    def _disconnect(self, peer: _Peer, reason: str) -> None:
+    def _hint(self, peer: _Peer) -> str:
+        """Return what to look at if the server closes each connection before it answers a request."""
+        is_new = peer.connection is not None and not peer.connection.has_answered
+        if not is_new and peer.tls is None:
+            return ""
+        return (
+            f", before it answered any request; if this repeats, see whether security.protocol="
+            f"{self._security.protocol} is right for this port"
+        )
+
+    def _disconnect(self, peer: _Peer, reason: str, error: KBatchError | None = None) -> None:
         logger.debug("no connection to %s: %s", peer.node, reason)
         if peer.registered:
             self._selector.unregister(self._fileno(peer))
             peer.registered = 0
-        if peer.socket is not None:
-            peer.socket.close()
+        for sock in (peer.socket, peer.tls):
+            if sock is not None:
+                sock.close()
         if peer.connection is not None:
-            peer.connection.close(reason)
-        peer.socket = peer.connection = None
+            peer.connection.close(reason, error)
+        peer.socket = peer.tls = peer.connection = None
         peer.state = State.DISCONNECTED
         peer.setup_deadline_ms = _NEVER_MS
-        peer.last_error = DisconnectedError(str(peer.node), reason)
+        peer.last_error = error or DisconnectedError(str(peer.node), reason)
         peer.next_attempt_ms = self._monotonic_ms() + self._reconnect_backoff.pause_ms(
             peer.failures
         )
@@ -440,8 +534,9 @@ class Connections:
         if self._is_closed:
             return
         for peer in self._peers.values():
-            if peer.socket is not None:
-                peer.socket.close()
+            for sock in (peer.socket, peer.tls):
+                if sock is not None:
+                    sock.close()
             if peer.connection is not None:
                 peer.connection.abandon()
         self._release()

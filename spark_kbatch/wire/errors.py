@@ -202,6 +202,7 @@ _CODES: dict[type[BaseException], ErrorCode] = {
     errors.ProtocolError: ErrorCode.INVALID_REQUEST,
     errors.RecordTooLargeError: ErrorCode.MESSAGE_TOO_LARGE,
     errors.RequestTimedOutError: ErrorCode.REQUEST_TIMED_OUT,
+    errors.SaslAuthenticationError: ErrorCode.SASL_AUTHENTICATION_FAILED,
     errors.TopicAlreadyExistsError: ErrorCode.TOPIC_ALREADY_EXISTS,
     errors.TransactionCoordinatorFencedError: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     errors.UnknownLeaderEpochError: ErrorCode.UNKNOWN_LEADER_EPOCH,

@@ -4,12 +4,12 @@ A server decodes requests and encodes responses, a client the reverse; `framing`
 of Produce and Fetch are those of `produce` and `fetch`. All others are kafka-python's, named below: the
 library builds and encodes them, and `schemas` decodes them.
 
-`SUPPORTED` lists the versions that are offered and understood. Clients infer a broker's features from its
+`SUPPORTED` lists the versions that are understood; a server offers those that it has handlers for. Clients infer a broker's features from its
 api keys: librdkafka uses lz4 only if FindCoordinator is offered, and needs either all keys of groups or
 none. Produce is offered from version 0 on, because librdkafka otherwise stops compressing, but accepted only
 from version 3 on. Topic ids start with version 13 of Produce and Fetch.
 
-This is the only module that imports kafka-python, which takes half a second.
+Importing kafka-python takes half a second: apart from this module only `sasl` does so.
 
 Source: Kafka clients/.../common/requests/RequestHeader.java, ApiVersionsResponse.java; KIP-511.
 """
@@ -87,6 +87,12 @@ with warnings.catch_warnings():
         MetadataResponse,
     )
     from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
+    from kafka.protocol.sasl import (
+        SaslAuthenticateRequest,
+        SaslAuthenticateResponse,
+        SaslHandshakeRequest,
+        SaslHandshakeResponse,
+    )
 
 __all__ = [
     "SUPPORTED",
@@ -143,6 +149,10 @@ __all__ = [
     "ProduceResponse",
     "Request",
     "Response",
+    "SaslAuthenticateRequest",
+    "SaslAuthenticateResponse",
+    "SaslHandshakeRequest",
+    "SaslHandshakeResponse",
     "SyncGroupRequest",
     "SyncGroupResponse",
     "Versions",
@@ -169,6 +179,7 @@ class ApiKey(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -177,6 +188,7 @@ class ApiKey(IntEnum):
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
@@ -208,6 +220,7 @@ SUPPORTED: Mapping[int, Versions] = {
     ApiKey.SYNC_GROUP: Versions(0, 5),
     ApiKey.DESCRIBE_GROUPS: Versions(0, 5),
     ApiKey.LIST_GROUPS: Versions(0, 4),
+    ApiKey.SASL_HANDSHAKE: Versions(1, 1),  # version 0 goes with tokens outside of Kafka's protocol
     ApiKey.API_VERSIONS: Versions(0, 4),
     ApiKey.CREATE_TOPICS: Versions(2, 7),
     ApiKey.DELETE_TOPICS: Versions(1, 6),
@@ -216,6 +229,7 @@ SUPPORTED: Mapping[int, Versions] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Versions(2, 4),
     ApiKey.DESCRIBE_CONFIGS: Versions(1, 4),
     ApiKey.ALTER_CONFIGS: Versions(0, 2),
+    ApiKey.SASL_AUTHENTICATE: Versions(0, 2),
     ApiKey.CREATE_PARTITIONS: Versions(0, 3),
     ApiKey.DELETE_GROUPS: Versions(0, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Versions(0, 1),
@@ -238,6 +252,7 @@ _MESSAGES: Mapping[int, tuple[Any, Any]] = {
     ApiKey.SYNC_GROUP: (SyncGroupRequest, SyncGroupResponse),
     ApiKey.DESCRIBE_GROUPS: (DescribeGroupsRequest, DescribeGroupsResponse),
     ApiKey.LIST_GROUPS: (ListGroupsRequest, ListGroupsResponse),
+    ApiKey.SASL_HANDSHAKE: (SaslHandshakeRequest, SaslHandshakeResponse),
     ApiKey.API_VERSIONS: (ApiVersionsRequest, ApiVersionsResponse),
     ApiKey.CREATE_TOPICS: (CreateTopicsRequest, CreateTopicsResponse),
     ApiKey.DELETE_TOPICS: (DeleteTopicsRequest, DeleteTopicsResponse),
@@ -246,6 +261,7 @@ _MESSAGES: Mapping[int, tuple[Any, Any]] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
     ApiKey.DESCRIBE_CONFIGS: (DescribeConfigsRequest, DescribeConfigsResponse),
     ApiKey.ALTER_CONFIGS: (AlterConfigsRequest, AlterConfigsResponse),
+    ApiKey.SASL_AUTHENTICATE: (SaslAuthenticateRequest, SaslAuthenticateResponse),
     ApiKey.CREATE_PARTITIONS: (CreatePartitionsRequest, CreatePartitionsResponse),
     ApiKey.DELETE_GROUPS: (DeleteGroupsRequest, DeleteGroupsResponse),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 from collections import deque
@@ -73,7 +74,7 @@ class LoopbackServer:
     """A server on a free port of loopback, which calls `answer` with each request.
 
     `answer` returns the body of an answer, None for none, or "hang up" to close the connection.
-    ApiVersions is answered by itself unless `offered` is None.
+    ApiVersions is answered by itself unless `offered` is None. With `tls` it speaks TLS.
     """
 
     def __init__(
@@ -82,7 +83,9 @@ class LoopbackServer:
         *,
         offered: Mapping[int, Versions] | None = SUPPORTED,
         port: int = 0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls = tls
         self._answer = answer
         self._offered = offered
         self.requests: list[Request] = []
@@ -127,10 +130,13 @@ class LoopbackServer:
                 self._start(self._serve, sock)
 
     def _serve(self, sock: socket.socket) -> None:
-        with sock, contextlib.suppress(OSError):
-            while head := sock.recv(4, socket.MSG_WAITALL):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            stack.enter_context(sock)
+            if self._tls is not None:
+                sock = stack.enter_context(self._tls.wrap_socket(sock, server_side=True))
+            while head := _read(sock, 4):
                 (size,) = struct.unpack(">i", head)
-                request = decode_request(memoryview(sock.recv(size, socket.MSG_WAITALL)))
+                request = decode_request(memoryview(_read(sock, size)))
                 self.requests.append(request)
                 body = self._body(request)
                 if isinstance(body, str):
@@ -146,3 +152,11 @@ class LoopbackServer:
         if request.api_key == ApiKey.API_VERSIONS and self._offered is not None:
             return versions_body(self._offered)
         return self._answer(request)
+
+
+def _read(sock: socket.socket, size: int) -> bytes:
+    """Return the next bytes; fewer at the end."""
+    found = bytearray()
+    while len(found) < size and (more := sock.recv(size - len(found))):
+        found += more
+    return bytes(found)

@@ -1,0 +1,199 @@
+"""Authentication by SASL: mechanisms of kafka-python, which do no I/O, from Kafka's `sasl.*` options.
+
+    client                       server
+    SaslHandshake: mechanism ->
+                              <- the mechanisms that it has
+    SaslAuthenticate: bytes  ->
+                              <- bytes, or an error; and so on, until the mechanism is done
+
+A broker may limit a session's lifetime, as for tokens that expire; then the client authenticates again on the
+same connection, shortly before.
+
+GSSAPI needs the package `gssapi`, AWS_MSK_IAM the package `botocore`, which finds credentials as all of
+Amazon's tools do.
+
+Source: Kafka clients/.../common/security/authenticator/SaslClientAuthenticator.java.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kafka.net.sasl import get_sasl_mechanism
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+from spark_kbatch.errors import ConfigError, KBatchError, SaslAuthenticationError
+from spark_kbatch.options.security import HIDDEN, Security
+from spark_kbatch.wire.errors import ErrorCode, error_of
+from spark_kbatch.wire.oauth import token_source_of
+
+# Of a session's lifetime, for the network and clocks that differ; Kafka's numbers.
+_LEAST_PART, _MORE_PART = 0.85, 0.10
+
+_PACKAGES = {"GSSAPI": "gssapi", "AWS_MSK_IAM": "botocore"}
+_CREDENTIALS = {
+    "OAUTHBEARER": "'sasl.oauthbearer.token.endpoint.url' and the client id and secret",
+    "GSSAPI": "'sasl.kerberos.service.name', and with `klist` whether there is a ticket",
+    "AWS_MSK_IAM": "the credentials and the region that botocore finds",
+}
+
+
+class Authenticator:
+    """The client's side of the exchange, for one connection."""
+
+    def __init__(self, security: Security, host: str, server: str) -> None:
+        """Start before the first exchange.
+
+        Args:
+            security: whose mechanism and credentials are used.
+            host: of the server.
+            server: for errors.
+        """
+        self._security = security
+        self._host = host
+        self._server = server
+        self._mechanism: Any = None
+        self.name = security.sasl_mechanism
+
+    def start(self) -> None:
+        """Start an exchange, the first or another one.
+
+        Raises:
+            ConfigError: a package that the mechanism needs is missing.
+            KBatchError: credentials cannot be had.
+        """
+        self._mechanism = self._guarded(self._new_mechanism)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the exchange is complete."""
+        return bool(self._mechanism.is_done())
+
+    def next_bytes(self) -> bytes:
+        """Return the bytes to send next."""
+        return bytes(self._guarded(self._mechanism.auth_bytes))
+
+    def receive(self, answer: bytes) -> None:
+        """Take in the bytes of the server.
+
+        Raises:
+            SaslAuthenticationError: the server is not the one that knows the password.
+        """
+        self._guarded(lambda: self._mechanism.receive(answer))
+        if self.is_done and not self._mechanism.is_authenticated():
+            raise self.refused("it did not accept the credentials")
+
+    def ensure_offered(self, error_code: int, mechanisms: Iterable[str]) -> None:
+        """Check the answer to the handshake.
+
+        Raises:
+            SaslAuthenticationError: the server does not have the mechanism, or does not use SASL.
+        """
+        if error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+            offered = ", ".join(sorted(mechanisms)) or "none"
+            raise SaslAuthenticationError(
+                self._server,
+                f"it does not have the mechanism {self.name}; it has: {offered}; look at 'sasl.mechanism'",
+            )
+        if error_code:
+            raise self.uses_no_sasl(error_of(error_code))
+
+    def ensure_accepted(self, error_code: int, message: str | None) -> None:
+        """Check the answer to a step.
+
+        Raises:
+            SaslAuthenticationError: the server refused it.
+        """
+        if error_code:
+            raise self.refused(self._without_secrets(message or str(error_of(error_code))))
+
+    def uses_no_sasl(self, error: KBatchError) -> SaslAuthenticationError:
+        """Return the error for a server that does not expect SASL."""
+        return SaslAuthenticationError(
+            self._server,
+            f"it does not use SASL here ({error}); look at 'security.protocol' and at the port in "
+            "'bootstrap.servers'",
+        )
+
+    def refused(self, why: str) -> SaslAuthenticationError:
+        """Return the error for credentials that were not accepted."""
+        look_at = _CREDENTIALS.get(
+            self.name, "the user name and the password in 'sasl.jaas.config'"
+        )
+        return SaslAuthenticationError(self._server, f"{why} ({self.name}); look at {look_at}")
+
+    def lifetime_ms(self, session_lifetime_ms: int) -> int:
+        """Return after how long to authenticate again, a random part of the session's lifetime."""
+        return int(session_lifetime_ms * (_LEAST_PART + _MORE_PART * random.random()))
+
+    def _new_mechanism(self) -> Any:
+        security = self._security
+        jaas = security.sasl_jaas_config
+        user, password = jaas.get("username") or "", jaas.get("password") or ""
+        if self.name.startswith("SCRAM"):
+            user = user.replace("=", "=3D").replace(",", "=2C")  # which the library leaves out
+        given: dict[str, Any] = {
+            "sasl_mechanism": self.name,
+            "sasl_plain_username": user,
+            "sasl_plain_password": password,
+            "host": self._host,
+        }
+        if self.name == "AWS_MSK_IAM":
+            given["security_protocol"] = security.protocol
+        if self.name == "GSSAPI":
+            given["sasl_kerberos_service_name"] = _kerberos_service(security)
+        if self.name == "OAUTHBEARER":
+            given["sasl_oauth_token_provider"] = _Tokens(security)
+        return get_sasl_mechanism(self.name)(**given)
+
+    def _guarded(self, step: Callable[[], Any]) -> Any:
+        """Run a step of the library, whose errors may be of any kind, and may quote what was exchanged."""
+        try:
+            return step()
+        except KBatchError:
+            raise
+        except RuntimeError as error:
+            package = _PACKAGES.get(self.name)
+            if package is None or self._mechanism is not None:
+                raise self.refused(type(error).__name__) from None
+            raise ConfigError(
+                f"option 'sasl.mechanism' is {self.name!r}, which needs the package `{package}`: install "
+                f"it where Spark's driver and executors run (`pip install {package}`)"
+            ) from None
+        except Exception as error:  # noqa: BLE001  see above
+            raise self.refused(self._without_secrets(f"{type(error).__name__}: {error}")) from None
+
+    def _without_secrets(self, text: str) -> str:
+        security = self._security
+        secrets = [value.text for _, value in security.sasl_jaas_config.options]
+        secrets.append(security.sasl_oauthbearer_client_secret.text)
+        for secret in secrets:
+            if secret:
+                text = text.replace(secret, HIDDEN)
+        return text
+
+
+class _Tokens(AbstractTokenProvider):  # type: ignore[misc]  # the library has no types
+    """Tokens, as the library asks for them."""
+
+    def __init__(self, security: Security) -> None:
+        super().__init__()
+        self._source = token_source_of(security)
+
+    def token(self) -> str:
+        return self._source.token()
+
+    def extensions(self) -> dict[str, str]:
+        return self._source.extensions
+
+
+def _kerberos_service(security: Security) -> str:
+    found = security.sasl_kerberos_service_name or security.sasl_jaas_config.get("serviceName")
+    if not found:
+        raise ConfigError(
+            "option 'sasl.kerberos.service.name' is not given, which GSSAPI needs: the name of the "
+            "brokers' Kerberos principal, most often 'kafka'"
+        )
+    return found
