@@ -145,3 +145,42 @@ class DeletedTopic(NamedTuple):
     delete_ms: int  # when its directories may be removed
     named: tuple[int, ...]  # nodes whose log dir, or mirror, may still have the topic's name
     nodes: tuple[int, ...]  # nodes whose log dir may hold something of it
+
+
+class GroupMember(NamedTuple):
+    """A member of a group."""
+
+    member_id: str
+    instance_id: str | None  # of a static member
+    client_id: str
+    client_host: str
+    partitions: tuple[TopicPartition, ...]  # that it was assigned
+
+
+class GroupOffset(NamedTuple):
+    """A group's committed offset and lag in a partition."""
+
+    committed_offset: int | None  # of the next record that the group reads; None without a commit
+    log_end_offset: (
+        int | None
+    )  # of the next record that comes; None if the partition cannot be read
+    lag: int | None  # records in between
+    metadata: str  # the client's own text
+    commit_timestamp: int  # in ms; -1 for none
+
+
+class ConsumerGroup(NamedTuple):
+    """A consumer group, as it was last stored."""
+
+    group_id: str
+    state: str  # "Stable" with members, "Empty" without
+    protocol_type: str  # "consumer"; empty if it only commits offsets
+    protocol: str  # how partitions are assigned, such as "range"
+    generation: int
+    members: tuple[GroupMember, ...]
+    offsets: Mapping[TopicPartition, GroupOffset]  # of partitions committed or assigned, sorted
+
+    @property
+    def lag(self) -> int:
+        """Number of records that the group has not read, in partitions with committed offsets."""
+        return sum(one.lag for one in self.offsets.values() if one.lag is not None)

@@ -54,7 +54,7 @@ DOORS = {
     },
     "producer": {"futures", "idempotence", "nodes", "producer", "sender"},
     "consumer": {
-        "offset_bounds", "planning", "reading", "rows", "source", "splits", "stream_offset", "stream_planner",
+        "planning", "readable", "reading", "rows", "source", "splits", "stream_offset", "stream_planner",
         "topic_reader",
     },
     "replica": {
@@ -67,10 +67,10 @@ DOORS = {
     },
     "remote": {"source"},
     "wire": {
-        "backoff", "connection", "connections", "errors", "fetch", "framing", "leaders", "produce", "protocol",
+        "assignment", "backoff", "connection", "connections", "errors", "fetch", "framing", "leaders", "produce", "protocol",
     },
-    "server": {"groups.assignment", "groups.store", "intercepts", "ownership", "server"},
-    "cluster": {"broker_logs", "cluster", "groups", "job", "parts", "readable", "transports"},
+    "server": {"groups.store", "intercepts", "ownership", "server"},
+    "cluster": {"broker_logs", "cluster", "job", "parts", "readable", "transports"},
     "spark": {"demo", "source"},
 }  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -18,10 +18,8 @@ from spark_kbatch.cli.parameters import json_option
 from spark_kbatch.cluster.broker_logs import BrokerLogs
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.errors import ConfigError
+from spark_kbatch.model import ConsumerGroup
 from spark_kbatch.terminal import cell
-
-if TYPE_CHECKING:
-    from spark_kbatch.cluster.groups import ConsumerGroup
 
 
 @click.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -15,14 +15,11 @@ from spark_kbatch.cluster.broker_logs import BrokerLogs
 from spark_kbatch.cluster.cluster import Cluster
 from spark_kbatch.cluster.readable import damaged_topics, skipping_deleted
 from spark_kbatch.errors import CorruptRecordError, KafkaStorageError, KBatchError
-from spark_kbatch.model import PartitionInfo, TopicPartition
+from spark_kbatch.model import GroupOffset, PartitionInfo, TopicPartition
 from spark_kbatch.opening import open_for_reading
 from spark_kbatch.options.topic import Topic, ensure_not_internal, topic_key
 from spark_kbatch.replica.view import ReplicaInfo
 from spark_kbatch.terminal import cell, visible
-
-if TYPE_CHECKING:
-    from spark_kbatch.cluster.groups import GroupOffset
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from spark_kbatch.cluster.readable import ReadableTopics
+from spark_kbatch.cluster.readable import TopicsAtPath
 from spark_kbatch.consumer.source import Closed, OneTopic
 from spark_kbatch.errors import ConfigError, UnknownTopicOrPartitionError
 from spark_kbatch.log.foreign.log import Checkpoints, ForeignLog
@@ -153,7 +153,7 @@ class ForeignSource:
         return self._log_dir.checkpoints(partitions, with_high_watermark=self._to_high_watermark)
 
 
-class BrokerLogs(ReadableTopics):
+class BrokerLogs(TopicsAtPath):
     """The topics of a Kafka broker's log dir, of one partition's directory, or of one .log file.
 
     They are only read; methods that would write raise ConfigError.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from spark_kbatch.clock import now_ms
 from spark_kbatch.cluster.parts import ClusterParts, StrPath
-from spark_kbatch.cluster.readable import ReadableTopics, damaged_topics, skipping_deleted
+from spark_kbatch.cluster.readable import TopicsAtPath, damaged_topics, skipping_deleted
 from spark_kbatch.commit.history import Commit
 from spark_kbatch.commit.staging import (
     AbandonedJob,
@@ -32,7 +32,14 @@ from spark_kbatch.errors import (
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.files import Files
-from spark_kbatch.model import LONG_MAX, DeletedTopic, Deletion, PartitionKey, TopicPartition
+from spark_kbatch.model import (
+    LONG_MAX,
+    ConsumerGroup,
+    DeletedTopic,
+    Deletion,
+    PartitionKey,
+    TopicPartition,
+)
 from spark_kbatch.options import arguments
 from spark_kbatch.options.paths import absolute_path
 from spark_kbatch.options.topic import (
@@ -52,7 +59,6 @@ from spark_kbatch.replica.view import ReplicaInfo
 # methods that do.
 if TYPE_CHECKING:
     from spark_kbatch.cluster.export import ExportedPartition
-    from spark_kbatch.cluster.groups import ConsumerGroup
     from spark_kbatch.log.repair import RepairReport
     from spark_kbatch.producer.producer import Producer
     from spark_kbatch.server.ownership import ServerAddress
@@ -74,7 +80,7 @@ class Garbage(NamedTuple):
     damaged_topics: Mapping[str, str] = {}  # left out; the reason by name
 
 
-class Cluster(ReadableTopics):
+class Cluster(TopicsAtPath):
     """Topics with all their records, in a folder. Thread-safe; keeps no file open.
 
         with spark_kbatch.open("my-cluster", create=True) as cluster:

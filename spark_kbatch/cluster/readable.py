@@ -1,84 +1,27 @@
-"""Topics as users read them, wherever they lie: listed, described, looked up and read."""
+"""Topics as users read them, whatever lies at PATH: a cluster, or what a real broker wrote."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TypeVar
 
-import pyarrow as pa
-
-from spark_kbatch.consumer import planning
-from spark_kbatch.consumer.offset_bounds import OffsetBound
-from spark_kbatch.consumer.rows import ROW_SCHEMA, Rows, ensure_columns
+from spark_kbatch.consumer.readable import ReadableTopics
 from spark_kbatch.consumer.source import SourceAtPath
-from spark_kbatch.consumer.topic_reader import TopicReader
-from spark_kbatch.errors import (
-    ClosedError,
-    ConfigError,
-    KafkaStorageError,
-    UnknownTopicOrPartitionError,
-)
-from spark_kbatch.model import (
-    EARLIEST,
-    INT_MAX,
-    LATEST,
-    MAX_TIMESTAMP,
-    OffsetAndTimestamp,
-    OffsetRange,
-    PartitionInfo,
-    PartitionKey,
-    TopicPartition,
-)
+from spark_kbatch.errors import KafkaStorageError, UnknownTopicOrPartitionError
 from spark_kbatch.options import arguments
 from spark_kbatch.options.topic import Topic
-from spark_kbatch.options.write import MAX_DECOMPRESSED_BATCH_BYTES, parse_isolation_level
-from spark_kbatch.record.header import NO_TIMESTAMP
 
 _Result = TypeVar("_Result")
 
 
-class ReadableTopics:
+class TopicsAtPath(ReadableTopics):
     """The topics at one PATH, to read. Thread-safe; keeps no file open."""
 
     def __init__(self, source: SourceAtPath) -> None:
-        self._reader = TopicReader(source)
+        super().__init__(source, str(source.path))
         self.path: Path = source.path
-        self.is_closed = False
-
-    def __enter__(self) -> Self:
-        if self.is_closed:
-            raise ClosedError(str(self.path))
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.path)!r}{', closed' if self.is_closed else ''})"
-
-    def close(self) -> None:
-        """Close: every later call raises ClosedError, and so do reads in progress."""
-        if not self.is_closed:
-            self.is_closed = True
-            self._reader.source.close()
-
-    def topic_names(self, *, internal: bool = False) -> list[str]:
-        """Return the names of all topics, sorted.
-
-        Args:
-            internal: whether to include internal topics, Kafka's own or the cluster's.
-        """
-        return self._reader.source.topic_names(internal=arguments.boolean("internal", internal))
 
     def topics(self) -> list[Topic]:
         """Return all topics but internal ones, by name."""
@@ -95,116 +38,8 @@ class ReadableTopics:
         """
         return self._reader.source.topic(arguments.text("topic", name))
 
-    def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return all partitions of a topic that are here, in order; raises as `topic`."""
-        return self._reader.source.partitions(arguments.text("topic", topic))
 
-    def describe(self, topics: str | Iterable[str]) -> list[PartitionInfo]:
-        """Return offsets and sizes of all partitions of these topics; of a cluster, at one moment."""
-        return self._reader.source.describe(arguments.topic_names("topics", topics))
-
-    def list_offsets(
-        self,
-        wanted: Mapping[PartitionKey, int | str],
-        *,
-        isolation_level: str = "read_committed",
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Look up offsets by time.
-
-        Args:
-            wanted: for each partition, as (topic, number), a time in ms, to find the first record with
-                that time or a later one; or "earliest" (-2), the first offset held, "latest" (-1),
-                the end, or "max_timestamp" (-3), the first record with the largest time.
-            isolation_level: "read_committed" ends before the first open transaction.
-
-        Returns:
-            For each partition the offset and its time, or None if there is no such record before the
-            end. For "earliest" and "latest" the time is -1.
-
-        Raises:
-            ConfigError: another word or number.
-        Source: Kafka core/.../cluster/Partition.scala fetchOffsetForTimestamp; ListOffsetsRequest.
-        """
-        times = _parse_times(wanted)
-        isolation = parse_isolation_level("isolation_level", isolation_level)
-        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
-        for tp, view in self._reader.source.views(times).items():
-            if times[tp] in (EARLIEST, LATEST):
-                edge = planning.number(times[tp], view.offsets, isolation)
-                found[tp] = OffsetAndTimestamp(edge, NO_TIMESTAMP)
-            else:
-                end_offset = view.offsets.end_offset(isolation)
-                found[tp] = view.offset_for_timestamp(times[tp], end_offset=end_offset)
-        return found
-
-    def read(
-        self,
-        topic: str,
-        *,
-        partitions: Iterable[int] | None = None,
-        start: OffsetBound = "earliest",
-        end: OffsetBound = "latest",
-        columns: Iterable[str] = tuple(ROW_SCHEMA.names),
-        isolation_level: str = "read_committed",
-        max_decompressed_batch_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
-    ) -> pa.RecordBatchReader:
-        """Read the records of a topic, partition by partition, in offset order within each.
-
-        Arguments are checked at once; records are read as you take batches.
-
-        Args:
-            topic: its name.
-            partitions: which to read, by number; all by default.
-            start: first offset to read, or "earliest"; or one for each partition:
-                `{0: 5, 1: "earliest"}`.
-            end: offset to stop before, or "latest"; or one for each partition.
-            columns: which columns, in which order, of key, value, topic, partition, offset,
-                timestamp, timestampType and headers. Types are those of Spark. Only these columns
-                are decoded.
-            isolation_level: "read_committed" leaves out records of aborted transactions and ends
-                before the first open one; "read_uncommitted" does neither.
-            max_decompressed_batch_bytes: limit of one compressed batch when decompressed; a larger
-                one raises CorruptRecordError when its rows are taken.
-
-        Returns:
-            An iterator of `pyarrow.RecordBatch`. Its `read_all()` returns one table, which has the
-            columns even if there are no records. DuckDB, Polars and everything else that takes Arrow
-            streams accepts it as it is.
-
-        Raises:
-            UnknownTopicOrPartitionError: no such topic or partition.
-            ConfigError: another argument is not accepted.
-            OffsetOutOfRangeError: partitions do not hold these offsets; names all of them.
-        """
-        rows = Rows(ensure_columns(columns))
-        topic_id = self.topic(topic).topic_id
-        ranges = self._reader.offset_ranges(
-            topic,
-            partitions=partitions,
-            start=start,
-            end=end,
-            isolation_level=isolation_level,
-        )
-        isolation = parse_isolation_level("isolation_level", isolation_level)
-        most = arguments.whole_number(
-            "max_decompressed_batch_bytes", max_decompressed_batch_bytes, 1, INT_MAX
-        )
-
-        def rows_of(wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-            batches = self._reader.read_range(
-                wanted,
-                rows.decoded,
-                isolation,
-                topic_id=topic_id,
-                max_decompressed_batch_bytes=most,
-            )
-            return rows.of(batches, wanted.topic_partition)
-
-        batches = itertools.chain.from_iterable(map(rows_of, ranges))
-        return pa.RecordBatchReader.from_batches(rows.schema, batches)
-
-
-def existing(topics: ReadableTopics, names: Iterable[str]) -> list[Topic]:
+def existing(topics: TopicsAtPath, names: Iterable[str]) -> list[Topic]:
     """Return the topics with these names, without those deleted since the names were listed."""
     found = []
     for name in names:
@@ -213,7 +48,7 @@ def existing(topics: ReadableTopics, names: Iterable[str]) -> list[Topic]:
     return found
 
 
-def damaged_topics(topics: ReadableTopics, names: Iterable[str]) -> dict[str, KafkaStorageError]:
+def damaged_topics(topics: TopicsAtPath, names: Iterable[str]) -> dict[str, KafkaStorageError]:
     """Return those of the named topics whose files are damaged, with the errors."""
     found = {}
     for name in names:
@@ -227,7 +62,7 @@ def damaged_topics(topics: ReadableTopics, names: Iterable[str]) -> dict[str, Ka
 
 
 def skipping_deleted(
-    topics: ReadableTopics, names: Sequence[str], work: Callable[[list[str]], _Result]
+    topics: TopicsAtPath, names: Sequence[str], work: Callable[[list[str]], _Result]
 ) -> _Result:
     """Return the result of `work` for those of the named topics that exist.
 
@@ -240,22 +75,3 @@ def skipping_deleted(
         except UnknownTopicOrPartitionError:
             if existing(topics, names) == found:
                 raise
-
-
-_EDGES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
-
-
-def _parse_times(wanted: Any) -> dict[TopicPartition, int]:
-    """Return the argument of `list_offsets` with words replaced by their numbers."""
-    accepts = f"a time in ms, 0 or later, or one of {', '.join(map(repr, _EDGES))}"
-    by_partition = arguments.by_partition(
-        "wanted", wanted, f'{accepts}, for each partition: {{("topic", 0): "latest"}}'
-    )
-    times = {}
-    for tp, asked in by_partition.items():
-        number = _EDGES.get(asked) if isinstance(asked, str) else asked
-        try:
-            times[tp] = arguments.whole_number("time", number, min(_EDGES.values()))
-        except ConfigError:
-            arguments.refuse(f"the time of {tp}", asked, accepts)
-    return times

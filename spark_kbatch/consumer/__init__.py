@@ -7,6 +7,7 @@ Module by module:
 
     source          what a reader asks of the topics at PATH, whatever wrote them
     topic_reader    plans and reads over a source
+    readable        topics as users read them in Python: names, offsets by time, records
     planning        which partitions to read, from where to where; times become offsets
     splits          large ranges, divided among tasks
     reading         the records of one range

@@ -39,8 +39,7 @@ several idempotent Produces in flight keep theirs, and a client that does not re
     settings       the settings of topics and of the server, as admin clients see them
     outcomes       errors, as answers have them for each topic or resource
 
-Other rooms import `server`; readers without a server import `ownership`, `groups.store` and
-`groups.assignment`.
+Other rooms import `server`; readers without a server import `ownership` and `groups.store`.
 
 Source: Kafka core/.../network/SocketServer.scala, server/KafkaApis.scala.
 """

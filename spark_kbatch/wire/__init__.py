@@ -21,6 +21,7 @@ allocated.
     fetch         bodies of Fetch
     leaders       the tagged fields that Produce and Fetch share
     topics        the arrays of topics and partitions that they share
+    assignment    the partitions that a consumer of a group was assigned
     errors        error codes <-> exceptions
     framing       outgoing and incoming frames
     channel       a connected socket that carries frames

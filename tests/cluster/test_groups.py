@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from spark_kbatch.cluster.cluster import Cluster
-from spark_kbatch.cluster.groups import GroupMember, GroupOffset
 from spark_kbatch.files import Files
-from spark_kbatch.model import TopicPartition
-from spark_kbatch.server.groups.assignment import partitions
+from spark_kbatch.model import GroupMember, GroupOffset, TopicPartition
+from spark_kbatch.wire.assignment import partitions
 from tests.support import builders, stored_groups
 
 EVENTS = [TopicPartition("events", number) for number in range(3)]

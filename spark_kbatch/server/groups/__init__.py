@@ -11,7 +11,6 @@ rebalance, passes data between them, and stores assignments and offsets in `__co
     store          `__consumer_offsets`: loading, appending, rewriting; reading it without a server
     records        the formats of its keys and values
     subscription   the topics in a consumer's subscription
-    assignment     the partitions that a consumer was assigned
     timers         time-outs by key
 
 Not here: the consumer group protocol of KIP-848, share groups, and offsets in transactions.
