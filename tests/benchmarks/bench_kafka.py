@@ -81,12 +81,11 @@ class Topics:
     """New topics, each deleted when the next one is made."""
 
     def __init__(self, broker: Broker) -> None:
-        self._broker, self._count, self.name = broker, 0, ""
+        self._broker, self.name = broker, ""
 
     def next(self) -> str:
         self.delete()
-        self._count += 1
-        self.name = f"written-{self._count}"
+        self.name = f"written-{time.monotonic_ns()}"
         self._broker.create_topic(self.name, partitions=PARTITIONS)
         return self.name
 
@@ -122,6 +121,7 @@ class Writing:
         before = cpu_seconds(spark) - cpu_seconds(broker), cpu_seconds(broker)
         (
             self._rows.write.format(self._source)
+            .mode("append")
             .option("kafka.bootstrap.servers", self._broker.address)
             .option("kafka.compression.type", self._codec)
             .option("topic", self._topics.name)
@@ -151,7 +151,9 @@ def bench_through_spark(
     broker.create_topic(filled, partitions=PARTITIONS)
     topics.next()
     ours, peer = (Writing(name, rows, topics, broker, codec) for name in ("kbatch", "kafka"))
-    sink = rows.write.format("kbatch").option("kafka.bootstrap.servers", broker.address)
+    sink = (
+        rows.write.format("kbatch").mode("append").option("kafka.bootstrap.servers", broker.address)
+    )
     sink.option("topic", filled).option("kafka.compression.type", codec).save()
 
     def read(source: str) -> None:
@@ -217,9 +219,9 @@ def bench_micro_batches(spark: SparkSession, broker: Broker, tmp_path: Path) -> 
         cluster.create_topic(name, partitions=1)
     places = {"a broker": broker.address, "an embedded log": str(tmp_path / "cluster")}
     for servers in places.values():
-        rows.write.format("kbatch").option("kafka.bootstrap.servers", servers).option(
-            "topic", "from"
-        ).save()
+        rows.write.format("kbatch").mode("append").option(
+            "kafka.bootstrap.servers", servers
+        ).option("topic", "from").save()
     ratios = []
     for number in range(7):
         found = {
@@ -239,7 +241,7 @@ def bench_micro_batches(spark: SparkSession, broker: Broker, tmp_path: Path) -> 
 def bench_plain_python(spark: SparkSession, broker: Broker) -> None:
     count, topic = 2 * MILLION, "plain"
     broker.create_topic(topic, partitions=PARTITIONS)
-    sink = rows_of(spark, count, 100).write.format("kbatch")
+    sink = rows_of(spark, count, 100).write.format("kbatch").mode("append")
     sink.option("kafka.bootstrap.servers", broker.address).option("topic", topic).save()
 
     def ours() -> None:
