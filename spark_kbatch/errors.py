@@ -40,6 +40,7 @@ KBatchError
     LogDirLockedError               a broker holds the log dir
     LockTimeoutError                a lock was not free in time; lock, path, waited_s
     DisconnectedError               a connection to a Kafka server was lost, or could not be made
+      UnknownHostError              its name cannot be looked up
     NotLeaderOrFollowerError        the leader changed while an answer was awaited
     NotEnoughReplicasError          fewer in sync than min.insync.replicas; nothing is written
       NotEnoughReplicasAfterAppendError  the same, but the records are written
@@ -108,7 +109,7 @@ class InvalidPartitionsError(ConfigError):
 
 
 class InvalidReplicationFactorError(ConfigError):
-    """More replicas than there are log dirs."""
+    """More replicas than there are log dirs, or brokers."""
 
 
 @dataclass(eq=False, repr=False)
@@ -619,6 +620,10 @@ class DisconnectedError(RetriableError):
 
     def __str__(self) -> str:
         return f"no connection to {self.server}: {self.reason}"
+
+
+class UnknownHostError(DisconnectedError):
+    """A server's name cannot be looked up."""
 
 
 class NotLeaderOrFollowerError(RetriableError):

@@ -34,12 +34,14 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from spark_kbatch.clock import monotonic_ms as clock_monotonic_ms
 from spark_kbatch.errors import (
+    ConfigError,
     DisconnectedError,
     KBatchError,
     ProtocolError,
     RequestTimedOutError,
     RetriableError,
     TopicAlreadyExistsError,
+    UnknownHostError,
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import TopicPartition
@@ -98,6 +100,7 @@ class Client:
             options.retry_backoff_ms, options.retry_backoff_max_ms, random
         )
         self._cache = MetadataCache(options.metadata_max_age_ms)
+        self._has_metadata = False  # or had
         self._bootstrap = [
             Node(-1 - number, *host_and_port(server))
             for number, server in enumerate(options.bootstrap_servers)
@@ -210,6 +213,7 @@ class Client:
                 raise error_of(code, f"asked {self.options} for its topics")
             else:
                 found, errors = self._cache.update(names, answer, self.monotonic_ms())
+                self._has_metadata = True
                 for name, refused in errors.refused.items():
                     raise error_of(refused, f"topic {name!r} of {self.options}")
                 if found.nodes and not errors.transient:
@@ -265,6 +269,11 @@ class Client:
         It is sent again if the broker that was asked is no longer the controller.
         """
         retries = self._retries(ApiKey(api_key).name, timeout_ms)
+        return self._ask_controller(api_key, body, retries, last_version)
+
+    def _ask_controller(
+        self, api_key: int, body: Any, retries: _Retries, last_version: int | None = None
+    ) -> Any:
         while True:
             node = self._controller(retries)
             answer = self._ask_all({node: body}, api_key, retries, last_version)[node]
@@ -380,7 +389,6 @@ class Client:
             TopicAlreadyExistsError: it exists.
             KBatchError: the cluster refused it; says why.
         """
-        timeout_ms = min(self.options.request_timeout_ms, self.options.default_api_timeout_ms)
         topic = CreateTopicsRequest.CreatableTopic(
             name=name,
             num_partitions=partitions,
@@ -391,17 +399,33 @@ class Client:
                 for key, value in (settings or {}).items()
             ],
         )
+        timeout_ms = min(self.options.request_timeout_ms, self.options.default_api_timeout_ms)
         body = CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms, validate_only=False)
-        answer = self.request_controller(ApiKey.CREATE_TOPICS, body)
-        (created,) = answer.topics
-        if created.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
-            raise TopicAlreadyExistsError(name)
-        if created.error_code and created.error_code != ErrorCode.REQUEST_TIMED_OUT:
-            why = created.error_message or "no reason given"
-            raise error_of(created.error_code, f"topic {name!r} cannot be created: {why}")
-        self.invalidate()
-        for number in range(len(self.topic(name).partitions)):
-            self.leader(TopicPartition(name, number))
+        retries = self._retries("CREATE_TOPICS")
+        while True:
+            (created,) = self._ask_controller(ApiKey.CREATE_TOPICS, body, retries).topics
+            if created.error_code in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
+                break
+            if created.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
+                if retries.attempts:  # one that failed may have created it
+                    break
+                raise TopicAlreadyExistsError(name)
+            why = f"topic {name!r} cannot be created: {created.error_message or 'no reason given'}"
+            retries.failed(name, error_of(created.error_code, why))
+            retries.pause()
+        self._wait_for_topic(name, retries)
+
+    def _wait_for_topic(self, name: str, retries: _Retries) -> None:
+        while True:
+            found = self._read_metadata(frozenset([name]), retries)
+            topic = found.topics.get(name)
+            if topic is None:
+                retries.failed(name, "it does not exist yet")
+            elif any(found.leader_of(name, one.partition) is None for one in topic.partitions):
+                retries.failed(name, "a partition has no leader yet")
+            else:
+                return
+            retries.pause()
 
     # The loop.
 
@@ -435,6 +459,7 @@ class Client:
                 return min(able, key=connections.in_flight_count)
             if all(connections.state(node) is State.DISCONNECTED for node in nodes):
                 self._note_failures(tried & set(nodes), retries)
+                self._ensure_a_name_is_known(nodes)
                 start = self._next_to_connect(nodes, tried)
                 if start is not None:
                     tried.add(start)
@@ -452,6 +477,16 @@ class Client:
             else:
                 self._poll(retries, *nodes)
             retries.ensure_time_left()
+
+    def _ensure_a_name_is_known(self, nodes: Sequence[Node]) -> None:
+        """Refuse bootstrap servers none of whose names is known, as Kafka does, instead of retrying."""
+        errors = [self.connections.last_error(node) for node in nodes]
+        if self._has_metadata or not all(isinstance(one, UnknownHostError) for one in errors):
+            return
+        raise ConfigError(
+            f"option 'bootstrap.servers' is '{self.options}', and none of these names can be looked up: "
+            f"{'; '.join(map(str, errors))}"
+        )
 
     def _next_to_connect(self, nodes: Sequence[Node], tried: set[Node]) -> Node | None:
         """Return the node to connect to next, one after another from a random one; None if all were tried."""
@@ -555,7 +590,7 @@ class _Retries:
         self._what = what
         self._timeout_ms = timeout_ms
         self._deadline_ms = client.monotonic_ms() + timeout_ms
-        self._attempts = 0
+        self.attempts = 0  # that failed
         self._failures: dict[str, str] = {}
 
     def left_ms(self) -> int:
@@ -577,8 +612,8 @@ class _Retries:
         Raises:
             RequestTimedOutError: no time is left for one.
         """
-        pause_ms = self._client.backoff.pause_ms(self._attempts)
-        self._attempts += 1
+        pause_ms = self._client.backoff.pause_ms(self.attempts)
+        self.attempts += 1
         self._client.wait(pause_ms, self)
         self.ensure_time_left()
 

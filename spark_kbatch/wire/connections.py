@@ -47,6 +47,7 @@ from spark_kbatch.errors import (
     KBatchError,
     RequestTimedOutError,
     RetriableError,
+    UnknownHostError,
 )
 from spark_kbatch.options.security import Security
 from spark_kbatch.wire.backoff import ExponentialBackoff
@@ -341,7 +342,7 @@ class Connections:
                 )
             except OSError as error:
                 reason = f"its name cannot be looked up: {error.strerror or error}"
-                raise DisconnectedError(str(peer.node), reason) from error
+                raise UnknownHostError(str(peer.node), reason) from error
         return peer.addresses.pop(0)
 
     def _connected(self, peer: _Peer, sock: socket.socket) -> None:
@@ -451,7 +452,7 @@ class Connections:
     def _closing_on_error(self, peer: _Peer) -> Iterator[None]:
         try:
             yield
-        except (AuthenticationError, ConfigError) as error:
+        except (AuthenticationError, ConfigError, UnknownHostError) as error:
             self._disconnect(peer, str(error), error)
         except DisconnectedError as error:
             self._disconnect(peer, error.reason + self._hint(peer))

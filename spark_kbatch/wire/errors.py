@@ -215,7 +215,9 @@ _CODES: dict[type[BaseException], ErrorCode] = {
 # Errors whose only field is a sentence. Others need numbers that only the requesting code knows; it raises them.
 _FROM_A_SENTENCE: dict[ErrorCode, Any] = {
     ErrorCode.INVALID_CONFIG: errors.ConfigError,
+    ErrorCode.INVALID_PARTITIONS: errors.InvalidPartitionsError,
     ErrorCode.INVALID_RECORD: errors.InvalidRecordError,
+    ErrorCode.INVALID_REPLICATION_FACTOR: errors.InvalidReplicationFactorError,
     ErrorCode.KAFKA_STORAGE_ERROR: errors.KafkaStorageError,
     ErrorCode.NOT_LEADER_OR_FOLLOWER: errors.NotLeaderOrFollowerError,
     ErrorCode.REQUEST_TIMED_OUT: errors.RequestTimedOutError,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,23 +14,31 @@ import pytest
 
 import spark_kbatch
 from spark_kbatch.errors import (
+    ConfigError,
+    DisconnectedError,
+    InvalidReplicationFactorError,
+    ProtocolError,
     RequestTimedOutError,
+    SaslAuthenticationError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
 from spark_kbatch.model import TopicPartition
 from spark_kbatch.options.remote import ClusterOptions, parse_cluster_options
-from spark_kbatch.remote.client import Client, close_idle_clients, leased
-from spark_kbatch.wire.connections import Node
+from spark_kbatch.remote.client import Client, _idle, close_idle_clients, leased
+from spark_kbatch.wire.connections import Node, State
 from spark_kbatch.wire.errors import ErrorCode, error_of
 from spark_kbatch.wire.protocol import (
     ApiKey,
+    CreateTopicsResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    MetadataRequest,
     MetadataResponse,
     Request,
 )
 from tests.support import builders
+from tests.support.sasl_servers import SaslAnswers
 from tests.support.wire_servers import LoopbackServer
 
 
@@ -237,11 +248,229 @@ class TestLeaders:
 
         assert sum(one.api_key == ApiKey.LIST_OFFSETS for one in server.requests) == 1
 
+    def test_partition_that_gets_a_leader_is_waited_for(self) -> None:
+        leaders = [-1, -1, 1]
 
-def offsets_answer(request: Request, errors: dict[int, int]) -> Any:
+        def answer(request: Request) -> Any:
+            if request.api_key == ApiKey.METADATA:
+                leader = leaders.pop(0) if len(leaders) > 1 else leaders[0]
+                return metadata_answer([own_node(server)], {"t": [leader]})
+            return offsets_answer(request, {})
+
+        with LoopbackServer(answer) as server, Client(options_of(server)) as client:
+            assert ends(client, [TopicPartition("t", 0)]) == {TopicPartition("t", 0): 7}
+            assert client.leader(TopicPartition("t", 0)) == (own_node(server), 0)
+
+    def test_pause_that_a_broker_asks_for_is_kept(self) -> None:
+        def answer(request: Request) -> Any:
+            if request.api_key == ApiKey.METADATA:
+                return metadata_answer([own_node(server)], {"t": [1]})
+            return offsets_answer(request, {}, throttle_time_ms=300)
+
+        with LoopbackServer(answer) as server, Client(options_of(server)) as client:
+            ends(client, [TopicPartition("t", 0)])
+            started = time.monotonic()
+            ends(client, [TopicPartition("t", 0)])
+
+            assert 0.25 < time.monotonic() - started < 5
+
+    def test_answer_that_leaves_out_a_partition_is_an_error(self) -> None:
+        def answer(request: Request) -> Any:
+            if request.api_key == ApiKey.METADATA:
+                return metadata_answer([own_node(server)], {"t": [1, 1]})
+            del request.body.topics[0].partitions[1]
+            return offsets_answer(request, {})
+
+        with LoopbackServer(answer) as server, Client(options_of(server)) as client:
+            with pytest.raises(ProtocolError, match="t-1"):
+                ends(client, [TopicPartition("t", 0), TopicPartition("t", 1)])
+
+
+class TestTopicCreation:
+    """A controller that moves, loses connections, or refuses."""
+
+    def test_new_controller_is_asked_after_the_old_one(self) -> None:
+        asked: list[int] = []
+
+        def answer(node_id: int) -> Any:
+            def to(request: Request) -> Any:
+                if request.api_key == ApiKey.METADATA:
+                    first = nodes if not asked else nodes[::-1]
+                    return metadata_answer(first, {"t": [1]} if len(asked) > 1 else {})
+                asked.append(node_id)
+                return created_answer(ErrorCode.NOT_CONTROLLER if node_id == 1 else 0)
+
+            return to
+
+        with LoopbackServer() as one, LoopbackServer() as two:
+            nodes = [own_node(one), own_node(two, 2)]
+            one._answer, two._answer = answer(1), answer(2)
+            with Client(options_of(one)) as client:
+                client.create_topic("t", 1)
+        assert asked == [1, 2]
+
+    def test_topic_that_a_lost_request_created_is_no_error(self) -> None:
+        asked: list[Request] = []
+
+        def answer(request: Request) -> Any:
+            if request.api_key == ApiKey.METADATA:
+                return metadata_answer([own_node(server)], {"t": [1]} if asked else {})
+            asked.append(request)
+            return "hang up" if len(asked) == 1 else created_answer(ErrorCode.TOPIC_ALREADY_EXISTS)
+
+        with LoopbackServer(answer) as server, Client(options_of(server)) as client:
+            client.create_topic("t", 1)
+            with pytest.raises(TopicAlreadyExistsError):
+                client.create_topic("t", 1)
+
+    def test_refusal_says_why(self) -> None:
+        def answer(request: Request) -> Any:
+            if request.api_key == ApiKey.METADATA:
+                return metadata_answer([own_node(server)], {})
+            return created_answer(ErrorCode.INVALID_REPLICATION_FACTOR, "only 1 broker")
+
+        with LoopbackServer(answer) as server, Client(options_of(server)) as client:
+            with pytest.raises(InvalidReplicationFactorError, match=r"'t' cannot.*only 1 broker"):
+                client.create_topic("t", 1, 3)
+
+
+def test_metadata_is_asked_for_again_when_it_is_too_old_or_was_invalidated() -> None:
+    clock = Clock()
+    with LoopbackServer() as server:
+        server._answer = lambda _: metadata_answer([own_node(server)], {"t": [1]})
+        options = options_of(server, metadata_max_age_ms=60_000)
+        with Client(options, monotonic_ms=clock) as client:
+            counts = []
+            for step in (lambda: None, lambda: None, clock.skip, client.invalidate):
+                step()
+                client.topic("t")
+                counts.append(sum(one.api_key == ApiKey.METADATA for one in server.requests))
+
+    assert counts == [1, 1, 2, 3]
+
+
+def test_names_that_cannot_be_looked_up_are_refused_at_once() -> None:
+    options = options_of("no-such-host.invalid:9092", "neither.invalid:9092")
+    started = time.monotonic()
+    with Client(options) as client, pytest.raises(ConfigError, match=r"no-such-host\.invalid:9092"):
+        client.metadata()
+
+    assert time.monotonic() - started < 30
+
+
+def test_refused_password_is_an_error_at_once_and_has_no_secret() -> None:
+    with LoopbackServer(SaslAnswers()) as server:
+        options = options_of(
+            server,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="PLAIN",
+            sasl_jaas_config='P required username="a" password="s3cret";',
+        )
+        with Client(options) as client, pytest.raises(SaslAuthenticationError) as raised:
+            client.request_leaders(
+                ApiKey.LIST_OFFSETS, [TopicPartition("t", 0)], lambda *_: None, lambda _: {}
+            )
+        assert server.accepted == 1
+    assert "s3cret" not in f"{raised.value!r} {raised.value} {client.options!r}"
+    assert pickle.loads(pickle.dumps(raised.value)).reason == raised.value.reason
+
+
+class TestPool:
+    """Clients that are used one after another."""
+
+    def test_threads_never_share_a_client(self) -> None:
+        options = options_of("127.0.0.1:1")
+        in_use: set[int] = set()
+        shared: list[int] = []
+
+        def use() -> None:
+            for _ in range(30):
+                with leased(options) as client:
+                    if id(client) in in_use:
+                        shared.append(id(client))
+                    in_use.add(id(client))
+                    time.sleep(0.0005)
+                    in_use.discard(id(client))
+
+        threads = [threading.Thread(target=use) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert shared == []
+        assert len(_idle[options]) <= 4
+
+    def test_connections_that_were_idle_for_long_are_closed_when_the_pool_is_used(self) -> None:
+        with LoopbackServer() as server:
+            server._answer = lambda _: metadata_answer([own_node(server)], {})
+            with leased(options_of(server, connections_max_idle_ms=100)) as client:
+                client.metadata()
+            time.sleep(0.15)
+            with leased(options_of("127.0.0.1:1")):
+                pass
+
+            assert client.connections._is_closed
+
+    def test_connection_whose_answer_no_one_waits_for_is_closed(self) -> None:
+        with LoopbackServer() as server:
+            server._answer = lambda one: (
+                metadata_answer([own_node(server)], {}) if one.api_key == ApiKey.METADATA else None
+            )
+            options = options_of(server)
+            ended: list[Any] = []
+            with leased(options) as client:
+                (node,) = client.metadata().nodes.values()
+                client.request(ApiKey.METADATA, MetadataRequest(topics=[]), node=node)
+                body = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[])
+                client.connections.send(
+                    node, ApiKey.LIST_OFFSETS, body, lambda *end: ended.append(end)
+                )
+
+            assert isinstance(ended[0][1], DisconnectedError)
+            with leased(options) as again:
+                assert again is client
+                assert again.connections.state(node) is State.DISCONNECTED
+                assert again.request(ApiKey.METADATA, MetadataRequest(topics=[]), node=node)
+
+    def test_client_is_closed_after_an_error_that_is_not_of_this_package(self) -> None:
+        options = options_of("127.0.0.1:1")
+        with pytest.raises(ZeroDivisionError), leased(options) as client:
+            raise ZeroDivisionError
+
+        assert client.connections._is_closed
+        assert options not in _idle
+
+
+class Clock:
+    """The real clock, which a test may advance."""
+
+    def __init__(self) -> None:
+        self._ahead_ms = 0
+
+    def __call__(self) -> int:
+        return time.monotonic_ns() // 1_000_000 + self._ahead_ms
+
+    def skip(self) -> None:
+        self._ahead_ms += 60_000
+
+
+def own_node(server: LoopbackServer, node_id: int = 1) -> Node:
+    return Node(node_id, server.node.host, server.node.port)
+
+
+def created_answer(code: int, message: str | None = None) -> Any:
+    topic = CreateTopicsResponse.CreatableTopicResult
+    return CreateTopicsResponse(
+        topics=[topic(name="t", error_code=int(code), error_message=message, configs=[])]
+    )
+
+
+def offsets_answer(request: Request, errors: dict[int, int], **fields: Any) -> Any:
     topic = ListOffsetsResponse.ListOffsetsTopicResponse
     (asked,) = request.body.topics
     return ListOffsetsResponse(
+        **fields,
         topics=[
             topic(
                 name=asked.name,
@@ -256,7 +485,7 @@ def offsets_answer(request: Request, errors: dict[int, int]) -> Any:
                     for one in asked.partitions
                 ],
             )
-        ]
+        ],
     )
 
 
