@@ -152,6 +152,33 @@ class Job:
         self._discard(coordinator, staged)
         return is_new
 
+    def commit_batch(self, staged: Sequence[Staged]) -> None:
+        """Publish a batch job, unless the options say that it is a version that is committed already."""
+        options = self.options
+        if options.txn_app_id is None or options.txn_version is None:
+            self.commit(staged)
+        else:
+            self.commit(staged, transactional_id=options.txn_app_id, sequence=options.txn_version)
+
+    def commit_micro_batch(self, staged: Sequence[Staged], number: int) -> None:
+        """Publish a micro-batch of a stream, unless it is committed already.
+
+        Args:
+            staged: what its tasks staged.
+            number: of the micro-batch, in its query.
+        """
+        query_ids = {one.query_id for one in staged if one.extents}
+        if not query_ids:
+            self.abort(staged)  # no rows
+            return
+        (query_id,) = query_ids
+        if query_id is None:
+            raise KafkaStorageError(
+                "the tasks of this micro-batch do not know their query, so a duplicate of it could not "
+                "be recognised; nothing is visible"
+            )
+        self.commit(staged, transactional_id=query_id, sequence=number)
+
     def abort(self, staged: Sequence[Staged]) -> None:
         """Remove what finished tasks staged; others may still be writing."""
         self._discard(coordinator_for(ClusterParts(self.options.path), self.options), staged)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from spark_kbatch.errors import ConfigError
@@ -23,9 +23,9 @@ from spark_kbatch.options.option import (
     Option,
     parse_boolean,
     parse_number,
-    path_of,
     refuse,
 )
+from spark_kbatch.options.remote import ClusterOptions, place_of
 from spark_kbatch.options.topic import (
     TOPIC_OPTIONS,
     Topic,
@@ -50,7 +50,7 @@ _DOTTED_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*
 class WriteOptions:
     """The parsed options of `df.write.format("kbatch")`."""
 
-    path: str
+    path: str  # empty for a real cluster
     topic: str | None
     compression_type: str
     batch_size: int
@@ -73,6 +73,8 @@ class WriteOptions:
     overwrite_delete_delay_ms: int
     transactional_id_expiration_ms: int | None
     commits_retention_bytes: int
+    cluster: ClusterOptions | None = None  # a real one, which is written to in place of `path`
+    producer: Mapping[str, str] = field(default_factory=dict)  # of Kafka's, with the real cluster
 
     def ensure_are_of(self, topic: Topic) -> None:
         """Check that an existing topic has the settings that these options ask for.
@@ -89,11 +91,16 @@ class WriteOptions:
             ),
         ]
         for key, wanted, existing in given:
-            if wanted not in (None, existing):
-                raise ConfigError(
-                    f"option {key!r} is {wanted}, but topic {topic.name!r} exists with {existing}; "
-                    "leave the option out, or write to a new topic"
-                )
+            self.ensure_equal(topic.name, key, wanted, existing)
+
+    @staticmethod
+    def ensure_equal(topic: str, key: str, wanted: Any, existing: Any) -> None:
+        """Check one setting of an existing topic; raises as `ensure_are_of`."""
+        if wanted not in (None, existing):
+            raise ConfigError(
+                f"option {key!r} is {wanted}, but topic {topic!r} exists with {existing}; "
+                "leave the option out, or write to a new topic"
+            )
 
 
 def parse_compression_type(key: str, value: str) -> str:
@@ -227,6 +234,42 @@ WRITE_OPTIONS = (
 # fmt: on
 
 
+# Options that mean something in a folder alone.
+EMBEDDED_WRITE_KEYS = (
+    "log.dirs", "adopt.min.bytes", "overwrite.delete.delay.ms", "flush", "staging.retention.ms",
+    "commits.retention.bytes", "txnAppId", "txnVersion", "transactional.id.expiration.ms",
+)  # fmt: skip
+# Keys of Kafka's producer that mean something with a real cluster alone; as in Spark's connector they need
+# the prefix.
+CLUSTER_WRITE_KEYS = (
+    "delivery.timeout.ms", "enable.idempotence", "max.block.ms",
+    "max.in.flight.requests.per.connection", "max.request.size",
+    "partitioner.adaptive.partitioning.enable", "retries", "retry.backoff.max.ms", "retry.backoff.ms",
+)  # fmt: skip
+
+
+def _ensure_no_embedded_keys(given: Given, cluster: ClusterOptions) -> None:
+    for key in EMBEDDED_WRITE_KEYS:
+        if key in given:
+            why = (
+                "a write to one is at least once"
+                if key.startswith("txn")
+                else "it means something for an embedded cluster, a folder, alone"
+            )
+            raise ConfigError(
+                f"option {key!r} is not supported with a real cluster ({cluster}): {why}; leave it out"
+            )
+
+
+def _of_the_clusters_producer(options: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for name, text in options.items():
+        key = name.lower().removeprefix("kafka.")
+        if key != name.lower() and key in CLUSTER_WRITE_KEYS:
+            found[key] = text
+    return found
+
+
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     """Parse and check every option of a write.
 
@@ -235,12 +278,17 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     """
     given = Given(options, WRITE_OPTIONS)
     given.ensure_none_forbidden()
+    path, cluster = place_of(given, options)
+    if cluster is not None:
+        _ensure_no_embedded_keys(given, cluster)
     if ("txnAppId" in given) != ("txnVersion" in given):
         raise ConfigError(
             "options 'txnAppId' and 'txnVersion' belong together; give both or neither"
         )
     return WriteOptions(
-        path=path_of(given),
+        path=path,
+        cluster=cluster,
+        producer={} if cluster is None else _of_the_clusters_producer(options),
         topic=given.get("topic"),
         compression_type=given.get("compression.type"),
         batch_size=given.get("batch.size"),

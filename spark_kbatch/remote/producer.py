@@ -26,7 +26,7 @@ def open_producer(
     options: ClusterOptions,
     config: ProducerConfig,
     *,
-    ensure_topic: Callable[[Client, str], None] | None = None,
+    ensure_topic: Callable[[Client, str], object] | None = None,
     seed: int | None = None,
 ) -> Producer:
     """Return a producer; it has a thread that sends.
@@ -60,7 +60,7 @@ class FoundTopics:
         self,
         options: ClusterOptions,
         transport: BrokerTransport,
-        ensure_topic: Callable[[Client, str], None] | None = None,
+        ensure_topic: Callable[[Client, str], object] | None = None,
     ) -> None:
         """Start without any topic."""
         self._options, self._transport, self._ensure_topic = options, transport, ensure_topic

@@ -25,7 +25,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_kbatch.cluster.job import Job
 from spark_kbatch.consumer import planning
 from spark_kbatch.errors import ConfigError, KBatchError
 from spark_kbatch.opening import open_topics, placed
@@ -39,7 +38,12 @@ from spark_kbatch.spark.reader import KBatchReader
 from spark_kbatch.spark.shown import briefly
 from spark_kbatch.spark.stream_reader import FailedStreamReader, KBatchStreamReader
 from spark_kbatch.spark.workers import why_unknown_to_workers
-from spark_kbatch.spark.writer import KBatchStreamWriter, KBatchWriter, ensure_writable
+from spark_kbatch.spark.writer import (
+    KBatchStreamWriter,
+    KBatchWriter,
+    begin_job,
+    ensure_writable,
+)
 
 HEADERS_TYPE = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -113,10 +117,10 @@ class KBatchDataSource(DataSource):
 
     @briefly
     def writer(self, schema: StructType, overwrite: bool) -> KBatchWriter:
-        """Return a batch job's writer; create the cluster and the topic if they do not exist."""
+        """Return a batch job's writer; create the embedded cluster and its topic if they do not exist."""
         options = parse_write_options(self.options)
         ensure_writable(schema, options)
-        return KBatchWriter(Job.begin(options, overwrite=overwrite))
+        return KBatchWriter(begin_job(options, overwrite=overwrite))
 
     @briefly
     def streamWriter(self, schema: StructType, overwrite: bool) -> KBatchStreamWriter:
@@ -128,7 +132,7 @@ class KBatchDataSource(DataSource):
                 "option 'txnAppId' is for batch writes; leave it out: a streaming query has an id of its "
                 "own, under which each micro-batch is written exactly once"
             )
-        return KBatchStreamWriter(Job.begin(options))
+        return KBatchStreamWriter(begin_job(options))
 
 
 def _without_query(options: Mapping[str, str]) -> dict[str, str]:

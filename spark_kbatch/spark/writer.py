@@ -4,10 +4,11 @@ The schema of the rows that reach a task depends on the session: time zone, null
 the names of list children differ. So columns are taken as they come, and not compared with a schema; the
 driver has checked their types once.
 
-A micro-batch is a transaction: its id is the query's, which outlives restarts, and its sequence number
+In an embedded cluster a micro-batch is a transaction: its id is the query's, which outlives restarts, and its sequence number
 the micro-batch's. Spark repeats a micro-batch under the same two numbers if it did not learn of its
 commit; the duplicate is then skipped. Spark creates one writer for the tasks of a micro-batch and another
-one for its commit, which share nothing but the tasks' messages.
+one for its commit, which share nothing but the tasks' messages. In a real cluster a task's rows are visible
+when they are written, and a task that runs again writes them again, as with Spark's own sink.
 
 Source: Spark connector/kafka-0-10-sql/.../KafkaWriter.scala, KafkaWriteTask.scala,
 KafkaStreamingWrite.scala.
@@ -16,8 +17,9 @@ KafkaStreamingWrite.scala.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -38,8 +40,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_kbatch.cluster.job import Job, Staged
-from spark_kbatch.errors import ConfigError, KafkaStorageError
+from spark_kbatch.cluster.job import Job
+from spark_kbatch.errors import ConfigError
 from spark_kbatch.options.option import nearest
 from spark_kbatch.options.write import WriteOptions
 
@@ -135,14 +137,46 @@ _REQUIRED = {
 }
 
 
+class WriteJob(Protocol):
+    """A job that tasks and driver share: `cluster.job.Job`, or `remote.job.RemoteJob`."""
+
+    def stage(
+        self,
+        rows: Iterable[pa.RecordBatch],
+        *,
+        application_id: str | None = None,
+        query_id: str | None = None,
+    ) -> Any:
+        """Write all rows of one task; return what the commit has to know."""
+
+    def commit_batch(self, staged: Sequence[Any]) -> None:
+        """End a batch job."""
+
+    def commit_micro_batch(self, staged: Sequence[Any], number: int) -> None:
+        """End a micro-batch."""
+
+    def abort(self, staged: Sequence[Any]) -> None:
+        """End a job that failed."""
+
+
+def begin_job(options: WriteOptions, *, overwrite: bool = False) -> WriteJob:
+    """Return the job that options describe; raises as its `begin`."""
+    if options.cluster is None:
+        return Job.begin(options, overwrite=overwrite)
+    # What speaks to a network is loaded only by those who name a cluster in one.
+    from spark_kbatch.remote.job import RemoteJob  # noqa: PLC0415
+
+    return RemoteJob.begin(options, overwrite=overwrite)
+
+
 @dataclass
 class TaskMessage(WriterCommitMessage):
-    """A task's message to the commit: what it staged."""
+    """A task's message to the commit: what it staged, or sent."""
 
-    staged: Staged
+    staged: Any
 
 
-def _stage(job: Job, rows: Iterator[pa.RecordBatch]) -> TaskMessage:
+def _stage(job: WriteJob, rows: Iterator[pa.RecordBatch]) -> TaskMessage:
     context = TaskContext.get()
     application_id, query_id = (
         context.getLocalProperty(name) if context else None
@@ -151,14 +185,14 @@ def _stage(job: Job, rows: Iterator[pa.RecordBatch]) -> TaskMessage:
     return TaskMessage(job.stage(rows, application_id=application_id, query_id=query_id))
 
 
-def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Any]:
     return [message.staged for message in messages if isinstance(message, TaskMessage)]
 
 
 class KBatchWriter(DataSourceArrowWriter):
     """The writer of one batch job."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: WriteJob) -> None:
         self._job = job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
@@ -167,15 +201,7 @@ class KBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the tasks staged; runs on the driver."""
-        options = self._job.options
-        if options.txn_app_id is None or options.txn_version is None:
-            self._job.commit(_staged(messages))
-        else:
-            self._job.commit(
-                _staged(messages),
-                transactional_id=options.txn_app_id,
-                sequence=options.txn_version,
-            )
+        self._job.commit_batch(_staged(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what finished tasks staged; runs on the driver, while others may still write."""
@@ -185,7 +211,7 @@ class KBatchWriter(DataSourceArrowWriter):
 class KBatchStreamWriter(DataSourceStreamArrowWriter):
     """The writer of one micro-batch's tasks, or of its commit."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: WriteJob) -> None:
         self._job = job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
@@ -194,18 +220,7 @@ class KBatchStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish the micro-batch, unless it is committed already; runs on the driver."""
-        staged = _staged(messages)
-        query_ids = {one.query_id for one in staged if one.extents}
-        if not query_ids:
-            self._job.abort(staged)  # no rows
-            return
-        (query_id,) = query_ids
-        if query_id is None:
-            raise KafkaStorageError(
-                "the tasks of this micro-batch do not know their query, so a duplicate of it could not "
-                "be recognised; nothing is visible"
-            )
-        self._job.commit(staged, transactional_id=query_id, sequence=batchId)
+        self._job.commit_micro_batch(_staged(messages), batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Remove what finished tasks staged; runs on the driver, while others may still write."""

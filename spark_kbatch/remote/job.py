@@ -1,0 +1,221 @@
+"""One Spark job's rows to a real cluster: begin, stage, commit, abort. Knows nothing of Spark.
+
+    job = RemoteJob.begin(options)          # driver: checks the options; creates the topic if it may
+    sent = job.stage(rows)                  # each task: sends all rows, and waits until each is written
+    job.commit_batch([sent, ...])           # driver: counts them
+    job.abort([sent, ...])                  # or, after a failure: nothing can be taken back
+
+It is what Spark's own Kafka sink promises: at least once. A row is visible once it is written; a task that fails,
+or is run again, or a micro-batch that is repeated, writes its rows again. Within a task each record is written
+once and in order, whatever becomes of requests, because the producer is idempotent unless options say otherwise.
+
+A worker's connections and its producer id outlive the task (`client`, `producer_ids`).
+
+Source: Spark connector/kafka-0-10-sql/.../KafkaWriteTask.scala, KafkaBatchWrite.scala, KafkaStreamingWrite.scala.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from spark_kbatch.errors import (
+    ConfigError,
+    KBatchError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from spark_kbatch.options.producer import ProducerConfig, parse_producer_options
+from spark_kbatch.options.remote import ClusterOptions
+from spark_kbatch.options.topic import topic_key
+from spark_kbatch.options.write import WriteOptions
+from spark_kbatch.remote.client import Client, leased
+from spark_kbatch.remote.metadata import TopicMetadata
+from spark_kbatch.remote.producer import open_producer
+from spark_kbatch.wire.errors import error_of
+from spark_kbatch.wire.protocol import ApiKey, DescribeConfigsRequest
+
+logger = logging.getLogger(__name__)
+
+_TOPIC_RESOURCE = 2  # of DescribeConfigs
+# Smaller batches hold too few records to be worth a header.
+_BATCH_SIZE_MIN = 16 * 1024
+
+
+class Sent(NamedTuple):
+    """What one task wrote."""
+
+    records_count: int
+
+
+class RemoteJob:
+    """State that a job's tasks share. `begin` makes it on the driver; the tasks get copies."""
+
+    def __init__(self, options: WriteOptions, config: ProducerConfig) -> None:
+        """Share what `begin` found out; see there."""
+        self.options, self._config = options, config
+
+    @classmethod
+    def begin(cls, options: WriteOptions, *, overwrite: bool = False) -> RemoteJob:
+        """Check the options, and the topic if they name it; create it if they name `num.partitions`.
+
+        Raises:
+            ConfigError: save mode "overwrite"; options that contradict each other, or the topic.
+            UnknownTopicOrPartitionError: the topic does not exist, and may not be created.
+            RequestTimedOutError: no broker answered.
+        """
+        cluster = _cluster_of(options)
+        if overwrite:
+            raise ConfigError(
+                f'save mode "overwrite" is not supported for a real cluster ({cluster}), as with '
+                'format("kafka"): use mode("append"), and delete the topic, or its records, first where '
+                "that is meant"
+            )
+        config = producer_config(options)
+        with leased(cluster) as client:
+            if options.topic is None:
+                client.metadata(())
+            else:
+                count = len(ensure_topic(options, client, options.topic).partitions)
+                # So that each partition can have an open batch.
+                each = max(config.buffer_memory // (2 * count), _BATCH_SIZE_MIN)
+                config = replace(config, batch_size=min(config.batch_size, each))
+        return cls(options, config)
+
+    def stage(
+        self,
+        rows: Iterable[pa.RecordBatch],
+        *,
+        application_id: str | None = None,
+        query_id: str | None = None,
+    ) -> Sent:
+        """Send all rows of one task, and wait until each is written.
+
+        Raises:
+            KBatchError: the first row that could not be written; others may be.
+        """
+        producer = open_producer(
+            _cluster_of(self.options),
+            self._config,
+            # The driver has seen to a topic that the options name.
+            ensure_topic=None
+            if self.options.topic is not None
+            else partial(ensure_topic, self.options),
+        )
+        count, done = 0, False
+        try:
+            for batch in rows:
+                producer.append(batch, self.options.topic)
+                producer.ensure_delivered()
+                count += batch.num_rows
+            producer.flush()
+            producer.ensure_delivered()
+            done = True
+        finally:
+            producer.close(timeout=None if done else 0)
+        return Sent(count)
+
+    def commit_batch(self, staged: Sequence[Sent]) -> None:
+        """Say how many records were written; they are visible already."""
+        self._report("a batch job", staged)
+
+    def commit_micro_batch(self, staged: Sequence[Sent], number: int) -> None:
+        """Say how many records were written; they are visible already."""
+        self._report(f"micro-batch {number}", staged)
+
+    def abort(self, staged: Sequence[Sent]) -> None:
+        """Say how many records of a failed job stay."""
+        count = sum(one.records_count for one in staged)
+        if count:
+            logger.warning(
+                "a job failed; the %d records that its finished tasks wrote to %s stay there, and are "
+                "written again if it is run again",
+                count,
+                self.options.cluster,
+            )
+
+    def _report(self, what: str, staged: Sequence[Sent]) -> None:
+        count = sum(one.records_count for one in staged)
+        logger.info("%s wrote %d records to %s", what, count, self.options.cluster)
+
+
+def producer_config(options: WriteOptions) -> ProducerConfig:
+    """Return the options of the tasks' producers.
+
+    Raises:
+        ConfigError: an option has a bad value, or they contradict each other.
+    """
+    values: dict[str, Any] = {
+        "acks": options.acks,
+        "batch.size": options.batch_size,
+        "buffer.memory": options.buffer_memory,
+        "compression.type": options.compression_type,
+        "linger.ms": options.linger_ms or 0,
+        "partitioner.class": options.partitioner_class,
+        "partitioner.ignore.keys": options.partitioner_ignore_keys,
+        "request.timeout.ms": options.request_timeout_ms,
+        f"compression.{options.compression_type}.level": options.compression_level,
+        **options.producer,
+    }
+    given = {key: value for key, value in values.items() if value is not None}
+    return replace(parse_producer_options(given), linger_ms=options.linger_ms)
+
+
+def ensure_topic(options: WriteOptions, client: Client, name: str) -> TopicMetadata:
+    """Return a topic as options ask for it; created if it does not exist and they name `num.partitions`.
+
+    Raises:
+        ConfigError: it exists with other settings than the options name.
+        UnknownTopicOrPartitionError: it does not exist, and may not be created.
+    """
+    try:
+        topic = client.topic(name)
+    except UnknownTopicOrPartitionError as error:
+        if options.num_partitions is None:
+            raise UnknownTopicOrPartitionError(
+                f"{error}. A topic is created only if the option 'num.partitions' is given"
+            ) from None
+        topic = _create(options, client, name, options.num_partitions)
+    differs = options.ensure_equal
+    differs(name, "num.partitions", options.num_partitions, len(topic.partitions))
+    replicas = len(topic.partitions[0].replicas)
+    differs(name, "replication.factor", options.replication_factor, replicas)
+    if options.topic_config:
+        found = _settings(client, name)
+        for field, wanted in options.topic_config.items():
+            key = topic_key(field)
+            differs(name, key, str(wanted), found.get(key, "not set"))
+    return topic
+
+
+def _create(options: WriteOptions, client: Client, name: str, partitions: int) -> TopicMetadata:
+    settings = {topic_key(field): value for field, value in options.topic_config.items()}
+    try:
+        client.create_topic(name, partitions, options.replication_factor or -1, settings)
+        logger.info("created topic %r with %d partitions in %s", name, partitions, options.cluster)
+    except TopicAlreadyExistsError:
+        pass  # another task, or another job, was faster
+    return client.topic(name)
+
+
+def _settings(client: Client, name: str) -> dict[str, str]:
+    """Return a topic's settings, by Kafka's keys."""
+    resource = DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=None
+    )
+    answer = client.request(ApiKey.DESCRIBE_CONFIGS, DescribeConfigsRequest(resources=[resource]))
+    (result,) = answer.results
+    if result.error_code:
+        raise error_of(result.error_code, f"asked for the settings of topic {name!r}")
+    return {one.name: one.value for one in result.configs}
+
+
+def _cluster_of(options: WriteOptions) -> ClusterOptions:
+    if options.cluster is None:
+        raise KBatchError("the options name no real cluster")
+    return options.cluster
