@@ -65,7 +65,7 @@ DOORS = {
         "agreements", "cluster_repair", "compaction", "coordinator", "history", "internal_topics",
         "probe", "snapshot", "staging", "state_records",
     },
-    "remote": {"source"},
+    "remote": {"job", "source"},
     "wire": {
         "assignment", "backoff", "connection", "connections", "errors", "fetch", "framing", "leaders", "produce", "protocol",
     },

@@ -12,6 +12,7 @@ named, so that an embedded one pays nothing for it.
     offsets     where partitions start and end, and the offsets of times
     fetcher     the batches of one range, fetched ahead
     source      the topics of a cluster, to plan and run reads
+    job         a Spark job's writes: what is checked, what a task does, what the driver counts
 
 A client is leased: it and its connections are used by one thread at a time, and go back to a pool of the
 process. So a Spark worker connects once, whatever number of tasks it runs.
