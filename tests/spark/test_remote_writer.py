@@ -45,7 +45,9 @@ def test_batch_write_sends_rows_whole_and_no_mode_deletes(
         F.col("id").cast("string").alias("key"),
         F.col("id").cast("string").alias("value"),
         F.when(F.col("id") % 2 == 0, "events").otherwise("other").alias("topic"),
-        F.expr("array(struct('h' AS key, CAST(CAST(id AS STRING) AS BINARY) AS value))").alias("headers"),
+        F.expr("array(struct('h' AS key, CAST(CAST(id AS STRING) AS BINARY) AS value))").alias(
+            "headers"
+        ),
     )
     writer = frame.write.format("kbatch").option(
         "kafka.bootstrap.servers", server.bootstrap_servers
